@@ -19,7 +19,7 @@ from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.kv.saved_slots import SavedSlots
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.preemption import WayBack
+from llamasrv.engine.preemption import RestoreCost
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
 from llamasrv.engine.sampling.state import SamplingState
@@ -44,14 +44,14 @@ class Admission:
         backend: Backend,
         options: EngineOptions,
         metrics: EngineMetrics,
-        way_back: WayBack,
+        restore_cost: RestoreCost,
         clock: Callable[[], float],
         chains: ChainMaker,
         sequences: Iterable[Sequence] = (),
     ) -> None:
         """`sequences`: those that outlive the context before this one, with their copies and slots."""
         self.memory = memory
-        self._way_back, self._clock = way_back, clock
+        self._restore_cost, self._clock = restore_cost, clock
         self.slots = SavedSlots(options.places)
         self.swapped_bytes = 0
         self._backend = backend
@@ -153,10 +153,10 @@ class Admission:
         exact = self._options.deterministic  # computing it again would round differently
         count = seq.num_computed
         if count and seq.num_exact is None:
-            if exact or self._way_back.copies(count, self._backend.saved_size(seq.lane)):
+            if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(seq.lane)):
                 began = self._clock()
                 data = self._backend.save(seq.lane)
-                self._way_back.copied(count, data.nbytes, self._clock() - began)
+                self._restore_cost.note_copy(count, data.nbytes, self._clock() - began)
                 seq.saved = SavedState(seq.tokens[:count], data)
                 self._swapped(data.nbytes)
                 self._metrics.swaps += 1
@@ -164,7 +164,7 @@ class Admission:
 
     def _swapped(self, size: int) -> None:
         self.swapped_bytes += size
-        self._way_back.room = self._options.swap_bytes - self.swapped_bytes
+        self._restore_cost.room = self._options.swap_bytes - self.swapped_bytes
 
     def unseat(self, seq: Sequence) -> None:
         """Take the lane away, with its contents."""

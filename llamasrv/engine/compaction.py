@@ -66,7 +66,7 @@ class Compaction:
             return []  # what is shared does not fit for each
         started = self._clock()
         lost = self._memory.compact()
-        self._scheduler.way_back.copied(held, size, (self._clock() - started) / 2)
+        self._scheduler.restore_cost.note_copy(held, size, (self._clock() - started) / 2)
         self._metrics.compactions += 1
         self._holes = 0
         return [seq for seq in running if seq.lane in lost]
@@ -79,10 +79,10 @@ class Compaction:
 
     def _pays(self, tokens: int, size: int, running: list[Sequence]) -> bool:
         """Whether the time for passing over others' cells is more than that of copies of `size` bytes."""
-        way_back = self._scheduler.way_back
+        restore_cost = self._scheduler.restore_cost
         beside = [seq.num_computed for seq in running if seq.owed <= 1]
         # For a hole that it fills, a prompt passes over a cell of each that writes; on average half of it is there.
         passed = min(sum(beside), min(self._holes, tokens) * len(beside)) / 2
         spared = tokens * passed * self._backend.cell_share * self._scheduler.cost.prompt_seconds(1)
-        seconds = way_back.copying(size)
-        return spared > seconds and size <= way_back.room and seconds <= longest_step(self._scheduler.target)
+        seconds = restore_cost.copy_seconds(size)
+        return spared > seconds and size <= restore_cost.room and seconds <= longest_step(self._scheduler.target)

@@ -19,7 +19,7 @@ _LEARN, _OUTLIER = 0.2, 4.0
 _NEVER = 1e9  # what is worth nothing to anybody
 
 
-class WayBack:
+class RestoreCost:
     """The cost of bringing sequences back. `room`: bytes of host memory left for copies; code that makes copies keeps
     it up to date."""
 
@@ -33,20 +33,20 @@ class WayBack:
         """The time to bring back a timeline of that many tokens."""
         size = num_tokens * self._token_bytes
         again = self._cost.prompt_seconds(num_tokens)
-        return min(again, self.copying(size)) if 0 < self.room >= size else again
+        return min(again, self.copy_seconds(size)) if 0 < self.room >= size else again
 
-    def copies(self, num_tokens: int, size: int) -> bool:
+    def is_copy_cheaper(self, num_tokens: int, size: int) -> bool:
         """Whether its KV of `size` bytes is kept; otherwise it is computed again."""
-        return 0 < self.room >= size and self.copying(size) <= self._cost.prompt_seconds(num_tokens)
+        return 0 < self.room >= size and self.copy_seconds(size) <= self._cost.prompt_seconds(num_tokens)
 
-    def copied(self, num_tokens: int, size: int, seconds: float) -> None:
+    def note_copy(self, num_tokens: int, size: int, seconds: float) -> None:
         """Learn from a copy."""
         if num_tokens and size and seconds > 0:
             self._token_bytes += (size / num_tokens - self._token_bytes) * (_LEARN if self._token_bytes else 1.0)
             slowest = _OUTLIER * self._byte_seconds  # the machine may be busy with anything meanwhile
             self._byte_seconds += (min(seconds / size, slowest) - self._byte_seconds) * _LEARN
 
-    def steps_ahead(self, num_running: int, num_tokens: int) -> int:
+    def steps_to_pay_off(self, num_running: int, num_tokens: int) -> int:
         """For how many steps the cells must last if a sequence of that many tokens joins: until it has saved the time
         that preempting it again would cost."""
         if not num_running:
@@ -56,7 +56,7 @@ class WayBack:
         steps = self.seconds(num_tokens) / spared if spared > 0 else MOST_STEPS
         return math.ceil(max(FEWEST_STEPS, min(steps, MOST_STEPS)))
 
-    def copying(self, size: float) -> float:
+    def copy_seconds(self, size: float) -> float:
         """Seconds for a copy of that many bytes, there and back."""
         return 2 * size * self._byte_seconds
 

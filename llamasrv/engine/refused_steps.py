@@ -35,7 +35,7 @@ class RefusedSteps:
         if core.memory.lanes.resident:
             core.memory.evict()
         elif len(core.running) > 1:
-            core.preempt(victim(core.running, core.scheduler.way_back.seconds))
+            core.preempt(victim(core.running, core.scheduler.restore_cost.seconds))
         else:
             self._fail(plan, "The KV cache has no room for this request.")
 

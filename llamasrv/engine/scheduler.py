@@ -27,7 +27,7 @@ from llamasrv.engine.interface import Backend, Together
 from llamasrv.engine.kv.prefix_index import FOLLOW, Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.preemption import WayBack, growth, left, victim
+from llamasrv.engine.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
@@ -98,7 +98,7 @@ class Scheduler:
         self.row_multiple = row_multiple
         self.deterministic = deterministic
         self.cost = CostModel()
-        self.way_back = WayBack(self.cost)
+        self.restore_cost = RestoreCost(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
         self._next_look, self._were_here = -inf, set[str]()  # at owners: when, and who was here at the last one
         self._turn = 0
@@ -277,7 +277,7 @@ class Scheduler:
             plan.preempt += deferred
             cells += sum(s.num_computed - s.reused for s in deferred)
         while len(decodes) > cells or (not decodes and prompts and cells < 1):
-            leaves = victim(decodes + prompts, self.way_back.seconds)
+            leaves = victim(decodes + prompts, self.restore_cost.seconds)
             (decodes if leaves in decodes else prompts).remove(leaves)
             plan.preempt.append(leaves)
             cells += leaves.num_computed - leaves.reused
@@ -353,7 +353,7 @@ class Scheduler:
             need = seq.num_tokens + 1 - (have if match and match.held else 0)
             alone = not (decodes or prompts or plan.admit)
             growing.append((left(seq), need))
-            ahead = self.way_back.steps_ahead(len(growing) - 1, seq.num_tokens)
+            ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
             if need + growth(growing, ahead) > cells and not alone:
                 return True  # the next in line may be smaller, but would keep this one out for ever
             plan.admit.append((seq, match))

@@ -20,7 +20,7 @@ def check_books(core, sequences, backend):
     assert core.admission.swapped_bytes == sum(s.saved.data.nbytes for s in opens if s.saved is not None), "swap"
     if not core.options.deterministic:  # there what is computed again would round differently
         assert core.admission.swapped_bytes <= core.options.swap_bytes, "more is swapped than the limit says"
-    assert core.scheduler.way_back.room == core.options.swap_bytes - core.admission.swapped_bytes
+    assert core.scheduler.restore_cost.room == core.options.swap_bytes - core.admission.swapped_bytes
     assert core.drafter._warm <= {seq.id for seq in opens}, "drafts of sequences that have ended"
     slots, taken = core.admission.slots, Counter(seq.slot for seq in opens if seq.slot is not None)
     assert slots._users == taken and set(slots._free) == set(range(slots._count)) - set(taken), "slots"

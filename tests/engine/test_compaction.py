@@ -76,7 +76,7 @@ def test_before_a_long_prompt_the_sequences_are_copied_out_and_back_once(start):
 def test_sizes_are_asked_for_again_only_where_something_has_changed(start):
     """In each step of a long prompt the library was asked for the sizes of all states, whether or not that could pay."""
     driver = start()
-    driver.core.scheduler.way_back.copying = lambda size: 1e9
+    driver.core.scheduler.restore_cost.copying = lambda size: 1e9
     size, asked = driver.backend.saved_size, []
 
     def saved_size(lane):

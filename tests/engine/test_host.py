@@ -140,7 +140,7 @@ def test_a_fatal_step_leaves_no_copy_and_no_slot_uncounted(drive):
     driver.turn()
     del driver.core.scheduler._admit
     admission = driver.core.admission
-    assert admission.swapped_bytes == copied and driver.core.scheduler.way_back.room == 100_000 - copied
+    assert admission.swapped_bytes == copied and driver.core.scheduler.restore_cost.room == 100_000 - copied
     assert driver.sequences[0].slot not in admission.slots._free
     driver.finish()
     assert end_of(streams[0].take()).reason is FinishReason.STOP and driver.core.admission.swapped_bytes == 0

@@ -6,7 +6,7 @@ import pytest
 from engine_driver import GREEDY, SamplingParams, end_of, sequence
 
 from llamasrv.engine.cost_model import CostModel
-from llamasrv.engine.preemption import FEWEST_STEPS, MOST_STEPS, WayBack, growth, left, victim
+from llamasrv.engine.preemption import FEWEST_STEPS, MOST_STEPS, RestoreCost, growth, left, victim
 
 STEP, PROMPT_TOKEN, ROW = 0.02, 0.007, 0.017  # seconds: a model of half a billion on two cores
 
@@ -64,25 +64,25 @@ def test_who_came_first_stays_while_there_are_others():
 
 
 def test_a_copy_is_made_where_that_is_sooner():
-    way = WayBack(fitted())
-    assert way.copies(100, 1 << 20)
-    way.copied(100, 1 << 20, 0.001)
-    assert way.seconds(100) == pytest.approx(0.002, rel=0.3)
-    way.room = 1 << 19
-    assert not way.copies(100, 1 << 20) and way.seconds(100) == pytest.approx(100 * PROMPT_TOKEN, rel=0.3)
+    cost = RestoreCost(fitted())
+    assert cost.is_copy_cheaper(100, 1 << 20)
+    cost.note_copy(100, 1 << 20, 0.001)
+    assert cost.seconds(100) == pytest.approx(0.002, rel=0.3)
+    cost.room = 1 << 19
+    assert not cost.is_copy_cheaper(100, 1 << 20) and cost.seconds(100) == pytest.approx(100 * PROMPT_TOKEN, rel=0.3)
 
 
 def test_copies_that_turn_out_slow_are_given_up():
-    way = WayBack(fitted())
+    cost = RestoreCost(fitted())
     for _ in range(60):
-        way.copied(100, 1 << 20, 2.0)
-    assert not way.copies(100, 1 << 20)
+        cost.note_copy(100, 1 << 20, 2.0)
+    assert not cost.is_copy_cheaper(100, 1 << 20)
 
 
 def test_one_slow_copy_is_no_reason():
-    way = WayBack(fitted())
-    way.copied(100, 1 << 20, 30.0)
-    assert way.copies(100, 1 << 20)
+    cost = RestoreCost(fitted())
+    cost.note_copy(100, 1 << 20, 30.0)
+    assert cost.is_copy_cheaper(100, 1 << 20)
 
 
 # who is let in
@@ -90,10 +90,10 @@ def test_one_slow_copy_is_no_reason():
 
 def test_being_let_in_has_to_pay():
     """Where giving way costs a copy, soon; where it costs the prompt, cells must last for long."""
-    way = WayBack(fitted())
-    assert way.steps_ahead(4, 200) == FEWEST_STEPS
-    way.room = 0
-    assert FEWEST_STEPS < way.steps_ahead(4, 10) < 64 < way.steps_ahead(4, 200) <= MOST_STEPS
+    cost = RestoreCost(fitted())
+    assert cost.steps_to_pay_off(4, 200) == FEWEST_STEPS
+    cost.room = 0
+    assert FEWEST_STEPS < cost.steps_to_pay_off(4, 10) < 64 < cost.steps_to_pay_off(4, 200) <= MOST_STEPS
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_copy_that_does_not_pay_is_not_made(drive):
     driver = drive(num_cells=400)
     driver.submit([97] * 50, max_tokens=20, params=GREEDY)
     driver.turn(3)
-    driver.core.scheduler.way_back.copies = lambda count, size: False
+    driver.core.scheduler.restore_cost.copies = lambda count, size: False
     driver.engine.preempt(driver.sequences[0])
     driver.finish()
     assert driver.engine.metrics.preemptions == 1 and driver.engine.metrics.swaps == 0

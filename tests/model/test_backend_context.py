@@ -21,7 +21,7 @@ from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, ModelIn
 from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.preemption import WayBack
+from llamasrv.engine.preemption import RestoreCost
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, is_greedy
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
@@ -345,7 +345,7 @@ def test_lanes_that_were_computed_side_by_side_go_on_after_they_were_laid_out_an
         backend,
         prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic),
         time=(cost := CostModel()),
-        way_back=WayBack(cost),
+        restore_cost=RestoreCost(cost),
         metrics=EngineMetrics(),
     )
     lanes = [manager.seat(None) for _ in range(3)]

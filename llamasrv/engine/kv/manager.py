@@ -25,7 +25,7 @@ from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.kv.prefix_index import FOLLOW, KEY_LENGTH, Match, PrefixIndex, common_prefix, usable_length
 from llamasrv.engine.kv.tier import Tier
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.preemption import WayBack
+from llamasrv.engine.preemption import RestoreCost
 from llamasrv.engine.sequence import Sequence
 
 log = logging.getLogger("llamasrv.engine")
@@ -49,7 +49,7 @@ class KVCacheManager:
         *,
         prefixes: KeptPrefixes,
         time: CostModel,
-        way_back: WayBack,
+        restore_cost: RestoreCost,
         metrics: EngineMetrics,
         disk: DiskTier | None = None,
         reads: DiskReads | None = None,
@@ -70,7 +70,7 @@ class KVCacheManager:
         self._reads = reads
         if reads is not None:
             self.host.reserve(reads.held)
-        self._time, self._way_back = time, way_back
+        self._time, self._restore_cost = time, restore_cost
         self._metrics = metrics
 
     def _in_order(self) -> list[Tier]:
@@ -137,7 +137,7 @@ class KVCacheManager:
 
     def _worth(self, num_copied: int) -> float:
         """Seconds of computing that a copy of that many bytes has to spare; for less it is left where it is."""
-        return max(WORTH_COPYING, self._way_back.copying(num_copied)) if num_copied else -1.0
+        return max(WORTH_COPYING, self._restore_cost.copy_seconds(num_copied)) if num_copied else -1.0
 
     def _on_disk(self, seq: Sequence, most: int, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
         """What was read for a sequence, or a file to wait for, if that is worth it beside the tokens `at_hand`."""
