@@ -17,7 +17,7 @@ from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
 from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.use import HOST, Use
+from llamasrv.engine.use import HOST, DeviceUse
 from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
@@ -216,7 +216,7 @@ def _plan_table(found: fit.Fitted, free: int) -> Table:
         column.justify = "right"
     capacity = {**found.capacity, HOST: free}
     for name in (*found.measured.devices, HOST):
-        use = found.measured.uses.get(name, Use())
+        use = found.measured.uses.get(name, DeviceUse())
         sizes = (use.weights, use.context, use.compute, use.total, capacity[name])
         table.add_row("this machine" if name == HOST else name, *map(_rounded, sizes))
     return table
@@ -236,8 +236,8 @@ def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
         yield f"[yellow]{name} lacks {_rounded(size)}: loading will fail, or be slow.[/]"
 
 
-def _host_use(need: memory.Need, found: fit.Fitted | None) -> Use:
-    return Use(need.weights, need.kv + need.states, need.buffers) if found is None else found.measured.uses[HOST]
+def _host_use(need: memory.Need, found: fit.Fitted | None) -> DeviceUse:
+    return DeviceUse(need.weights, need.kv + need.states, need.buffers) if found is None else found.measured.uses[HOST]
 
 
 def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Table:

@@ -23,7 +23,7 @@ from llamasrv.engine.preemption import RestoreCost
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
 from llamasrv.engine.sampling.state import SamplingState
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -35,7 +35,7 @@ class Lease(NamedTuple):
     length: int
 
 
-class Admission:
+class LaneAdmission:
     """One per context. `swapped_bytes`: host memory that holds preempted sequences."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Admission:
             if self._options.backend_sampling and not self._backend.split:
                 self._sample_on_device(seq, lease.lane)
         seq.lane, seq.num_computed = lease
-        seq.enter(State.PREFILL)
+        seq.enter(SequenceState.PREFILL)
         self.forget_saved(seq)
         self.memory.release(seq)
         if seq.admitted is None:
@@ -173,8 +173,8 @@ class Admission:
             seq.sampling.device.detach()
         self.memory.drop(seq.lane)
         seq.lane, seq.num_computed, seq.num_exact = None, 0, None
-        if seq.state is not State.AWAITING_MASK:  # its logits are kept: the mask is all it waits for
-            seq.enter(State.WAITING)
+        if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: the mask is all it waits for
+            seq.enter(SequenceState.WAITING)
 
     def leave(self, seq: Sequence, *, keep: bool) -> None:
         """A sequence has ended. What it computed stays for reuse where that is allowed."""

@@ -68,7 +68,7 @@ class PromptComputed(NamedTuple):
     seconds: float  # since it was admitted
 
 
-class PromptWaits(NamedTuple):
+class QueuePlace(NamedTuple):
     """A choice has no lane yet: its place among the `num_waiting` that wait for one (1: the next), or None while it
     waits for the rows of its images and sounds. Sent again when that changes; only if it was asked for."""
 
@@ -97,15 +97,15 @@ class End(NamedTuple):
     pinned: tuple[tuple[float, int], ...] = ()  # seconds for which so many new tokens of the prompt are kept
 
 
-class Lock(Protocol):
+class NativeLock(Protocol):
     def __enter__(self) -> bool: ...
 
     def __exit__(self, *error: object) -> None: ...
 
 
-def native_lock() -> Lock:
+def native_lock() -> NativeLock:
     """A lock between native threads. Greenlets may hold it only for moments."""
-    lock: Lock = _allocate_lock()
+    lock: NativeLock = _allocate_lock()
     return lock
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.admission import Admission
+from llamasrv.engine.admission import LaneAdmission
 from llamasrv.engine.channels import Doorbell, Mailbox, Stream
 from llamasrv.engine.compaction import Compaction
 from llamasrv.engine.context_shift import shift
@@ -25,7 +25,7 @@ from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.media.encoder import Encoded, Encoder
@@ -33,13 +33,13 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.outputs import Outputs
-from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pace
+from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.queue_places import QueuePlaces
 from llamasrv.engine.refused_steps import RefusedSteps
 from llamasrv.engine.sampling.state import Choice, Ending
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
-from llamasrv.engine.sequence import Sequence, State, end_of, tell_progress
+from llamasrv.engine.sequence import Sequence, SequenceState, end_of, tell_progress
 from llamasrv.engine.step_watch import StepWatch
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
@@ -65,7 +65,7 @@ class EngineCore:
         publisher: ViewPublisher,
         metrics: EngineMetrics,
         pool: NativePool,
-        prefixes: KeptPrefixes,
+        prefixes: HostCache,
         clock: Callable[[], float],
     ) -> None:
         self.backend = backend
@@ -81,7 +81,7 @@ class EngineCore:
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
-        self._pace = Pace(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
+        self._pace = Pacer(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
         self._doorbell, self._publisher = doorbell, publisher
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
@@ -225,7 +225,7 @@ class EngineCore:
         left = [*self.running, *self.waiting]
         self.running, self.waiting = [], []
         for seq in left:
-            if seq.state is not State.ENDED:
+            if seq.state is not SequenceState.ENDED:
                 self._finish(seq, Ending(FinishReason.FAILED, error=error.but()))
         if self.encoder is not None:
             self.encoder.forget_all()
@@ -282,7 +282,7 @@ class EngineCore:
         if reads is not None and reads.num_waiting:
             reads.tick(now)
         if self._outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
-            waiting = [s for s in waiting if s.state is State.WAITING]
+            waiting = [s for s in waiting if s.state is SequenceState.WAITING]
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs, lanes.held_cells)
         return self.scheduler.plan(waiting, self.running, pool, now, self.memory.lookup, self.memory.common)
@@ -372,7 +372,7 @@ class EngineCore:
             extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
             if seq.checkpoints and not seq.draft:  # with one the lane holds rows that nobody has verified
                 self.memory.come_to_place(seq)
-            if seq.state is State.PREFILL:
+            if seq.state is SequenceState.PREFILL:
                 self._note_prompt(seq)
         if not self.metrics.steps % CHECK_EVERY:
             self._check_lane(plan)
@@ -392,8 +392,8 @@ class EngineCore:
         """Add one token, and the tokens that must follow it; end the sequence if this ends it."""
         ending: Ending | None
         if isinstance(outcome, Choice):
-            if seq.state is State.PREFILL:
-                seq.enter(State.DECODE)
+            if seq.state is SequenceState.PREFILL:
+                seq.enter(SequenceState.DECODE)
             if seq.first_token is None:
                 self._note_first_token(seq)
             state, put = seq.sampling, seq.stream.put
@@ -435,7 +435,7 @@ class EngineCore:
     def _finish(self, seq: Sequence, ending: Ending) -> None:
         """Every sequence ends here, exactly once. Touches nothing but the sequence and counters."""
         seq.ended = self.clock()
-        seq.enter(State.ENDED)
+        seq.enter(SequenceState.ENDED)
         end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
         self._publisher.num_ended += 1
@@ -461,7 +461,7 @@ class EngineCore:
             reads=self.reads,
         )
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
-        self.admission = Admission(
+        self.admission = LaneAdmission(
             self.memory,
             self.backend,
             self.options,

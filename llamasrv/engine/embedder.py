@@ -23,7 +23,7 @@ import numpy as np
 from llamasrv.domain.media import MediaSpan
 from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
 from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
-from llamasrv.engine.media.embedding_line import EmbeddingLine, Input
+from llamasrv.engine.media.embedding_line import EmbeddingInput, EmbeddingLine
 from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EmbedderMetrics
 from llamasrv.errors import (
@@ -52,7 +52,7 @@ class Embedded(NamedTuple):
     error: LlamasrvError | None = None
 
 
-def _length(one: Input) -> int:
+def _length(one: EmbeddingInput) -> int:
     return len(one.tokens)
 
 
@@ -70,7 +70,9 @@ class Embedder:
         self._mailbox: Mailbox[tuple[Callable[..., None], object]] = Mailbox()
         self._doorbell = Doorbell()
         self._thread = RealThread(self._run)
-        self._waiting: dict[int, list[Input]] = {}  # by stream, whose turn is next first; the shortest input first
+        self._waiting: dict[
+            int, list[EmbeddingInput]
+        ] = {}  # by stream, whose turn is next first; the shortest input first
         self.line = EmbeddingLine(
             lambda result: self._mailbox.put((self.line.come, result)),
             lambda one, error: self._deliver(one, None, error),
@@ -121,7 +123,9 @@ class Embedder:
         stream = Stream(self._doorbell, len(inputs))
         self._num_submitted += len(inputs)
         waiting = [
-            Input(i, array("i", tokens), stream, deadline, MediaTimeline(tuple(media[i])) if media.get(i) else None)
+            EmbeddingInput(
+                i, array("i", tokens), stream, deadline, MediaTimeline(tuple(media[i])) if media.get(i) else None
+            )
             for i, tokens in enumerate(inputs)
         ]
         self._mailbox.put((self._arrive, waiting))
@@ -193,7 +197,7 @@ class Embedder:
         for act, argument in self._mailbox.take(1.0 if wait else 0):
             act(argument)
 
-    def _arrive(self, inputs: list[Input]) -> None:
+    def _arrive(self, inputs: list[EmbeddingInput]) -> None:
         self.metrics.requests += 1
         texts = sorted((one for one in inputs if one.media is None), key=_length)
         if texts:
@@ -223,12 +227,12 @@ class Embedder:
             for one in self.line.drop(lambda one: one.deadline is not None and now >= one.deadline):
                 self._deliver(one, None, DeadlineExceeded("The request timed out."))
 
-    def _group(self) -> list[Input]:
+    def _group(self) -> list[EmbeddingInput]:
         """The inputs to compute together: one of each request in turn, then the longest that still fit."""
         backend = self.backend
         assert backend is not None
         room, places = backend.group_tokens, backend.group_inputs
-        group: list[Input] = []
+        group: list[EmbeddingInput] = []
         for key in list(self._waiting):
             one = self._take(key, room)
             if one is None:
@@ -251,7 +255,7 @@ class Embedder:
             room -= len(one.tokens)
         return group
 
-    def _take(self, key: int, room: int) -> Input | None:
+    def _take(self, key: int, room: int) -> EmbeddingInput | None:
         """The longest input of a request that fits."""
         inputs = self._waiting[key]
         at = bisect_right(inputs, room, key=_length)
@@ -262,7 +266,7 @@ class Embedder:
             del self._waiting[key]
         return one
 
-    def _compute(self, group: list[Input]) -> None:
+    def _compute(self, group: list[EmbeddingInput]) -> None:
         backend = self.backend
         assert backend is not None
         started = self.clock()
@@ -291,12 +295,12 @@ class Embedder:
         m.tokens += sum(len(one.tokens) for one in group)
         m.seconds += self.clock() - started
 
-    def _fail(self, group: list[Input]) -> None:
+    def _fail(self, group: list[EmbeddingInput]) -> None:
         self.metrics.failed += 1
         for one in group:
             self._deliver(one, None, EngineFailure("Decoding failed for this request."))
 
-    def _deliver(self, one: Input, vector: np.ndarray | None, error: LlamasrvError | None) -> None:
+    def _deliver(self, one: EmbeddingInput, vector: np.ndarray | None, error: LlamasrvError | None) -> None:
         self._count_out(one.stream, 1)
         one.stream.put(Embedded(one.index, vector, error))
 

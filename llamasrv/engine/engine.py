@@ -22,8 +22,8 @@ from llamasrv.engine.core import EngineCore, Mail, answer, call
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.media.check import check_media
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
@@ -54,7 +54,7 @@ class Engine:
         name: str = "model",
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
-        prefixes: KeptPrefixes | None = None,
+        prefixes: HostCache | None = None,
         on_status: Callable[[], None] | None = None,
         pool: NativePool | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Engine:
             self.embedder,
             self.grammars,
             pool,
-            prefixes or KeptPrefixes(),
+            prefixes or HostCache(),
             should_stop=lambda: self._stopping,
         )
         self._host: EngineHost | None = EngineHost(open_backend, self.options, shared, name=name, clock=clock)
@@ -266,7 +266,7 @@ class Engine:
         """Forget the state that a slot was left with; returns how many tokens that were."""
         return self.ask(lambda core: core.admission.slots.erase(number, core.memory))
 
-    def take_over(self, prefixes: KeptPrefixes) -> None:
+    def take_over(self, prefixes: HostCache) -> None:
         """Take over what an engine of the same model has kept, as far as it is usable here."""
         self.ask(lambda core: core.prefixes.take_over(prefixes))
 

@@ -21,7 +21,16 @@ from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector, fake_rows
-from llamasrv.engine.interface import Adapter, Chain, Checkpoints, DraftModel, ModelInfo, OutOfCells, Progress, Together
+from llamasrv.engine.interface import (
+    Adapter,
+    Chain,
+    CheckpointKind,
+    DraftModel,
+    ModelInfo,
+    OutOfCells,
+    Progress,
+    Together,
+)
 from llamasrv.engine.media.timeline import MediaTimeline
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -142,7 +151,7 @@ class FakeBackend:
         ubatch_size: int = 64,
         can_share: bool = True,
         can_cut: bool = True,
-        checkpoints: Checkpoints = Checkpoints.NONE,
+        checkpoints: CheckpointKind = CheckpointKind.NONE,
         max_rollback: int | None = None,
         idle_cells: int | None = None,
         pooling: str | None = None,
@@ -290,7 +299,7 @@ class FakeBackend:
         assert self.can_share and not self._kv[target] and length is not None
         self._behind.discard(target)
         if not self.can_cut and length < len(self._kv[source]):
-            assert self.checkpoints is Checkpoints.PARTIAL
+            assert self.checkpoints is CheckpointKind.PARTIAL
             self._behind.add(target)  # its state is that of another position
         self._kv[target], self._marks[target] = self._kv[source][:length], self._marks[source]
         self._cells[target], self._places[target] = self._cells[source][:length], self._places[source][:length]

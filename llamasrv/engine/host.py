@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from llamasrv.engine.channels import Doorbell, Mailbox
 from llamasrv.engine.core import EngineCore, Mail
 from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.interface import Backend, Checkpoints, LoadFailed, Progress
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+from llamasrv.engine.interface import Backend, CheckpointKind, LoadFailed, Progress
+from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.options import EngineOptions, Status
@@ -40,7 +40,7 @@ class Shared:
     embedder: Embedder
     grammars: GrammarCompiler
     pool: NativePool
-    prefixes: KeptPrefixes
+    prefixes: HostCache
     should_stop: Callable[[], bool]
 
 
@@ -120,7 +120,7 @@ class EngineHost:
             backend.state_facts,
             backend.projector,
             backend.ubatch_size,
-            takes_checkpoints=backend.checkpoints is not Checkpoints.NONE and not backend.split,
+            takes_checkpoints=backend.checkpoints is not CheckpointKind.NONE and not backend.split,
             host_bytes=backend.host_bytes,
         )
         publisher.set_model(model)

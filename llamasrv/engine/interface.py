@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.options import Adapter as Adapter
-from llamasrv.engine.use import Refused
+from llamasrv.engine.use import FailedAllocation
 
 if TYPE_CHECKING:  # the process that only checks models does without them
     import numpy as np
@@ -50,7 +50,7 @@ class NoMemory(LoadFailed):
     """Not enough memory; with less on a device, or a smaller context, there may be enough. `refused`: the allocation
     that failed, if the library told."""
 
-    def __init__(self, message: str, refused: Refused | None = None) -> None:
+    def __init__(self, message: str, refused: FailedAllocation | None = None) -> None:
         super().__init__(message)
         self.refused = refused
 
@@ -161,7 +161,7 @@ class EmbeddingBackend(Protocol):
     def close(self) -> None: ...
 
 
-class Checkpoints(Enum):
+class CheckpointKind(Enum):
     """What it takes to bring back a lane that cannot be cut anywhere."""
 
     NONE = "none"  # it can be cut anywhere
@@ -274,7 +274,7 @@ class Backend(Protocol):
     max_rollback: int  # last tokens of a lane's last decode that can be taken back, if that had more
     can_shift: bool  # tokens can be taken out of the middle of a lane
     together: Together  # what one batch may have
-    checkpoints: Checkpoints  # where it cannot
+    checkpoints: CheckpointKind  # where it cannot
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has cells of its own
     state_facts: dict[str, object]  # what a saved state depends on beside the model: library, number formats

@@ -20,7 +20,7 @@ from llamasrv.engine.sampling.masks import Matcher
 from llamasrv.engine.sampling.sampler import log_probability
 from llamasrv.engine.sampling.state import Choice, Ending, SamplingState
 from llamasrv.engine.sampling.step_sampler import Row, StepSampler
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 from llamasrv.errors import EngineFailure
 
 log = logging.getLogger("llamasrv.engine")
@@ -84,7 +84,11 @@ class Outputs:
         """Whether the chosen tokens are those that the next row was computed with. If not, that was the last row to
         use, and the sequence's draft is settled."""
         chosen = seq.tokens[seq.num_computed :]
-        if seq.state is State.DECODE and len(chosen) < len(rows) and chosen.tolist() == seq.draft[: len(chosen)]:
+        if (
+            seq.state is SequenceState.DECODE
+            and len(chosen) < len(rows)
+            and chosen.tolist() == seq.draft[: len(chosen)]
+        ):
             return True
         drafter.settle(seq)
         return False
@@ -114,14 +118,14 @@ class Outputs:
     def _keep(self, seq: Sequence, state: SamplingState, row: np.ndarray) -> None:
         """Keep the logits until the mask is there."""
         state.late_row = row.copy()
-        seq.enter(State.AWAITING_MASK)
+        seq.enter(SequenceState.AWAITING_MASK)
         self.late.append(seq)
 
     def overdue(self) -> Iterator[Outcome]:
         """The outcomes of those whose mask has arrived since; only they themselves waited for it."""
         late, self.late = self.late, []
         for seq in late:
-            if seq.state is State.ENDED:
+            if seq.state is SequenceState.ENDED:
                 continue
             state = seq.sampling
             assert state is not None and state.late_row is not None, seq
@@ -129,7 +133,7 @@ class Outputs:
                 self.late.append(seq)
                 continue
             row, state.late_row = state.late_row, None
-            seq.enter(State.WAITING if seq.lane is None else State.DECODE)
+            seq.enter(SequenceState.WAITING if seq.lane is None else SequenceState.DECODE)
             (choice,) = self._sampler.choose([(state, row)])
             yield seq, choice or self._nothing(seq, row)
 

@@ -1,6 +1,6 @@
 """When the engine thread sleeps, and when it wakes its readers.
 
-`sleep_seconds` is the whole waiting policy, without a clock; `Pace` remembers what it depends on; `Deadlines` finds
+`sleep_seconds` is the whole waiting policy, without a clock; `Pacer` remembers what it depends on; `Deadlines` finds
 whose time is over.
 """
 
@@ -52,7 +52,7 @@ def sleep_seconds(
     return left if left >= WINDOW_SHORTEST else 0.0
 
 
-class Pace:
+class Pacer:
     """Belongs to the engine thread."""
 
     def __init__(self, cost: CostModel, *, coalesce: float, alone: bool) -> None:

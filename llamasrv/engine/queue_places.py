@@ -6,9 +6,9 @@ asks, nothing is computed.
 
 from __future__ import annotations
 
-from llamasrv.engine.channels import PromptWaits
+from llamasrv.engine.channels import QueuePlace
 from llamasrv.engine.scheduler import Scheduler
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 
 TOLD_EVERY = 0.1  # seconds; a place in a long queue may change with every step
 
@@ -19,7 +19,7 @@ class QueuePlaces:
     def __init__(self, scheduler: Scheduler) -> None:
         self.asked = False
         self._scheduler = scheduler
-        self._told: dict[int, PromptWaits] = {}  # by sequence
+        self._told: dict[int, QueuePlace] = {}  # by sequence
         self._next = 0.0
 
     def tell(self, waiting: list[Sequence], now: float) -> None:
@@ -35,7 +35,9 @@ class QueuePlaces:
                 seq.stream.put(news[seq.id])
         self._told = news
 
-    def _news(self, asking: list[Sequence], waiting: list[Sequence], now: float) -> dict[int, PromptWaits]:
-        line = self._scheduler.in_order([s for s in waiting if s.state in (State.WAITING, State.AWAITING_DISK)], now)
+    def _news(self, asking: list[Sequence], waiting: list[Sequence], now: float) -> dict[int, QueuePlace]:
+        line = self._scheduler.in_order(
+            [s for s in waiting if s.state in (SequenceState.WAITING, SequenceState.AWAITING_DISK)], now
+        )
         places = {seq.id: place for place, seq in enumerate(line, 1)}
-        return {s.id: PromptWaits(s.spec.index, places.get(s.id), len(line)) for s in asking}
+        return {s.id: QueuePlace(s.spec.index, places.get(s.id), len(line)) for s in asking}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ids = itertools.count(1)
 
 
-class State(Enum):
+class SequenceState(Enum):
     """What a sequence waits for."""
 
     WAITING = "waiting"  # a place: submitted or preempted
@@ -42,13 +42,23 @@ class State(Enum):
 
 
 TRANSITIONS = {
-    State.WAITING: (State.PREFILL, State.AWAITING_DISK, State.AWAITING_ENCODER, State.ENDED),
-    State.AWAITING_DISK: (State.WAITING, State.ENDED),
-    State.AWAITING_ENCODER: (State.WAITING, State.ENDED),
-    State.PREFILL: (State.DECODE, State.AWAITING_MASK, State.WAITING, State.ENDED),
-    State.DECODE: (State.AWAITING_MASK, State.WAITING, State.ENDED),
-    State.AWAITING_MASK: (State.DECODE, State.WAITING, State.ENDED),
-    State.ENDED: (),
+    SequenceState.WAITING: (
+        SequenceState.PREFILL,
+        SequenceState.AWAITING_DISK,
+        SequenceState.AWAITING_ENCODER,
+        SequenceState.ENDED,
+    ),
+    SequenceState.AWAITING_DISK: (SequenceState.WAITING, SequenceState.ENDED),
+    SequenceState.AWAITING_ENCODER: (SequenceState.WAITING, SequenceState.ENDED),
+    SequenceState.PREFILL: (
+        SequenceState.DECODE,
+        SequenceState.AWAITING_MASK,
+        SequenceState.WAITING,
+        SequenceState.ENDED,
+    ),
+    SequenceState.DECODE: (SequenceState.AWAITING_MASK, SequenceState.WAITING, SequenceState.ENDED),
+    SequenceState.AWAITING_MASK: (SequenceState.DECODE, SequenceState.WAITING, SequenceState.ENDED),
+    SequenceState.ENDED: (),
 }
 """What may follow what. A sequence ends once, and nothing follows."""
 
@@ -78,7 +88,7 @@ class Sequence:
         self.num_exact: int | None = None  # first tokens whose KV was not moved; None: all
         self.lane: int | None = None  # while it is seated
         self.slot: int | None = None  # since it was seated first
-        self.state = State.WAITING
+        self.state = SequenceState.WAITING
         self.arrived = arrived
         self.admitted: float | None = None
         self.first_token: float | None = None
@@ -95,7 +105,7 @@ class Sequence:
         self.commons = Commons()
         self.checkpoints: list[int] = []  # positions ahead of it where its state is kept, ascending
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: SequenceState) -> None:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
         self.state = state
 
@@ -105,8 +115,8 @@ class Sequence:
         self.lane, self.num_computed, self.num_exact, self.draft, self.found = None, 0, None, [], None
         if self.drafts is not None:
             self.drafts.tried = None
-        if self.state in (State.PREFILL, State.DECODE):
-            self.enter(State.WAITING)
+        if self.state in (SequenceState.PREFILL, SequenceState.DECODE):
+            self.enter(SequenceState.WAITING)
 
     @property
     def num_tokens(self) -> int:

@@ -20,7 +20,7 @@ WORTH_WAITING = 1.3  # times as many prompt tokens a second in whole tiles
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
-class Budget(NamedTuple):
+class PromptBudget(NamedTuple):
     """`tokens` of prompts, for a step of so many `seconds`. `is_long`: one of the prompts is."""
 
     tokens: int
@@ -50,7 +50,7 @@ class StepBudget:
 
     def plan(
         self, decodes: list[Sequence], prompts: list[Piece], longest: int, now: float, most_seconds: float | None
-    ) -> Budget:
+    ) -> PromptBudget:
         """`prompts`: what is left of each, and how much is there; `longest`: the whole length of the longest, but for
         what was reused. `most_seconds`: within which the step keeps in any case."""
         seconds, long = most_seconds or self._target, self._cost.prompt_tokens_within(LONG_SECONDS, 0)
@@ -61,7 +61,7 @@ class StepBudget:
         tokens = self._tokens(len(decodes), prompts, most_seconds, seconds)
         if is_long and self.work.cell_share:
             tokens = self._or_a_tile(tokens, prompts, len(decodes))
-        return Budget(tokens, seconds, is_long)
+        return PromptBudget(tokens, seconds, is_long)
 
     def _or_a_tile(self, tokens: int, prompts: list[Piece], num_decodes: int) -> int:
         """As many tokens as fill a tile, where prompts get on so much faster in tiles than in steps of `tokens` that
@@ -109,7 +109,7 @@ class StepBudget:
             fits = round_rows(fits, num_decodes, self._row_multiple, fill_up=seconds > self._target)
         return min(room, fits)
 
-    def alone(self, budget: Budget, num_decodes: int, prompts: list[Piece], held_cells: int) -> int:
+    def alone(self, budget: PromptBudget, num_decodes: int, prompts: list[Piece], held_cells: int) -> int:
         """Prompt tokens for a step that leaves these decodes to the next one; 0 if it has them. `held_cells`: those of
         all that run."""
         most = min(self._batch_size, sum(rest for rest, _ in prompts))

@@ -8,7 +8,7 @@ HOST = "host"  # memory of this machine
 
 
 @dataclass(frozen=True)
-class Use:
+class DeviceUse:
     """Bytes of one device, by purpose."""
 
     weights: int = 0
@@ -19,12 +19,12 @@ class Use:
     def total(self) -> int:
         return self.weights + self.context + self.compute
 
-    def __add__(self, other: Use) -> Use:
-        return Use(self.weights + other.weights, self.context + other.context, self.compute + other.compute)
+    def __add__(self, other: DeviceUse) -> DeviceUse:
+        return DeviceUse(self.weights + other.weights, self.context + other.context, self.compute + other.compute)
 
 
 @dataclass(frozen=True)
-class Refused:
+class FailedAllocation:
     """Bytes that a device, or HOST, did not provide; `free`: what it had free at that moment, if it tells."""
 
     place: str
@@ -33,10 +33,10 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredUse:
     """By device name; HOST is always included. `devices`: those that the library would use, in its order, each with
     its free and total bytes."""
 
-    uses: dict[str, Use]
+    uses: dict[str, DeviceUse]
     devices: dict[str, tuple[int, int]]
     context: int  # most tokens of one sequence

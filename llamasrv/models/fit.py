@@ -19,14 +19,14 @@ from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.placement_rules import NO_DEVICE
 from llamasrv.engine.tensor_names import EXPERTS, of_layer
-from llamasrv.engine.use import HOST, Measured, Use
+from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.models.gguf import Header
 from llamasrv.models.memory import PAD, as_gib
 
 MOST_TRIES = 6  # plans that are measured
 TARGET, SMALL_SHARE = 1 << 30, 16  # bytes that stay free on a device; at most this part of it
 
-Measure = Callable[[EngineOptions], Measured]
+Measure = Callable[[EngineOptions], MeasuredUse]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Fitted:
     device for what is not measured, such as a projector."""
 
     options: EngineOptions
-    measured: Measured
+    measured: MeasuredUse
     capacity: Mapping[str, int]
     beside: int = 0
 
@@ -70,7 +70,7 @@ class Fitted:
     def devices(self) -> dict[str, int]:
         """Bytes by device."""
         uses = self.measured.uses
-        sizes = {name: uses.get(name, Use()).total for name in self.measured.devices}
+        sizes = {name: uses.get(name, DeviceUse()).total for name in self.measured.devices}
         for name in list(sizes)[:1]:
             sizes[name] += self.beside
         return sizes
@@ -182,7 +182,7 @@ def _is_placed(options: EngineOptions) -> bool:
     return bool(placed) or options.split_mode not in ("layer", "none")
 
 
-def _targets(options: EngineOptions, measured: Measured) -> list[int]:
+def _targets(options: EngineOptions, measured: MeasuredUse) -> list[int]:
     """Bytes that stay free on each device."""
     given = options.fit_target
     if given:
@@ -234,7 +234,7 @@ class _Spreading:
         work = [
             self._found[name]
             if self._found and cells == self.least
-            else self._at(cells, self._small.get(name, Use()).compute, self._large.get(name, Use()).compute)
+            else self._at(cells, self._small.get(name, DeviceUse()).compute, self._large.get(name, DeviceUse()).compute)
             for name in self.names
         ]
         room = [space - needed for space, needed in zip(self.room, work)]
@@ -243,7 +243,7 @@ class _Spreading:
     def learn(self, found: Fitted, cells: int) -> None:
         """Record what a plan needed with this context, and by how much it was too large."""
         if cells == self.least:
-            self._found = {name: found.measured.uses.get(name, Use()).compute for name in self.names}
+            self._found = {name: found.measured.uses.get(name, DeviceUse()).compute for name in self.names}
         self.room = [space - found.excess.get(name, 0) for name, space in zip(self.names, self.room)]
 
     def best(self) -> tuple[int, Plan]:

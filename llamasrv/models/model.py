@@ -21,7 +21,7 @@ from llamasrv.models.made import Made
 
 if TYPE_CHECKING:  # describing a model takes no engine
     from llamasrv.engine.engine import Engine
-    from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+    from llamasrv.engine.kv.host_cache import HostCache
 
 FOR_EVER = -1.0  # of `keep_alive`: any negative number
 
@@ -139,11 +139,11 @@ class Model:
         self._leases: deque[None] = deque()
 
     @cached_property
-    def prefixes(self) -> KeptPrefixes:
+    def prefixes(self) -> HostCache:
         """Of its last engine, while it has none."""
-        from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+        from llamasrv.engine.kv.host_cache import HostCache
 
-        return KeptPrefixes()
+        return HostCache()
 
     @property
     def engine(self) -> Engine:

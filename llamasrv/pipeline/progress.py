@@ -8,7 +8,7 @@ from typing import Any
 
 from llamasrv.domain import events
 from llamasrv.domain.events import Event, Pace, PromptProgress, Usage
-from llamasrv.engine.channels import Delta, PromptComputed, PromptWaits
+from llamasrv.engine.channels import Delta, PromptComputed, QueuePlace
 
 
 class Progress:
@@ -29,7 +29,7 @@ class Progress:
         elif type(item) is Delta:
             count, first = self._tokens.get(item.index, (0, self._clock()))
             self._tokens[item.index] = count + 1, first
-        elif type(item) is PromptWaits and self._progress:
+        elif type(item) is QueuePlace and self._progress:
             out.append(events.PromptWaits(item.index, item.place, item.num_waiting))
             return
         else:

@@ -12,7 +12,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import Delta, Doorbell, End, PromptScored, Stream
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -120,4 +120,6 @@ def no_leaks(driver):
         assert core.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)
     for seq in driver.sequences:
-        assert seq.state is State.ENDED and seq.lane is None and seq.saved is None and seq.stream.open_choices == 0
+        assert (
+            seq.state is SequenceState.ENDED and seq.lane is None and seq.saved is None and seq.stream.open_choices == 0
+        )

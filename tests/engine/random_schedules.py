@@ -26,8 +26,8 @@ from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import Delta, End, PromptScored
 from llamasrv.engine.fake import IM_END, FakeVocabulary
 from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.engine.interface import Adapter, Checkpoints, Together
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+from llamasrv.engine.interface import Adapter, CheckpointKind, Together
+from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.prefix_index import common_prefix
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.engine.options import EngineOptions
@@ -43,10 +43,10 @@ MEMORIES = {
     "attention": {},
     "no sharing": {"can_share": False},
     "split": {"can_share": False},
-    "hybrid": {"can_cut": False, "checkpoints": Checkpoints.PARTIAL, "max_rollback": 3},
-    "hybrid without rollback": {"can_cut": False, "checkpoints": Checkpoints.PARTIAL},
-    "window": {"can_cut": False, "checkpoints": Checkpoints.PARTIAL, "slack": 24, "max_rollback": 31},
-    "recurrent": {"can_cut": False, "can_share": False, "checkpoints": Checkpoints.WHOLE, "max_rollback": 2},
+    "hybrid": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "max_rollback": 3},
+    "hybrid without rollback": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
+    "window": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "slack": 24, "max_rollback": 31},
+    "recurrent": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE, "max_rollback": 2},
 }
 
 
@@ -75,7 +75,7 @@ class Episode:
         self.timelines: list[tuple[CacheKey, array]] = []  # that may have been kept
         self.sources: list[tuple[bytes, str]] = []  # prompts and answers, to be continued
         self.slot_files: dict[str, CacheKey] = {}
-        self.prefixes = KeptPrefixes()
+        self.prefixes = HostCache()
         self.num_turns = self.idle = self.sequences_before = 0
         self.copies_before = self.copies_allowed = 0
         self.configure()
@@ -392,7 +392,7 @@ class Episode:
         rng = self.rng
         self.stop()
         if rng.random() < 0.5:
-            self.prefixes = KeptPrefixes()
+            self.prefixes = HostCache()
             self.options = replace(
                 self.options,
                 checkpoint_bytes=rng.choice([0, 3000, 1 << 20]),

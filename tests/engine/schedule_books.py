@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from llamasrv.engine.core import EngineCore
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 
-SEATED = {State.PREFILL, State.DECODE, State.AWAITING_MASK}
+SEATED = {SequenceState.PREFILL, SequenceState.DECODE, SequenceState.AWAITING_MASK}
 
 
 def check_books(core, sequences, backend):
@@ -29,20 +29,24 @@ def check_books(core, sequences, backend):
 def check_sequences(core, sequences):
     """Returns those that are open."""
     coming = {seq for act, argument in core._mail if act is EngineCore.arrive for seq in argument}
-    opens = [seq for seq in sequences if seq.state is not State.ENDED and seq not in coming]
+    opens = [seq for seq in sequences if seq.state is not SequenceState.ENDED and seq not in coming]
     running, waiting = core.running, core.waiting
     assert {*running, *waiting} == set(opens) and len(running) + len(waiting) == len(opens), "sequences lost"
     for seq in running:
         assert seq.lane is not None and seq.state in SEATED and seq.saved is None, seq
     for seq in waiting:
-        assert seq.lane is None and seq.state not in (State.PREFILL, State.DECODE) and not seq.num_computed, seq
+        assert (
+            seq.lane is None and seq.state not in (SequenceState.PREFILL, SequenceState.DECODE) and not seq.num_computed
+        ), seq
     for seq in opens:
         assert not seq.draft and (seq.drafts is None or seq.drafts.tried is None), f"{seq} has a draft between steps"
         assert seq.spec.index not in seq.stream.ended
     late = core._outputs.late
-    assert {s for s in late if s.state is not State.ENDED} == {s for s in opens if s.state is State.AWAITING_MASK}
+    assert {s for s in late if s.state is not SequenceState.ENDED} == {
+        s for s in opens if s.state is SequenceState.AWAITING_MASK
+    }
     for seq in sequences:
-        if seq.state is State.ENDED:
+        if seq.state is SequenceState.ENDED:
             assert seq.lane is None and seq.saved is None and seq.spec.index in seq.stream.ended, seq
     return opens
 
@@ -93,11 +97,11 @@ def _check_tiers(core):
 def _check_reads(core, opens):
     reads = core.reads
     if reads is None:
-        assert not any(seq.state is State.AWAITING_DISK for seq in opens)
+        assert not any(seq.state is SequenceState.AWAITING_DISK for seq in opens)
         return
     awaiting = [seq for read in reads._reads.values() for seq in read.until]
     assert len(awaiting) == len(set(awaiting)) == reads.num_waiting, "who waits for a file waits for one"
-    assert set(awaiting) == {seq for seq in opens if seq.state is State.AWAITING_DISK}, "nobody reads for them"
+    assert set(awaiting) == {seq for seq in opens if seq.state is SequenceState.AWAITING_DISK}, "nobody reads for them"
     assert {seq for read in reads._reads.values() for seq in read.holders} <= {s for s in opens if s.lane is None}
     assert reads._answered <= set(opens) and reads.held == sum(stored.size for stored in reads._reads)
 
@@ -112,4 +116,4 @@ def _check_media(core, opens):
     assert dict(pins) == encoder._pins, "rows pinned by nobody"
     assert encoder.used == sum(rows.nbytes for rows in encoder._rows.values())
     waiting = {seq for seq, _ in encoder._line}
-    assert waiting == {seq for seq in opens if seq.state is State.AWAITING_ENCODER}, "nobody encodes for them"
+    assert waiting == {seq for seq in opens if seq.state is SequenceState.AWAITING_ENCODER}, "nobody encodes for them"

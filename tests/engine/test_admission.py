@@ -6,7 +6,7 @@ from engine_driver import chat, end_of, text_of
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.kv.prefix_index import Match
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 
 
 def stands(driver):
@@ -40,7 +40,7 @@ def test_one_that_cannot_be_seated_is_as_it_was_and_so_is_everything_else(drive,
     setattr(driver.backend, call, fail)
     with pytest.raises(MemoryError):
         driver.core.admission.seat(seq, match, driver.now)
-    assert (seq.state, seq.lane, seq.num_computed, seq.saved) == (State.WAITING, None, 0, saved)
+    assert (seq.state, seq.lane, seq.num_computed, seq.saved) == (SequenceState.WAITING, None, 0, saved)
     assert stands(driver) == before
     driver.core.memory.lanes.check()
     setattr(driver.backend, call, whole)
@@ -57,7 +57,7 @@ def beside_a_batch(drive, **settings):
     driver = drive(num_cells=2048, parallel=4, **settings)
     batch = driver.submit(SYSTEM + chat("an item of a batch " * 4), deferrable=True)
     driver.turn(3)
-    assert driver.sequences[0].state is State.DECODE
+    assert driver.sequences[0].state is SequenceState.DECODE
     return driver, batch
 
 

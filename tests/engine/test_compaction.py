@@ -7,7 +7,7 @@ from engine_driver import text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 
 LONG, SHORT = 450, 60  # tokens of a prompt; on this machine one of more than 250 counts as long
 
@@ -76,7 +76,7 @@ def test_before_a_long_prompt_the_sequences_are_copied_out_and_back_once(start):
 def test_sizes_are_asked_for_again_only_where_something_has_changed(start):
     """In each step of a long prompt the library was asked for the sizes of all states, whether or not that could pay."""
     driver = start()
-    driver.core.scheduler.restore_cost.copying = lambda size: 1e9
+    driver.core.scheduler.restore_cost.copy_seconds = lambda size: 1e9
     size, asked = driver.backend.saved_size, []
 
     def saved_size(lane):
@@ -137,7 +137,7 @@ def test_of_holes_that_are_filled_with_nobody_beside_nothing_is_left(start):
 def test_a_prompt_that_is_alone_with_its_holes_goes_on_where_it_is(start):
     driver = start(shorter=59, longer=60)
     driver.streams.append(driver.submit("abcdefg" * 1000, max_tokens=5))
-    while any(seq.state is not State.ENDED for seq in driver.sequences[:4]):
+    while any(seq.state is not SequenceState.ENDED for seq in driver.sequences[:4]):
         driver.turn()
     assert driver.sequences[4].owed > 1000
     before = compactions(driver)

@@ -11,7 +11,7 @@ from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.fake import BOS
 from llamasrv.engine.interface import DecodeFailed, OutOfCells
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -732,7 +732,7 @@ def test_ended_sequences_are_in_their_last_state(drive):
     driver.submit(chat("x"))
     driver.finish()
     (seq,) = driver.sequences
-    assert seq.state is State.ENDED
+    assert seq.state is SequenceState.ENDED
 
 
 def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive, monkeypatch):

@@ -10,7 +10,7 @@ from llamasrv.engine.pacing import (
     WINDOW_BURST,
     WINDOW_LONGEST,
     WINDOW_SHORTEST,
-    Pace,
+    Pacer,
     sleep_seconds,
 )
 
@@ -67,7 +67,7 @@ def test_no_window_is_longer_than_anybody_notices_nor_shorter_than_is_worth_it()
 def paced(seconds, *, coalesce=0.01, alone=False):
     cost = CostModel()
     cost.predict = lambda num_prompt, num_decodes: seconds
-    return Pace(cost, coalesce=coalesce, alone=alone)
+    return Pacer(cost, coalesce=coalesce, alone=alone)
 
 
 def test_short_steps_share_a_wake_up():

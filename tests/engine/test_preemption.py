@@ -174,7 +174,7 @@ def test_a_copy_that_does_not_pay_is_not_made(drive):
     driver = drive(num_cells=400)
     driver.submit([97] * 50, max_tokens=20, params=GREEDY)
     driver.turn(3)
-    driver.core.scheduler.restore_cost.copies = lambda count, size: False
+    driver.core.scheduler.restore_cost.is_copy_cheaper = lambda count, size: False
     driver.engine.preempt(driver.sequences[0])
     driver.finish()
     assert driver.engine.metrics.preemptions == 1 and driver.engine.metrics.swaps == 0

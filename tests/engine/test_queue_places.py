@@ -4,12 +4,12 @@ import pytest
 from engine_driver import chat
 from media_prompts import picture, prompt
 
-from llamasrv.engine.channels import Delta, PromptComputed, PromptWaits
+from llamasrv.engine.channels import Delta, PromptComputed, QueuePlace
 from llamasrv.engine.fake_projector import FakeProjector
 
 
 def places(stream):
-    return [(item.place, item.num_waiting) for item in stream.take() if isinstance(item, PromptWaits)]
+    return [(item.place, item.num_waiting) for item in stream.take() if isinstance(item, QueuePlace)]
 
 
 def test_who_waits_hears_of_its_place_and_again_when_it_moves_up(drive):
@@ -36,7 +36,7 @@ def test_it_comes_before_everything_else_and_not_after_the_first_token(drive):
     waits = driver.submit(chat("b"), max_tokens=5, reports_progress=True)
     driver.finish()
     kinds = [type(item) for item in waits.take()]
-    assert kinds[0] is PromptWaits and PromptWaits not in kinds[kinds.index(PromptComputed) :] and Delta in kinds
+    assert kinds[0] is QueuePlace and QueuePlace not in kinds[kinds.index(PromptComputed) :] and Delta in kinds
 
 
 def test_the_place_is_the_schedulers_not_the_order_of_arrival(drive):

@@ -6,7 +6,7 @@ import pytest
 from engine_driver import chat, end_of, sequence
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.sequence import TRANSITIONS, State
+from llamasrv.engine.sequence import TRANSITIONS, SequenceState
 
 
 def in_state(state):
@@ -15,7 +15,7 @@ def in_state(state):
     return seq
 
 
-@pytest.mark.parametrize("before, after", list(itertools.product(State, State)))
+@pytest.mark.parametrize("before, after", list(itertools.product(SequenceState, SequenceState)))
 def test_only_what_the_table_allows_may_follow(before, after):
     seq = in_state(before)
     if after in TRANSITIONS[before]:
@@ -29,8 +29,10 @@ def test_only_what_the_table_allows_may_follow(before, after):
 
 def test_every_state_can_be_reached_and_each_but_the_last_can_end():
     reached = set(itertools.chain.from_iterable(TRANSITIONS.values()))
-    assert reached == set(State)
-    assert {state for state, following in TRANSITIONS.items() if State.ENDED in following} == set(State) - {State.ENDED}
+    assert reached == set(SequenceState)
+    assert {state for state, following in TRANSITIONS.items() if SequenceState.ENDED in following} == set(
+        SequenceState
+    ) - {SequenceState.ENDED}
 
 
 def test_one_that_is_served_goes_from_waiting_over_prefill_and_decode_to_its_end(drive):
@@ -42,10 +44,10 @@ def test_one_that_is_served_goes_from_waiting_over_prefill_and_decode_to_its_end
         driver.turn()
         states.append(seq.state)
     assert [state for state, _ in itertools.groupby(states)] == [
-        State.WAITING,
-        State.PREFILL,
-        State.DECODE,
-        State.ENDED,
+        SequenceState.WAITING,
+        SequenceState.PREFILL,
+        SequenceState.DECODE,
+        SequenceState.ENDED,
     ]
     assert end_of(stream.take()).reason is FinishReason.STOP
 
@@ -56,7 +58,7 @@ def test_one_that_gives_way_waits_again(drive):
     (seq,) = driver.sequences
     driver.turn(4)
     driver.engine.preempt(seq)
-    assert seq.state is State.WAITING and seq.lane is None and seq.saved is not None
+    assert seq.state is SequenceState.WAITING and seq.lane is None and seq.saved is not None
     driver.turn()
-    assert seq.state is State.DECODE and seq.lane is not None and seq.saved is None
+    assert seq.state is SequenceState.DECODE and seq.lane is not None and seq.saved is None
     driver.finish()

@@ -18,7 +18,7 @@ from llamasrv.engine.backend.model_info import cell_share
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.preemption import RestoreCost
@@ -343,7 +343,7 @@ def test_a_saved_state_is_restored_exactly(backend):
 def test_lanes_that_were_computed_side_by_side_go_on_after_they_were_laid_out_anew(backend):
     manager = KVCacheManager(
         backend,
-        prefixes=KeptPrefixes().open(backend, OPTIONS, time.monotonic),
+        prefixes=HostCache().open(backend, OPTIONS, time.monotonic),
         time=(cost := CostModel()),
         restore_cost=RestoreCost(cost),
         metrics=EngineMetrics(),

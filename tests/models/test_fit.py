@@ -10,7 +10,7 @@ import pytest
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.tensor_names import EXPERTS, of_layer
-from llamasrv.engine.use import HOST, Measured, Use
+from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.models import fit
 from llamasrv.models.fit import Layer, Plan, spread
 from llamasrv.models.gguf import Header, Tensor
@@ -49,7 +49,7 @@ class Library:
             names = []
         else:
             names = list(self.totals)
-        uses = {name: Use() for name in (HOST, *names)}
+        uses = {name: DeviceUse() for name in (HOST, *names)}
         on = len(self.layers) + 1 if options.gpu_layers is None else options.gpu_layers
         first = len(self.layers) + 1 - (on if names else 0)
         shares = options.tensor_split or tuple(self.free[name] for name in names)
@@ -57,13 +57,13 @@ class Library:
             place = HOST if n < first else self._device(names, shares, (n - first) / on)
             cache = 0 if n == len(self.layers) else int(self.cell * options.context_cells)
             moved = f"{of_layer(n, EXPERTS)}=CPU" in options.override_tensor
-            uses[place] += Use(layer.dense + (0 if moved else layer.experts), cache)
-            uses[HOST] += Use(layer.experts if moved else 0)
+            uses[place] += DeviceUse(layer.dense + (0 if moved else layer.experts), cache)
+            uses[HOST] += DeviceUse(layer.experts if moved else 0)
         for name in names:
             if uses[name].total:
-                uses[name] += Use(0, 0, int(self.work))
+                uses[name] += DeviceUse(0, 0, int(self.work))
         devices = {name: (self.free[name], self.totals[name]) for name in names}
-        return Measured(uses, devices, options.context_cells)
+        return MeasuredUse(uses, devices, options.context_cells)
 
     @staticmethod
     def _device(names, shares, at):

@@ -12,7 +12,7 @@ from typing import Any
 
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.use import HOST, Use
+from llamasrv.engine.use import HOST, DeviceUse
 
 _LIBRARY = C._lib
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
@@ -52,10 +52,10 @@ def devices_of(model: Any) -> list[int]:
     return [device(model, number) for number in range(count(model))]
 
 
-def breakdown(context: Any) -> dict[str, Use]:
+def breakdown(context: Any) -> dict[str, DeviceUse]:
     """What a context and its model take, by device."""
     function = _function(_BREAKDOWN, _Map, ctypes.c_void_p)
-    uses: dict[str, Use] = {HOST: Use()}
+    uses: dict[str, DeviceUse] = {HOST: DeviceUse()}
     nodes = [function(context).root]
     while nodes:
         address = nodes.pop()
@@ -63,7 +63,7 @@ def breakdown(context: Any) -> dict[str, Use]:
             node = _Node.from_address(address)
             nodes += [node.left, node.right]
             name = rpc.device_of_buffer(node.buffer) or HOST
-            uses[name] = uses.get(name, Use()) + Use(node.weights, node.context, node.compute)
+            uses[name] = uses.get(name, DeviceUse()) + DeviceUse(node.weights, node.context, node.compute)
     return uses
 
 

@@ -39,7 +39,7 @@ from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import Chain, Checkpoints, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.interface import Chain, CheckpointKind, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import Adapter, EngineOptions, stretched
 from llamasrv.engine.prompt_work import PromptWork
@@ -88,8 +88,8 @@ class LlamaBackend(LaneMemory):
         stateful = kind.stateful
         self.split = bool(options.deterministic)
         self.state_facts = state_facts(options)
-        self.can_cut = self.checkpoints is Checkpoints.NONE
-        self.can_share = self.checkpoints is not Checkpoints.WHOLE and not self.split
+        self.can_cut = self.checkpoints is CheckpointKind.NONE
+        self.can_share = self.checkpoints is not CheckpointKind.WHOLE and not self.split
         self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
         # Room for resident prefixes beside the running sequences; a lane costs a whole state, or a whole window.
         spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)

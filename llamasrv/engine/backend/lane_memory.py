@@ -13,7 +13,7 @@ from llamasrv.engine.backend.lane_state import read_state, state_size, write_sta
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.memory_kind import PARTIAL
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.interface import CheckpointKind
 
 
 class LaneMemory:
@@ -22,7 +22,7 @@ class LaneMemory:
     can_cut: bool
     can_share: bool
     can_shift: bool
-    checkpoints: Checkpoints
+    checkpoints: CheckpointKind
     num_lanes: int
     _context: Any
     _memory: Any
@@ -85,7 +85,7 @@ class LaneMemory:
 
     def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
         # In this order: cut first, the library refuses, or forgets what the window needs, without a word.
-        assert 0 <= lane < self.num_lanes and self.checkpoints is Checkpoints.PARTIAL
+        assert 0 <= lane < self.num_lanes and self.checkpoints is CheckpointKind.PARTIAL
         read = write_state(self._context, lane, mark, PARTIAL)
         self._taken_back.discard(lane)
         if self._mtp is not None:

@@ -10,12 +10,12 @@ from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.breakdown import breakdown, can_measure, devices_of, ours
 from llamasrv.engine.backend.context import LlamaBackend
 from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.use import HOST, Measured, Use
+from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
 
 __all__ = ["can_measure", "measure"]
 
 
-def measure(path: str, options: EngineOptions) -> Measured:
+def measure(path: str, options: EngineOptions) -> MeasuredUse:
     """What the model would take with these options, and what is free. Raises LoadFailed."""
     # What neither changes the layout nor may touch this thread is left out; an adapter would be read whole.
     bare = dataclasses.replace(
@@ -26,18 +26,18 @@ def measure(path: str, options: EngineOptions) -> Measured:
     draft = dataclasses.replace(bare, gpu_layers=options.draft_gpu_layers, override_kv=(), override_tensor=())
     first, beside = _measured(path, bare), _measured(str(options.draft_model), draft)
     for name, use in beside.uses.items():
-        first.uses[name] = first.uses.get(name, Use()) + use
+        first.uses[name] = first.uses.get(name, DeviceUse()) + use
     return first
 
 
-def _measured(path: str, bare: EngineOptions) -> Measured:
+def _measured(path: str, bare: EngineOptions) -> MeasuredUse:
     backend = LlamaBackend(path, bare, lambda share: True, weights=False)
     try:
-        uses: dict[str, Use] = {HOST: Use(0, 0, ours(backend.vocab.size, backend.max_outputs))}
+        uses: dict[str, DeviceUse] = {HOST: DeviceUse(0, 0, ours(backend.vocab.size, backend.max_outputs))}
         for number, context in enumerate(backend.contexts):
             for name, use in breakdown(context).items():
                 # All contexts are of one model, whose weights are there once.
-                uses[name] = uses.get(name, Use()) + (use if not number else dataclasses.replace(use, weights=0))
-        return Measured(uses, rpc.memory_of(devices_of(backend.model)), backend.context)
+                uses[name] = uses.get(name, DeviceUse()) + (use if not number else dataclasses.replace(use, weights=0))
+        return MeasuredUse(uses, rpc.memory_of(devices_of(backend.model)), backend.context)
     finally:
         backend.close()

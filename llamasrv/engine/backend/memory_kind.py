@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.interface import CheckpointKind
 from llamasrv.engine.options import EngineOptions
 
 PARTIAL = int(C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
@@ -21,17 +21,17 @@ _ROLLBACK = 3  # with the token before it a draft fills a block of rows
 class MemoryKind(NamedTuple):
     stateful: bool  # a lane has a state of one size, however long it is
     window: int  # positions that layers with a sliding window see; 0: there are none
-    checkpoints: Checkpoints
+    checkpoints: CheckpointKind
 
 
 def kind_of(model: Any, architecture: str, *, swa_full: bool) -> MemoryKind:
     window = 0 if architecture in _KEEPS_ALL else int(C.llama_model_n_swa(model))
     recurrent, hybrid = C.llama_model_is_recurrent(model), C.llama_model_is_hybrid(model)
     if recurrent or architecture in _WHOLE_ONLY:
-        return MemoryKind(True, window, Checkpoints.WHOLE)
+        return MemoryKind(True, window, CheckpointKind.WHOLE)
     if hybrid:
-        return MemoryKind(True, window, Checkpoints.PARTIAL)
-    return MemoryKind(False, window, Checkpoints.PARTIAL if window and not swa_full else Checkpoints.NONE)
+        return MemoryKind(True, window, CheckpointKind.PARTIAL)
+    return MemoryKind(False, window, CheckpointKind.PARTIAL if window and not swa_full else CheckpointKind.NONE)
 
 
 def rollback_wanted(options: EngineOptions, ubatch_size: int) -> int:

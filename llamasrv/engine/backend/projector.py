@@ -41,7 +41,7 @@ UNSUPPORTED = ("deepseek4v", "hunyuanvl")
 _MOVES = np.array([[1], [1], [1], [0]], np.int32)  # the dimensions of a position that move with what is before it
 
 
-class Shape(NamedTuple):
+class MediaShape(NamedTuple):
     """The shape of a chunk, independent of its content."""
 
     num_tokens: int
@@ -77,7 +77,7 @@ class LlamaProjector:
         stat = os.stat(self._path)
         named = options.mmproj_digest or f"{self._path} {stat.st_size} {stat.st_mtime_ns}"
         self._name = f"{named} {options.image_min_tokens} {options.image_max_tokens}"
-        self._shapes: dict[tuple[str, int, int], tuple[tuple[int, ...] | Shape, ...]] = {}
+        self._shapes: dict[tuple[str, int, int], tuple[tuple[int, ...] | MediaShape, ...]] = {}
         try:
             self.most_whole = self._try_sizes()
         except BaseException:
@@ -136,7 +136,7 @@ class LlamaProjector:
         parts: list[tuple[int, ...] | MediaChunk] = []
         number = 0
         for shape in shapes:
-            if isinstance(shape, Shape):
+            if isinstance(shape, MediaShape):
                 parts.append(MediaChunk(number, chunk_key(media, self._name, number), *shape))
                 number += 1
             else:
@@ -243,9 +243,9 @@ class LlamaProjector:
     def _samples(self, media: MediaInput) -> int:
         return max(media.num_samples, int(LEAST_SECONDS * (self.sample_rate or 0)))
 
-    def _shapes_of(self, media: MediaInput) -> tuple[tuple[int, ...] | Shape, ...]:
+    def _shapes_of(self, media: MediaInput) -> tuple[tuple[int, ...] | MediaShape, ...]:
         lib = self._lib
-        shapes: list[tuple[int, ...] | Shape] = []
+        shapes: list[tuple[int, ...] | MediaShape] = []
         with self._tokenized(media, None) as pointers:
             for pointer in pointers:
                 if lib.mtmd_input_chunk_get_type(pointer) == 0:
@@ -260,7 +260,7 @@ class LlamaProjector:
                         "The positions of this image depend on the text before it, which is not supported."
                     )
                 shapes.append(
-                    Shape(
+                    MediaShape(
                         lib.mtmd_input_chunk_get_n_tokens(pointer),
                         lib.mtmd_input_chunk_get_n_pos(pointer),
                         bool(lib.mtmd_decode_use_non_causal(self._context, pointer)),

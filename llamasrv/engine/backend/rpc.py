@@ -11,7 +11,7 @@ from typing import Any
 
 from llamasrv.engine.backend.library import C, refused_buffer
 from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.use import HOST, Refused
+from llamasrv.engine.use import HOST, FailedAllocation
 from llamasrv.errors import Unsupported
 
 _CPU, _GPU, _INTEGRATED = 0, 1, 2  # ggml_backend_dev_type
@@ -57,14 +57,14 @@ def device_of_buffer(kind: int) -> str | None:
     return _name(device).decode() if device and _kind(device) != _CPU else None
 
 
-def refused() -> Refused | None:
+def refused() -> FailedAllocation | None:
     """The allocation that failed last on this thread, if the library reported it."""
     found = refused_buffer()
     if found is None:
         return None
     name, size = found[0].partition("[")[0], found[1]  # other machines' buffers have the address in brackets
     device = {**named_devices(), **_remote}.get(name)
-    return Refused(HOST, size) if device is None else Refused(name, size, _sizes(device)[0])
+    return FailedAllocation(HOST, size) if device is None else FailedAllocation(name, size, _sizes(device)[0])
 
 
 def _sizes(device: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ class LlamaVocabulary:
         self.hold, self.release = handle.hold, handle.release
         vocab = self.pointer = C.llama_model_get_vocab(model)
         self.size: int = C.llama_vocab_n_tokens(vocab)
-        self.pieces = Pieces(vocab, self.size)
+        self.pieces = TokenPieces(vocab, self.size)
         self.eog = frozenset(_those(fast.llama_vocab_is_eog, vocab, self.size))
         controls = _those(fast.llama_vocab_is_control, vocab, self.size)
         self._control = frozenset(t for t in controls if not self.pieces[t])
@@ -79,7 +79,7 @@ def _token(token: int) -> int | None:
     return token if token >= 0 else None
 
 
-class Pieces(dict[int, bytes]):
+class TokenPieces(dict[int, bytes]):
     """The bytes that each token writes, read when they are first needed: reading a large vocabulary as a whole takes a
     fifth of a second of the start."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llamasrv.engine.drafts.acceptance import Acceptance
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.model_source import ModelSource
-from llamasrv.engine.drafts.policy import Guard, share
+from llamasrv.engine.drafts.policy import DraftGuard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
@@ -19,7 +19,7 @@ from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.prompt_work import TILE
 from llamasrv.engine.scheduler import Plan, Scheduler
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 
 MOST_TOKENS = 31  # of one draft
 MOST_ROWS = TILE - 1  # of a step: a whole tile attends to all cells of all lanes
@@ -45,7 +45,7 @@ class Drafter:
         self._rows = scheduler.cost.rows
         self._metrics = metrics
         self._clock = clock
-        self._guard = Guard()
+        self._guard = DraftGuard()
         self._acceptance = Acceptance()  # of all sequences
         self._warm: set[int] = set()  # sequences that are asked in every step, by id
         self._next_asking = 0.0  # of everybody, on the clock
@@ -89,7 +89,7 @@ class Drafter:
 
     def _ask_texts(self, plan: Plan, room: int, everybody: bool, started: float) -> None:
         """Ask the texts of all sequences, or only of the warm ones."""
-        decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is State.DECODE]
+        decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is SequenceState.DECODE]
         if not everybody:
             decoding = [seq for seq in decoding if seq.id in self._warm]
         most = min(self._most, max(4, min(room, RANKED // plan.num_decodes)))
@@ -122,7 +122,7 @@ class Drafter:
         """Ask the draft model for the sequences whose texts had nothing."""
         sequences = []
         for seq, _ in plan.parts[: plan.num_decodes]:
-            if seq.state is State.DECODE and not seq.draft and seq.media is None:
+            if seq.state is SequenceState.DECODE and not seq.draft and seq.media is None:
                 self._drafts_of(seq)
                 sequences.append(seq)
         num_rows = plan.num_decodes + plan.num_drafted

@@ -44,7 +44,7 @@ def share(
     return counts
 
 
-class Guard:
+class DraftGuard:
     """Tracks whether drafting has paid off: the seconds of its steps against the seconds that the same tokens would
     have taken without. If it has not, drafts must promise more for a while."""
 

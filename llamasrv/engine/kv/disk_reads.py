@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 
 PATIENCE = 0.2  # seconds that a file may take to read, however little computing it spares
 
@@ -55,7 +55,7 @@ class DiskReads:
     def want(self, seq: Sequence, stored: StoredState, seconds: float) -> None:
         """It waits for this file, for about as long as computing its tokens takes; it is WAITING again once it has its
         answer."""
-        seq.enter(State.AWAITING_DISK)
+        seq.enter(SequenceState.AWAITING_DISK)
         self.num_waiting += 1
         read = self._reads.get(stored)
         self.changes += 1
@@ -85,7 +85,7 @@ class DiskReads:
 
     def release(self, seq: Sequence) -> None:
         """It is seated, or has ended: it neither waits nor holds anything."""
-        if seq.state is State.ENDED:
+        if seq.state is SequenceState.ENDED:
             self._answered.discard(seq)
         for stored, read in list(self._reads.items()):
             if read.until.pop(seq, None) is not None:
@@ -118,7 +118,7 @@ class DiskReads:
             read.holders.add(seq)
         if read.until.pop(seq, None) is not None:
             self.num_waiting -= 1
-            seq.enter(State.WAITING)
+            seq.enter(SequenceState.WAITING)
 
     def _end_unless_held(self, stored: StoredState, read: _Read) -> None:
         if read.holders:

@@ -17,7 +17,7 @@ from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import BUSY_BYTES, WORTH_WRITING, KVCacheManager
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 
 EVERY = 20.0  # seconds between two looks; a file that was written is followed by the next at once
 GROWN = 0.1  # share of a prefix that is new since it was written, for it to be written again
@@ -69,7 +69,7 @@ class DiskWriter:
         for entry in memory.host.entries():
             yield _of_entry(entry)
         for seq in running:
-            if seq.lane is not None and seq.state is State.DECODE and seq.num_exact is None and not seq.draft:
+            if seq.lane is not None and seq.state is SequenceState.DECODE and seq.num_exact is None and not seq.draft:
                 yield self._of_lane(seq.lane, seq.tokens[: seq.num_computed], seq.spec.cache_key)
 
     def _of_lane(self, lane: int, tokens: array[int], cache_key: CacheKey) -> _Candidate:

@@ -17,8 +17,8 @@ from llamasrv.engine.kv.checkpointing import Checkpointing
 from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
+from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
 from llamasrv.engine.kv.lane_tier import LaneTier
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.pinning import Pinning
@@ -47,7 +47,7 @@ class KVCacheManager:
         self,
         backend: Backend,
         *,
-        prefixes: KeptPrefixes,
+        prefixes: HostCache,
         time: CostModel,
         restore_cost: RestoreCost,
         metrics: EngineMetrics,

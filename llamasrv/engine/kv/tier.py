@@ -56,7 +56,7 @@ class Tier(Protocol):
         """Where a sequence that uses `length` tokens of it can begin: at once, or later (`Match.coming`)."""
 
 
-class Store(Tier, Protocol):
+class CopyTier(Tier, Protocol):
     """A tier outside the lanes: things are copied into it. They get into a lane by being computed there."""
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:

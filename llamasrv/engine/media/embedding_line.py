@@ -24,7 +24,7 @@ from llamasrv.errors import LlamasrvError
 AHEAD = 2  # inputs whose images are encoded: the next one is there when one has been computed
 
 
-class Input(NamedTuple):
+class EmbeddingInput(NamedTuple):
     """One waiting input, by its place in the request."""
 
     index: int  # type: ignore[assignment]
@@ -45,11 +45,14 @@ class EmbeddingLine:
     input."""
 
     def __init__(
-        self, tell: Callable[[Encoded], None], fail: Callable[[Input, LlamasrvError], None], metrics: EmbedderMetrics
+        self,
+        tell: Callable[[Encoded], None],
+        fail: Callable[[EmbeddingInput, LlamasrvError], None],
+        metrics: EmbedderMetrics,
     ) -> None:
         self.encode: Encode | None = None  # set with the model
         self._tell, self._fail, self._metrics = tell, fail, metrics
-        self._line: deque[Input] = deque()
+        self._line: deque[EmbeddingInput] = deque()
         self._jobs: dict[bytes, Job] = {}  # by the chunk's key
         self._rows: dict[bytes, np.ndarray] = {}
 
@@ -61,11 +64,11 @@ class EmbeddingLine:
         """Whether the first of the line can be computed."""
         return bool(self._line) and all(key in self._rows for key in _keys(self._line[0]))
 
-    def add(self, one: Input) -> None:
+    def add(self, one: EmbeddingInput) -> None:
         self._line.append(one)
         self._go_on()
 
-    def take(self) -> Input:
+    def take(self) -> EmbeddingInput:
         """The first of the line, with its rows."""
         one = self._line[0]
         assert one.media is not None and self.is_ready
@@ -75,7 +78,7 @@ class EmbeddingLine:
         self._go_on(keep=_keys(one))
         return one
 
-    def drop(self, is_gone: Callable[[Input], bool]) -> list[Input]:
+    def drop(self, is_gone: Callable[[EmbeddingInput], bool]) -> list[EmbeddingInput]:
         """Remove those from the line; no more work is done for them."""
         gone = [one for one in self._line if is_gone(one)]
         if gone:
@@ -117,6 +120,6 @@ class EmbeddingLine:
             self._jobs.update({chunk.key: job for chunk in chunks})
 
 
-def _keys(one: Input) -> set[bytes]:
+def _keys(one: EmbeddingInput) -> set[bytes]:
     assert one.media is not None
     return {span.chunk.key for span in one.media.spans}

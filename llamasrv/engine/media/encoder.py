@@ -27,7 +27,7 @@ from llamasrv.engine.interface import MediaWork, Projector
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.sequence import Sequence, State
+from llamasrv.engine.sequence import Sequence, SequenceState
 from llamasrv.errors import EngineFailure, LlamasrvError
 
 log = logging.getLogger("llamasrv.engine")
@@ -112,7 +112,7 @@ class Encoder:
     def want(self, seq: Sequence, cell: int) -> None:
         """Get what a sequence needs from this cell on; it is WAITING again once its rows are there."""
         assert seq.media is not None
-        seq.enter(State.AWAITING_ENCODER)
+        seq.enter(SequenceState.AWAITING_ENCODER)
         self._served.discard(seq)
         self._line.append((seq, seq.media.missing(cell)))
         self._go_on()
@@ -223,7 +223,7 @@ class Encoder:
             self._line = [waiting for waiting in self._line if waiting[0] is not seq]
             self._served.add(seq)
             self._metrics.chunks_served += len(needed)
-            seq.enter(State.WAITING)
+            seq.enter(SequenceState.WAITING)
 
     def _ask(self, scope: str, spans: list[MediaSpan]) -> None:
         """A job for each input, with the chunks that no job covers yet."""

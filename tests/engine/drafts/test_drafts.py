@@ -15,7 +15,7 @@ from llamasrv.engine.channels import End
 from llamasrv.engine.drafts.drafter import MOST_ROWS
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.fake import script_after
-from llamasrv.engine.interface import Adapter, Checkpoints, DecodeFailed, OutOfCells, Proposal
+from llamasrv.engine.interface import Adapter, CheckpointKind, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
 LONG = "the same words again and again, and then the same words again and again, until it ends"
@@ -133,7 +133,7 @@ def test_a_memory_of_states(drive, case, rollback):
         prompts = (ASKED, ASKED, chat(LONG + " again"), chat("again and again " * 5))
         return [driver.submit(prompt, **CASES[case]) for prompt in prompts]
 
-    states = {"can_cut": False, "checkpoints": Checkpoints.PARTIAL, "max_rollback": rollback}
+    states = {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "max_rollback": rollback}
     off, on, driver = both(drive, submit, parallel=3, **states)
     assert on == off and driver.engine.metrics.drafted
 

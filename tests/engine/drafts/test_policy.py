@@ -4,7 +4,7 @@ import pytest
 
 from llamasrv.engine.cost_model import RowTimes
 from llamasrv.engine.drafts.draft import Draft
-from llamasrv.engine.drafts.policy import MARGIN, Guard, share
+from llamasrv.engine.drafts.policy import MARGIN, DraftGuard, share
 
 CPU = {1: 22.6, 2: 54, 3: 58, 4: 63, 8: 94, 12: 124, 16: 133, 24: 225, 32: 286, 64: 600}  # ms, 0.5B in Q8_0, two cores
 GPU = {1: 10, 16: 11.5, 64: 14}
@@ -69,11 +69,11 @@ def test_a_larger_margin_asks_for_more():
 
 
 def test_the_guard_doubts_what_has_not_paid():
-    guard = Guard()
-    for _ in range(Guard.STEPS):
+    guard = DraftGuard()
+    for _ in range(DraftGuard.STEPS):
         guard.note(spent=1.0, earned=0.9)
-    assert guard.margin == Guard.DOUBT
-    for _ in range(Guard.PENANCE):
+    assert guard.margin == DraftGuard.DOUBT
+    for _ in range(DraftGuard.PENANCE):
         guard.note(spent=1.0, earned=1.2)
     assert guard.margin == MARGIN
 

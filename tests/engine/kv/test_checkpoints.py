@@ -8,14 +8,14 @@ import pytest
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.interface import Checkpoints as Kind
+from llamasrv.engine.interface import CheckpointKind
 from llamasrv.engine.kv.checkpointing import checkpoint_places
 from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.prefix_index import EVERYBODY
 
 KINDS = {
-    "partial": {"can_cut": False, "checkpoints": Kind.PARTIAL},
-    "whole": {"can_cut": False, "can_share": False, "checkpoints": Kind.WHOLE},
+    "partial": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
+    "whole": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE},
 }
 SYSTEM = "<|im_start|>system\n" + "a system prompt of some length " * 20 + "<|im_end|>\n"
 
@@ -210,7 +210,10 @@ def test_a_prefix_that_left_the_pool_can_be_brought_back_to_a_checkpoint(drive):
         run(driver, "something else entirely")
         said, (reused,) = run(driver, SYSTEM + chat("other"))
         assert said == ["You said: other"] and reused > 500
-        assert driver.engine.metrics.reused["host" if kind["checkpoints"] is Kind.PARTIAL else "checkpoint"] > 500
+        assert (
+            driver.engine.metrics.reused["host" if kind["checkpoints"] is CheckpointKind.PARTIAL else "checkpoint"]
+            > 500
+        )
 
 
 def test_scopes_have_checkpoints_of_their_own(driver):
@@ -229,7 +232,7 @@ def test_a_preempted_sequence_goes_on_where_it_was(driver):
 
 def test_fifty_conversations_under_a_limit_of_three_checkpoints(drive):
     for kind in KINDS.values():
-        size = 200 * 4 + 24 if kind["checkpoints"] is Kind.PARTIAL else 2 * 200 * 4
+        size = 200 * 4 + 24 if kind["checkpoints"] is CheckpointKind.PARTIAL else 2 * 200 * 4
         driver = drive(parallel=8, checkpoint_bytes=3 * (size + 600), **kind)
         table = driver.core.memory.checkpoints
         streams = [driver.submit(chat(f"{n:03} " * 40), max_tokens=14) for n in range(50)]

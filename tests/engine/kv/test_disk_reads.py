@@ -8,10 +8,10 @@ from disk_driver import SYSTEM, Served, quick_disk, slow_disk  # noqa: F401
 from engine_driver import chat, end_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.interface import CheckpointKind
 from llamasrv.engine.kv.disk_tier import ENDING
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 
 PINNED = "something else that somebody wants to keep for a while " * 40
 
@@ -30,7 +30,7 @@ def state_bytes(length):
 
 
 def hybrid():
-    return RecordingBackend(can_cut=False, checkpoints=Checkpoints.PARTIAL)
+    return RecordingBackend(can_cut=False, checkpoints=CheckpointKind.PARTIAL)
 
 
 def test_pins_that_leave_a_file_no_memory_do_not_keep_its_prompt_waiting(tmp_path):
@@ -64,9 +64,9 @@ def test_what_was_read_is_held_until_who_waited_has_a_place(tmp_path, monkeypatc
     waiting = again.submit(chat(SYSTEM + "three"))
     again.turn()
     (seq,) = again.core.waiting
-    assert seq.state is State.AWAITING_DISK
+    assert seq.state is SequenceState.AWAITING_DISK
     other = again.submit("first of all " * 3, priority=5, max_tokens=5)
-    while seq.state is State.AWAITING_DISK:
+    while seq.state is SequenceState.AWAITING_DISK:
         again.engine.take_mail(1)
     reads, host = again.core.reads, again.core.memory.host
     assert reads.held == host.reserved > 0 and host.room == 200_000 - reads.held
@@ -88,7 +88,7 @@ def test_all_who_wait_for_a_file_get_it_from_one_read(tmp_path, monkeypatch):
     gate = slow_disk(monkeypatch)
     streams = [again.submit(chat(SYSTEM + end)) for end in ("a", "b", "c")]
     again.turn(3)
-    assert [seq.state for seq in again.core.waiting] == 3 * [State.AWAITING_DISK]
+    assert [seq.state for seq in again.core.waiting] == 3 * [SequenceState.AWAITING_DISK]
     gate.set()
     while again.engine.num_open:
         again.now += 0.01
@@ -131,7 +131,7 @@ def test_a_sequence_waits_for_a_disk_once(tmp_path, monkeypatch):
     (seq,) = again.core.running
     again.engine.preempt(seq)
     again.turn()
-    assert seq.state is not State.AWAITING_DISK
+    assert seq.state is not SequenceState.AWAITING_DISK
     gate.set()
     again.finish()
     assert end_of(stream.take()).num_reused == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine_driver import end_of
 
-from llamasrv.engine.interface import Checkpoints
+from llamasrv.engine.interface import CheckpointKind
 from llamasrv.engine.kv.host_tier import ENTRY_BYTES, HostTier, SavedState
 
 SIZE = 1000  # bytes of a state, with all that counts
@@ -121,8 +121,8 @@ def pass_by(driver):
 
 KINDS = {
     "attention": {},
-    "window": {"can_cut": False, "can_share": True, "checkpoints": Checkpoints.PARTIAL},
-    "states": {"can_cut": False, "can_share": False, "checkpoints": Checkpoints.WHOLE, "checkpoint_bytes": 0},
+    "window": {"can_cut": False, "can_share": True, "checkpoints": CheckpointKind.PARTIAL},
+    "states": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE, "checkpoint_bytes": 0},
 }
 
 

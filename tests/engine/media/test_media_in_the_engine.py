@@ -14,7 +14,7 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable, Unsupported
 
 
@@ -118,7 +118,7 @@ def test_it_waits_for_the_encoder_while_others_go_on(see):
     for _ in range(60):
         driver.turn()
     assert text_of(other.take()) == "You said: hello"
-    assert driver.sequences[0].state is State.AWAITING_ENCODER and not waits.take()
+    assert driver.sequences[0].state is SequenceState.AWAITING_ENCODER and not waits.take()
     driver.encodes = True
     driver.finish()
     assert text_of(waits.take()) == "You said: [image]"
@@ -329,7 +329,7 @@ def test_rows_that_are_gone_are_encoded_again(see, kind):
     driver.turn(3)
     waits = ask(driver, picture("cat"), "two", max_tokens=60)
     driver.turn()
-    assert driver.sequences[-1].state is State.WAITING
+    assert driver.sequences[-1].state is SequenceState.WAITING
     while driver.core.memory.lanes.resident:
         driver.core.memory.evict()
     driver.finish()

@@ -10,7 +10,7 @@ from recording_backend import RecordingBackend
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling.late_chain import MANY, ChainMaker, is_slow
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 
 DRY = SamplingParams(temperature=0, dry_multiplier=0.8)
 
@@ -46,7 +46,7 @@ def test_a_chain_that_takes_long_keeps_nobody_else_waiting(drive):
     plain = driver.answer(chat("hello"))
     other = driver.submit(chat("hello " * 30))
     slow = driver.submit(chat("hello"), params=DRY)
-    until(driver, lambda: driver.sequences[-1].state is State.AWAITING_MASK)
+    until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
     got = len(other.take())
     driver.turn(10)
     assert len(other.take()) >= 10 and not slow.take() and got
@@ -59,7 +59,7 @@ def test_a_chain_that_takes_long_keeps_nobody_else_waiting(drive):
 def test_the_engine_sleeps_while_a_chain_is_all_that_is_missing(drive):
     driver = drive(SlowBackend())
     driver.submit(chat("hello"), params=DRY)
-    until(driver, lambda: driver.sequences[-1].state is State.AWAITING_MASK)
+    until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
     waits, wait = [], driver.core._sampler.chains.wait
     driver.core._sampler.chains.wait = lambda timeout: (waits.append(timeout), wait(timeout))
     driver.turn(3)
@@ -82,7 +82,7 @@ def test_the_chain_has_seen_what_it_would_have_seen_had_it_been_there(drive):
 def test_who_leaves_before_the_chain_is_there_leaves_none_behind(drive, before):
     driver = drive(SlowBackend())
     stream = driver.submit(chat("hello"), params=DRY)
-    until(driver, lambda: driver.sequences[-1].state is State.AWAITING_MASK)
+    until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
     if not before:
         driver.backend.gate.set()
         driver.core._sampler.chains.close()

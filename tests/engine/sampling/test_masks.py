@@ -7,7 +7,7 @@ from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
-from llamasrv.engine.sequence import State
+from llamasrv.engine.sequence import SequenceState
 
 
 def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
@@ -52,7 +52,7 @@ def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room
     driver.turn(2)
     driver.engine.preempt(driver.sequences[0])
     driver.turn(5)
-    assert [(seq.state, seq.lane) for seq in driver.sequences] == [(State.AWAITING_MASK, None)]
+    assert [(seq.state, seq.lane) for seq in driver.sequences] == [(SequenceState.AWAITING_MASK, None)]
     gate.set()
     driver.finish(most=200)
     items = held.take()

@@ -6,13 +6,13 @@ import pytest
 from engine_driver import Driver, chat, end_of, no_leaks, text_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.interface import Checkpoints as Kind
-from llamasrv.engine.kv.kept_prefixes import KeptPrefixes
+from llamasrv.engine.interface import CheckpointKind
+from llamasrv.engine.kv.host_cache import HostCache
 
 KINDS = {
     "attention": {},
-    "partial": {"can_cut": False, "checkpoints": Kind.PARTIAL},
-    "whole": {"can_cut": False, "can_share": False, "checkpoints": Kind.WHOLE},
+    "partial": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
+    "whole": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE},
 }
 TALK = chat("a long question " * 20)
 NEXT = TALK + "You said<|im_end|>\n" + chat("and?")  # what was said is not what the model had said
@@ -51,7 +51,7 @@ def reused(driver, prompt):
 
 
 def test_a_conversation_is_found_after_its_model_was_unloaded(life):
-    prefixes = KeptPrefixes()
+    prefixes = HostCache()
     first = life(prefixes)
     reused(first, TALK)
     end(first)
@@ -61,7 +61,7 @@ def test_a_conversation_is_found_after_its_model_was_unloaded(life):
 
 @pytest.mark.parametrize("other", [{"facts": {"library": "newer"}}, {"digest": "another file"}, {"cache_bytes": 2**20}])
 def test_nothing_is_found_by_an_engine_of_anything_else(life, other):
-    prefixes = KeptPrefixes()
+    prefixes = HostCache()
     first = life(prefixes)
     reused(first, TALK)
     end(first)
@@ -70,7 +70,7 @@ def test_nothing_is_found_by_an_engine_of_anything_else(life, other):
 
 def test_what_another_engine_kept_is_taken_over(life):
     """As when the options of a model were changed that its states do not depend on."""
-    old, new = KeptPrefixes(), KeptPrefixes()
+    old, new = HostCache(), HostCache()
     first, second = life(old), life(new)
     reused(first, TALK)
     end(first)
@@ -79,7 +79,7 @@ def test_what_another_engine_kept_is_taken_over(life):
 
 
 def test_no_more_is_kept_than_fits(life):
-    prefixes = KeptPrefixes()
+    prefixes = HostCache()
     driver = life(prefixes, cache_bytes=4000, checkpoint_bytes=4000, parallel=4)
     for n in range(6):
         reused(driver, chat(f"{n} " * 60))
@@ -123,7 +123,7 @@ def test_a_conversation_that_goes_on_replaces_its_file(life, tmp_path):
 
 
 def test_what_cannot_be_restarted_is_not_asked_for_its_states(life):
-    driver = life(KeptPrefixes())
+    driver = life(HostCache())
     driver.submit(TALK)
     driver.core.scheduler.plan = driver.backend.reset = lambda *a: 1 / 0
     driver.engine.take_mail()

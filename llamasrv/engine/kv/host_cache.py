@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from llamasrv.engine.interface import Backend
-from llamasrv.engine.interface import Checkpoints as Kind
+from llamasrv.engine.interface import Backend, CheckpointKind
 from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.host_tier import HostTier
 from llamasrv.engine.options import EngineOptions
 
 
-class KeptPrefixes:
+class HostCache:
     """The tiers in host memory."""
 
     def __init__(self) -> None:
@@ -29,23 +28,25 @@ class KeptPrefixes:
         """Bytes in use."""
         return self.host.used + self.checkpoints.used
 
-    def open(
-        self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic
-    ) -> KeptPrefixes:
+    def open(self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic) -> HostCache:
         """Open them for an engine; empty, unless that engine can use the last one's states."""
         kind = backend.checkpoints
-        limits = options.cache_bytes, options.checkpoint_bytes if kind is not Kind.NONE else 0, options.pin_share
+        limits = (
+            options.cache_bytes,
+            options.checkpoint_bytes if kind is not CheckpointKind.NONE else 0,
+            options.pin_share,
+        )
         adapters = [adapter.digest for adapter in backend.adapters]
         made_for = options.digest, dict(backend.state_facts), adapters, kind, backend.can_cut_saved, limits
         if made_for != self._made_for:
             self._made_for = made_for
             self.host = HostTier(limits[0], can_cut=backend.can_cut_saved, pin_share=limits[2])
-            self.checkpoints = Checkpoints(limits[1], whole=kind is Kind.WHOLE)
+            self.checkpoints = Checkpoints(limits[1], whole=kind is CheckpointKind.WHOLE)
         self.host.pins.clock = clock
         self.host.reserve(0)
         return self
 
-    def take_over(self, other: KeptPrefixes) -> None:
+    def take_over(self, other: HostCache) -> None:
         """Take over what another one has that was made for the same model and settings."""
         if other._made_for is not None and other._made_for == self._made_for and other is not self:
             for state in reversed(other.host.entries()):
