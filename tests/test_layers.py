@@ -64,7 +64,7 @@ HOMES = {
         "llamasrv.pipeline.fingerprint",
         "llamasrv.tools",
     ),
-    "jinja2": ("llamasrv.chat.template", "llamasrv.chat.sandbox"),
+    "jinja2": ("llamasrv.chat.renderer", "llamasrv.chat.sandbox"),
     "llama_cpp": ("llamasrv.engine.backend.library",),
     "llguidance": (
         "llamasrv.engine.sampling.grammar_compiler",

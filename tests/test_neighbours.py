@@ -14,7 +14,7 @@ NEIGHBOURS = {
     "chat/test_round_trip.py": "chat/notations/base chat/notations/braces chat/notations/harmony chat/notations/json_object"
     " chat/notations/named chat/notations/python_call chat/notations/tagged",
     "chat/test_sandbox.py": "chat/sandbox/budget chat/sandbox/calls chat/sandbox/filters chat/sandbox/rewriting",
-    "chat/test_template.py": "chat/guard",
+    "chat/test_template.py": "chat/guard chat/renderer",
     "chat/test_normalise.py": "chat/traits",
     "chat/test_parse_command.py": "commands/parse",
     "clients": "wsgi domain/request domain/events",

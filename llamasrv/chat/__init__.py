@@ -3,6 +3,7 @@
     template    ChatTemplate(source, bos_token, eos_token, special_tokens)
                   .render(ChatPrompt) -> Rendered(text, segments, continues)
                   .format -> ChatFormat, learned by `probe` or from the table in `families`
+    renderer    Renderer: one template, compiled, in its sandbox; messages as it takes them become text
     traits      what one template accepts and shows; normalise: conversations made so
     parser      Parser(format, prompt=rendered.text, continues=rendered.continues, tools=...)
                   .feed(text) / .finish() -> events; in_reasoning, in_call, calls, complete_calls

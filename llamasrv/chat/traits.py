@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from llamasrv.chat.renderer import Renderer
 from llamasrv.errors import InvalidRequest
 
 Dict = dict[str, Any]
-
-
-class Renders(Protocol):
-    """What `examine` needs from a template."""
-
-    @property
-    def variables(self) -> frozenset[str]: ...
-    @property
-    def source(self) -> str: ...
-    def render_plain(
-        self,
-        messages: list[Dict],
-        tools: list[Any] | None = None,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +82,7 @@ def _result(content: str, id: str = "zqcall001") -> Dict:
     return {"role": "tool", "tool_call_id": id, "name": "zqtool", "content": content}
 
 
-def examine(template: Renders) -> Traits:
+def examine(template: Renderer) -> Traits:
     """What this template accepts. Renders some thirty trial conversations: a few milliseconds."""
 
     always: Dict = {}
@@ -105,7 +90,7 @@ def examine(template: Renders) -> Traits:
     def show(messages: list[Dict], tools: list[Dict] | None = None, prompt: bool = True, **variables: Any) -> str:
         try:
             copies = [dict(m) for m in messages]
-            return template.render_plain(copies, tools, prompt, {**always, **variables})
+            return template.render(copies, tools, prompt, {**always, **variables})
         except InvalidRequest:
             return ""
 
@@ -144,7 +129,7 @@ def examine(template: Renders) -> Traits:
     return Traits(**found)
 
 
-def _find_tools_variable(template: Renders, show: Callable[..., str]) -> str | None:
+def _find_tools_variable(template: Renderer, show: Callable[..., str]) -> str | None:
     if "zqtool" in show([_USER], [_TOOL]) or "zqtool" in show([_SYSTEM, _USER], [_TOOL]):
         return "tools"
     for name in ("functions", "xml_tools", "custom_tools"):

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 
-from llamasrv.chat.template import ChatTemplate, TemplateError, TemplateTooLarge
+from llamasrv.chat.renderer import TemplateError, TemplateTooLarge
+from llamasrv.chat.template import ChatTemplate
 
 MEMORY = 1 << 30  # bytes of addresses: Python itself, and twice what a rendering may build
 CPU_SECONDS = 20  # to learn a template takes a tenth of a second

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv import startup
+from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.round_trip import round_trip
-from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.chat.template import ChatTemplate
 from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.chat.parser import Event, Parser
-from llamasrv.chat.template import ChatTemplate, Rendered, TemplateError
+from llamasrv.chat.renderer import TemplateError
+from llamasrv.chat.template import ChatTemplate, Rendered
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import ChatPrompt, Message, Tool
 from llamasrv.errors import ConfigError, InvalidRequest

@@ -10,7 +10,8 @@ from typing import Any
 from llamasrv import __version__
 from llamasrv.chat.media import media_of
 from llamasrv.chat.parser import Parser
-from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
+from llamasrv.chat.renderer import TemplateError
+from llamasrv.chat.template import ChatTemplate, fallback_source
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import (

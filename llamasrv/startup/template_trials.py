@@ -26,7 +26,7 @@ def sources(model: Model) -> Iterator[str]:
 def check(model: Model, trials: Trials, run: Callable[[str], None] | None = None) -> None:
     """Raises LoadFailed for a template that does not stay within the limits of its trial. One that is merely wrong
     does no harm: the model answers everything but chats."""
-    from llamasrv.chat.template import TemplateError  # with Jinja, which few starts need
+    from llamasrv.chat.renderer import TemplateError  # with Jinja, which few starts need
     from llamasrv.chat.trial import TemplateDangerous, try_template
 
     for source in sources(model):

@@ -10,7 +10,7 @@ import os
 import resource
 import sys
 
-from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.chat.renderer import Renderer, TemplateError
 from llamasrv.errors import InvalidRequest
 
 MOST_CPU = 60  # seconds; then it is killed
@@ -138,8 +138,8 @@ ATTACKS = {
 def outcome(source: str) -> str:
     """Renders with all that a rendering may spend, as a request would."""
     try:
-        template = ChatTemplate(source)
-        return f"{len(template.render_plain([{'role': 'user', 'content': 'Hi'}]))} characters"
+        template = Renderer(source)
+        return f"{len(template.render([{'role': 'user', 'content': 'Hi'}]))} characters"
     except (InvalidRequest, TemplateError) as error:
         return f"{type(error).__name__} {str(error)[:200]} ({len(str(error))} characters)"
 

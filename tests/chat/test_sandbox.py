@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from template_attacks import ATTACKS, measured
 
-from llamasrv.chat.template import ChatTemplate, TemplateError
+from llamasrv.chat.renderer import Renderer, TemplateError
+from llamasrv.chat.template import ChatTemplate
 from llamasrv.errors import InvalidRequest
 
 MOST_CPU = 25  # seconds, where a machine is busy; unbounded they take minutes or never end
@@ -13,7 +14,7 @@ MOST_MEMORY = 700  # MiB; unbounded they take all there is
 
 
 def plain(source: str, **variables) -> str:
-    return ChatTemplate(source).render_plain([{"role": "user", "content": "Hi"}], variables=variables)
+    return Renderer(source).render([{"role": "user", "content": "Hi"}], variables=variables)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

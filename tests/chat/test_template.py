@@ -7,7 +7,8 @@ import time
 import pytest
 from chat_samples import HERMES
 
-from llamasrv.chat.template import ChatTemplate, TemplateError, fallback_source
+from llamasrv.chat.renderer import TemplateError
+from llamasrv.chat.template import ChatTemplate, fallback_source
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 

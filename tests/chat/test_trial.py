@@ -6,7 +6,7 @@ import pytest
 from chat_samples import HERMES
 
 from llamasrv.chat import trial
-from llamasrv.chat.template import TemplateError
+from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous, try_template
 
 LARGE = "{{ a.b }}" * 60_000  # takes seconds to compile, and hundreds of MiB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.chat.template import TemplateError
+from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.models.details import Details

@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from llamasrv.chat.template import TemplateError
+from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
