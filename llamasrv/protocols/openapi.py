@@ -373,16 +373,12 @@ def _operation(
     if operation.schema is not None or operation.example is not None:
         content: dict[str, Any] = {"schema": {"type": "array" if isinstance(operation.example, list) else "object"}}
         if operation.schema is not None:
-            content["schema"] = known.setdefault(operation.schema, _instance(operation.schema, limits))
+            content["schema"] = known.setdefault(operation.schema, operation.schema(limits))
         if operation.example is not None:
             content["example"] = operation.example
         kind = "multipart/form-data" if operation.form else "application/json"
         out["requestBody"] = {"required": True, "content": {kind: content}}
     return out
-
-
-def _instance(schema: type[WireSchema], limits: Limits) -> WireSchema:
-    return schema(limits=limits, only=list(schema._declared_fields))
 
 
 def _described(field: Any, limits: Limits) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_LETTERS, SAMPLERS, sampler_named
+from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import (
     CLOSED,
     Choices,
@@ -263,6 +264,16 @@ def priority_of(data: Mapping[str, Any]) -> int:
 def slot_of(data: dict[str, Any]) -> int | None:
     slot: int = data.get("id_slot", -1)
     return None if slot < 0 else slot
+
+
+def logprobs_of(data: Mapping[str, Any]) -> int | None:
+    """How many alternatives of each token the reply tells; None: no log-probabilities at all."""
+    top: int = data.get("top_logprobs", 0)
+    if data.get("logprobs", False):
+        return top
+    if top:
+        raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
+    return None
 
 
 def smallest(*counts: int | None) -> int | None:

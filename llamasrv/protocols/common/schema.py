@@ -1,8 +1,9 @@
 """The base of every protocol's schema: strict field types, verdicts, and a cheap loader.
 
-A schema declares every field that its endpoint knows, each with a verdict: it is honoured, ignored or refused.
-`Loader` turns a parsed body into checked values, or raises InvalidRequest that names the field as the client wrote
-it. Unknown fields and nulls are dropped. Knows no endpoint and no HTTP.
+A schema declares every field that its endpoint knows, each with a verdict (it is honoured, ignored or refused) and,
+where its value is a part of the request as it stands, with its place there: `Count(..., to="sampling.top_k")`. `Loader`
+turns a parsed body into checked values, or raises InvalidRequest that names the field as the client wrote it; `build`
+makes the request of them. Unknown fields and nulls are dropped. Knows no endpoint and no HTTP.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing
 
@@ -24,7 +25,9 @@ HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
 MOST_UNKNOWN = 64  # names that nobody knows; clients choose how many there are
-_SCHEMAS_KEPT = 16  # combinations of keys whose schema is kept, of some 10 KB each; a client repeats its own
+
+_USUAL = Limits()
+_Request = TypeVar("_Request")
 
 
 class Complaint(str):
@@ -109,30 +112,47 @@ class WireSchema(Schema):
     class Meta:
         unknown = EXCLUDE
 
-    limits: Limits = Limits()
-
-    def __init__(self, *, limits: Limits, only: Iterable[str]) -> None:
-        # Only these fields are copied: marshmallow's own `only` copies all of them first.
-        self._declared_fields = {name: self._declared_fields[name] for name in only}
+    def __init__(self, limits: Limits = _USUAL) -> None:
         super().__init__()
         self.limits = limits
 
 
 class WireField(fields.Field):
-    """Base of all request fields. `note` completes the description in the documentation."""
+    """Base of all request fields. `note` completes the description in the documentation.
+
+    `to` is the value's place in the request: the name of one of its fields (`stop`), or a key in one that is a mapping
+    (`sampling.top_k`). `via` makes what belongs there out of the value. A field without `to` is read by its endpoint.
+    """
 
     verdict = HONOURED
 
-    def __init__(self, note: str = "", *, required: bool = False) -> None:
-        super().__init__(required=required, metadata={"verdict": self.verdict, "note": note})
+    def __init__(
+        self,
+        note: str = "",
+        *,
+        to: str | None = None,
+        via: Callable[[Any], Any] | None = None,
+        required: bool = False,
+        load_default: Any = missing,
+    ) -> None:
+        super().__init__(required=required, load_default=load_default, metadata={"verdict": self.verdict, "note": note})
+        self.to, self._via = to, via
+        self._mapping, _, self._key = (to or "").rpartition(".")
+
+    def deserialize(self, value: Any, attr: str | None = None, data: Any = None, **kwargs: Any) -> Any:
+        """Checks in `_deserialize` alone: running marshmallow's empty chains of hooks would double the time."""
+        if value is missing:
+            return super().deserialize(value, attr, data, **kwargs)
+        return self._deserialize(value, attr, data, **kwargs)
+
+    def put(self, parts: dict[str, Any], value: Any) -> None:
+        """Put a loaded value in its place. Where several fields have the same place, the one declared first wins."""
+        place = parts.setdefault(self._mapping, {}) if self._mapping else parts
+        place.setdefault(self._key, value if self._via is None else self._via(value))
 
     @property
     def limits(self) -> Limits:
         return self.root.limits  # type: ignore[union-attr]
-
-    def unknown_in(self, value: Any) -> Iterable[str]:
-        """Names inside the field's value that nobody knows."""
-        return ()
 
 
 class Ignored(WireField):
@@ -181,11 +201,18 @@ class Flag(WireField):
         return value
 
 
+class StreamFlag(Flag):
+    """A flag that has an effect on streams only. `stream` is declared before it."""
+
+    def put(self, parts: dict[str, Any], value: bool) -> None:
+        super().put(parts, value and parts.get("stream", False))
+
+
 class Count(WireField):
     """An integer between two bounds. 3.0 is one; true and "3" are not. A bound may be the name of a limit."""
 
-    def __init__(self, low: int, high: int | str, note: str = "", *, also: tuple[int, ...] = ()) -> None:
-        super().__init__(note)
+    def __init__(self, low: int, high: int | str, note: str = "", *, also: tuple[int, ...] = (), **place: Any) -> None:
+        super().__init__(note, **place)
         self.low, self.high, self.also = low, high, also
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
@@ -203,11 +230,22 @@ class Count(WireField):
         return value
 
 
+class Bound(Count):
+    """An upper bound; -1 means none. Where several have the same place, the tightest wins."""
+
+    def __init__(self, low: int, high: int | str, note: str = "", **place: Any) -> None:
+        super().__init__(low, high, note, also=(-1,), **place)
+
+    def put(self, parts: dict[str, Any], value: int) -> None:
+        if value >= 0:
+            parts[self._key] = min(value, parts.get(self._key, value))
+
+
 class Number(WireField):
     """A number between two bounds, both included unless `above` excludes the lower."""
 
-    def __init__(self, low: float, high: float, note: str = "", *, above: bool = False) -> None:
-        super().__init__(note)
+    def __init__(self, low: float, high: float, note: str = "", *, above: bool = False, **place: Any) -> None:
+        super().__init__(note, **place)
         self.low, self.high, self.above = low, high, above
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
@@ -231,8 +269,8 @@ class Object(WireField):
 class Names(WireField):
     """A list of strings, or a single string; none of them empty."""
 
-    def __init__(self, most: str, chars: int | str, note: str = "") -> None:
-        super().__init__(note)
+    def __init__(self, most: str, chars: int | str, note: str = "", **place: Any) -> None:
+        super().__init__(note, **place)
         self.most, self.chars = most, chars
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
@@ -257,31 +295,60 @@ class Names(WireField):
         return tuple(value)
 
 
-class Loader:
-    """Loads bodies through one schema.
+class Nested(WireField):
+    """An object with a schema of its own, whose fields say where they go."""
 
-    A schema costs time for each declared field, even an absent one. So each combination of keys gets its own small
-    instance, made once.
-    """
+    schema: type[WireSchema]
+
+    def __init__(self, note: str = "") -> None:
+        super().__init__(note, to="")
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return Loader(self.schema, self.limits)
+
+    def unknown_in(self, value: Any) -> list[str]:
+        return self._loader.unknown(value)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        return self._loader.checked(value)
+
+    def put(self, parts: dict[str, Any], value: dict[str, Any]) -> None:
+        self._loader.place(value, parts)
+
+
+class Loaded(dict[str, Any]):
+    """The checked values of a body, by the names that clients use. `parts`: of those that have a place in the request,
+    what belongs there, by its fields."""
+
+    __slots__ = ("parts",)
+
+    parts: dict[str, Any]
+
+
+def build(kind: type[_Request], data: Loaded, **others: Any) -> _Request:
+    """The request that a body asks for: its values where they say, and `others`, which win over them. What neither has
+    keeps the default of the request's own field."""
+    return kind(**{**data.parts, **others})
+
+
+class Loader:
+    """Loads bodies through one schema, field by field as the schema's own `load` does. However, that visits all fields
+    for each body, even absent ones, and collects all complaints, of which a client gets the first."""
 
     def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
-        declared = schema._declared_fields  # marshmallow's own name for the class's fields, in order
-        self._order = {name: i for i, name in enumerate(declared)}
-        self._nested = [
-            (name, field)
-            for name, field in declared.items()
-            if isinstance(field, WireField) and type(field).unknown_in is not WireField.unknown_in
-        ]
-        self._known = frozenset(declared) if schema.generates else None
-        self._active = frozenset(name for name, field in declared.items() if not isinstance(field, Ignored))
-        self._required = frozenset(name for name, field in declared.items() if field.required)
-
-        @lru_cache(maxsize=_SCHEMAS_KEPT)
-        def fields_of(names: frozenset[str]) -> list[tuple[str, Callable[..., Any]]]:
-            made = schema(limits=limits, only=sorted(names, key=self._order.__getitem__))
-            return [(name, field.deserialize) for name, field in made.fields.items()]
-
-        self._fields_of = fields_of
+        fields: Mapping[str, Any] = schema(limits).fields
+        self._order = {name: i for i, name in enumerate(fields)}
+        self._nested = {name: field for name, field in fields.items() if isinstance(field, Nested)}
+        self._known = frozenset(fields) if schema.generates else None
+        self._active = {name: field for name, field in fields.items() if not isinstance(field, Ignored)}
+        # Fields that have a say where they are absent, too.
+        self._always = frozenset(
+            name for name, field in fields.items() if field.required or field.load_default is not missing
+        )
+        self._put = {name: field.put for name, field in fields.items() if field.to is not None}
 
     def unknown(self, body: Mapping[str, Any]) -> list[str]:
         """The first names in the body that the endpoint does not know; those of objects inside it as `options.name`."""
@@ -289,30 +356,39 @@ class Loader:
         if not body.keys() <= known.keys():
             unknown = (name for name, value in body.items() if name not in known and value is not None)
             found = list(islice(unknown, MOST_UNKNOWN))
-        for name, field in self._nested:
+        for name, field in self._nested.items():
             if type(body.get(name)) is dict:
-                found += [f"{name}.{inner}" for inner in islice(field.unknown_in(body[name]), MOST_UNKNOWN)]
+                found += [f"{name}.{inner}" for inner in field.unknown_in(body[name])]
         return found
 
-    def load(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def load(self, body: Mapping[str, Any]) -> Loaded:
         """The checked values. Raises InvalidRequest."""
         try:
-            return self.checked(body)
+            data = Loaded(self.checked(body))
         except ValidationError as error:
             raise invalid_request(error.messages) from None
+        data.parts = {}
+        self.place(data, data.parts)
+        return data
+
+    def place(self, values: Mapping[str, Any], parts: dict[str, Any]) -> None:
+        """Put each checked value where its field says."""
+        put = self._put
+        for name, value in values.items():
+            if name in put:
+                put[name](parts, value)
 
     def checked(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for an object inside a field. Raises ValidationError, to which the caller adds the field's name."""
+        """The checked values of an object inside a field. Raises ValidationError, to which the caller adds the field's
+        name."""
         active = self._active
         if self._known is not None and not body.keys() <= self._known:
             _refuse_forms(body, body.keys() - self._known)
         given = {name: value for name, value in body.items() if value is not None and name in active}
         data = {}
-        # Field by field, as the schema's own `load` does: the first complaint is the one that is told, and no schema
-        # has hooks.
-        for name, deserialize in self._fields_of(self._required.union(given)):
+        for name in sorted(self._always.union(given), key=self._order.__getitem__):
             try:
-                data[name] = deserialize(given.get(name, missing), name, given)
+                data[name] = active[name].deserialize(given.get(name, missing), name, given)
             except ValidationError as error:
                 raise ValidationError({name: error.messages}) from None
         return data
@@ -364,5 +440,5 @@ class Row(NamedTuple):
 
 def rows(schema: type[WireSchema]) -> list[Row]:
     """What the endpoint does with each field it knows."""
-    declared = schema._declared_fields
-    return [Row(name, field.metadata["verdict"], field.metadata["note"]) for name, field in declared.items()]
+    fields = schema().fields
+    return [Row(name, field.metadata["verdict"], field.metadata["note"]) for name, field in fields.items()]

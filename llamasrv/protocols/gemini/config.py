@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content
@@ -14,8 +14,8 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
-    Loader,
     Names,
+    Nested,
     Number,
     Object,
     Refusal,
@@ -27,7 +27,6 @@ from llamasrv.protocols.common.schema import (
 )
 from llamasrv.protocols.gemini.schemas import json_schema
 from llamasrv.protocols.gemini.wire import camel, list_of, object_of
-from llamasrv.protocols.limits import Limits
 
 JSON, ENUM = "application/json", "text/x.enum"
 
@@ -87,21 +86,25 @@ class SchemaField(WireField):
 class GenerationSchema(WireSchema):
     generates = True
 
-    temperature = Number(0, 2, "absent: the model's own default")
-    topP = Number(0, 1, "absent: the model's own default")
-    topK = Count(0, INT_MAX, "0: off")
-    candidateCount = Count(1, "choices")
-    maxOutputTokens = Count(1, "max_tokens")
-    stopSequences = Names("stops", "stop_chars")
-    seed = Count(-(2**31), 2**31 - 1)
-    presencePenalty = Number(-2, 2)
-    frequencyPenalty = Number(-2, 2)
+    temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
+    topP = Number(0, 1, "absent: the model's own default", to="sampling.top_p")
+    topK = Count(0, INT_MAX, "0: off", to="sampling.top_k")
+    candidateCount = Count(1, "choices", to="n")
+    maxOutputTokens = Count(1, "max_tokens", to="max_tokens")
+    stopSequences = Names("stops", "stop_chars", to="stop")
+    seed = Count(-(2**31), 2**31 - 1, to="sampling.seed", via=lambda seed: seed % 0xFFFFFFFF)
+    presencePenalty = Number(-2, 2, to="sampling.presence_penalty")
+    frequencyPenalty = Number(-2, 2, to="sampling.frequency_penalty")
     responseLogprobs = Flag()
     logprobs = Count(0, "top_logprobs", "needs `responseLogprobs`")
     responseMimeType = MimeType("text/plain; application/json; text/x.enum with the `enum` of a schema")
     responseSchema = SchemaField(f"enforced by a grammar; {CLOSED}")
     responseJsonSchema = Object("the same as JSON schema")
-    thinkingConfig = ThinkingField("`thinkingBudget` (0: off, -1: no bound), `thinkingLevel`, `includeThoughts`")
+    thinkingConfig = ThinkingField(
+        "`thinkingBudget` (0: off, -1: no bound), `thinkingLevel`, `includeThoughts`",
+        to="thinking_budget",
+        via=attrgetter("budget"),
+    )
     responseModalities = Modalities("text only")
     responseFormat = Refused("use `responseMimeType` and `responseJsonSchema`")
     speechConfig = Refused("this model generates text only", harmless=({},))
@@ -112,36 +115,17 @@ class GenerationSchema(WireSchema):
     enableAffectiveDialog = Ignored()
 
 
-@lru_cache(maxsize=4)
-def _loader(limits: Limits) -> Loader:
-    return Loader(GenerationSchema, limits)
+class GenerationConfig(Nested):
+    schema = GenerationSchema
 
-
-class GenerationConfig(WireField):
     def unknown_in(self, value: Any) -> list[str]:
-        return _loader(Limits()).unknown(camel(value))
+        return super().unknown_in(camel(value))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
-        config = _loader(self.limits).checked(camel(value))
+        config = super()._deserialize(camel(value) if type(value) is dict else value, attr, data, **kwargs)
         if "logprobs" in config and not config.get("responseLogprobs"):
             raise Invalid("only allowed when 'responseLogprobs' is true.", "logprobs")
         return config
-
-
-_NAMES = {
-    "temperature": "temperature", "topP": "top_p", "topK": "top_k", "presencePenalty": "presence_penalty",
-    "frequencyPenalty": "frequency_penalty",
-}  # fmt: skip
-
-
-def sampling_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The given fields of SamplingParams, under its names."""
-    out = {_NAMES[name]: value for name, value in config.items() if name in _NAMES}
-    if "seed" in config:
-        out["seed"] = config["seed"] % 0xFFFFFFFF
-    return out
 
 
 def content_of(config: Mapping[str, Any]) -> Content | None:

@@ -13,9 +13,9 @@ import orjson
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Ignored, Loader, Refused, WireSchema, inside
+from llamasrv.protocols.common.schema import Ignored, Loaded, Loader, Refused, WireSchema, build, inside
 from llamasrv.protocols.common.thinking import thinking_variables
-from llamasrv.protocols.gemini.config import GenerationConfig, Thinking, content_of, sampling_of
+from llamasrv.protocols.gemini.config import GenerationConfig, Thinking, content_of
 from llamasrv.protocols.gemini.contents import Contents, System
 from llamasrv.protocols.gemini.reply import AnswerOptions, AnswerReply
 from llamasrv.protocols.gemini.tools import ToolConfig, Tools, check_names
@@ -31,7 +31,9 @@ class GenerateContentSchema(WireSchema):
     )
     systemInstruction = System("a content of texts, or a text")
     tools = Tools("`functionDeclarations`; tools that Google's servers run are refused")
-    toolConfig = ToolConfig("`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`")
+    toolConfig = ToolConfig(
+        "`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`", to="tool_choice"
+    )
     generationConfig = GenerationConfig("see the next table")
     cachedContent = Refused("prefixes are cached automatically", harmless=("",))
     safetySettings = Ignored("nothing is moderated")
@@ -72,7 +74,7 @@ class GenerateContent:
         return self._request(data, asked, owner, timeout)
 
     def _request(
-        self, data: dict[str, Any], asked: Asked, owner: str, timeout: float | None
+        self, data: Loaded, asked: Asked, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, AnswerOptions]:
         config = data.get("generationConfig", {})
         get = config.get
@@ -82,24 +84,19 @@ class GenerateContent:
             check_names(choice, tools)
         with inside("generationConfig"):
             content = content_of(config)
-        top = get("logprobs", 0)
-        n = get("candidateCount", 1)
-        request = GenerateRequest(
+        logprobs = get("logprobs", 0) if get("responseLogprobs") else None
+        request = build(
+            GenerateRequest,
+            data,
             prompts=(_prompt(data, thinking),),
             model=asked.model,
-            sampling=sampling_of(config),
-            n=n,
-            max_tokens=get("maxOutputTokens"),
-            stop=get("stopSequences", ()),
-            logprobs=top if get("responseLogprobs") else None,
+            logprobs=logprobs,
             stream=asked.stream,
             timeout=timeout,
             owner=owner,
-            tool_choice=choice,
             content=content,
-            thinking_budget=thinking.budget,
         )
-        return request, AnswerOptions(thinking.shown, top if get("responseLogprobs") else None)
+        return request, AnswerOptions(thinking.shown, logprobs)
 
     def unknown(self, body: Mapping[str, Any]) -> list[str]:
         return self._loader.unknown(camel(dict(body)))

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest
-from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Flag, Loader
+from llamasrv.protocols.common.sampling import logprobs_of
+from llamasrv.protocols.common.schema import Flag, Loaded, Loader, build
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.fields import AnswerSchema, Chosen, model_of
+from llamasrv.protocols.ollama.fields import AnswerSchema, model_of
 from llamasrv.protocols.ollama.messages import Messages
 from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said, wire_calls
 from llamasrv.protocols.openai.tools import Tools
@@ -21,7 +21,11 @@ from llamasrv.protocols.openai.tools import Tools
 class ChatSchema(AnswerSchema):
     messages = Messages("text, images if the model takes them, thinking, calls and their results; none: only load")
     tools = Tools("functions")
-    truncate = Flag("true if absent: the oldest turns of a long conversation are left out; the reply says how many")
+    truncate = Flag(
+        "true if absent: the oldest turns of a long conversation are left out; the reply says how many",
+        to="shorten",
+        load_default=True,
+    )
 
 
 def shape(said: Said) -> dict[str, Any]:
@@ -62,7 +66,7 @@ class Chat:
                     continue_final_message=goes_on,
                 ),
             )
-        return answer(data, prompts, owner=owner, timeout=timeout, shorten=data.get("truncate", True))
+        return answer(data, prompts, owner=owner, timeout=timeout)
 
     def reply(self, options: AnswerOptions, *, model: str, fingerprint: str) -> AnswerReply:
         return AnswerReply(options, self.shape)
@@ -73,36 +77,17 @@ def thinking(think: bool | str | None) -> dict[str, Any]:
 
 
 def answer(
-    data: Mapping[str, Any],
+    data: Loaded,
     prompts: Any,
     *,
     owner: str,
     timeout: float | None,
-    shorten: bool = False,
     insert: bool = False,
     whole_text: bool = False,
 ) -> tuple[GenerateRequest, AnswerOptions]:
     """What chat and generate make of the fields they share."""
-    get = data.get
-    chosen: Chosen = get("options", Chosen())
-    logprobs, top = get("logprobs", False), get("top_logprobs", 0)
-    if top and not logprobs:
-        raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
+    logprobs = logprobs_of(data)
     model = model_of(data)
-    request = GenerateRequest(
-        prompts=prompts,
-        model=model,
-        sampling=chosen.sampling,
-        max_tokens=chosen.max_tokens,
-        stop=chosen.stop,
-        logprobs=top if logprobs else None,
-        stream=get("stream", True),
-        timeout=timeout,
-        owner=owner,
-        content=get("format"),
-        keep_alive=get("keep_alive"),
-        shorten=shorten,
-        with_progress=get("stream", True) and get("return_progress", False),
-    )
-    options = AnswerOptions(model, time.perf_counter(), top if logprobs else None, get("think"), insert, whole_text)
+    request = build(GenerateRequest, data, prompts=prompts, logprobs=logprobs, timeout=timeout, owner=owner)
+    options = AnswerOptions(model, time.perf_counter(), logprobs, data.get("think"), insert, whole_text)
     return request, options

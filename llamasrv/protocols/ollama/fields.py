@@ -3,113 +3,112 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from llamasrv.domain.request import Content, MediaPart
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.media import from_base64
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import (
+    HONOURED,
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    Nested,
+    StreamFlag,
+    String,
+    WireField,
+    WireSchema,
+    rows,
+    wrong_type,
+)
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.telemetry import RETURN_PROGRESS
 
-
-class Range(NamedTuple):
-    """The range of an option, and the sampling parameter that it sets."""
-
-    kind: type
-    low: float
-    high: float
-    name: str
-
-
-OPTIONS = {
-    "temperature": Range(float, 0, 1e6, "temperature"),
-    "top_k": Range(int, -1, INT_MAX, "top_k"),
-    "top_p": Range(float, 0, 1, "top_p"),
-    "min_p": Range(float, 0, 1, "min_p"),
-    "typical_p": Range(float, 0, 1, "typical_p"),
-    "repeat_penalty": Range(float, 1e-6, 1e6, "repeat_penalty"),
-    "repeat_last_n": Range(int, -1, INT_MAX, "repeat_last_n"),
-    "presence_penalty": Range(float, -100, 100, "presence_penalty"),
-    "frequency_penalty": Range(float, -100, 100, "frequency_penalty"),
-    "mirostat": Range(int, 0, 2, "mirostat"),
-    "mirostat_tau": Range(float, 0, 1e6, "mirostat_tau"),
-    "mirostat_eta": Range(float, 0, 1e6, "mirostat_eta"),
-    "seed": Range(int, -(2**63), 2**64 - 1, "seed"),
-    "num_predict": Range(int, -INT_MAX, INT_MAX, "num_predict"),
-    "num_ctx": Range(int, 0, INT_MAX, "num_ctx"),
-}
-"""Those that are read. What concerns loading is the operator's (num_ctx has its effect where a model is made), and the
-rest is ignored as Ollama does."""
-
-_OF_LOADING = frozenset((
-    "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "vocab_only", "use_mmap",
-    "use_mlock", "f16_kv", "logits_all", "tfs_z", "penalize_newline", "stop",
-))  # fmt: skip
-"""Ollama's others."""
-
-_NAMED = ", ".join(name for name in OPTIONS if name != "num_ctx")
 _KINDS = {int: "integer", float: "float32"}
 
 
-class Chosen(NamedTuple):
-    """What `options` asked for. `max_tokens` None: until the model stops."""
+class Option(WireField):
+    """A number of `options`; what is wrong with it is said in Ollama's words."""
 
-    sampling: Mapping[str, Any] = {}
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    num_ctx: int | None = None
+    def __init__(self, kind: type, low: float, high: float, **place: Any) -> None:
+        super().__init__(**place)
+        self.kind, self.low, self.high = kind, low, high
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if type(value) is float and self.kind is int and value.is_integer():
+            value = int(value)
+        if type(value) is not int and not (type(value) is float and self.kind is float):
+            raise _mistyped(str(attr), _KINDS[self.kind])
+        if not self.low <= value <= self.high:
+            raise Invalid(f"out of range. Expected a value from {self.low:g} to {self.high:g}.")
+        return self.kind(value)
 
 
-class Options(WireField):
-    def unknown_in(self, value: Any) -> Iterable[str]:
-        return (name for name in value if name not in OPTIONS and name not in _OF_LOADING)
+class Stops(WireField):
+    """A string, or several; empty ones do not count."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Chosen:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
-        sampling = {
-            allowed.name: _number(key, value[key], allowed)
-            for key, allowed in OPTIONS.items()
-            if value.get(key) is not None
-        }
-        most = sampling.pop("num_predict", -1)
-        if sampling.get("seed", 0) < 0:
-            sampling["seed"] = -1
-        length = sampling.pop("num_ctx", 0)
-        return Chosen(sampling, most if most > 0 else None, self._stops(value.get("stop")), length or None)
-
-    def _stops(self, value: Any) -> tuple[str, ...]:
-        if value is None:
-            return ()
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         stops = [value] if type(value) is str else value
         if type(stops) is not list or not all(type(stop) is str for stop in stops):
             raise _mistyped("stop", "an array of strings")
         limits = self.limits
         stops = [stop for stop in stops if stop]
         if len(stops) > limits.stops:
-            raise Invalid(f"array too long. Expected at most {limits.stops} entries, but got {len(stops)}.", "stop")
+            raise Invalid(f"array too long. Expected at most {limits.stops} entries, but got {len(stops)}.")
         if any(len(stop) > limits.stop_chars for stop in stops):
-            raise Invalid(f"string too long. Expected at most {limits.stop_chars} characters.", "stop")
+            raise Invalid(f"string too long. Expected at most {limits.stop_chars} characters.")
         return tuple(stops)
-
-
-def _number(key: str, value: Any, allowed: Range) -> Any:
-    if type(value) is float and allowed.kind is int and value.is_integer():
-        value = int(value)
-    if type(value) is not int and not (type(value) is float and allowed.kind is float):
-        raise _mistyped(key, _KINDS[allowed.kind])
-    if not allowed.low <= value <= allowed.high:
-        raise Invalid(f"out of range. Expected a value from {allowed.low:g} to {allowed.high:g}.", key)
-    return allowed.kind(value)
 
 
 def _mistyped(key: str, kind: str) -> InvalidRequest:
     return InvalidRequest(f'option "{key}" must be of type {kind}', param=f"options.{key}", code="invalid_type")
 
+
+class OptionsSchema(WireSchema):
+    """What concerns loading is the operator's (num_ctx has its effect where a model is made), and the rest is ignored
+    as Ollama does."""
+
+    temperature = Option(float, 0, 1e6, to="sampling.temperature")
+    top_k = Option(int, -1, INT_MAX, to="sampling.top_k")
+    top_p = Option(float, 0, 1, to="sampling.top_p")
+    min_p = Option(float, 0, 1, to="sampling.min_p")
+    typical_p = Option(float, 0, 1, to="sampling.typical_p")
+    repeat_penalty = Option(float, 1e-6, 1e6, to="sampling.repeat_penalty")
+    repeat_last_n = Option(int, -1, INT_MAX, to="sampling.repeat_last_n")
+    presence_penalty = Option(float, -100, 100, to="sampling.presence_penalty")
+    frequency_penalty = Option(float, -100, 100, to="sampling.frequency_penalty")
+    mirostat = Option(int, 0, 2, to="sampling.mirostat")
+    mirostat_tau = Option(float, 0, 1e6, to="sampling.mirostat_tau")
+    mirostat_eta = Option(float, 0, 1e6, to="sampling.mirostat_eta")
+    seed = Option(int, -(2**63), 2**64 - 1, to="sampling.seed", via=lambda seed: max(seed, -1))
+    num_predict = Option(int, -INT_MAX, INT_MAX, to="max_tokens", via=lambda most: most if most > 0 else None)
+    num_ctx = Option(int, 0, INT_MAX)
+    stop = Stops(to="stop")
+    num_keep = Ignored()
+    num_batch = Ignored()
+    num_gpu = Ignored()
+    main_gpu = Ignored()
+    num_thread = Ignored()
+    numa = Ignored()
+    low_vram = Ignored()
+    vocab_only = Ignored()
+    use_mmap = Ignored()
+    use_mlock = Ignored()
+    f16_kv = Ignored()
+    logits_all = Ignored()
+    tfs_z = Ignored()
+    penalize_newline = Ignored()
+
+
+class Options(Nested):
+    schema = OptionsSchema
+
+
+_READ = ", ".join(row.field for row in rows(OptionsSchema) if row.verdict == HONOURED and row.field != "num_ctx")
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _STEP = r"(\d+\.?\d*|\.\d+)(ns|us|\u00b5s|ms|s|m|h)"
@@ -190,9 +189,9 @@ def _image(image: Any, field: str, *path: int | str) -> MediaPart:
 class ModelSchema(WireSchema):
     """The fields of every endpoint that uses a model."""
 
-    model = String("a name or alias")
-    keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never")
-    options = Options(f"{_NAMED}, stop; absent ones: the model's own; others have no effect")
+    model = String("a name or alias", to="model")
+    keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never", to="keep_alive")
+    options = Options(f"{_READ}; absent ones: the model's own; others have no effect")
 
 
 class AnswerSchema(ModelSchema):
@@ -200,13 +199,13 @@ class AnswerSchema(ModelSchema):
 
     generates = True
 
-    stream = Flag("absent: true")
-    format = Format(f'"json" or a JSON schema; {CLOSED}')
+    stream = Flag("absent: true", to="stream", load_default=True)
+    format = Format(f'"json" or a JSON schema; {CLOSED}', to="content")
     think = Think("true, false or an effort; refused where the model has no thinking")
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
     shift = Ignored("a full context ends the answer")
-    return_progress = Flag(RETURN_PROGRESS)
+    return_progress = StreamFlag(RETURN_PROGRESS, to="with_progress")
 
 
 def model_of(data: Mapping[str, Any]) -> str:

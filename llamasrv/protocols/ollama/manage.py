@@ -15,10 +15,11 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    build,
     wrong_type,
 )
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.fields import Chosen, Options
+from llamasrv.protocols.ollama.fields import Options
 from llamasrv.protocols.ollama.messages import Messages
 from llamasrv.protocols.ollama.wire import dumps
 
@@ -59,6 +60,9 @@ class Template(WireField):
 
 
 class CreateSchema(WireSchema):
+    class Meta(WireSchema.Meta):
+        include = {"from": String("the model that it is made of")}  # a keyword cannot be an attribute
+
     model = String("the new name")
     name = String("the older name of `model`")
     files = Files("one GGUF file, by the digest of its blob")
@@ -74,7 +78,13 @@ class CreateSchema(WireSchema):
     remote_host = Ignored()
 
 
-CreateSchema._declared_fields["from"] = String("the model that it is made of")
+class Chosen(NamedTuple):
+    """What a new model does where a request does not say. `max_tokens` None: until the model stops."""
+
+    sampling: Mapping[str, Any] = {}
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    num_ctx: int | None = None
 
 
 class Create(NamedTuple):
@@ -133,7 +143,7 @@ class Managing:
             get("template"),
             get("system", ""),
             tuple(messages),
-            get("parameters", Chosen()),
+            build(Chosen, data, num_ctx=get("parameters", {}).get("num_ctx") or None),
             get("license", ""),
             get("stream", True),
             get("quantize", ""),
