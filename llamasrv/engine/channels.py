@@ -36,13 +36,13 @@ _Empty = monkey.get_original("queue", "Empty")
 T = TypeVar("T")
 R = TypeVar("R")
 
-COMPUTING = 2  # threads beside the hub that hold the interpreter
-GATHERED = 128  # items that wake a reader who gathers
-WAKE_SECONDS = 0.004  # so long readers are woken one after another before the hub looks at anything else
+COMPUTING = 2  # threads of `compute_off_hub`, which hold the GIL while they work
+GATHERED = 128  # items that wake a gathering reader
+WAKE_SECONDS = 0.004  # max time the hub spends waking readers before it serves other events
 
 
 class Delta(NamedTuple):
-    """One token of one choice. `data` are its bytes (b"" for control tokens); may end inside a character."""
+    """One token of one choice. `data`: its bytes (b"" for control tokens), which may end inside a character."""
 
     index: int  # type: ignore[assignment]
     token: int
@@ -51,15 +51,15 @@ class Delta(NamedTuple):
 
 
 class PromptScored(NamedTuple):
-    """Log-probabilities of the prompt's tokens, before any Delta of that choice. Only where they were asked for."""
+    """Log-probabilities of the prompt's tokens, before any Delta of that choice. Only on request."""
 
     index: int  # type: ignore[assignment]
     logprobs: tuple[TokenLogprob, ...]
 
 
 class PromptComputed(NamedTuple):
-    """Progress of the prompt, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
-    them taken from a cache. Sent once at the start, and after each step; only if it was asked for."""
+    """Progress of a prompt, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
+    them from a cache. Sent at the start and after each step; only on request."""
 
     index: int  # type: ignore[assignment]
     num_prompt: int
@@ -69,8 +69,8 @@ class PromptComputed(NamedTuple):
 
 
 class QueuePlace(NamedTuple):
-    """A choice has no lane yet: its place among the `num_waiting` that wait for one (1: the next), or None while it
-    waits for the rows of its images and sounds. Sent again when that changes; only if it was asked for."""
+    """A choice has no lane yet. `place` among the `num_waiting` sequences in the queue (1: next); None while its images
+    and sounds are being encoded. Sent again when that changes; only on request."""
 
     index: int  # type: ignore[assignment]
     place: int | None
@@ -78,8 +78,8 @@ class QueuePlace(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last item of a choice; exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts the prompt's
-    tokens that were computed or reused."""
+    """The last item of a choice, exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts prompt tokens
+    that were computed or reused."""
 
     index: int  # type: ignore[assignment]
     reason: FinishReason
@@ -91,10 +91,10 @@ class End(NamedTuple):
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
-    slot: int | None = None  # under this number it was seated; None if it never was
-    num_forgotten: int = 0  # tokens of prompt and answer that made room for others
+    slot: int | None = None  # slot it was seated in; None if it never was
+    num_forgotten: int = 0  # tokens of prompt and answer that context shifts dropped
     drafts: DraftCounts = DraftCounts()
-    pinned: tuple[tuple[float, int], ...] = ()  # seconds for which so many new tokens of the prompt are kept
+    pinned: tuple[tuple[float, int], ...] = ()  # (seconds, number of newly pinned prompt tokens)
 
 
 class NativeLock(Protocol):
@@ -104,16 +104,16 @@ class NativeLock(Protocol):
 
 
 def native_lock() -> NativeLock:
-    """A lock between native threads. Greenlets may hold it only for moments."""
+    """A lock between native threads. A greenlet must not switch while it holds it."""
     lock: NativeLock = _allocate_lock()
     return lock
 
 
 class RealThread:
-    """A real OS thread, also where `threading` is patched. `target` must not raise."""
+    """A real OS thread, even if `threading` is patched. `target` must not raise."""
 
     def __init__(self, target: Callable[[], None], *, stack_bytes: int = 0) -> None:
-        """`stack_bytes`: address space for its stack, of which only what is used takes memory; 0: the system's size."""
+        """`stack_bytes`: address space of its stack (only touched pages take memory); 0: the system's default."""
         self._stack_bytes = stack_bytes
         self._done = _allocate_lock()
         self._target: Callable[[], None] | None = target
@@ -122,7 +122,7 @@ class RealThread:
     def start(self) -> None:
         self._done.acquire()
         self.alive = True
-        with _starting:  # the size holds for all threads that are started
+        with _starting:  # the stack size is a process-wide setting
             before = _stack_size(self._stack_bytes)
             try:
                 _start_new_thread(self._run, ())
@@ -130,7 +130,7 @@ class RealThread:
                 _stack_size(before)
 
     def _run(self) -> None:
-        # Its owner, whose method it mostly is, must not live on because of it.
+        # `target` is mostly a bound method: holding it would keep its owner alive.
         target, self._target = self._target, None
         try:
             if target is not None:
@@ -141,12 +141,12 @@ class RealThread:
             self._done.release()
 
     def wait(self) -> None:
-        """Wait from another real thread, for as long as it takes."""
+        """Block until the thread ends. Call it from a real thread only."""
         self._done.acquire()
         self._done.release()
 
     def join(self, timeout: float) -> bool:
-        """Wait, without stopping other greenlets; True when the thread has ended."""
+        """Wait up to `timeout` seconds, letting other greenlets run; True if the thread has ended."""
         deadline = time.monotonic() + timeout
         while self.alive and time.monotonic() < deadline:
             time.sleep(0.005)  # patched: lets the hub run; unpatched: lets the thread run
@@ -173,7 +173,7 @@ class Mailbox(Generic[T]):
         return command
 
     def take(self, timeout: float | None = 0) -> list[T]:
-        """All commands that are there. With a timeout (seconds; None: no limit) waits for the first one."""
+        """All queued commands. With a timeout (seconds; None: no limit), waits for the first one."""
         queue = self._queue
         mail: list[T] = []
         if timeout == 0:
@@ -204,7 +204,7 @@ class Stream:
         most_unread: int | None = None,
         overflow: Callable[[Stream], None] | None = None,
     ) -> None:
-        """`overflow` is called, on the reader's side, when more than `most_unread` items of each choice wait."""
+        """`overflow` is called, on the reader's side, once more than `most_unread` items per choice are unread."""
         self._most_unread = None if most_unread is None else most_unread * choices
         self._overflow = overflow
         self._items: deque[object] = deque()
@@ -212,11 +212,11 @@ class Stream:
         self._resume: Callable[[bool], object] | None = None
         self._rung = False
         self._enough = 1
-        self.is_due = False  # whether its reader is not to wait any longer
+        self.is_due = False  # whether to wake the reader now
         self.num_choices = choices
         self.open_choices = choices  # counted down by the engine thread as choices end
-        self.ended: set[int] = set()  # choices that have got their End
-        self.reused: dict[int, int] = {}  # tokens that a choice did not need to compute, as soon as it has a place
+        self.ended: set[int] = set()  # choices whose End was put
+        self.reused: dict[int, int] = {}  # by choice: tokens reused from a cache; set when the choice is seated
 
     def put(self, item: object) -> None:
         """Engine thread only. Readers wake at the next `Doorbell.ring`."""
@@ -235,15 +235,15 @@ class Stream:
         self.put(end)
 
     def gather(self) -> None:
-        """From now on wake the reader for many items at once, or for the end of a choice."""
+        """From now on wake the reader for GATHERED items at once, or for the end of a choice."""
         self._enough = GATHERED
 
     def __len__(self) -> int:
         return len(self._items)
 
     def take(self) -> list[object]:
-        """Everything that is there now."""
-        self.is_due = False  # before: what comes meanwhile is due again
+        """All items put so far."""
+        self.is_due = False  # before taking: an item put meanwhile sets it again
         items = self._items
         out = []
         try:
@@ -253,14 +253,14 @@ class Stream:
             return out
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until there is something to take; False after `timeout` seconds without."""
+        """Wait until there are items to take; False after `timeout` seconds without any."""
         return self.is_due or self._doorbell.wait(self, timeout)
 
 
 class Doorbell:
-    """Wakes the readers of all streams that received something, with one wake-up a step.
+    """Wakes the readers of all streams with new items, with one wake-up per step.
 
-    Make it on the HTTP side's thread (in the worker, after the fork): it binds to that thread's hub.
+    Create it on the HTTP side's thread (in the worker, after the fork): it binds to that thread's hub.
     """
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ class Doorbell:
     def _wake_some(self) -> None:
         self._wake_greenlets(perf_counter() + WAKE_SECONDS)
         if self.ready:
-            self._async.send()  # the rest in the hub's next turn: others wait for theirs, too
+            self._async.send()  # wake the rest in the hub's next turn: other events are waiting, too
 
     def _wake_greenlets(self, end: float) -> None:
         # Runs in the hub: it may switch to greenlets, but must not block.
@@ -297,7 +297,7 @@ class Doorbell:
                 stream._resume = None
                 resume(True)
             elif stream._most_unread is not None and len(stream._items) > stream._most_unread:
-                # Its reader is busy writing to somebody who does not read.
+                # The reader is blocked writing to a client that does not read.
                 stream._most_unread = None
                 if stream._overflow is not None:
                     stream._overflow(stream)
@@ -323,7 +323,7 @@ class Doorbell:
                 timer.start(resume, False)
             return bool(hub.switch())
         finally:
-            # Also when the greenlet is killed while it waits: nobody may switch to it any more.
+            # Also when the greenlet is killed while it waits: switching to it later would raise.
             if stream._resume is resume:
                 stream._resume = None
             if timer is not None:
@@ -331,7 +331,7 @@ class Doorbell:
                 timer.close()
 
     def close(self) -> None:
-        """No more rings; readers that still have something to take are woken first."""
+        """Stop ringing, after waking the readers that have unread items."""
         if self._green:
             self._hub.loop.run_callback(self._close_green)
 
@@ -342,9 +342,9 @@ class Doorbell:
 
 
 class Notice:
-    """Tells everyone waiting on the HTTP side that something has changed. Any thread may call it.
+    """Notifies all waiters on the HTTP side that something has changed. Any thread may `tell`.
 
-    Make it on the HTTP side's thread, like a Doorbell.
+    Create it on the HTTP side's thread, like a Doorbell.
     """
 
     def __init__(self) -> None:
@@ -367,7 +367,7 @@ class Notice:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Call this once nobody waits any more."""
+        """Call this when no greenlet waits any more."""
         self._closed = True
         if self._green:
             self._hub.loop.run_callback(self._close_green)
@@ -381,7 +381,7 @@ class Notice:
         event.set()
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `done` returns true; False if that takes longer than `timeout` seconds."""
+        """Wait until `done` returns true; False after `timeout` seconds."""
         if not self._green:
             with self._condition:
                 return self._condition.wait_for(done, timeout)
@@ -399,8 +399,8 @@ _thread = monkey.get_original("threading", "local")()
 
 @contextmanager
 def within(seconds: float, error: Exception) -> Iterator[None]:
-    """Raise this error in the block if it waits on sockets or for others longer than that, on the hub. Elsewhere
-    nothing can interrupt it."""
+    """Raise `error` in the block if it runs longer than `seconds`. Works on the hub only, at points where the greenlet
+    waits; a block on another thread is not interrupted."""
     if not monkey.is_module_patched("threading") or getattr(_thread, "is_away", False):
         yield
         return
@@ -409,16 +409,15 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
 
 
 def off_hub(function: Callable[..., R], *args: object) -> R:
-    """Call the function on a native thread where `threading` is patched, so that long work does not block the hub. On
-    such a thread it is called at once."""
+    """Call the function on a native thread, so that long work does not block the hub. Off the hub, call it directly."""
     if not _is_on_hub():
         return function(*args)
     return _applied(get_hub().threadpool, function, args)
 
 
 def compute_off_hub(function: Callable[[], R]) -> R:
-    """The same for work that holds the interpreter, on few threads: whenever the hub wants the interpreter it waits
-    half a millisecond for each of them."""
+    """`off_hub` for work that holds the GIL, on COMPUTING threads only: each of them makes the hub wait up to half a
+    millisecond for the GIL."""
     if not _is_on_hub():
         return function()
     if not _computing:
@@ -426,7 +425,7 @@ def compute_off_hub(function: Callable[[], R]) -> R:
     return _applied(_computing[0], function, ())
 
 
-_computing: list[ThreadPool] = []  # made when it is needed, in the worker
+_computing: list[ThreadPool] = []  # at most one, made on first use, in the worker
 
 
 def _is_on_hub() -> bool:
@@ -446,7 +445,7 @@ def _applied(pool: ThreadPool, function: Callable[..., R], args: tuple[object, .
 
 
 def _caught(function: Callable[..., R], args: tuple[object, ...], results: list[R]) -> BaseException | None:
-    """An exception as a value: the pool would log a traceback for each, and a client's mistake is not a bug."""
+    """Return an exception instead of raising it: gevent's pool would log a traceback even for a client's mistake."""
     _thread.is_away = True
     try:
         results.append(function(*args))

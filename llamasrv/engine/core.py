@@ -2,9 +2,9 @@
 
     take mail -> plan -> fill batch -> decode -> verify and sample -> deliver -> account
 
-All of it runs on the engine thread, and what it owns belongs to that thread alone: the context, the books, who waits
-and who runs. Other threads put commands in the mailbox, read streams, and look at the view (engine.py is the handle).
-Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in this folder has the invariants.
+All of it runs on the engine thread, which alone owns the context, the lane tables and the running and waiting
+sequences. Other threads post commands to the mailbox, read streams, and read the view (engine.py is their handle).
+Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in this folder lists the invariants.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooS
 
 log = logging.getLogger("llamasrv.engine")
 
-CHECK_EVERY = 64  # steps between two looks at whether a lane is as long as the books say: 2 µs each
+CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane table; a check takes 2 µs
 
 Mail = tuple[Callable[..., None], object]
-"""What is called with the core, between two steps, and its argument: a method of EngineCore, `answer` or `call`."""
+"""A command and its argument, called with the core between two steps: a method of EngineCore, `answer` or `call`."""
 
 
 class EngineCore:
-    """What one engine thread owns and does, for one loaded model. Without a thread, call `turn`."""
+    """The loop and its state, for one loaded model. Tests without a thread call `turn`."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class EngineCore:
         self.metrics = metrics
         self.clock = clock
         self.scheduler = scheduler_for(backend, options)
-        self.waiting: list[Sequence] = []  # for a place, or a preempted one for its mask; in the order of arrival
+        self.waiting: list[Sequence] = []  # without a lane; preempted ones first, then in order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
-        self._mail: deque[Mail] = deque()  # taken and not carried out: what follows a command that failed is not lost
+        self._mail: deque[Mail] = deque()  # taken, not carried out yet: a command that raises must not lose the others
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
@@ -99,10 +99,10 @@ class EngineCore:
             )
         )
         self._open_books()
-        self._publish()  # from now on a turn that does not end is noticed
+        self._publish()  # from here on `Engine.stalled_seconds` notices a turn that hangs
 
     def turn(self, *, wait: bool = False) -> bool:
-        """One turn of the loop; with `wait`, sleep while there is nothing to do. True when something was computed."""
+        """One turn of the loop; with `wait`, sleep while there is nothing to do. True if it made progress."""
         self._take_mail(wait)
         self._watch.begin()
         worked = bool(self.waiting or self.running) and self.step()
@@ -111,7 +111,7 @@ class EngineCore:
         self._pace.stuck = not worked
         self._publish()
         if not (worked and self.running):
-            self._doorbell.ring()  # else the next step does it
+            self._doorbell.ring()  # otherwise the next step rings
         self._watch.mark("deliver")
         return worked
 
@@ -155,8 +155,8 @@ class EngineCore:
         return True
 
     def reset(self) -> None:
-        """Start over with a fresh context and new books. Sequences that are open go on from the tokens that they have:
-        they keep what Sequence.lose_context says, and whoever had a lane waits for one."""
+        """Start over with a fresh context and empty tables. Open sequences wait for a lane and continue from their
+        tokens; `Sequence.lose_context` says what else they keep."""
         self.waiting, self.running = [*self.running, *self.waiting], []
         for seq in self.waiting:
             seq.lose_context()
@@ -167,15 +167,15 @@ class EngineCore:
         self._publisher.is_stale = True
 
     def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
-        """Fail everything that is open, including what is in the mailbox. Nothing more is accepted. With `keep`, what
-        was computed stays in host memory and on disk."""
+        """Fail all open sequences, including those still in the mailbox. With `keep`, save prefixes to host memory and
+        disk."""
         self._take_mail(wait=False)
         self.fail_all(error)
         if keep and self.backend.generates and not self.backend.split:
             try:
                 self._keep_prefixes()
             except Exception:
-                log.exception("what was computed cannot be kept")
+                log.exception("the prefixes in KV could not be saved")
         self._publish()
         self._doorbell.ring()
 
@@ -185,7 +185,7 @@ class EngineCore:
             self._writer.write_all()
 
     def discard(self) -> None:
-        """After `close`: finish pending writes to disk, and free the context."""
+        """Call it after `close`: finishes pending writes to disk, and frees the context."""
         if self.encoder is not None:
             self.encoder.close()
         if self.disk is not None:
@@ -193,7 +193,7 @@ class EngineCore:
         self._sampler.chains.close()
         self.backend.close()
 
-    # commands: what the mailbox brings, as (method, argument)
+    # commands from the mailbox
 
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
@@ -220,8 +220,8 @@ class EngineCore:
             self.end(seq, Ending(FinishReason.FAILED, error=error.but()))
 
     def abandon_all(self, error: LlamasrvError) -> None:
-        """After the loop has failed: end every open sequence without the books and the context, which may be what
-        failed. `reset` makes both anew."""
+        """After the loop has failed: end every open sequence without touching the lane table or the context, since
+        either may be broken. `reset` makes both anew."""
         left = [*self.running, *self.waiting]
         self.running, self.waiting = [], []
         for seq in left:
@@ -242,14 +242,14 @@ class EngineCore:
                     log.exception("the sampler of sequence %d cannot be closed", seq.id)
 
     def give_up(self, reason: str) -> None:
-        """Nothing can be computed any more: everything fails, and nothing is accepted."""
+        """The model is unusable: fail all sequences and accept no more."""
         self.fail_all(EngineFailure("The model cannot compute this request."))
         self._publisher.set_status(Status("failed", reason=reason))
 
     # mail
 
     def _take_mail(self, wait: bool) -> None:
-        """Carry out the commands that are there; with `wait`, sleep as long as the policy says."""
+        """Carry out the commands in the mailbox; with `wait`, sleep as long as the pacing policy says."""
         pace, places = self._pace, self.scheduler.parallel
         if not self.running and not self.waiting and self.mailbox.is_empty:
             pace.come_and_gone = 0
@@ -267,14 +267,14 @@ class EngineCore:
                 self._watch.mark("mail")
             pace.stuck = pace.stuck and not mail
             if not mail or not seconds or not self.waiting:
-                break  # what was asked of an idle engine is answered at the turn's end, not after the next sleep
+                break  # an idle engine must ring for its answers at the turn's end, not after another sleep
         if not self.running and wait:
-            pace.burst = 0  # the next start is a new one
+            pace.burst = 0  # the next burst starts from here
             if not mail and seconds == IDLE_CHECK:
                 self.memory.lanes.check()
                 self.scheduler.forget_owners()
 
-    # plan and its consequences
+    # plan, and carry it out
 
     def _plan(self, now: float) -> Plan:
         lanes, waiting = self.memory.lanes, self.waiting
@@ -305,11 +305,11 @@ class EngineCore:
             self.memory.clear_idle()
         self._watch.mark("seat")
         self.drafter.draft(plan)
-        self._watch.begin()  # a draft model computes
+        self._watch.begin()  # a draft model's computing is not the engine's time
         self.memory.make_room(plan.num_decodes + plan.num_prompt + plan.num_drafted)
 
     def _admit(self, plan: Plan) -> None:
-        """Seat the sequences that the plan admits. One that cannot be seated fails alone."""
+        """Seat the admitted sequences. One that cannot be seated fails alone."""
         seated, failed = self.admission.seat_all(plan.admit, self.clock)
         for seq in failed:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
@@ -323,21 +323,21 @@ class EngineCore:
             plan.parts = [part for part in plan.parts if part[0] not in failed]
 
     def _note_prompt(self, seq: Sequence) -> None:
-        """More of its prompt is in KV than before."""
+        """More of a sequence's prompt is in KV: report progress, release encoded rows."""
         if seq.spec.reports_progress:
             tell_progress(seq, self.clock())
         if seq.media is not None and self.encoder is not None and seq.media.rows:
             self.encoder.computed(seq)
 
     def preempt(self, seq: Sequence, *, save: bool = True) -> None:
-        """Take the lane from a running sequence; it resumes later where it stopped."""
+        """Take the lane from a running sequence; it resumes later. With `save`, its KV may be copied to host memory."""
         (self.admission.preempt if save else self.admission.unseat)(seq)
         self.running.remove(seq)
         self.waiting.insert(0, seq)
         self._publisher.is_stale = True
 
     def _encode(self, seq: Sequence, cell: int) -> None:
-        """It waits for the rows of its images and sounds from this cell on."""
+        """Make a sequence wait until its images and sounds from `cell` on are encoded."""
         if seq.lane is not None:
             self.preempt(seq)
         assert self.encoder is not None
@@ -348,7 +348,8 @@ class EngineCore:
     def _decode(self, plan: Plan) -> bool:
         """Returns True if the batch was computed."""
         num_prompt, num_decodes = plan.num_prompt, plan.num_decodes
-        # Before a decode, not after: whoever wakes works while the library computes, and leaves this thread the GIL.
+        # Ring before the decode, not after: readers then work while the library computes, and do not compete with this
+        # thread for the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
         masks = self._sampler.begin_masks([seq.constraint for seq, _ in plan.parts if seq.constraint is not None])
@@ -370,7 +371,7 @@ class EngineCore:
         for seq, count in plan.parts:
             seq.num_computed += count
             extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
-            if seq.checkpoints and not seq.draft:  # with one the lane holds rows that nobody has verified
+            if seq.checkpoints and not seq.draft:  # a draft's rows in the lane are not verified yet
                 self.memory.come_to_place(seq)
             if seq.state is SequenceState.PREFILL:
                 self._note_prompt(seq)
@@ -380,7 +381,7 @@ class EngineCore:
         return True
 
     def _check_lane(self, plan: Plan) -> None:
-        """Compare the books with the back end, for one of the sequences that were just computed."""
+        """Compare the lane table with the back end, for one of the sequences just computed."""
         seq, _ = plan.parts[self.metrics.steps // CHECK_EVERY % len(plan.parts)]
         if seq.media is None and seq.lane is not None:
             length, expected = self.backend.length(seq.lane), seq.num_computed + len(seq.draft)
@@ -389,7 +390,7 @@ class EngineCore:
     # deliver
 
     def _advance(self, seq: Sequence, outcome: Choice | Ending) -> None:
-        """Add one token, and the tokens that must follow it; end the sequence if this ends it."""
+        """Deliver one token and the tokens that must follow it, or end the sequence."""
         ending: Ending | None
         if isinstance(outcome, Choice):
             if seq.state is SequenceState.PREFILL:
@@ -417,7 +418,8 @@ class EngineCore:
         self._pace.urgent = True
 
     def end(self, seq: Sequence, ending: Ending) -> None:
-        """End an open sequence. Its client is told first: whatever the books do, nobody waits for an end."""
+        """End an open sequence. Its stream gets the End first, so that no error in the clean-up leaves a client
+        waiting."""
         if seq.sampling is not None and ending.reason is not FinishReason.STOP_STRING:
             seq.sampling.flush(seq.stream.put)
         self._finish(seq, ending)
@@ -433,7 +435,7 @@ class EngineCore:
         self.compaction.note_end(seq, len(self.running))
 
     def _finish(self, seq: Sequence, ending: Ending) -> None:
-        """Every sequence ends here, exactly once. Touches nothing but the sequence and counters."""
+        """The only place where a sequence ends. Touches the sequence and counters, nothing else."""
         seq.ended = self.clock()
         seq.enter(SequenceState.ENDED)
         end = end_of(seq, ending)
@@ -443,14 +445,14 @@ class EngineCore:
         seq.stream.finish(end)
         self._pace.urgent = self._publisher.is_stale = True
 
-    # what others see, and what a fresh context needs
+    # the view, and the state of a fresh context
 
     def _publish(self) -> None:
         memory, swapped = self.memory, self.admission.swapped_bytes
         self._publisher.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
 
     def _open_books(self) -> None:
-        """The books of a fresh context: all that is kept of one, made as a whole."""
+        """Make everything that belongs to one context: the lane table and the objects built on it."""
         self.memory = KVCacheManager(
             self.backend,
             prefixes=self.prefixes.open(self.backend, self.options, self.clock),
@@ -476,7 +478,7 @@ class EngineCore:
 
 
 def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
-    """Put the result of a function of the core into the stream, or what it raised: that is the asker's alone."""
+    """Put a function's result into the stream, or its exception: only the asker fails."""
     act, stream = question
     try:
         stream.put(act(core))
@@ -490,7 +492,7 @@ def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Str
 
 
 def call(core: EngineCore, act: Callable[[], None]) -> None:
-    """For acts that need nothing of the core."""
+    """Mailbox command that ignores the core."""
     act()
 
 
@@ -533,14 +535,14 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
 
 
 def _add_forced(plan: Plan, batch_size: int) -> None:
-    """Together with a newcomer's prompt, compute the tokens that it was forced to append, if there is room."""
+    """Extend admitted prompts by their forced tokens, if the batch has room."""
     room = batch_size - sum(count for _, count in plan.parts)
     plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
     plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
 
 
 def _with_forced(seq: Sequence, count: int, room: int) -> int:
-    """How many of its tokens a step computes: as planned, plus tokens forced since then if there is room."""
+    """The planned number of tokens, plus up to `room` tokens that were forced since the plan."""
     if count < seq.owed - seq.num_undelivered or seq.media is not None:
         return count
     return min(seq.owed, count + room)

@@ -1,7 +1,7 @@
 """The engine as other threads see it: a mailbox, streams, and the latest view.
 
-Checks what is handed in before it crosses over. The loop is in core.py, and its thread in host.py; nothing of theirs is
-touched from here. Every method may be called from anywhere.
+Validates requests before they cross to the engine thread. The loop is in core.py and its thread in host.py; nothing
+here touches their state. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ R = TypeVar("R")
 
 
 class Engine:
-    """`start` it, `submit` sequences, read their streams; `drain` and `stop` it.
+    """`start` it, `submit` sequences and read their streams, `drain` and `stop` it.
 
-    Make it on the HTTP side's thread.
+    Create it on the HTTP side's thread.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Engine:
         on_status: Callable[[], None] | None = None,
         pool: NativePool | None = None,
     ) -> None:
-        """`metrics` and `prefixes` of a previous engine are continued; `on_status` is called, on any thread, whenever
-        the status changes."""
+        """`metrics` and `prefixes`: those of the model's previous engine, to be continued. `on_status` is called, on
+        any thread, whenever the status changes."""
         self.name = name
         self.options = options or EngineOptions()
         self.metrics = metrics or EngineMetrics()
@@ -71,7 +71,7 @@ class Engine:
         self._mailbox: Mailbox[Mail] = Mailbox()
         self._doorbell = Doorbell()
         self._publisher = ViewPublisher(on_status)
-        self._streams: WeakSet[Stream] = WeakSet()  # that somebody still reads
+        self._streams: WeakSet[Stream] = WeakSet()  # those that still have a reader
         self._num_submitted = 0
         self._draining = self._stopping = False
         shared = Shared(
@@ -88,7 +88,7 @@ class Engine:
         self._host: EngineHost | None = EngineHost(open_backend, self.options, shared, name=name, clock=clock)
         self._thread = RealThread(self._host.run)
 
-    # what it is
+    # state
 
     @property
     def status(self) -> Status:
@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def model(self) -> ModelFacts:
-        """Raises Unavailable before it is loaded."""
+        """Raises Unavailable until the model is loaded."""
         model = self._publisher.view.model
         if model is None:
             raise _unavailable(self.status)
@@ -115,12 +115,12 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Most tokens of one sequence, prompt and answer together."""
+        """Max tokens of one sequence, prompt and answer."""
         return self.model.context
 
     @property
     def view(self) -> EngineView:
-        """The state after one of the last turns; does not interrupt the engine."""
+        """The state after a recent turn; reading it does not interrupt the engine."""
         return self._publisher.view
 
     @property
@@ -135,12 +135,12 @@ class Engine:
 
     @property
     def num_open(self) -> int:
-        """Sequences and embeddings accepted and not ended."""
+        """Accepted sequences and embedding inputs that have not ended."""
         return self._num_pending + self.embedder.num_open
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request would be refused; for a model that only makes embeddings, the next input."""
+        """Whether the next sequence would be refused (for an embedding model, the next input)."""
         if self._num_pending >= self._most_pending:
             return True
         model = self._publisher.view.model
@@ -148,7 +148,7 @@ class Engine:
 
     @property
     def _num_pending(self) -> int:
-        """Sequences accepted and not ended."""
+        """Accepted sequences that have not ended."""
         return self._num_submitted - self._publisher.num_ended
 
     @property
@@ -156,7 +156,7 @@ class Engine:
         return self.options.queue_limit + self.options.places
 
     def snapshot(self) -> PlainView:
-        """The view as plain values, with the status and the number of waiting sequences."""
+        """The view as plain dicts and lists, with the number of all waiting sequences."""
         view = self.view
         return {
             "status": self.status,
@@ -173,7 +173,10 @@ class Engine:
     # work
 
     def submit(self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None) -> Stream:
-        """Hand in the choices of one request, each with its constraint; they share the stream that is returned."""
+        """Submit the choices of one request, each with its constraint; all write to the returned stream.
+
+        Raises InvalidRequest, ContextTooLong, Unsupported, QueueFull or Unavailable.
+        """
         status = self.status
         if status.state != "ready" or self._stopping:
             raise _unavailable(status) if not self._stopping else Unavailable(STOPPING)
@@ -200,11 +203,11 @@ class Engine:
         self._num_submitted += len(sequences)
         self._mailbox.put((EngineCore.arrive, sequences))
         if self._publisher.view.status.state == "stopped":
-            self._refuse_mail()  # its thread may have taken the last mail before this
+            self._refuse_mail()  # the thread may have taken its last mail before this
         return stream
 
     def _refuse_mail(self) -> None:
-        """After the thread's end, for what nobody takes any more."""
+        """Fail the mail that arrived after the thread's last look."""
         for act, argument in self._mailbox.take():
             if act is EngineCore.arrive:
                 for seq in cast("list[Sequence]", argument):
@@ -215,19 +218,17 @@ class Engine:
         self._doorbell.ring()
 
     def cancel(self, stream: Stream) -> None:
-        """Cancel what is still open of a request. Each open choice still gets its End. Idempotent."""
+        """Cancel the open choices of a request; each still gets its End. Idempotent."""
         if stream.open_choices:
             self._mailbox.put((EngineCore.cancel, stream))
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
-        """Have the answers under these constraints close their thinking blocks. No effect on answers that have
-        ended."""
+        """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""
         for constraint in constraints:
             self._mailbox.put((call, constraint.end_thinking))
 
     def hold_deferrable(self, seconds: float) -> None:
-        """Start no step for deferrable sequences for that many seconds, or until another request, which is on its way,
-        is here. 0: continue with them."""
+        """Start no step for deferrable sequences for `seconds`: another request is about to arrive. 0: resume them."""
         self._mailbox.put((_hold, seconds))
 
     def _overflow(self, stream: Stream) -> None:
@@ -243,7 +244,7 @@ class Engine:
         ids = np.frombuffer(spec.tokens, np.int32)
         if spec.media:
             check_media(spec, ids, model)
-        # Without its sign a negative id is too large; those of media are negative.
+        # Viewed as unsigned, a negative id is too large; ids of media rows are negative by design.
         if np.maximum.reduce(ids if spec.media else ids.view(np.uint32)) >= size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
         if any(not 0 <= number < model.num_adapters for number, _ in spec.cache_key.adapters):
@@ -255,25 +256,25 @@ class Engine:
     # saved slots
 
     def save_slot(self, number: int) -> SavedState:
-        """The state that a slot was left with. Raises NotFound if it is gone."""
+        """The state that the slot's last sequence left. Raises NotFound if it is gone."""
         return self.ask(lambda core: core.admission.slots.save(number, core.memory))
 
     def restore_slot(self, number: int, state: SavedState) -> None:
-        """Keep a state for a prompt that begins with it."""
+        """Put a state into host memory, for prompts that begin with it."""
         self.ask(lambda core: core.admission.slots.restore(number, state, core.memory))
 
     def erase_slot(self, number: int) -> int:
-        """Forget the state that a slot was left with; returns how many tokens that were."""
+        """Drop the state of a slot; returns how many tokens it had."""
         return self.ask(lambda core: core.admission.slots.erase(number, core.memory))
 
     def take_over(self, prefixes: HostCache) -> None:
-        """Take over what an engine of the same model has kept, as far as it is usable here."""
+        """Take over the prefixes of another engine of the same model, as far as they are usable here."""
         self.ask(lambda core: core.prefixes.take_over(prefixes))
 
     # adapters
 
     def load_adapter(self, adapter: Adapter) -> None:
-        """Load one more LoRA adapter, between two steps; it gets the last number. Raises InvalidRequest."""
+        """Load another LoRA adapter between two steps; it becomes the last one. Raises InvalidRequest."""
 
         def add(core: EngineCore) -> None:
             try:
@@ -289,7 +290,8 @@ class Engine:
         self.ask(add)
 
     def ask(self, act: Callable[[EngineCore], R], timeout: float = 60.0) -> R:
-        """Have the engine thread call `act` between two steps; returns its result, or raises what it raised."""
+        """Call `act` on the engine thread between two steps; returns its result or raises its LlamasrvError. Raises
+        Unavailable after `timeout` seconds."""
         status = self.status
         if status.state != "ready":
             raise _unavailable(status)
@@ -304,23 +306,23 @@ class Engine:
             raise result
         return result
 
-    # from start to end
+    # life cycle
 
     def start(self) -> None:
         self._thread.start()
 
     def drain(self) -> None:
-        """Refuse new work; finish what was accepted."""
+        """Refuse new requests; finish those accepted."""
         self._draining = True
         if self._on_status is not None:
             self._on_status()
 
     def fail_all(self, error: LlamasrvError) -> None:
-        """End everything that is open with this error."""
+        """End all open sequences with this error."""
         self._mailbox.put((EngineCore.fail_all, error))
 
     def abandon(self, error: LlamasrvError) -> None:
-        """End all streams although the thread is stuck in a step. The process has to end afterwards."""
+        """End all streams while the thread is stuck in a step. The process has to exit afterwards."""
         for stream in list(self._streams):
             for index in range(stream.num_choices):
                 if index not in stream.ended:
@@ -328,13 +330,13 @@ class Engine:
         self._doorbell.ring()
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """End the thread; what is in flight fails. True if it ended in time."""
+        """Stop the thread; open sequences fail. True if it ended within `timeout` seconds."""
         self._stopping = True
         self.fail_all(Unavailable(STOPPING))
         return self._thread.join(timeout)
 
     def discard(self) -> None:
-        """After it has stopped and nobody reads its streams: release what belonged to the model."""
+        """Free what belonged to the model. Call it after `stop`, when no stream is being read any more."""
         self.embedder.discard()
         self._doorbell.close()
         self.grammars.discard()

@@ -1,7 +1,7 @@
 """The life of the engine thread: load the model, run the core, restart after a failure, close.
 
     loading -> ready -> stopped
-         \\-> failed   (not loaded; or a failure that starting over did not cure)
+         \\-> failed   (loading failed, or a restart did not help)
 
 Publishes its status in the view. Belongs to the engine thread.
 """
@@ -31,7 +31,7 @@ STOPPING = "The server is shutting down."
 
 @dataclass(frozen=True)
 class Shared:
-    """The objects that the engine thread shares with other threads; each is made for that."""
+    """Thread-safe objects that the engine thread shares with others."""
 
     mailbox: Mailbox[Mail]
     doorbell: Doorbell
@@ -45,7 +45,7 @@ class Shared:
 
 
 class EngineHost:
-    """`run` is the thread."""
+    """`run` is the thread's main function."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class EngineHost:
         self.shared = shared
         self._name = name
         self._clock = clock
-        self._broken = False  # the context cannot be asked for anything
+        self._broken = False  # the context is unusable: do not save from it
 
     def run(self) -> None:
         shared = self.shared
@@ -87,7 +87,7 @@ class EngineHost:
             self.close()
 
     def open(self) -> None:
-        """Load the model. Raises LoadFailed, or whatever else went wrong; nothing is left of it then."""
+        """Load the model. If anything raises, LoadFailed or other, the model is freed again."""
         shared, publisher = self.shared, self.shared.publisher
         backend = self._open_backend(self._loading)
         try:
@@ -127,7 +127,7 @@ class EngineHost:
         publisher.set_status(Status("ready", 1.0))
 
     def turn(self, *, wait: bool = True) -> bool:
-        """Run a turn of the core. If it fails, fail all requests and start over; returns False if that fails, too."""
+        """Run one turn of the core. If it raises, `recover`; returns False if that fails, too."""
         try:
             self.core.turn(wait=wait)
             return True
@@ -136,7 +136,7 @@ class EngineHost:
         return self.recover()
 
     def recover(self) -> bool:
-        """Fail all requests and start over; returns False if that fails, too."""
+        """Fail all requests and reset the context; returns False if that fails."""
         shared, publisher = self.shared, self.shared.publisher
         shared.metrics.restarts += 1
         publisher.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
@@ -153,12 +153,12 @@ class EngineHost:
         return True
 
     def close(self) -> None:
-        """Fail what is open, and free everything."""
+        """Fail all open sequences and free everything."""
         shared = self.shared
         shared.publisher.set_status(Status("stopped"))  # before the last mail is taken: `Engine.submit` looks at it
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.embedder.close()
-        shared.grammars.close()  # before the vocabulary that it reads is gone
+        shared.grammars.close()  # before the vocabulary that it reads is freed
         self.core.discard()
         shared.pool.close()
 
