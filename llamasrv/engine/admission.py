@@ -1,8 +1,8 @@
-"""Admission: gives sequences a lane, preempts them, and takes the lane back.
+"""Admission: seats sequences in lanes, preempts them, and takes lanes back.
 
-Seating is a transaction. A lane is leased and filled first; the sequence moves when nothing can fail any more, and on
-an exception the lease is given back and the sequence is as it was. Decides nothing: the plan says who is seated and who
-gives way. Belongs to the engine thread.
+Seating is a transaction. A lane is leased and filled first; the sequence changes when nothing can fail any more. On an
+exception the lease is released and the sequence is unchanged. Decides nothing: the plan names the sequences to seat and
+to preempt. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger("llamasrv.engine")
 
 
 class Lease(NamedTuple):
-    """A lane that holds the first `length` tokens of a sequence that is about to get it."""
+    """A lane with the first `length` tokens of the sequence that is about to be seated in it."""
 
     lane: int
     length: int
 
 
 class LaneAdmission:
-    """One per context. `swapped_bytes`: host memory that holds preempted sequences."""
+    """One per context. `swapped_bytes`: host memory taken by preempted sequences."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LaneAdmission:
         chains: ChainMaker,
         sequences: Iterable[Sequence] = (),
     ) -> None:
-        """`sequences`: those that outlive the context before this one, with their copies and slots."""
+        """`sequences`: those that outlived the previous context, with their copies and slots."""
         self.memory = memory
         self._restore_cost, self._clock = restore_cost, clock
         self.slots = SavedSlots(options.places)
@@ -67,8 +67,8 @@ class LaneAdmission:
     def seat_all(
         self, admitted: Iterable[tuple[Sequence, Match | None]], clock: Callable[[], float]
     ) -> tuple[list[Sequence], list[Sequence]]:
-        """Seat the sequences that a plan admits. Returns those that are seated, and those that could not be: each
-        fails alone. Raises Unclean."""
+        """Seat the sequences that a plan admits. Returns the seated ones and the failed ones: each fails alone. Raises
+        Unclean."""
         seated: list[Sequence] = []
         failed: list[Sequence] = []
         for seq, match in admitted:
@@ -84,13 +84,13 @@ class LaneAdmission:
         return seated, failed
 
     def seat(self, seq: Sequence, match: Match | None, now: float) -> None:
-        """Give a waiting sequence a lane that starts with the match. Raises whatever prevents that."""
+        """Give a waiting sequence a lane that starts with the match. On any exception nothing has changed."""
         memory = self.memory
-        if match is not None and memory.is_stale(match):  # a preemption or admission of this step has moved it
+        if match is not None and memory.is_stale(match):  # this step preempted or admitted another sequence there
             match = memory.lookup(seq)
         branches = memory.branches(match)
         with self._lease(seq, match) as lease:
-            if branches:  # the lane holds what is shared, and nothing else yet
+            if branches:  # at this point the lane holds the shared prefix and nothing else
                 memory.keep(lease.lane, seq.tokens, seq.spec.cache_key)
             memory.occupy(lease.lane, seq, lease.length)
             if seq.sampling is None:
@@ -99,7 +99,7 @@ class LaneAdmission:
                     seq.tokens,
                     seq.constraint,
                     self._backend,
-                    shifts=self._options.context_shift and seq.media is None,  # an image cannot be moved
+                    shifts=self._options.context_shift and seq.media is None,  # images cannot be shifted
                     chains=self._chains,
                 )
                 if not self._options.deterministic:
@@ -130,7 +130,7 @@ class LaneAdmission:
 
     @contextmanager
     def _lease(self, seq: Sequence, match: Match | None) -> Iterator[Lease]:
-        """The lease for a block; if the block raises, the lane is free and empty again."""
+        """A lease for the block; if the block raises, the lane is freed and emptied."""
         memory = self.memory
         lane = memory.seat(match)
         try:
@@ -146,11 +146,11 @@ class LaneAdmission:
             raise
 
     def preempt(self, seq: Sequence) -> None:
-        """Take the lane away. Its KV is kept in host memory if there is room and that pays off; otherwise it is
-        computed again later."""
+        """Take the lane away. Its KV is copied to host memory if there is room and a copy is cheaper than computing it
+        again."""
         assert seq.lane is not None, seq
         self._metrics.preemptions += 1
-        exact = self._options.deterministic  # computing it again would round differently
+        exact = self._options.deterministic  # recomputing would round differently
         count = seq.num_computed
         if count and seq.num_exact is None:
             if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(seq.lane)):
@@ -167,24 +167,25 @@ class LaneAdmission:
         self._restore_cost.room = self._options.swap_bytes - self.swapped_bytes
 
     def unseat(self, seq: Sequence) -> None:
-        """Take the lane away, with its contents."""
+        """Take the lane away and drop its contents."""
         assert seq.lane is not None, seq
         if seq.sampling is not None and seq.sampling.device is not None:
             seq.sampling.device.detach()
         self.memory.drop(seq.lane)
         seq.lane, seq.num_computed, seq.num_exact = None, 0, None
-        if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: the mask is all it waits for
+        if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it goes on waiting for the mask
             seq.enter(SequenceState.WAITING)
 
     def leave(self, seq: Sequence, *, keep: bool) -> None:
-        """A sequence has ended. What it computed stays for reuse where that is allowed."""
+        """Release what an ended sequence holds. With `keep`, its lane becomes a resident prefix if the request allows
+        caching."""
         self.forget_saved(seq)
         if seq.slot is not None:
             self.slots.release(seq.slot)
         lane = seq.lane
         if lane is None:
             return
-        computed = seq.tokens[: seq.num_computed]  # what was not computed is not coming any more
+        computed = seq.tokens[: seq.num_computed]  # the rest will never be computed
         if seq.num_exact is not None:
             computed = computed[: seq.num_exact]
             self.memory.trim(lane, seq.num_exact, seq.num_exact)

@@ -1,7 +1,7 @@
 """The rows of one decode: token or embedding, position, lane, and whether logits are wanted.
 
 The arrays live as long as the context and are filled by slices: 9 µs for 512 rows, against 300 µs attribute by
-attribute. A backend reads them in place.
+attribute. A back end reads them in place.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 from llamasrv.engine.sequence import Sequence
 
 Part = tuple[Sequence, int]
-"""A sequence and how many of its owed tokens this step computes."""
+"""A sequence, and how many of its owed tokens this step computes."""
 
 
 class MediaRows(NamedTuple):
-    """Rows of images and sounds in place of tokens and positions."""
+    """Rows of images and sounds, in place of tokens."""
 
     embeddings: np.ndarray  # float32 [rows, width]
     positions: np.ndarray  # int32 [dimensions, rows]
-    whole: bool  # rows of a lane see each other, those behind them, too
+    whole: bool  # non-causal: the rows of a lane all attend to each other
 
 
 class Batch:
-    """At most `capacity` rows, all of tokens or all of `media`; `outputs` are the sequences of the rows with logits, in
+    """At most `capacity` rows, all of tokens or all of `media`. `outputs`: the sequences of the rows with logits, in
     row order."""
 
     def __init__(self, capacity: int, *, dimensions: int = 1) -> None:
-        """`dimensions` of the positions of media: 4 with M-RoPE."""
+        """`dimensions` of media positions: 4 with M-RoPE."""
         self.dimensions = dimensions
         self.media: MediaRows | None = None
         self.capacity = capacity
@@ -40,17 +40,17 @@ class Batch:
         self.wants_logits = np.zeros(capacity, np.int8)
         self.num_rows = 0
         self.num_outputs = 0
-        self.outputs: list[tuple[Sequence, int]] = []  # (sequence, its number of output rows)
+        self.outputs: list[tuple[Sequence, int]] = []  # (sequence, number of its rows with logits)
 
     def fill(self, parts: Rows[Part]) -> None:
-        """Lay out the parts, row after row. Logits are for the last token of a timeline and for its draft, or for
-        every token of a scored prompt."""
+        """Lay out the parts, row by row. Flags logits for the last token of a timeline and its draft, or for every
+        token of a scored prompt."""
         outputs = self.outputs = []
         self.media = None
         if parts and (media := parts[0][0].media) is not None and media.at(parts[0][0].num_computed) is not None:
             self._fill_media(parts)
             return
-        single = 0  # the decodes come first: laid out together
+        single = 0  # plain decodes come first and are laid out together
         for seq, count in parts:
             if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.draft or seq.is_scored:
                 break
@@ -69,10 +69,10 @@ class Batch:
         self._count_outputs(single + sum([count for _, count in outputs[single:]]))
 
     def _count_outputs(self, owned: int) -> None:
-        """The rows of logits are handed out by what `outputs` says: a row that belongs to nobody would shift all that
-        follow it to a stranger."""
+        """Count the rows with logits and check them against `outputs`, which hands them out: one unowned row would give
+        every later row to the wrong sequence."""
         self.num_outputs = int(np.count_nonzero(self.wants_logits[: self.num_rows]))
-        assert self.num_outputs == owned, "rows with logits that belong to nobody"
+        assert self.num_outputs == owned, "a row with logits has no owner"
 
     def _fill_part(self, seq: Sequence, count: int, row: int) -> int:
         start = seq.num_computed
@@ -102,7 +102,7 @@ class Batch:
         return end
 
     def _fill_media(self, parts: Rows[Part]) -> None:
-        """Logits only for a prompt that ends with such a row."""
+        """Rows of media. Flags logits only for a prompt that ends with such a row."""
         embeddings, positions = [], []
         row = 0
         whole = False

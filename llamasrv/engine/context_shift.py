@@ -1,13 +1,12 @@
 """Context shift: when a context is full, part of it is dropped so that the answer can go on.
 
-    [0, keep)               stays: the start token, and as much of the prompt as was asked for
-    [keep, keep + count)    is forgotten
+    [0, keep)               stays: the start token, and as much of the prompt as requested
+    [keep, keep + count)    is dropped
     [keep + count, n)       moves up
 
-Where the backend can, what is behind is moved where it lies; it was computed with the forgotten tokens in sight, so
-such a lane offers only its first part to others, and is never saved. Where it cannot be moved (a recurrent memory, a
-sliding window, cells that others share), or where the answer must not depend on how often it had to give way, the
-shortened timeline is computed anew.
+If the back end can, it moves the remaining cells in place. They were computed with the dropped tokens in sight, so such
+a lane shares only its first `keep` tokens and is never saved. If cells cannot be moved (recurrent memory, a sliding
+window, cells shared with other lanes), or in deterministic mode, the shortened timeline is computed again.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from llamasrv.engine.sequence import Sequence
 if TYPE_CHECKING:
     from llamasrv.engine.core import EngineCore
 
-SPARE = 4  # tokens of the context that are not kept, whatever a request asks for
+SPARE = 4  # tokens of the context that are never kept, whatever a request says
 
 
 def shift(core: EngineCore, seq: Sequence) -> None:
-    """Make room in the context of a sequence that has filled it."""
+    """Drop tokens of a sequence that has filled its context."""
     keep, count = forgotten(seq, context=core.backend.context, default=core.options.keep, bos=core.backend.vocab.bos)
     memory, lane = core.memory, seq.lane
     exact = core.options.deterministic or seq.num_computed <= keep + count
@@ -44,8 +43,8 @@ def shift(core: EngineCore, seq: Sequence) -> None:
 
 
 def forgotten(seq: Sequence, *, context: int, default: int, bos: int | None) -> tuple[int, int]:
-    """How many of the first tokens stay, and how many after them are dropped: half of the rest, unless the request
-    says."""
+    """(keep, count): how many first tokens stay, and how many after them are dropped: half of the rest, unless the
+    request sets it."""
     wanted = default if seq.spec.keep is None else seq.spec.keep
     keep = seq.num_prompt if wanted < 0 else wanted + (seq.tokens[0] == bos)
     keep = max(0, min(keep, context - SPARE))

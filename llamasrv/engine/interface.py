@@ -1,5 +1,6 @@
-"""What the engine needs from a back end, and what a back end may raise. `backend/context.py` and `fake.py` implement
-it.
+"""The engine's interface to a model and its context, and the errors it may raise.
+
+`backend/context.py` and `fake.py` implement it.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.options import Adapter as Adapter
 from llamasrv.engine.use import FailedAllocation
 
-if TYPE_CHECKING:  # the process that only checks models does without them
+if TYPE_CHECKING:  # the process that checks model files does not import numpy
     import numpy as np
 
     from llamasrv.engine.batch import Batch
     from llamasrv.engine.media.timeline import MediaTimeline
 
 Progress = Callable[[float], bool]
-"""Told the loaded share (0 to 1) now and then; False from it gives up loading."""
+"""Called with the loaded share (0 to 1) now and then; returning False aborts loading."""
 
 
 class BackendError(Exception):
-    """Base of what a decode may raise."""
+    """Base of the errors of a decode."""
 
 
 class OutOfCells(BackendError):
-    """No cells for this batch. Nothing changed: make room and try again."""
+    """No cells for this batch. Nothing has changed: free cells and try again."""
 
 
 class DecodeFailed(BackendError):
@@ -47,8 +48,8 @@ class LoadFailed(Exception):
 
 
 class NoMemory(LoadFailed):
-    """Not enough memory; with less on a device, or a smaller context, there may be enough. `refused`: the allocation
-    that failed, if the library told."""
+    """Not enough memory: a smaller context or fewer layers on a device may fit. `refused`: the allocation that failed,
+    if the library reported it."""
 
     def __init__(self, message: str, refused: FailedAllocation | None = None) -> None:
         super().__init__(message)
@@ -80,22 +81,22 @@ class ModelInfo:
 
 
 class Pieces(Protocol):
-    """What tokens write, by their ids."""
+    """The bytes of each token, by its id."""
 
     def __getitem__(self, token: int, /) -> bytes: ...
 
     def all(self) -> list[bytes]:
-        """In the order of the tokens."""
+        """In order of token ids."""
         ...
 
 
 class Vocabulary(Protocol):
-    """Text to tokens and back. Safe from any thread: it touches no context."""
+    """Text to tokens and back. Thread-safe: it touches no context."""
 
     size: int
-    pieces: Pieces  # what each token writes; b"" for control tokens
-    specials: tuple[str, ...]  # how control tokens are written in a text
-    controls: Mapping[str, int]  # the same, with their ids
+    pieces: Pieces  # the bytes of each token; b"" for control tokens
+    specials: tuple[str, ...]  # texts of the control tokens
+    controls: Mapping[str, int]  # their ids by text
     eog: frozenset[int]  # tokens that end a generation
     bos: int | None
     eos: int | None
@@ -108,27 +109,26 @@ class Vocabulary(Protocol):
     fim_mid: int | None
     fim_rep: int | None
     fim_sep: int | None
-    native: tuple[int, int] | None  # addresses of llama.cpp's vocabulary and of llama_tokenize, where there are any
+    native: tuple[int, int] | None  # addresses of llama.cpp's vocabulary and of llama_tokenize; None on the fake
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
 
     def is_control(self, token: int) -> bool: ...
 
     def hold(self) -> bool:
-        """Keep the model that it belongs to from being freed until `release`. False if it already is. For jobs that
-        may outlive the engine."""
+        """Keep the model loaded until `release`, for jobs that may outlive the engine. False if it is freed already."""
 
     def release(self) -> None: ...
 
 
 class Chain(Protocol):
-    """A native sampler chain of one sequence: chooses among candidates, remembers what it accepted."""
+    """The native sampler chain of one sequence: chooses among candidates, remembers accepted tokens."""
 
     def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
-        """One of `ids` (int64), given their logits (float32, finite); at least one."""
+        """One of `ids` (int64, at least one), by their logits (float32, finite)."""
 
     def left(self) -> tuple[np.ndarray, np.ndarray]:
-        """The candidates of the last `choose`, as the samplers left them: ids and logits."""
+        """Ids and logits of the candidates that remained after the last `choose`."""
 
     def accept(self, token: int) -> None: ...
 
@@ -139,21 +139,21 @@ class Chain(Protocol):
 
 
 class EmbeddingBackend(Protocol):
-    """A model's context for turning inputs into vectors. All but the figures belongs to the embedder's thread."""
+    """A model's context for turning inputs into vectors. Its methods belong to the embedder's thread."""
 
-    size: int  # numbers of a vector; scores where it ranks
+    size: int  # length of a vector; with pooling "rank" the number of scores
     pooling: str  # none, mean, cls, last or rank
-    labels: tuple[str, ...]  # of its classes, one for each number, where it ranks
-    context: int  # most tokens of one input
-    group_tokens: int  # most tokens that are computed together; at least `context`
-    group_inputs: int  # most inputs that are computed together
-    most_rows: int  # of an image or a sound that is seen as a whole, in one input; 0: it takes texts alone
+    labels: tuple[str, ...]  # with pooling "rank", the class of each score
+    context: int  # max tokens of one input
+    group_tokens: int  # max tokens computed together; at least `context`
+    group_inputs: int  # max inputs computed together
+    most_rows: int  # max rows of an image that must be computed in one call; 0: it takes text only
 
     def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
-        """A vector (float32) for each; without pooling one for each token. Raises DecodeFailed."""
+        """One float32 [size] per input; with pooling "none" float32 [tokens, size]. Raises DecodeFailed."""
 
     def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
-        """The same for an input with images or sounds whose rows are available."""
+        """The same for one input with images or sounds; `media` must hold all their rows."""
 
     def reset(self) -> None:
         """A fresh context, as after loading."""
@@ -162,56 +162,55 @@ class EmbeddingBackend(Protocol):
 
 
 class CheckpointKind(Enum):
-    """What it takes to bring back a lane that cannot be cut anywhere."""
+    """What is needed to bring a lane back to an earlier position."""
 
-    NONE = "none"  # it can be cut anywhere
-    PARTIAL = "partial"  # the state at that position, and a lane or a saved state that has at least as much
+    NONE = "none"  # nothing: lanes can be cut anywhere
+    PARTIAL = "partial"  # the state at that position, and a lane or a saved state at least that long
     WHOLE = "whole"  # a saved state of exactly that length
 
 
 class Together(Enum):
-    """What the library can compute in one batch without mixing it up."""
+    """Which sequences the library computes correctly in one batch."""
 
     ANY = "any"
-    ONE_PROMPT = "one prompt"  # several tokens of one lane at most, beside single ones of others
+    ONE_PROMPT = "one prompt"  # at most one lane with several tokens, beside single tokens of others
     ONE_LANE = "one lane"
 
 
 class MediaWork(NamedTuple):
-    """What to encode of an input."""
+    """The chunks to encode of one input."""
 
     media: MediaInput
     chunks: Sequence[MediaChunk]
 
 
 class Projector(Protocol):
-    """Turns images and sounds into rows of embeddings. `encode` and what has to do with inputs together are the encoder
-    thread's, the rest is anybody's."""
+    """Turns images and sounds into rows of embeddings. `encode`, `fit_together` and `encode_together` belong to the
+    encoder's thread; any thread may use the rest."""
 
     vision: bool
     audio: bool
-    sample_rate: int | None  # samples a second of its sounds; None where it does not hear
-    width: int  # numbers of a row
+    sample_rate: int | None  # samples a second; None without audio
+    width: int  # length of a row
 
     @property
     def most_together(self) -> int:
-        """Chunks like the last one that it would now encode in one call; 1 where each is a call of its own. Any
-        thread may ask."""
+        """How many chunks like the last one would now be encoded in one call; 1: each in its own call."""
 
     def measure(self, media: MediaInput) -> Measured:
-        """What an input takes in a timeline; exact, though nothing is encoded. Slow for sounds: about 5 ms per second.
-        Raises InvalidRequest if the projector cannot take it."""
+        """The exact size of an input in a timeline, without encoding it. Slow for sounds: about 5 ms per second of
+        audio. Raises InvalidRequest if the projector cannot take the input."""
 
     def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
-        """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Ends early, with fewer rows, once
+        """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Returns early, with fewer rows, when
         `stop` returns true. Raises LlamasrvError."""
 
     def fit_together(self, work: Sequence[MediaWork]) -> bool:
-        """Whether it encodes the chunks of all these inputs in one call."""
+        """Whether one call can encode the chunks of all these inputs."""
 
     def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[np.ndarray]]:
-        """`encode` for inputs that fit together: the rows of each. Raises LlamasrvError if one of them has none; each
-        alone tells which."""
+        """`encode` for inputs that fit together: the rows of each. Raises LlamasrvError if any of them fails; encode
+        each alone to find out which."""
 
     def close(self) -> None: ...
 
@@ -224,29 +223,29 @@ class Timeline(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a draft model would write, and how far ahead of the next best each token was, in logits."""
+    """A draft model's tokens, and the gap of each to the next best token, in logits."""
 
     tokens: list[int]
     gaps: list[float]
 
 
 class DraftModel(Protocol):
-    """A model that drafts for another one, on lanes of the same numbers. Belongs to the engine thread."""
+    """A model that drafts for another one, on lanes with the same numbers. Belongs to the engine thread."""
 
-    source: str  # what its drafts are counted as
+    source: str  # label of its drafts in metrics
 
     def follow(self, is_on: bool) -> None:
-        """Whether it has to be ready for drafts. While it does not, that costs nothing."""
+        """Whether to keep up with the target. Off, it costs nothing and cannot draft."""
 
     def lag(self, timeline: Timeline) -> int | None:
         """How many tokens it must compute before it can draft, at least 1; None if it cannot."""
 
     def advance(self, timeline: Timeline, most: int) -> bool:
-        """Compute at most `most` of the missing tokens. Returns whether it now lags by one token only."""
+        """Compute at most `most` of the missing tokens. Returns whether it now lags by a single token."""
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
-        """At most `most` tokens for each timeline; fewer or none if there is no room. The timelines should lag
-        little."""
+        """At most `most` tokens per timeline; fewer or none if there is no room. Timelines should lag by a few tokens
+        at most."""
 
     def close(self) -> None: ...
 
@@ -256,85 +255,83 @@ class Backend(Protocol):
 
     info: ModelInfo
     vocab: Vocabulary
-    generates: bool  # False: it only makes embeddings, and nothing of the lanes below is used
-    embeddings: EmbeddingBackend | None  # where it makes embeddings
-    projector: Projector | None  # where it takes images or sounds
-    draft_model: DraftModel | None  # where one drafts for it
-    adapters: tuple[Adapter, ...]  # LoRA adapters that `use` may name, by their place in here
+    generates: bool  # False: it only makes embeddings, and the lanes below are unused
+    embeddings: EmbeddingBackend | None  # None: it makes no embeddings
+    projector: Projector | None  # None: it takes no images and sounds
+    draft_model: DraftModel | None
+    adapters: tuple[Adapter, ...]  # LoRA adapters; `use` names them by index
     num_lanes: int
     num_cells: int
-    context: int  # most tokens of one sequence
+    context: int  # max tokens of one sequence
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
-    row_multiple: int  # batches of a multiple of so many rows are computed best
-    cell_share: float  # what another sequence's cell adds to a row's work, as a part of all of it; see prompt_turns.py
-    max_outputs: int  # most rows with logits in one batch
-    can_share: bool  # a prefix of one lane can be given to another
+    row_multiple: int  # kernels are fastest with a multiple of this many rows
+    cell_share: float  # attention cost of one foreign KV cell, relative to a row's matmuls; see prompt_turns.py
+    max_outputs: int  # max rows with logits in one batch
+    can_share: bool  # lanes can share a prefix
     can_cut: bool  # a lane can be cut back to any length
-    max_rollback: int  # last tokens of a lane's last decode that can be taken back, if that had more
-    can_shift: bool  # tokens can be taken out of the middle of a lane
-    together: Together  # what one batch may have
-    checkpoints: CheckpointKind  # where it cannot
+    max_rollback: int  # max tokens that can be taken back from a lane's last decode; at least one must stay
+    can_shift: bool  # tokens can be removed from the middle of a lane
+    together: Together  # what one batch may contain
+    checkpoints: CheckpointKind  # what bringing a lane back takes where it cannot be cut
     can_cut_saved: bool  # a restored lane can be cut back to any length
-    split: bool  # every lane has cells of its own
-    state_facts: dict[str, object]  # what a saved state depends on beside the model: library, number formats
-    front_end_load: float  # the share of the next step for which the HTTP side will want a core; may be more than 1
-    host_bytes: int | None  # of this machine that it takes; None where nobody tells
-    idle_cells: int  # cells that idle prefixes may keep before they slow decodes down noticeably
+    split: bool  # every lane has its own cells
+    state_facts: dict[str, object]  # beside the model, what a saved state is valid for: library, number formats
+    front_end_load: float  # share of the next step for which the HTTP side needs a core; may exceed 1
+    host_bytes: int | None  # host memory in use; None if the library does not report it
+    idle_cells: int  # max cells of idle prefixes before they noticeably slow decodes down
 
     def add_adapter(self, adapter: Adapter) -> None:
-        """Load one more adapter; it becomes the last of `adapters`. Raises LoadFailed."""
+        """Load an adapter and append it to `adapters`. Raises LoadFailed."""
 
     def use(self, adapters: tuple[tuple[int, float], ...]) -> None:
-        """Compute with these adapters and scales from now on. Raises DecodeFailed."""
+        """Apply these (index, scale) pairs to all following decodes. Raises DecodeFailed."""
 
     def decode(self) -> None:
         """Compute the batch. Raises OutOfCells, DecodeFailed."""
 
     def logits(self, num_rows: int) -> np.ndarray:
-        """Logits of the rows that asked for them, in batch order: float32 [num_rows, n_vocab], writable."""
+        """Logits of the rows flagged in the batch, in batch order: float32 [num_rows, n_vocab], writable."""
 
     def sample_lane(self, lane: int, chain: Chain | None) -> bool:
-        """From the next decode on, choose from a lane's rows with a chain where they are computed; None: stop doing
-        so. The lane may then have at most one row with logits in a batch. False if this is not possible: then nothing
-        has changed."""
+        """From the next decode on, sample this lane's rows on the device with `chain`; None turns it off. The lane may
+        then have at most one row with logits per batch. False, and no effect, if the library cannot do it."""
 
     def sampled(self, row: int) -> int | None:
-        """The token chosen from this row of logits of the batch, for a lane that has a chain; its logits are unknown.
-        None if there was nothing to choose from."""
+        """The token sampled on the device from this row of logits; None if there was no candidate. The row's logits are
+        not available."""
 
     def length(self, lane: int) -> int:
-        """The position behind the last token of a lane; 0 if it is empty."""
+        """The position after the lane's last token; 0 if it is empty."""
 
     def usable(self, lane: int, position: int) -> bool:
-        """Whether this lane can be cut back to this position, or ends there. After an M-RoPE image a position is less
-        than the number of tokens before it; otherwise they are equal."""
+        """Whether the lane ends at this position or can be cut back to it. A position equals the number of tokens
+        before it, except after an M-RoPE image, where it is smaller."""
 
     def copy(self, source: int, target: int, position: int) -> None:
-        """Give the empty `target` what is before this position. If the source is not usable up to there, the target
-        must be brought back with `rewind` before anything else."""
+        """Share the source's tokens before `position` with the empty `target`. If the source is not `usable` there,
+        call `rewind` on the target before anything else."""
 
     def cut(self, lane: int, position: int) -> bool: ...
 
     def roll_back(self, lane: int, position: int) -> None:
-        """Take back the tokens of the lane's last decode from this position on: at most `max_rollback`, and not all of
-        them. Once for each decode."""
+        """Take back tokens of the lane's last decode from `position` on: at most `max_rollback`, and not all of them.
+        At most once per decode."""
 
     def shift(self, lane: int, start: int, count: int) -> None:
-        """Forget `count` tokens from `start` on; those after them move up. The lane must not be saved before the next
-        decode."""
+        """Remove `count` tokens from `start` on; later tokens move up. Do not save the lane before the next decode."""
 
     def clear(self, lane: int) -> None: ...
 
     def mark(self, lane: int) -> np.ndarray:
-        """The current state of a lane that cannot be cut: a checkpoint."""
+        """A checkpoint: the current state of a lane that cannot be cut."""
 
     def mark_size(self, lane: int) -> int:
         """Bytes that `mark` would return."""
 
     def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
-        """Bring a lane that has gone on past this position back to it, with what `mark` returned there. False if that
-        failed: the lane's contents are then unknown."""
+        """Bring a lane back to an earlier position, with the `mark` taken there. False if that failed: the lane's
+        contents are then unknown."""
 
     def save(self, lane: int) -> np.ndarray: ...
 
@@ -364,11 +361,11 @@ _SAMPLING_KEYS = {
     "mirostat_tau": ("mirostat_tau", float),
     "mirostat_eta": ("mirostat_eta", float),
 }
-"""What a model's author recommends: `general.sampling.*` in the GGUF."""
+"""`general.sampling.*` keys of a GGUF: the author's recommendations."""
 
 
 def sampling_defaults(metadata: Mapping[str, str]) -> dict[str, object]:
-    """The author's recommendations, under the names of SamplingParams; values that are not numbers are left out."""
+    """The author's recommendations, by SamplingParams' names; ignores values that are not numbers."""
     found = {}
     for key, (name, kind) in _SAMPLING_KEYS.items():
         with contextlib.suppress(KeyError, ValueError, TypeError):

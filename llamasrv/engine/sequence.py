@@ -4,8 +4,8 @@
     [reused, num_computed)       computed for this sequence
     [num_computed, num_tokens)   waiting for a step
 
-A context that is full may shift (context_shift.py): then the timeline is shorter than what was written.
-Belongs to the engine thread from submission on.
+A full context may shift (context_shift.py): then the timeline is shorter than prompt plus answer.
+Belongs to the engine thread once it is submitted.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _ids = itertools.count(1)
 class SequenceState(Enum):
     """What a sequence waits for."""
 
-    WAITING = "waiting"  # a place: submitted or preempted
-    PREFILL = "prefill"  # steps: seated, and not yet at the end of what it has
-    DECODE = "decode"  # a step for the tokens it wrote last
-    AWAITING_MASK = "awaiting a mask"  # or its samplers: its logits are kept; preempted meanwhile, it has no lane
-    AWAITING_DISK = "awaiting a disk"  # a file that its prompt begins with; it has no lane
-    AWAITING_ENCODER = "awaiting an encoder"  # rows for its images or sound; it has no lane
+    WAITING = "waiting"  # a lane: submitted or preempted
+    PREFILL = "prefill"  # steps: seated, its known tokens not all computed
+    DECODE = "decode"  # a step for its newest tokens
+    AWAITING_MASK = "awaiting a mask"  # or its sampler chain; its logits are kept. If preempted, it has no lane
+    AWAITING_DISK = "awaiting a disk"  # a file with a prefix of its prompt; it has no lane
+    AWAITING_ENCODER = "awaiting an encoder"  # rows of its images or sounds; it has no lane
     ENDED = "ended"
 
 
@@ -60,7 +60,7 @@ TRANSITIONS = {
     SequenceState.AWAITING_MASK: (SequenceState.DECODE, SequenceState.WAITING, SequenceState.ENDED),
     SequenceState.ENDED: (),
 }
-"""What may follow what. A sequence ends once, and nothing follows."""
+"""Allowed transitions. ENDED is final."""
 
 
 class Sequence:
@@ -83,11 +83,11 @@ class Sequence:
         self.num_prompt = len(self.tokens)
         self.num_computed = 0
         self.reused = 0
-        self.source = ""  # where these tokens were
-        self.num_forgotten = 0  # tokens that the timeline had, and has no more: context_shift.py
-        self.num_exact: int | None = None  # first tokens whose KV was not moved; None: all
-        self.lane: int | None = None  # while it is seated
-        self.slot: int | None = None  # since it was seated first
+        self.source = ""  # tier of the reused tokens
+        self.num_forgotten = 0  # tokens that context shifts dropped
+        self.num_exact: int | None = None  # first tokens whose KV was not shifted; None: all
+        self.lane: int | None = None  # while seated
+        self.slot: int | None = None  # since it was first seated
         self.state = SequenceState.WAITING
         self.arrived = arrived
         self.admitted: float | None = None
@@ -96,22 +96,22 @@ class Sequence:
         self.sampling: SamplingState | None = None  # made at admission
         self.saved: SavedState | None = None  # KV in host memory while preempted
         self.media = MediaTimeline(spec.media) if spec.media else None
-        self.shift = self.media.shift if self.media is not None else 0  # cells less positions, behind the prompt
-        self.scores: list[TokenLogprob] = []  # of the prompt, as far as it is scored
-        self.draft: list[int] = []  # behind the timeline, in this step: tokens that nobody was told of
-        self.drafts: SequenceDrafts | None = None  # made when it is first asked for any
-        self.pinned: list[tuple[float, int]] = []  # seconds for which so many new tokens of it are kept
-        self.found: tuple[int, Match | None] | None = None  # by the last lookup, and the age of the books then
+        self.shift = self.media.shift if self.media is not None else 0  # cells minus positions, after the prompt
+        self.scores: list[TokenLogprob] = []  # of the prompt tokens scored so far
+        self.draft: list[int] = []  # in this step: unverified tokens after the timeline
+        self.drafts: SequenceDrafts | None = None  # made on first use
+        self.pinned: list[tuple[float, int]] = []  # (seconds, number of newly pinned tokens)
+        self.found: tuple[int, Match | None] | None = None  # the last lookup: age of the tables, and its result
         self.commons = Commons()
-        self.checkpoints: list[int] = []  # positions ahead of it where its state is kept, ascending
+        self.checkpoints: list[int] = []  # future positions at which to save its state, ascending
 
     def enter(self, state: SequenceState) -> None:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
         self.state = state
 
     def lose_context(self) -> None:
-        """Its context is gone, and its lane with it. It keeps its tokens and its sampler, logits that wait for their
-        mask, its slot, and what is outside of the context: its copy in host memory and rows of images."""
+        """The context is gone, and with it the lane. It keeps its tokens, its sampler, logits that wait for a mask, its
+        slot, its copy in host memory, and rows of images."""
         self.lane, self.num_computed, self.num_exact, self.draft, self.found = None, 0, None, [], None
         if self.drafts is not None:
             self.drafts.tried = None
@@ -128,23 +128,23 @@ class Sequence:
 
     @property
     def num_undelivered(self) -> int:
-        """How many of the last tokens the client has not received yet."""
+        """Number of last tokens that were not delivered yet."""
         return 0 if self.sampling is None else self.sampling.num_undelivered
 
     @property
     def is_resumed(self) -> bool:
-        """Whether it waits for a second time, because it was preempted."""
+        """Whether it waits again, after a preemption."""
         return self.saved is not None or self.num_generated > 0
 
     @property
     def is_scored(self) -> bool:
-        """Whether log-probabilities of its prompt are still to come: each row that is computed has logits. Not a
-        matter of lengths, since a context that shifts makes a prompt short again."""
+        """Whether log-probabilities of its prompt are still due, so that every row needs logits. Do not derive it from
+        `num_computed`: a context shift makes that smaller again."""
         return self.spec.prompt_logprobs and len(self.scores) < self.num_prompt
 
     @property
     def owed(self) -> int:
-        """Tokens whose KV is still missing: one while decoding, more while a prompt is computed."""
+        """Number of tokens not in KV: one while decoding, more while a prompt is computed."""
         return len(self.tokens) - self.num_computed
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class Sequence:
 
 
 def tell_progress(seq: Sequence, now: float) -> None:
-    """Report how much of its prompt is computed, until its first token."""
+    """Report how much of the prompt is computed, until the first token."""
     if seq.first_token is not None:
         return
     computed = min(seq.num_computed, seq.num_prompt)
@@ -161,11 +161,11 @@ def tell_progress(seq: Sequence, now: float) -> None:
 
 
 def end_of(seq: Sequence, ending: Ending) -> End:
-    """The last item of its stream."""
+    """The End of a sequence's stream."""
     ended = seq.ended or 0.0
     admitted = seq.admitted if seq.admitted is not None else ended
     first = seq.first_token if seq.first_token is not None else ended
-    # Nothing is charged for that was not computed: a client may have left the queue.
+    # Do not charge for prompt tokens that were not computed: a client may leave while queued.
     prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
     return End(
         seq.spec.index,
