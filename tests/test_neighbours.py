@@ -74,7 +74,7 @@ NEIGHBOURS = {
     "protocols/test_writer.py": "protocols/fold protocols/reader",
     "startup/test_service.py": "startup/model_options startup/preparation",
     "store/test_batches.py": "store/folder_shelf store/postgres_shelf store/redis_shelf store/shelf",
-    "store/test_files.py": "store/paging store/room",
+    "store/test_files.py": "store/paging store/storage_quota",
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",
     "test_cli.py": "commands/bench commands/doctor commands/key commands/serve commands/server",

@@ -12,9 +12,9 @@ from rich.table import Table
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
 from llamasrv.startup.service import response_store
-from llamasrv.store import DAY, Used, day_of
+from llamasrv.store import DAY, DailyUsage, day_of
 
-Group = Callable[[Used], tuple[str, ...]]
+Group = Callable[[DailyUsage], tuple[str, ...]]
 
 
 def run(settings: Settings, days: int, by: tuple[str, ...], as_json: bool = False) -> int:

@@ -30,7 +30,7 @@ from llamasrv.models.trial import Trials
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
 from llamasrv.startup import filled_in, model_list, template_trials, tools
-from llamasrv.store import DAY, Store, StoreError, StoreOptions, day_of, open_store
+from llamasrv.store import DAY, ResponseStore, StoreError, StoreOptions, day_of, open_store
 from llamasrv.web.service import Service, WebOptions
 
 log = logging.getLogger("llamasrv")
@@ -107,7 +107,7 @@ def takes_media(settings: Settings, models: Sequence[Model]) -> bool:
     return any(model.details.projector is not None for model in models)
 
 
-def response_store(settings: Settings) -> Store | None:
+def response_store(settings: Settings) -> ResponseStore | None:
     """The store of responses. A store that was named must work; the default falls back to memory."""
     options = StoreOptions(settings.store.max_bytes, settings.store.max_days * DAY, within)
     if settings.store.url is not None:

@@ -1,7 +1,7 @@
 """The store of responses: bytes under an owner and an id, kept as long as they are of use; and usage by key.
 
-    Entry       one response as it is kept: its content is a protocol's own business
-    Store       what every kind offers; `open_store` picks one by URL
+    StoredEntry one response as it is kept: its content is a protocol's own business
+    ResponseStore what every kind offers; `open_store` picks one by URL
 
 Conversations are chains: an entry names the one before it. Going on with a conversation renews all of it, so that what
 is too old or too much goes conversation by conversation. An owner sees nothing of another's: it is part of every key.
@@ -28,7 +28,7 @@ DAY = 86_400.0
 USAGE_DAYS = 400  # that totals of a day are kept
 
 
-class Entry(NamedTuple):
+class StoredEntry(NamedTuple):
     """`lease`: until when a process works on it, in seconds since the epoch; None: it has ended."""
 
     id: str
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     lease: float | None = None
 
 
-class Used(NamedTuple):
+class DailyUsage(NamedTuple):
     """What a key used of a model on a day (UTC, YYYY-MM-DD)."""
 
     day: str
@@ -75,28 +75,28 @@ class ConversationTooLong(InvalidRequest):
     code = "context_length_exceeded"
 
 
-class Store(Protocol):
+class ResponseStore(Protocol):
     """Every method may be called from many threads at once."""
 
     blocks: bool
     """Whether calls block the thread they are made on, although it could do other work (files do)."""
 
-    def put(self, owner: str, entry: Entry) -> None:
+    def put(self, owner: str, entry: StoredEntry) -> None:
         """Store it, replacing an earlier entry with this id."""
 
-    def get(self, owner: str, id: str) -> Entry | None: ...
+    def get(self, owner: str, id: str) -> StoredEntry | None: ...
 
-    def chain(self, owner: str, id: str) -> list[Entry]:
+    def chain(self, owner: str, id: str) -> list[StoredEntry]:
         """The conversation up to this entry, oldest first; its entries are renewed. Ends where an entry is missing:
         then the first one still names one before it. [] if there is no such entry. Raises ConversationTooLong."""
 
     def delete(self, owner: str, id: str) -> bool:
         """Returns whether it was there."""
 
-    def add_usage(self, used: Sequence[Used]) -> None:
+    def add_usage(self, used: Sequence[DailyUsage]) -> None:
         """Add to the totals of those days, keys and models."""
 
-    def usage(self, first: str, last: str) -> list[Used]:
+    def usage(self, first: str, last: str) -> list[DailyUsage]:
         """The totals from the first day to the last, both included, in order."""
 
     def shelf(self, name: str) -> Shelf | None:
@@ -105,7 +105,7 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def open_store(url: str, options: StoreOptions) -> Store | None:
+def open_store(url: str, options: StoreOptions) -> ResponseStore | None:
     """The store of that URL; None for "none". Raises ConfigError if it cannot be used."""
     if url in ("none", "off"):
         return None
@@ -148,7 +148,7 @@ def unpack(data: bytes) -> bytes:
     return zlib.decompress(data)
 
 
-def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> list[Entry]:
+def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> list[StoredEntry]:
     """Rows of (id, packed body, previous, lease). A small packed body may be large unpacked, so the size is counted."""
     left = CHAIN_BYTES
     out = []
@@ -160,5 +160,5 @@ def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> l
                 f"The conversation up to this response is longer than {CHAIN_BYTES} bytes.",
                 param="previous_response_id",
             )
-        out.append(Entry(id, body, previous, lease))
+        out.append(StoredEntry(id, body, previous, lease))
     return out

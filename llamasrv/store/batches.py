@@ -1,6 +1,6 @@
 """Stored batches: many requests in a file, and the answers as they come.
 
-    Batch        what is known of one; replaced whole at each change
+    StoredBatch  what is known of one; replaced whole at each change
     BatchStore   those on a shelf
     Journal      the answers of one so far, a line each
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from llamasrv.errors import NotFound, Unavailable
 from llamasrv.store.files import FileNotFound
 from llamasrv.store.paging import Page, page_of
-from llamasrv.store.shelf import Content, Shelf, owner_key
+from llamasrv.store.shelf import Shelf, StoredContent, owner_key
 
 INPUT, JOURNAL = "input", "journal"
 MOST = 20_000  # batches of one owner; a new one replaces the oldest that has ended
@@ -33,7 +33,7 @@ class BatchNotFound(NotFound):
     code = "batch_not_found"
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """`status` is validating, in_progress, cancelling, finalizing, or one of ENDED; `times` says when each began, in
     seconds since the epoch."""
 
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     def ended(self) -> bool:
         return self.status in ENDED
 
-    def moved(self, status: str, now: float, **changes: Any) -> Batch:
+    def moved(self, status: str, now: float, **changes: Any) -> StoredBatch:
         """The batch in its next state."""
         return self._replace(status=status, times={**self.times, status: int(now)}, **changes)
 
@@ -73,14 +73,14 @@ class BatchStore:
         self.shelf = shelf
         self.most = most
 
-    def create(self, batch: Batch, requests: Content | Iterable[bytes]) -> Batch:
-        """Store a new batch: its requests are a file's content, or lines. Raises FileNotFound, NoRoomForFiles."""
+    def create(self, batch: StoredBatch, requests: StoredContent | Iterable[bytes]) -> StoredBatch:
+        """Store a new batch: its requests are a file's content, or lines. Raises FileNotFound, StorageFull."""
         key = owner_key(batch.owner)
-        while not self.shelf.room.add_record("batches", key, self.most):
+        while not self.shelf.quota.add_record("batches", key, self.most):
             if not self._delete_oldest(key):
                 break
         try:
-            if isinstance(requests, Content):
+            if isinstance(requests, StoredContent):
                 if not self.shelf.link(key, batch.id, INPUT, requests):  # it may be deleted meanwhile
                     raise FileNotFound(f"No such File object: {requests.id}", param="input_file_id")
             else:
@@ -94,10 +94,10 @@ class BatchStore:
             raise
         return batch
 
-    def save(self, batch: Batch) -> None:
+    def save(self, batch: StoredBatch) -> None:
         self.shelf.put(owner_key(batch.owner), batch.id, json.dumps(batch._asdict()).encode(), is_open=True)
 
-    def end(self, batch: Batch) -> None:
+    def end(self, batch: StoredBatch) -> None:
         """Store a batch that has ended, and drop what is of no use any more: the answers, if they are in files now, and
         the requests, unless it must be told which of them have no answer. May be done again."""
         self.save(batch)
@@ -108,7 +108,7 @@ class BatchStore:
             self.shelf.drop(key, batch.id, INPUT)
         self.shelf.close(key, batch.id)
 
-    def find(self, owner: str, id: str) -> Batch:
+    def find(self, owner: str, id: str) -> StoredBatch:
         """Raises BatchNotFound, also for another owner's."""
         body = self.shelf.get(owner_key(owner), id) if _ID.match(id) else None
         found = None if body is None else _read(body)
@@ -118,12 +118,12 @@ class BatchStore:
 
     def page(
         self, owner: str, protocol: str, *, limit: int, after: str | None = None, before: str | None = None
-    ) -> Page[Batch]:
+    ) -> Page[StoredBatch]:
         """One page of an owner's batches, latest first. Raises UnknownPlace."""
         key, prefix = owner_key(owner), PREFIXES[protocol]
         ids = [id for id in reversed(self.shelf.ids(key)) if id.startswith(prefix)]
 
-        def read(some: Sequence[str]) -> list[Batch]:
+        def read(some: Sequence[str]) -> list[StoredBatch]:
             self.shelf.breathe()
             found = (_read(body) for body in self.shelf.read(key, some) if body is not None)
             return [batch for batch in found if batch is not None]
@@ -135,21 +135,21 @@ class BatchStore:
         key, prefix = owner_key(owner), PREFIXES[protocol]
         return sum(1 for whose, id in self.shelf.open_ids() if whose == key and id.startswith(prefix))
 
-    def open_batches(self) -> list[Batch]:
+    def open_batches(self) -> list[StoredBatch]:
         """The batches of all owners that have not ended, or that `end` did not finish with; oldest first."""
         found = [_read(body) for key, id in self.shelf.open_ids() if (body := self.shelf.get(key, id)) is not None]
         return sorted((batch for batch in found if batch is not None), key=lambda batch: (batch.created_at, batch.id))
 
-    def input_of(self, batch: Batch) -> Content:
-        return Content(self.shelf, owner_key(batch.owner), batch.id, INPUT)
+    def input_of(self, batch: StoredBatch) -> StoredContent:
+        return StoredContent(self.shelf, owner_key(batch.owner), batch.id, INPUT)
 
-    def journal_of(self, batch: Batch) -> Content:
-        return Content(self.shelf, owner_key(batch.owner), batch.id, JOURNAL)
+    def journal_of(self, batch: StoredBatch) -> StoredContent:
+        return StoredContent(self.shelf, owner_key(batch.owner), batch.id, JOURNAL)
 
-    def delete(self, batch: Batch) -> None:
+    def delete(self, batch: StoredBatch) -> None:
         key = owner_key(batch.owner)
         self.shelf.delete(key, batch.id)
-        self.shelf.room.remove_record("batches", key)
+        self.shelf.quota.release_record("batches", key)
 
     def sweep(self, before: float) -> None:
         """Remove batches that ended before that time. Take up those that nobody knows to be open: an earlier version
@@ -175,12 +175,12 @@ class BatchStore:
         for id in sorted(self.shelf.ids(key), key=lambda id: id.partition("_")[2]):
             if (key, id) not in marked:
                 self.shelf.delete(key, id)
-                self.shelf.room.remove_record("batches", key)
+                self.shelf.quota.release_record("batches", key)
                 return True
         return False
 
 
-class Entry(NamedTuple):
+class BatchResult(NamedTuple):
     """The answer to line `n` of the requests. `status` is HTTP's; None: there was no answer, and `body` says why."""
 
     n: int
@@ -193,10 +193,10 @@ class Entry(NamedTuple):
 class Journal:
     """The answers of a batch, in the order in which they arrived."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: StoredContent) -> None:
         self._lines = content.shelf.appending(content.owner, content.id, content.part)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: BatchResult) -> None:
         """Once this returns, another process finds the answer."""
         self._lines.add(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
 
@@ -204,20 +204,20 @@ class Journal:
         self._lines.close()
 
 
-def read_journal(content: Content) -> Iterator[Entry]:
+def read_journal(content: StoredContent) -> Iterator[BatchResult]:
     """All answers, one at a time; only the first answer to each request: a process that lost its lock without noticing
     may have written another."""
     seen: set[int] = set()
     for line in content.open():
         if line.endswith(b"\n"):
-            entry = Entry(*json.loads(line))
+            entry = BatchResult(*json.loads(line))
             if entry.n not in seen:
                 seen.add(entry.n)
                 yield entry
 
 
-def _read(body: bytes) -> Batch | None:
+def _read(body: bytes) -> StoredBatch | None:
     try:
-        return Batch(**json.loads(body))
+        return StoredBatch(**json.loads(body))
     except (ValueError, TypeError):
         return None

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from llamasrv.errors import NotFound, Unavailable
 from llamasrv.store.paging import Page, page_of
-from llamasrv.store.room import NoRoomForFiles, Room
-from llamasrv.store.shelf import Content, Record, Shelf, owner_key
+from llamasrv.store.shelf import Record, Shelf, StoredContent, owner_key
+from llamasrv.store.storage_quota import StorageFull, StorageQuota
 
 MOST = 50_000  # files of one owner
 
@@ -57,21 +57,21 @@ class FileStore:
 
     def __init__(self, shelf: Shelf, max_bytes: int, *, most: int = MOST) -> None:
         self.shelf = shelf
-        self.room = shelf.room = Room(shelf.ledger(), max_bytes)
+        self.quota = shelf.quota = StorageQuota(shelf.ledger(), max_bytes)
         self.most = most
 
     @contextmanager
     def writing(
         self, owner: str, *, filename: str, purpose: str, lifetime: int | None = None, id: str | None = None
-    ) -> Iterator[Upload]:
+    ) -> Iterator[FileUpload]:
         """A new file to write to. It exists once the block ends; if the block raises, nothing remains. `lifetime` in
-        seconds. Raises NoRoomForFiles."""
+        seconds. Raises StorageFull."""
         key, id = owner_key(owner), id or new_id("file-")
-        if not self.room.add_record("files", key, self.most):
-            raise NoRoomForFiles(f"{self.most} files are stored already. Delete files that are no longer needed.")
+        if not self.quota.add_record("files", key, self.most):
+            raise StorageFull(f"{self.most} files are stored already. Delete files that are no longer needed.")
         try:
             with self.shelf.writing(key, id, "data") as put:
-                upload = Upload(filename, purpose, lifetime, put=put)
+                upload = FileUpload(filename, purpose, lifetime, put=put)
                 yield upload
             now = int(time.time())
             expires_at = None if upload.lifetime is None else now + upload.lifetime
@@ -80,7 +80,7 @@ class FileStore:
         except BaseException:
             with suppress(OSError, Unavailable):  # a record that could not be written, on a full disk
                 self.shelf.delete(key, id)
-            self.room.remove_record("files", key)
+            self.quota.release_record("files", key)
             raise
 
     def find(self, owner: str, id: str) -> StoredFile:
@@ -94,10 +94,10 @@ class FileStore:
             raise FileNotFound(f"No such File object: {id[:80]}", param="id")
         return found
 
-    def content(self, owner: str, id: str) -> Content:
+    def content(self, owner: str, id: str) -> StoredContent:
         """Raises FileNotFound."""
         self.find(owner, id)
-        return Content(self.shelf, owner_key(owner), id, "data")
+        return StoredContent(self.shelf, owner_key(owner), id, "data")
 
     def page(
         self,
@@ -134,11 +134,11 @@ class FileStore:
 
     def num_bytes(self) -> int:
         """Bytes of everything that is counted in this room."""
-        return self.room.used()
+        return self.quota.used()
 
     def _delete(self, key: str, id: str) -> None:
         self.shelf.delete(key, id)
-        self.room.remove_record("files", key)
+        self.quota.release_record("files", key)
 
     def _read(self, record: Record) -> StoredFile | None:
         """The file; None if it has expired or cannot be read."""
@@ -152,7 +152,7 @@ class FileStore:
         return file
 
 
-class Upload:
+class FileUpload:
     """A file while it is being written."""
 
     def __init__(self, filename: str, purpose: str, lifetime: int | None, *, put: Callable[[bytes], Any]) -> None:
@@ -162,7 +162,7 @@ class Upload:
         self._put = put
 
     def write(self, piece: bytes) -> None:
-        """Raises NoRoomForFiles."""
+        """Raises StorageFull."""
         self._put(piece)
         self.size += len(piece)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.atomic_file import replacing
-from llamasrv.store.shelf import PARTS, PIECE, CannotLink, Content, PieceWriter, Shelf
+from llamasrv.store.shelf import PARTS, PIECE, CannotLink, PieceWriter, Shelf, StoredContent
 
-Away = Callable[..., Any]
+OffHub = Callable[..., Any]
 """Calls a function with its arguments where it may block, and returns its result."""
 
 _NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
@@ -34,14 +34,14 @@ class FolderShelf(Shelf):
 
     blocks = True
 
-    def __init__(self, root: Path, away: Away = _here) -> None:
+    def __init__(self, root: Path, off_hub: OffHub = _here) -> None:
         self.root = root
-        self._away = away
+        self._off_hub = off_hub
 
     # ------------------------------------------------------------ records
 
     def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
-        self._away(self._put, owner, id, body, is_open)
+        self._off_hub(self._put, owner, id, body, is_open)
 
     def _put(self, owner: str, id: str, body: bytes, is_open: bool) -> None:
         if is_open:
@@ -52,57 +52,57 @@ class FolderShelf(Shelf):
             file.write(body)
 
     def close(self, owner: str, id: str) -> None:
-        self._away(lambda: self._mark(owner, id).unlink(missing_ok=True))
+        self._off_hub(lambda: self._mark(owner, id).unlink(missing_ok=True))
 
     def _mark(self, owner: str, id: str) -> Path:
         return self.root / ".open" / f"{owner}.{id}"
 
     def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
-        return self._away(lambda: [_read(self.path(owner, id, "json")) for id in ids])  # type: ignore[no-any-return]
+        return self._off_hub(lambda: [_read(self.path(owner, id, "json")) for id in ids])  # type: ignore[no-any-return]
 
     def owners(self) -> list[str]:
-        return self._away(_visible, self.root)  # type: ignore[no-any-return]
+        return self._off_hub(_visible, self.root)  # type: ignore[no-any-return]
 
     def ids(self, owner: str) -> list[str]:
         def found() -> list[str]:
             return [name[:-5] for name in _visible(self.root / owner) if name.endswith(".json")]
 
-        return sorted(self._away(found))
+        return sorted(self._off_hub(found))
 
     def open_ids(self) -> list[tuple[str, str]]:
-        marks = (name.partition(".") for name in self._away(_visible, self.root / ".open"))
+        marks = (name.partition(".") for name in self._off_hub(_visible, self.root / ".open"))
         return [(owner, id) for owner, _, id in marks]
 
     # ------------------------------------------------------------ contents
 
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
         try:
-            file = self._away(open, self.path(owner, id, part), "rb", 0)
+            file = self._off_hub(open, self.path(owner, id, part), "rb", 0)
         except FileNotFoundError:
             return
         with file:
-            while piece := self._away(file.read, PIECE):
+            while piece := self._off_hub(file.read, PIECE):
                 yield piece
 
     @contextmanager
     def _writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
-        new = self._away(lambda: replacing(self._made(owner) / f"{id}.{part}"))
-        file = self._away(new.__enter__)
-        writer = PieceWriter(lambda piece: self._away(file.write, piece))
+        new = self._off_hub(lambda: replacing(self._made(owner) / f"{id}.{part}"))
+        file = self._off_hub(new.__enter__)
+        writer = PieceWriter(lambda piece: self._off_hub(file.write, piece))
         try:
             yield writer.write
             writer.finish()
         except BaseException:
-            self._away(new.__exit__, *sys.exc_info())
+            self._off_hub(new.__exit__, *sys.exc_info())
             raise
-        self._away(new.__exit__, None, None, None)
+        self._off_hub(new.__exit__, None, None, None)
 
     def _appending(self, owner: str, id: str, part: str) -> FolderAppender:
-        return self._away(  # type: ignore[no-any-return]
-            lambda: FolderAppender(self._made(owner) / f"{id}.{part}", self._away)
+        return self._off_hub(  # type: ignore[no-any-return]
+            lambda: FolderAppender(self._made(owner) / f"{id}.{part}", self._off_hub)
         )
 
-    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def _link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
         assert isinstance(source.shelf, FolderShelf)
         there = source.shelf.path(source.owner, source.id, source.part)
 
@@ -110,7 +110,7 @@ class FolderShelf(Shelf):
             os.link(there, self._made(owner) / f"{id}.{part}")
 
         try:
-            self._away(link)
+            self._off_hub(link)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -119,8 +119,8 @@ class FolderShelf(Shelf):
             raise
         return True
 
-    def _remove(self, owner: str, id: str, part: str | None) -> int:
-        return self._away(self._unlink, owner, id, part)  # type: ignore[no-any-return]
+    def _delete(self, owner: str, id: str, part: str | None) -> int:
+        return self._off_hub(self._unlink, owner, id, part)  # type: ignore[no-any-return]
 
     def _unlink(self, owner: str, id: str, part: str | None) -> int:
         folder, freed = self.root / owner, 0
@@ -139,7 +139,7 @@ class FolderShelf(Shelf):
     # ------------------------------------------------------------ the whole of it
 
     def sizes(self, owner: str) -> Iterable[tuple[Hashable, int]]:
-        return self._away(self._sizes, owner)  # type: ignore[no-any-return]
+        return self._off_hub(self._sizes, owner)  # type: ignore[no-any-return]
 
     def _sizes(self, owner: str) -> list[tuple[Hashable, int]]:
         found: list[tuple[Hashable, int]] = []
@@ -152,7 +152,7 @@ class FolderShelf(Shelf):
         return found
 
     def sweep(self, before: float) -> None:
-        self._away(self._sweep, before)
+        self._off_hub(self._sweep, before)
 
     def _sweep(self, before: float) -> None:
         for path in [*self.root.glob("[!.]*/*"), *self.root.glob(".open/*")]:
@@ -169,7 +169,7 @@ class FolderShelf(Shelf):
         return FolderLock(self.root / ".lock")
 
     def ledger(self) -> FolderLedger:
-        return FolderLedger(self.root / ".sums", self._away)
+        return FolderLedger(self.root / ".sums", self._off_hub)
 
     def path(self, owner: str, id: str, part: str) -> Path:
         return self.root / owner / f"{id}.{part}"
@@ -183,14 +183,14 @@ class FolderShelf(Shelf):
 class FolderAppender:
     """If a killed process left part of a line, the next one to open the file cuts it off."""
 
-    def __init__(self, path: Path, away: Away = _here) -> None:
-        self._away = away
+    def __init__(self, path: Path, off_hub: OffHub = _here) -> None:
+        self._off_hub = off_hub
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         self._file = open(os.open(path, flags, 0o600), "r+b", buffering=0)
         self._end = self._cut_off_half_lines()
 
     def add(self, line: bytes) -> None:
-        self._away(self._add, line)
+        self._off_hub(self._add, line)
 
     def _add(self, line: bytes) -> None:
         left = memoryview(line)
@@ -222,11 +222,11 @@ class FolderAppender:
 class FolderLedger:
     """A file for each sum. Whoever changes one locks it for that moment."""
 
-    def __init__(self, folder: Path, away: Away = _here) -> None:
-        self._folder, self._away = folder, away
+    def __init__(self, folder: Path, off_hub: OffHub = _here) -> None:
+        self._folder, self._off_hub = folder, off_hub
 
     def add(self, name: str, amount: int, most: int | None = None) -> bool:
-        return self._away(self._add, name, amount, most)  # type: ignore[no-any-return]
+        return self._off_hub(self._add, name, amount, most)  # type: ignore[no-any-return]
 
     def _add(self, name: str, amount: int, most: int | None) -> bool:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ class FolderLedger:
         def read() -> dict[str, int]:
             return {name: _number(_read(self._folder / name) or b"") for name in _visible(self._folder)}
 
-        return self._away(read)  # type: ignore[no-any-return]
+        return self._off_hub(read)  # type: ignore[no-any-return]
 
 
 class FolderLock:

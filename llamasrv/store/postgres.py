@@ -7,7 +7,7 @@ from typing import Any
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import StoreOptions, postgres_shelf
-from llamasrv.store.sql import TABLES, Dialect, SqlStore
+from llamasrv.store.sql import TABLES, SqlDialect, SqlStore
 
 try:
     import psycopg
@@ -21,7 +21,7 @@ _SETTINGS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle"
 _STATEMENT_TIMEOUT = "10s"
 
 
-class PostgresDialect(Dialect):
+class PostgresDialect(SqlDialect):
     name = "PostgreSQL"
     table = "llamasrv_responses"
     blocks = False  # its sockets let others work while they wait
@@ -52,7 +52,7 @@ class PostgresDialect(Dialect):
         except psycopg.Error:
             return False
 
-    def discard(self, db: Any) -> None:
+    def close(self, db: Any) -> None:
         db.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from llamasrv.store.shelf import AT_ONCE, PIECE, Content, ExpiringLock, PieceWriter, Shelf
+from llamasrv.store.shelf import AT_ONCE, PIECE, ExpiringLock, PieceWriter, Shelf, StoredContent
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS llamasrv_records (
@@ -157,7 +157,7 @@ class PostgresShelf(Shelf):
     def open_ids(self) -> list[tuple[str, str]]:
         return [(owner, id) for owner, id in self._rows(_OPEN_IDS)]
 
-    def _remove(self, owner: str, id: str, part: str | None) -> int:
+    def _delete(self, owner: str, id: str, part: str | None) -> int:
         if part is None:
             self._run(_DELETE, owner=owner, id=id)
         return sum(self._drop(blob) for (blob,) in self._rows(_DELETE_CONTENTS, owner=owner, id=id, part=part))
@@ -189,7 +189,7 @@ class PostgresShelf(Shelf):
     def add(self, blob: str, data: bytes) -> None:
         self._run(_ADD, blob=blob, size=len(data), data=data)
 
-    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def _link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
         assert isinstance(source.shelf, PostgresShelf)
         other = {"s_shelf": source.shelf.name, "s_owner": source.owner, "s_id": source.id, "s_part": source.part}
         return self._run(_LINK, owner=owner, id=id, part=part, **other) > 0

@@ -18,10 +18,10 @@ from llamasrv.store import (
     CHAIN_BYTES,
     DAY,
     USAGE_DAYS,
-    Entry,
+    DailyUsage,
+    StoredEntry,
     StoreError,
     StoreOptions,
-    Used,
     pack,
     unpack,
     unpack_all,
@@ -78,30 +78,30 @@ class RedisStore:
         except redis.RedisError as error:
             raise ConfigError(f"store.url: Redis does not respond: {type(error).__name__}") from None
 
-    def put(self, owner: str, entry: Entry) -> None:
+    def put(self, owner: str, entry: StoredEntry) -> None:
         key = _key(owner, entry.id)
         lease = "" if entry.lease is None else repr(entry.lease)
-        with _told(), self._db.pipeline() as pipe:
+        with _redis_errors(), self._db.pipeline() as pipe:
             pipe.hset(key, mapping={"body": pack(entry.body), "previous": entry.previous or "", "lease": lease})
             pipe.expire(key, self._age)
             pipe.execute()
 
-    def get(self, owner: str, id: str) -> Entry | None:
-        with _told():
+    def get(self, owner: str, id: str) -> StoredEntry | None:
+        with _redis_errors():
             body, previous, lease = self._db.hmget(_key(owner, id), "body", "previous", "lease")
-        return None if body is None else Entry(id, unpack(body), *_fields(previous, lease))
+        return None if body is None else StoredEntry(id, unpack(body), *_fields(previous, lease))
 
-    def chain(self, owner: str, id: str) -> list[Entry]:
-        with _told():
+    def chain(self, owner: str, id: str) -> list[StoredEntry]:
+        with _redis_errors():
             found = self._chain(keys=[_key(owner, "")], args=[id, CHAIN, self._age, CHAIN_BYTES])
         return unpack_all((id.decode(), body, *_fields(*rest)) for id, body, *rest in reversed(found))
 
     def delete(self, owner: str, id: str) -> bool:
-        with _told():
+        with _redis_errors():
             return bool(self._db.delete(_key(owner, id)))
 
-    def add_usage(self, used: Sequence[Used]) -> None:
-        with _told(), self._db.pipeline() as pipe:
+    def add_usage(self, used: Sequence[DailyUsage]) -> None:
+        with _redis_errors(), self._db.pipeline() as pipe:
             for one in used:
                 key = f"llamasrv:usage:{one.day}"
                 whose = f"{quote(one.owner, safe='')}:{quote(one.model, safe='')}"
@@ -111,24 +111,24 @@ class RedisStore:
                 pipe.expire(key, int(USAGE_DAYS * DAY))
             pipe.execute()
 
-    def usage(self, first: str, last: str) -> list[Used]:
+    def usage(self, first: str, last: str) -> list[DailyUsage]:
         found: dict[tuple[str, str, str], dict[str, float]] = {}
         now = datetime.now(timezone.utc).date()
         # Whatever is asked for, only so many days can be there; one more, where another server's clock is ahead.
         start = max(date.fromisoformat(first), now - timedelta(days=USAGE_DAYS)).toordinal()
         end = min(date.fromisoformat(last), now + timedelta(days=1)).toordinal()
-        with _told():
+        with _redis_errors():
             for day in map(date.fromordinal, range(start, end + 1)):
                 for field, number in self._db.hgetall(f"llamasrv:usage:{day}").items():
                     owner, model, name = map(unquote, field.decode().split(":"))
                     found.setdefault((day.isoformat(), owner, model), {})[name] = float(number)
         return [
-            Used(*place, **{name: n if name == "seconds" else int(n) for name, n in numbers.items()})  # type: ignore
+            DailyUsage(*place, **{name: n if name == "seconds" else int(n) for name, n in numbers.items()})  # type: ignore
             for place, numbers in sorted(found.items())
         ]
 
     def shelf(self, name: str) -> RedisShelf:
-        return RedisShelf(self._db, name, _told)
+        return RedisShelf(self._db, name, _redis_errors)
 
     def close(self) -> None:
         self._db.close()
@@ -145,7 +145,7 @@ def _fields(previous: bytes | None, lease: bytes | None) -> tuple[str | None, fl
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _redis_errors() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from llamasrv.store import StoreError
-from llamasrv.store.shelf import AT_ONCE, PIECE, Content, ExpiringLock, PieceWriter, Shelf
+from llamasrv.store.shelf import AT_ONCE, PIECE, ExpiringLock, PieceWriter, Shelf, StoredContent
 
 _BLOB = "llamasrv:blob:"
 _UNFINISHED = "llamasrv:unfinished"
@@ -119,12 +119,12 @@ _RELEASE_LOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL',
 
 
 class RedisShelf(Shelf):
-    """`told` turns Redis's own errors into StoreErrors."""
+    """`redis_errors` turns Redis's own errors into StoreErrors."""
 
     blocks = False  # its sockets let others work while they wait
 
-    def __init__(self, db: Any, name: str, told: Callable[[], AbstractContextManager[None]]) -> None:
-        self.db, self._told = db, told
+    def __init__(self, db: Any, name: str, redis_errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self.db, self._redis_errors = db, redis_errors
         self.name = name
         texts = (
             _ADD, _DROP, _DELETE, _DELETE_PART, _NAME, _APPENDED, _LINK, _IDS, _SIZES, _ADD_TO_SUM,
@@ -133,7 +133,7 @@ class RedisShelf(Shelf):
         self._scripts = {text: db.register_script(text) for text in texts}
 
     def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
-        with self._told(), self.db.pipeline() as pipe:
+        with self._redis_errors(), self.db.pipeline() as pipe:
             pipe.hset(self._key("records", owner), id, body)
             pipe.sadd(self._key("owners"), owner)
             if is_open:
@@ -141,28 +141,28 @@ class RedisShelf(Shelf):
             pipe.execute()
 
     def close(self, owner: str, id: str) -> None:
-        with self._told():
+        with self._redis_errors():
             self.db.srem(self._key("open"), f"{owner}:{id}")
 
     def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
         if not ids:
             return []
-        with self._told():
+        with self._redis_errors():
             return self.db.hmget(self._key("records", owner), ids)  # type: ignore[no-any-return]
 
     def owners(self) -> list[str]:
-        with self._told():
+        with self._redis_errors():
             return sorted(owner.decode() for owner in self.db.smembers(self._key("owners")))
 
     def ids(self, owner: str) -> list[str]:
         return self._run(_IDS, [self._key("records", owner)]).decode().split()  # type: ignore[no-any-return]
 
     def open_ids(self) -> list[tuple[str, str]]:
-        with self._told():
+        with self._redis_errors():
             marks = [mark.decode().partition(":") for mark in self.db.smembers(self._key("open"))]
         return [(owner, id) for owner, _, id in marks]
 
-    def _remove(self, owner: str, id: str, part: str | None) -> int:
+    def _delete(self, owner: str, id: str, part: str | None) -> int:
         contents = self._key("contents", owner, id)
         if part is not None:
             return int(self._run(_DELETE_PART, [contents], part, _BLOB))
@@ -172,7 +172,7 @@ class RedisShelf(Shelf):
     @contextmanager
     def _writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
         blob = secrets.token_hex(16)
-        with self._told():
+        with self._redis_errors():
             self.db.zadd(_UNFINISHED, {blob: time.time()})
             self.db.hset(_BLOB + blob, "size", 0)
         writer = PieceWriter(lambda piece: self.add(blob, piece))
@@ -191,13 +191,13 @@ class RedisShelf(Shelf):
     def add(self, blob: str, data: bytes) -> None:
         self._run(_ADD, [_BLOB + blob], data, PIECE)
 
-    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def _link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
         assert isinstance(source.shelf, RedisShelf)
         place = source.shelf._key("contents", source.owner, source.id)
         return bool(self._run(_LINK, [place, self._key("contents", owner, id)], source.part, part, _BLOB))
 
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
-        with self._told():
+        with self._redis_errors():
             blob = self.db.hget(self._key("contents", owner, id), part)
             if blob is None:
                 return
@@ -207,7 +207,7 @@ class RedisShelf(Shelf):
             raise _evicted()
         n, left = 0, int(size[0] or 0)
         while left > 0:
-            with self._told():
+            with self._redis_errors():
                 piece = self.db.get(f"{key}:{n}")
             if not piece:
                 raise _evicted()
@@ -224,7 +224,7 @@ class RedisShelf(Shelf):
             self.breathe()
 
     def sweep(self, before: float) -> None:
-        with self._told():
+        with self._redis_errors():
             found = self.db.zrangebyscore(_UNFINISHED, 0, before)
         for blob in found:
             self._drop_unfinished(blob.decode())
@@ -233,7 +233,7 @@ class RedisShelf(Shelf):
         return ExpiringLock(self.renew_lock, self.release_lock)
 
     def ledger(self) -> RedisLedger:
-        return RedisLedger(self.db, self._told, self._scripts[_ADD_TO_SUM])
+        return RedisLedger(self.db, self._redis_errors, self._scripts[_ADD_TO_SUM])
 
     def renew_lock(self, holder: str, seconds: float) -> bool:
         return bool(self._run(_RENEW_LOCK, [self._key("lock")], holder, int(seconds * 1000)))
@@ -248,7 +248,7 @@ class RedisShelf(Shelf):
         return ":".join(("llamasrv", self.name, *names))
 
     def _run(self, script: str, keys: list[str], *args: Any) -> Any:
-        with self._told():
+        with self._redis_errors():
             return self._scripts[script](keys=keys, args=args)
 
 
@@ -267,15 +267,15 @@ class RedisAppender:
 class RedisLedger:
     """One for all shelves of a server."""
 
-    def __init__(self, db: Any, told: Callable[[], AbstractContextManager[None]], add: Any) -> None:
-        self._db, self._told, self._script = db, told, add
+    def __init__(self, db: Any, redis_errors: Callable[[], AbstractContextManager[None]], add: Any) -> None:
+        self._db, self._redis_errors, self._script = db, redis_errors, add
 
     def add(self, name: str, amount: int, most: int | None = None) -> bool:
-        with self._told():
+        with self._redis_errors():
             return bool(self._script(keys=[_SUMS], args=[name, amount, "" if most is None else most]))
 
     def sums(self) -> dict[str, int]:
-        with self._told():
+        with self._redis_errors():
             return {name.decode(): int(total) for name, total in self._db.hgetall(_SUMS).items()}
 
 

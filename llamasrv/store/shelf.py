@@ -2,7 +2,7 @@
 
     Shelf          what a folder and a server offer alike
     Record         what is known of one thing, as bytes
-    Content        a content of one thing; read a piece or a line at a time
+    StoredContent  a content of one thing; read a piece or a line at a time
     PieceWriter    bytes as they come, in pieces as they are kept
     ExpiringLock   a lock in a server, which a process loses when it dies
 
@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from llamasrv.errors import Unavailable
-from llamasrv.store.room import Ledger, Reservation, Room, Uncounted
+from llamasrv.store.storage_quota import Ledger, Reservation, StorageQuota, Uncounted
 
 PARTS = ("data", "input", "journal")  # of a file; of a batch
 PIECE = 2**20  # bytes that are written and read at a time
@@ -43,12 +43,12 @@ class Record(NamedTuple):
 
 class Appender(Protocol):
     def add(self, line: bytes) -> None:
-        """Adds all of it, or nothing. Raises OSError, StoreError or NoRoomForFiles."""
+        """Adds all of it, or nothing. Raises OSError, StoreError or StorageFull."""
 
     def close(self) -> None: ...
 
 
-class Lock(Protocol):
+class ShelfLock(Protocol):
     def take(self) -> bool:
         """Whether it is ours, newly or still. Returns False at least once after it was lost."""
 
@@ -57,12 +57,12 @@ class Lock(Protocol):
 
 class Shelf(ABC):
     """A thing has an owner and an id, a record, and contents, each under a word (`part`). Every method may be called
-    from many threads at once, and may raise OSError or StoreError; those that write a content raise NoRoomForFiles."""
+    from many threads at once, and may raise OSError or StoreError; those that write a content raise StorageFull."""
 
     blocks: bool
     """Whether calls block the thread they are made on, although it could do other work (files do)."""
 
-    room: Room = Room(Uncounted(), 2**62)
+    quota: StorageQuota = StorageQuota(Uncounted(), 2**62)
     """What its contents are counted in."""
 
     # ------------------------------------------------------------ records
@@ -111,7 +111,7 @@ class Shelf(ABC):
 
     def delete(self, owner: str, id: str) -> None:
         """The record and all contents."""
-        self.room.release(owner, self._remove(owner, id, None))
+        self.quota.release(owner, self._delete(owner, id, None))
 
     # ------------------------------------------------------------ contents
 
@@ -119,7 +119,7 @@ class Shelf(ABC):
     def writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
         """Takes a new content, of a name that has none yet. It exists once the block ends; if the block raises,
         nothing remains."""
-        with self.room.reserving(owner) as held, self._writing(owner, id, part) as put:
+        with self.quota.reserving(owner) as held, self._writing(owner, id, part) as put:
 
             def write(data: bytes) -> None:
                 held.grow(len(data))
@@ -129,9 +129,9 @@ class Shelf(ABC):
 
     def appending(self, owner: str, id: str, part: str) -> Appender:
         """A content that grows line by line; each line is there as soon as it is added."""
-        return _CountedAppender(self._appending(owner, id, part), Reservation(self.room, owner))
+        return _CountedAppender(self._appending(owner, id, part), Reservation(self.quota, owner))
 
-    def link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
         """Add a content of another shelf of the same kind as one's own; it stays when the other is deleted. False:
         there is none."""
         try:
@@ -148,7 +148,7 @@ class Shelf(ABC):
 
     def drop(self, owner: str, id: str, part: str) -> None:
         """One content, if it is there."""
-        self.room.release(owner, self._remove(owner, id, part))
+        self.quota.release(owner, self._delete(owner, id, part))
 
     # ------------------------------------------------------------ the whole of it
 
@@ -161,7 +161,7 @@ class Shelf(ABC):
         """Remove what a process that was killed before that time (seconds since the epoch) left half written."""
 
     @abstractmethod
-    def lock(self) -> Lock: ...
+    def lock(self) -> ShelfLock: ...
 
     @abstractmethod
     def ledger(self) -> Ledger:
@@ -176,11 +176,11 @@ class Shelf(ABC):
     def _appending(self, owner: str, id: str, part: str) -> Appender: ...
 
     @abstractmethod
-    def _link(self, owner: str, id: str, part: str, source: Content) -> bool:
+    def _link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
         """Raises CannotLink where it takes a copy."""
 
     @abstractmethod
-    def _remove(self, owner: str, id: str, part: str | None) -> int:
+    def _delete(self, owner: str, id: str, part: str | None) -> int:
         """A content, or everything of a thing. Returns the bytes that no other name has."""
 
 
@@ -208,7 +208,7 @@ class _CountedAppender:
             self._held.close()
 
 
-class Content(NamedTuple):
+class StoredContent(NamedTuple):
     shelf: Shelf
     owner: str  # owner_key
     id: str

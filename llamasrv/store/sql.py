@@ -19,10 +19,10 @@ from llamasrv.store import (
     CHAIN_BYTES,
     DAY,
     USAGE_DAYS,
-    Entry,
+    DailyUsage,
+    StoredEntry,
     StoreError,
     StoreOptions,
-    Used,
     day_of,
     pack,
     unpack,
@@ -106,12 +106,12 @@ _OVERHEAD = 256  # bytes of a row beside its body
 _WAIT = 5.0  # seconds to wait for a connection
 
 
-class Dialect(Protocol):
+class SqlDialect(Protocol):
     """One kind of database. Its connections commit each statement at once."""
 
     name: str
     table: str
-    blocks: bool  # see Store
+    blocks: bool  # see ResponseStore
     connections: int | None  # most at once; None: as many as there are calls
     errors: tuple[type[Exception], ...]
 
@@ -125,12 +125,12 @@ class Dialect(Protocol):
     def works(self, db: Any) -> bool:
         """Whether a connection that was idle still works."""
 
-    def discard(self, db: Any) -> None:
+    def close(self, db: Any) -> None:
         """Close a connection on which something failed."""
 
 
 class SqlStore:
-    def __init__(self, dialect: Dialect, options: StoreOptions) -> None:
+    def __init__(self, dialect: SqlDialect, options: StoreOptions) -> None:
         self.blocks = dialect.blocks
         self.options = options
         self._dialect = dialect
@@ -146,7 +146,7 @@ class SqlStore:
         except StoreError as error:
             raise ConfigError(f"store.url: {dialect.name} cannot be used: {_reason(error.__cause__)}") from None
 
-    def put(self, owner: str, entry: Entry) -> None:
+    def put(self, owner: str, entry: StoredEntry) -> None:
         body = pack(entry.body)
         now = time.time()
         row = {
@@ -159,13 +159,13 @@ class SqlStore:
             if now - self._cleaned > _CLEAN_EVERY or self._written > self.options.max_bytes // _CLEAN_SHARE:
                 self._clean(db, now)
 
-    def get(self, owner: str, id: str) -> Entry | None:
+    def get(self, owner: str, id: str) -> StoredEntry | None:
         with self.connection() as db:
             oldest = time.time() - self.options.max_age
             row = self._run(db, _GET, {"owner": owner, "id": id, "oldest": oldest}).fetchone()
-        return None if row is None else Entry(row[0], unpack(row[1]), row[2], row[3])
+        return None if row is None else StoredEntry(row[0], unpack(row[1]), row[2], row[3])
 
-    def chain(self, owner: str, id: str) -> list[Entry]:
+    def chain(self, owner: str, id: str) -> list[StoredEntry]:
         now = time.time()
         named = {
             "owner": owner, "id": id, "most": CHAIN, "bytes": CHAIN_BYTES, "now": now,
@@ -180,15 +180,15 @@ class SqlStore:
         with self.connection() as db:
             return self._run(db, _DELETE, {"owner": owner, "id": id}).rowcount > 0
 
-    def add_usage(self, used: Sequence[Used]) -> None:
+    def add_usage(self, used: Sequence[DailyUsage]) -> None:
         with self.connection() as db:
             for one in used:
                 self._run(db, _ADD_USAGE, one._asdict())
             self._run(db, _OLD_USAGE, {"first": day_of(time.time() - USAGE_DAYS * DAY)})
 
-    def usage(self, first: str, last: str) -> list[Used]:
+    def usage(self, first: str, last: str) -> list[DailyUsage]:
         with self.connection() as db:
-            return [Used(*row) for row in self._run(db, _USAGE, {"first": first, "last": last}).fetchall()]
+            return [DailyUsage(*row) for row in self._run(db, _USAGE, {"first": first, "last": last}).fetchall()]
 
     def shelf(self, name: str) -> Shelf | None:
         return None
@@ -221,7 +221,7 @@ class SqlStore:
                 try:
                     yield db
                 except BaseException:
-                    self._dialect.discard(db)
+                    self._dialect.close(db)
                     raise
                 self._idle.append(db)
         except StoreError as error:
@@ -245,9 +245,9 @@ class SqlStore:
                 if self._dialect.works(db):
                     return db
             except BaseException:
-                self._dialect.discard(db)
+                self._dialect.close(db)
                 raise
-            self._dialect.discard(db)
+            self._dialect.close(db)
 
 
 def _reason(error: BaseException | None) -> str:

@@ -9,13 +9,13 @@ import os
 import sqlite3
 from pathlib import Path
 
-from llamasrv.store.sql import TABLES, Dialect
+from llamasrv.store.sql import TABLES, SqlDialect
 
 _VERSION = 1  # of the tables, kept in the file
 _BUSY = 5.0  # seconds to wait for another process's write
 
 
-class SqliteDialect(Dialect):
+class SqliteDialect(SqlDialect):
     table = "responses"
     errors = (sqlite3.Error, OSError)
 
@@ -56,6 +56,6 @@ class SqliteDialect(Dialect):
     def works(self, db: sqlite3.Connection) -> bool:
         return True
 
-    def discard(self, db: sqlite3.Connection) -> None:
+    def close(self, db: sqlite3.Connection) -> None:
         if db is not self._memory:  # all that is kept is on that one
             db.close()

@@ -18,7 +18,7 @@ from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
-from llamasrv.store import Store
+from llamasrv.store import ResponseStore
 from llamasrv.store.batches import BatchStore
 from llamasrv.store.files import FileStore
 from llamasrv.store.folder_shelf import FolderShelf
@@ -79,7 +79,9 @@ class Service:
     """One per process. `registry`, `pipeline` and `store` belong to the caller that made them; without a store nothing
     is remembered."""
 
-    def __init__(self, registry: Registry, pipeline: Pipeline, options: WebOptions, store: Store | None = None) -> None:
+    def __init__(
+        self, registry: Registry, pipeline: Pipeline, options: WebOptions, store: ResponseStore | None = None
+    ) -> None:
         self.registry = registry
         self.pipeline = pipeline
         self.stats = RequestStats()
@@ -102,7 +104,7 @@ class Service:
         self.gaps = Gaps(self._hold_deferrable)
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
         batches = _shelf(options, store, "batches")
-        batches.room = self.files.room  # one bound for all of it
+        batches.quota = self.files.quota  # one bound for all of it
         self.batches = BatchRunner(
             BatchStore(batches),
             self.files,
@@ -117,7 +119,7 @@ class Service:
         self.use(options)
 
     @classmethod
-    def of(cls, registry: Registry, options: WebOptions | None = None, store: Store | None = None) -> Service:
+    def of(cls, registry: Registry, options: WebOptions | None = None, store: ResponseStore | None = None) -> Service:
         options = options or WebOptions()
         return cls(registry, Pipeline(registry, options.media), options, store)
 
@@ -139,7 +141,7 @@ class Service:
         self.stats.slow_seconds = options.slow_seconds
         # With a single key there is nobody to share with.
         is_shared = len(options.keys) > 1
-        self.files.room.share = options.files_bytes // 2 if is_shared else None
+        self.files.quota.share = options.files_bytes // 2 if is_shared else None
         self.background.share = max(1, self.options.limits.background // 2) if is_shared else None
         self.access = Access(
             options.keys,
@@ -150,6 +152,6 @@ class Service:
         )
 
 
-def _shelf(options: WebOptions, store: Store | None, name: str) -> Shelf:
+def _shelf(options: WebOptions, store: ResponseStore | None, name: str) -> Shelf:
     shelf = store.shelf(name) if store is not None and options.files_folder is None else None
     return shelf or FolderShelf((options.files_folder or paths.state_dir()) / name, off_hub)

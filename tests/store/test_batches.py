@@ -9,15 +9,15 @@ import time
 import pytest
 
 from llamasrv.store import StoreError
-from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
+from llamasrv.store.batches import BatchNotFound, BatchResult, BatchStore, Journal, StoredBatch, read_journal
 from llamasrv.store.files import FileNotFound, FileStore, new_id
 from llamasrv.store.folder_shelf import FolderAppender, FolderShelf
-from llamasrv.store.room import NoRoomForFiles
-from llamasrv.store.shelf import PIECE, Content, ExpiringLock, owner_key
+from llamasrv.store.shelf import PIECE, ExpiringLock, StoredContent, owner_key
+from llamasrv.store.storage_quota import StorageFull
 
 
 def batch(owner="ann", **fields):
-    return Batch(new_id("batch_"), owner, "openai", "/v1/x", 1, 2, **fields)
+    return StoredBatch(new_id("batch_"), owner, "openai", "/v1/x", 1, 2, **fields)
 
 
 def listed(store, owner, protocol="openai"):
@@ -68,7 +68,7 @@ def test_a_journal_goes_on_and_has_one_answer_of_each_request(shelf):
     for body in ("first", "second"):
         journal = Journal(store.journal_of(made))
         for n, size in ((1, 1), (2, PIECE + 5), (3, 1)):
-            journal.add(Entry(n, f"n{n}", 200, "r", body * size))
+            journal.add(BatchResult(n, f"n{n}", 200, "r", body * size))
         journal.close()
     entries = list(read_journal(store.journal_of(made)))
     assert [entry.n for entry in entries] == [1, 2, 3]
@@ -77,38 +77,38 @@ def test_a_journal_goes_on_and_has_one_answer_of_each_request(shelf):
 
 def test_contents_count_once_whatever_their_names(shelf):
     """A batch's input did not count once its file was deleted, so that a disk could be filled by and by."""
-    room = FileStore(shelf, 1_000).room
+    quota = FileStore(shelf, 1_000).quota
     with shelf.writing("ann", "a", "data") as put:
         put(b"x" * 7)
-    assert shelf.link("ann", "b", "input", Content(shelf, "ann", "a", "data"))
+    assert shelf.link("ann", "b", "input", StoredContent(shelf, "ann", "a", "data"))
     appender = shelf.appending("ann", "b", "journal")
     appender.add(b"line\n")
     appender.close()
-    assert room.used() == 7 + 5
+    assert quota.used() == 7 + 5
     shelf.delete("ann", "a")
-    assert room.used() == 7 + 5 and Content(shelf, "ann", "b", "input").read() == b"x" * 7
+    assert quota.used() == 7 + 5 and StoredContent(shelf, "ann", "b", "input").read() == b"x" * 7
     shelf.drop("ann", "b", "journal")
-    assert room.used() == 7 and Content(shelf, "ann", "b", "journal").read() == b""
+    assert quota.used() == 7 and StoredContent(shelf, "ann", "b", "journal").read() == b""
     shelf.delete("ann", "b")
-    assert room.used() == 0
+    assert quota.used() == 0
 
 
 def test_requests_and_answers_are_refused_where_there_is_no_room(shelf):
     """Batches were counted nowhere."""
-    room, store = FileStore(shelf, 200).room, BatchStore(shelf)
-    with pytest.raises(NoRoomForFiles):
+    quota, store = FileStore(shelf, 200).quota, BatchStore(shelf)
+    with pytest.raises(StorageFull):
         store.create(batch(), [b"x" * 250])
-    assert room.used() == 0 and list(shelf.records()) == [] and shelf.open_ids() == []
+    assert quota.used() == 0 and list(shelf.records()) == [] and shelf.open_ids() == []
     made = store.create(batch(), [b"x" * 99])
     journal = Journal(store.journal_of(made))
-    journal.add(Entry(1, "n1", 200, "r", "x" * 20))
-    with pytest.raises(NoRoomForFiles):
-        journal.add(Entry(2, "n2", 200, "r", "x" * 80))
-    journal.add(Entry(3, "n3", 200, "r", "x" * 20))
+    journal.add(BatchResult(1, "n1", 200, "r", "x" * 20))
+    with pytest.raises(StorageFull):
+        journal.add(BatchResult(2, "n2", 200, "r", "x" * 80))
+    journal.add(BatchResult(3, "n3", 200, "r", "x" * 20))
     journal.close()
     assert [entry.n for entry in read_journal(store.journal_of(made))] == [1, 3]
     store.end(made.moved("failed", 1))
-    assert room.used() == 0 and store.find("ann", made.id).status == "failed"
+    assert quota.used() == 0 and store.find("ann", made.id).status == "failed"
 
 
 def test_where_a_content_has_one_name_at_most_it_is_copied(tmp_path, monkeypatch):
@@ -190,7 +190,7 @@ def test_a_journal_of_many_answers_is_read_whole(shelf):
     store = BatchStore(shelf)
     journal = Journal(store.journal_of(made := store.create(batch(), [b"a"])))
     for n in range(2_500):
-        journal.add(Entry(n, f"n{n}", 200, "r", None))
+        journal.add(BatchResult(n, f"n{n}", 200, "r", None))
     assert [entry.n for entry in read_journal(store.journal_of(made))] == list(range(2_500))
     journal.close()
 

@@ -11,8 +11,8 @@ from llamasrv.store import StoreOptions, open_store
 from llamasrv.store.files import FileNotFound, FileStore, new_id
 from llamasrv.store.folder_shelf import FolderShelf
 from llamasrv.store.paging import UnknownPlace
-from llamasrv.store.room import NoRoomForFiles
 from llamasrv.store.shelf import PIECE
+from llamasrv.store.storage_quota import StorageFull
 
 
 def add(store, content=b"abc", owner="", purpose="batch", **settings):
@@ -72,7 +72,7 @@ def test_a_deleted_file_is_gone(shelf):
 def test_files_of_all_owners_share_the_room(shelf):
     store = FileStore(shelf, 10)
     add(store, b"x" * 6, owner="ann")
-    with pytest.raises(NoRoomForFiles):
+    with pytest.raises(StorageFull):
         add(store, b"x" * 6, owner="bob")
     assert listed(store, "bob") == [] and store.num_bytes() == 6
 
@@ -151,9 +151,9 @@ def test_few_among_many_are_found_in_few_visits(shelf, monkeypatch):
 def test_an_owner_has_a_share_of_the_room(shelf):
     """One key could take all of it, and no other could store a byte."""
     store = FileStore(shelf, 10)
-    store.room.share = 5
+    store.quota.share = 5
     add(store, b"x" * 5, owner="ann")
-    with pytest.raises(NoRoomForFiles, match="share"):
+    with pytest.raises(StorageFull, match="share"):
         add(store, b"x", owner="ann")
     add(store, b"x" * 5, owner="bob")
     assert store.num_bytes() == 10
@@ -163,7 +163,7 @@ def test_an_owner_has_a_number_of_files_at_most(shelf):
     store = FileStore(shelf, 100, most=2)
     first, _ = add(store), add(store)
     add(store, owner="bob")
-    with pytest.raises(NoRoomForFiles):
+    with pytest.raises(StorageFull):
         add(store)
     store.delete("", first.id)
     add(store)
@@ -173,7 +173,7 @@ def test_an_expired_file_of_any_owner_leaves_its_room_when_swept(shelf):
     """It counted until its owner looked at it, so that others were refused."""
     store = FileStore(shelf, 5)
     add(store, b"x" * 5, owner="ann", lifetime=0)
-    with pytest.raises(NoRoomForFiles):
+    with pytest.raises(StorageFull):
         add(store, b"x" * 5, owner="bob")
     store.sweep()
     assert store.num_bytes() == 0
@@ -193,7 +193,7 @@ def test_servers_on_one_shelf_share_the_room(shelf_place):
     stores = [open_store(url, StoreOptions()) for _ in range(2)]
     one, other = (FileStore(store.shelf("files") or FolderShelf(folder), 10) for store in stores)
     add(one, b"x" * 6)
-    with pytest.raises(NoRoomForFiles):
+    with pytest.raises(StorageFull):
         add(other, b"x" * 6)
     assert one.num_bytes() == other.num_bytes() == 6
     for store in stores:
@@ -204,13 +204,13 @@ def test_sums_are_corrected_by_what_is_there(shelf):
     """A killed process leaves what it had reserved, and an earlier version counted nothing."""
     store = FileStore(shelf, 1_000, most=5)
     add(store, b"x" * 6, owner="ann")
-    before = store.room.ledger.sums()
-    store.room.take("anybody", 500, 500)
-    store.room.add_record("files", "anybody", 5)
+    before = store.quota.ledger.sums()
+    store.quota.take("anybody", 500, 500)
+    store.quota.add_record("files", "anybody", 5)
     for name, total in before.items():
-        store.room.ledger.add(name, 7 - total)
-    store.room.recount({"files": shelf})
-    assert {name: total for name, total in store.room.ledger.sums().items() if total} == before
+        store.quota.ledger.add(name, 7 - total)
+    store.quota.recount({"files": shelf})
+    assert {name: total for name, total in store.quota.ledger.sums().items() if total} == before
 
 
 def test_a_sum_never_falls_below_nothing(shelf):

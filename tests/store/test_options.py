@@ -7,7 +7,7 @@ import pytest
 from llamasrv import config
 from llamasrv.errors import ConfigError
 from llamasrv.startup import service as startup_service
-from llamasrv.store import DAY, Entry
+from llamasrv.store import DAY, StoredEntry
 
 
 def store(**flags):
@@ -18,7 +18,7 @@ def test_without_a_word_it_is_a_file_of_the_user(tmp_path, monkeypatch):
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "with space%"))
     made = store()
-    made.put("", Entry("a", b"x"))
+    made.put("", StoredEntry("a", b"x"))
     assert (tmp_path / "with space%/llamasrv/responses.db").is_file()
     made.close()
 
@@ -32,7 +32,7 @@ def test_a_service_has_its_folder_from_systemd(tmp_path, monkeypatch):
 def test_where_nothing_can_be_written_memory_does_and_the_log_says_so(monkeypatch, caplog):
     monkeypatch.setenv("STATE_DIRECTORY", "/proc/nothing")
     made = store()
-    made.put("", Entry("a", b"x"))
+    made.put("", StoredEntry("a", b"x"))
     assert made.get("", "a").body == b"x" and "memory only" in caplog.text
     made.close()
 

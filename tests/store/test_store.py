@@ -14,13 +14,22 @@ from pathlib import Path
 import pytest
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import DAY, USAGE_DAYS, ConversationTooLong, Entry, StoreOptions, Used, day_of, open_store
+from llamasrv.store import (
+    DAY,
+    USAGE_DAYS,
+    ConversationTooLong,
+    DailyUsage,
+    StoredEntry,
+    StoreOptions,
+    day_of,
+    open_store,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def entry(id, previous=None, body=b"{}", lease=None):
-    return Entry(id, body, previous, lease)
+    return StoredEntry(id, body, previous, lease)
 
 
 def put_turns(store, owner, *ids):
@@ -286,7 +295,7 @@ def test_a_wrong_url_ends_the_start(url):
 
 
 def test_usage_adds_up_by_day_key_and_model(store, owner):
-    one = Used(day_of(time.time()), owner, "a:b", 1, 10, 4, 5, 0.5)
+    one = DailyUsage(day_of(time.time()), owner, "a:b", 1, 10, 4, 5, 0.5)
     store.add_usage([one, one._replace(model="other")])
     store.add_usage([one._replace(prompt=1)])
     mine = [used for used in store.usage(one.day, one.day) if used.owner == owner]
@@ -297,7 +306,7 @@ def test_usage_adds_up_by_day_key_and_model(store, owner):
 def test_usage_is_told_of_the_days_asked_for(store, owner):
     now = time.time()
     days = [day_of(now - n * DAY) for n in range(4)]
-    store.add_usage([Used(day, owner, "m", 1, 2, 0, 3, 0.25) for day in days])
+    store.add_usage([DailyUsage(day, owner, "m", 1, 2, 0, 3, 0.25) for day in days])
     found = [used.day for used in store.usage(days[2], days[1]) if used.owner == owner]
     assert found == [days[2], days[1]]
 
@@ -307,7 +316,7 @@ def test_usage_of_all_times_is_found_soon(store, owner, monkeypatch, first, last
     """Redis was asked for each of 740,000 days, long after the client had left; and after the last of them it was a
     500."""
     today = day_of(time.time())
-    store.add_usage([Used(today, owner, "m", 1, 2, 0, 3, 0.25)])
+    store.add_usage([DailyUsage(today, owner, "m", 1, 2, 0, 3, 0.25)])
     asked = []
     if hasattr(store, "_db"):
         hgetall = store._db.hgetall
@@ -321,10 +330,10 @@ from gevent import monkey
 monkey.patch_all()
 import os, signal, sys
 from llamasrv.engine.channels import within
-from llamasrv.store import Entry, StoreError, StoreOptions, open_store
+from llamasrv.store import StoredEntry, StoreError, StoreOptions, open_store
 
 store = open_store(sys.argv[1], StoreOptions(within=within, patience=1.0))
-store.put("ann", Entry("a", b"x"))
+store.put("ann", StoredEntry("a", b"x"))
 pid = store._idle[0].info.backend_pid
 os.kill(pid, signal.SIGSTOP)
 try:

@@ -12,9 +12,9 @@ from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (
 
 from llamasrv.domain.key import Key
 from llamasrv.store import StoreError
-from llamasrv.store.batches import Entry, Journal, read_journal
+from llamasrv.store.batches import BatchResult, Journal, read_journal
 from llamasrv.store.folder_shelf import FolderShelf
-from llamasrv.store.shelf import Content, owner_key
+from llamasrv.store.shelf import StoredContent, owner_key
 from llamasrv.web.service import WebOptions
 
 CHAT = "/v1/chat/completions"
@@ -174,7 +174,7 @@ def test_a_batch_goes_on_after_a_restart_with_what_is_not_answered(run):
     batches.batches.save(batch.moved("in_progress", 1, total=10))
     journal = Journal(batches.batches.journal_of(batch))
     for n in (1, 3):
-        journal.add(Entry(n, f"n{n - 1}", 200, "req-x", {"from": "before"}))
+        journal.add(BatchResult(n, f"n{n - 1}", 200, "req-x", {"from": "before"}))
     journal.close()
     kept = batches.batches.journal_of(batch)
     if isinstance(kept.shelf, FolderShelf):  # a server has a line or has it not
@@ -277,10 +277,10 @@ class NoLock:
 
 def test_a_journal_that_was_cut_off_has_its_whole_lines(tmp_path):
     shelf = FolderShelf(tmp_path)
-    content, path = Content(shelf, "ann", "batch", "journal"), shelf.path("ann", "batch", "journal")
+    content, path = StoredContent(shelf, "ann", "batch", "journal"), shelf.path("ann", "batch", "journal")
     for size in (1, 70_000):
         journal = Journal(content)
-        journal.add(Entry(size, "a", 200, "r", "x" * size))
+        journal.add(BatchResult(size, "a", 200, "r", "x" * size))
         journal.close()
         with path.open("ab") as file:
             file.write(b"[3," + b"y" * size)
@@ -401,8 +401,8 @@ def test_a_batch_on_a_full_disk_rests_and_computes_nothing_anew(start, tmp_path)
     waited until it had ended."""
     service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000))
     runner, client = service.service.batches, service.client
-    room, shelf = runner.files.room, FullOnce(tmp_path / "batches")
-    shelf.room, runner.batches.shelf = room, shelf
+    room, shelf = runner.files.quota, FullOnce(tmp_path / "batches")
+    shelf.quota, runner.batches.shelf = room, shelf
     sent, send = [], runner.send
     runner.send = lambda owner, path, body, errand: sent.append(body) or send(owner, path, body, errand)
     hold, runner.wake = runner.wake, lambda: None

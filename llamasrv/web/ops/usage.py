@@ -14,7 +14,7 @@ from collections import Counter
 from llamasrv.domain.events import Usage
 from llamasrv.engine.channels import off_hub
 from llamasrv.errors import LlamasrvError
-from llamasrv.store import Store, Used, day_of
+from llamasrv.store import DailyUsage, ResponseStore, day_of
 
 log = logging.getLogger("llamasrv")
 
@@ -24,11 +24,11 @@ EVERY = 10.0  # seconds between two visits to the store
 class UsageBook:
     """`store` None: totals of this process only, by day."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: ResponseStore | None) -> None:
         self.tokens: Counter[tuple[str, str, str]] = Counter()  # since the start, by key, model and kind
         self._store = store
-        self._pending: dict[tuple[str, str, str], Used] = {}
-        self._told: dict[tuple[str, str, str], Used] = {}  # where there is no store
+        self._pending: dict[tuple[str, str, str], DailyUsage] = {}
+        self._told: dict[tuple[str, str, str], DailyUsage] = {}  # where there is no store
         self._next = 0.0
         self._lock = threading.Lock()
 
@@ -41,7 +41,7 @@ class UsageBook:
         ):
             self.tokens[owner, model, kind] += number
         now = time.time()
-        new = Used(
+        new = DailyUsage(
             day_of(now), owner, model, 1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, seconds
         )
         self._pending[new[:3]] = _sum(self._pending.get(new[:3]), new)
@@ -63,7 +63,7 @@ class UsageBook:
                 for place, used in pending.items():
                     self._pending[place] = _sum(self._pending.get(place), used)
 
-    def _add(self, used: list[Used]) -> None:
+    def _add(self, used: list[DailyUsage]) -> None:
         if self._store is None:
             for one in used:
                 self._told[one[:3]] = _sum(self._told.get(one[:3]), one)
@@ -72,7 +72,7 @@ class UsageBook:
         else:
             self._store.add_usage(used)
 
-    def between(self, first: str, last: str) -> list[Used]:
+    def between(self, first: str, last: str) -> list[DailyUsage]:
         """Totals from the first day to the last, both included. Raises StoreError."""
         self.flush()
         if self._store is None:
@@ -80,5 +80,5 @@ class UsageBook:
         return off_hub(self._store.usage, first, last) if self._store.blocks else self._store.usage(first, last)
 
 
-def _sum(old: Used | None, new: Used) -> Used:
-    return new if old is None else Used(*new[:3], *(a + b for a, b in zip(old[3:], new[3:])))  # type: ignore[arg-type]
+def _sum(old: DailyUsage | None, new: DailyUsage) -> DailyUsage:
+    return new if old is None else DailyUsage(*new[:3], *(a + b for a, b in zip(old[3:], new[3:])))  # type: ignore[arg-type]

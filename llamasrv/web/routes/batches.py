@@ -16,7 +16,7 @@ from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.protocols.openai.files import check_batch_input
 from llamasrv.protocols.openai.responses.stored import page_of
-from llamasrv.store.batches import Batch, BatchNotFound
+from llamasrv.store.batches import BatchNotFound, StoredBatch
 from llamasrv.store.files import new_id
 from llamasrv.store.paging import Page
 from llamasrv.web.http.body import parsed, read_json
@@ -113,11 +113,11 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
         return Response(lines, 200, content_type="application/x-jsonl")
 
 
-def _openai_page(page: Page[Batch]) -> bytes:
+def _openai_page(page: Page[StoredBatch]) -> bytes:
     return orjson.dumps(page_of([openai.shown(batch) for batch in page.items], has_more=page.has_more))
 
 
-def _anthropic_page(base: str, page: Page[Batch]) -> bytes:
+def _anthropic_page(base: str, page: Page[StoredBatch]) -> bytes:
     return anthropic_page([anthropic.shown(batch, base) for batch in page.items], has_more=page.has_more)
 
 
@@ -132,22 +132,22 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
     yield bytes(piece)
 
 
-def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> Batch:
+def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> StoredBatch:
     owner = caller()
     if service.batches.batches.num_open(owner, protocol) >= OPEN:
         raise QueueFull(f"{OPEN} batches are already in progress.")
     now = int(time.time())
-    return Batch(new_id(prefix), owner, protocol, endpoint, now, now + openai.WINDOW)
+    return StoredBatch(new_id(prefix), owner, protocol, endpoint, now, now + openai.WINDOW)
 
 
-def _find(service: Service, id: str, protocol: str) -> Batch:
+def _find(service: Service, id: str, protocol: str) -> StoredBatch:
     batch = service.batches.batches.find(caller(), id)
     if batch.protocol != protocol:
         raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
     return batch
 
 
-def _cancel(service: Service, id: str, protocol: str) -> Batch:
+def _cancel(service: Service, id: str, protocol: str) -> StoredBatch:
     batch = _find(service, id, protocol)
     if batch.ended or batch.status == "finalizing":
         raise InvalidRequest(f"Cannot cancel a batch with status '{batch.status}'.", status=409)

@@ -13,7 +13,7 @@ from llamasrv.protocols.anthropic import files as anthropic
 from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
 from llamasrv.protocols.openai import files as openai
 from llamasrv.protocols.openai.responses.stored import page_of
-from llamasrv.store.files import FileStore, StoredFile, Upload
+from llamasrv.store.files import FileStore, FileUpload, StoredFile
 from llamasrv.store.paging import Page
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.answer import json_answer
@@ -79,16 +79,16 @@ def check_kept(service: Service) -> None:
         raise Unsupported("This server stores no files or batches: it was started with --files-max-bytes 0.")
 
 
-def _receive(new: Upload, files: FileStore) -> None:
+def _receive(new: FileUpload, files: FileStore) -> None:
     opened: list[str] = []
 
-    def open_file(name: str) -> Upload:
+    def open_file(name: str) -> FileUpload:
         if name != "file" or opened:
             raise InvalidRequest("Invalid body: expected one file, in the field 'file'.", param=name[:80])
         opened.append(name)
         return new
 
-    form = read_form(request.environ, most=files.room.most, open_file=open_file, blocks=files.shelf.blocks)
+    form = read_form(request.environ, most=files.quota.most, open_file=open_file, blocks=files.shelf.blocks)
     if not opened:
         raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
     fields = _protocol().parse_upload(form.fields)

@@ -12,7 +12,7 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic import batches as anthropic
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.openai import batches as openai
-from llamasrv.store.batches import Batch, BatchStore, Entry, read_journal
+from llamasrv.store.batches import BatchResult, BatchStore, StoredBatch, read_journal
 
 MOST_LINES = 50_000  # of one batch, as at OpenAI
 MOST_EMPTY = 50_000  # lines more, without a request
@@ -26,7 +26,7 @@ class InputLine(NamedTuple):
     body: dict[str, Any]
 
 
-def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
+def lines_of(file: BinaryIO, batch: StoredBatch) -> Iterator[InputLine]:
     """The requests of an input that has been checked."""
     for n, line in enumerate(file, 1):
         if not line.strip():
@@ -37,7 +37,7 @@ def lines_of(file: BinaryIO, batch: Batch) -> Iterator[InputLine]:
             yield InputLine(n, *anthropic.parse_line(line))
 
 
-def results_of(store: BatchStore, batch: Batch) -> Iterator[Entry]:
+def results_of(store: BatchStore, batch: StoredBatch) -> Iterator[BatchResult]:
     """The answers of a batch that has ended. If it failed, the other requests have its error for an answer."""
     answered = set()
     for entry in read_journal(store.journal_of(batch)):
@@ -48,10 +48,10 @@ def results_of(store: BatchStore, batch: Batch) -> Iterator[Entry]:
         with store.input_of(batch).open() as file:
             for line in breathing(lines_of(file, batch)):
                 if line.n not in answered:
-                    yield Entry(line.n, line.custom_id, LlamasrvError.status, "", body)
+                    yield BatchResult(line.n, line.custom_id, LlamasrvError.status, "", body)
 
 
-def check_input(file: BinaryIO, batch: Batch, longest: int) -> tuple[list[dict[str, Any]], int]:
+def check_input(file: BinaryIO, batch: StoredBatch, longest: int) -> tuple[list[dict[str, Any]], int]:
     """What is wrong with an input, and how many requests it has. `longest`: the most bytes of a line."""
     errors: list[dict[str, Any]] = []
     seen: set[int] = set()

@@ -28,9 +28,9 @@ from llamasrv.errors import EngineFailure, Forbidden, InvalidRequest, LlamasrvEr
 from llamasrv.protocols.errors import anthropic_body, openai_body
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.store import StoreError
-from llamasrv.store.batches import Batch, BatchNotFound, BatchStore, Entry, Journal, read_journal
+from llamasrv.store.batches import BatchNotFound, BatchResult, BatchStore, Journal, StoredBatch, read_journal
 from llamasrv.store.files import FileNotFound, FileStore
-from llamasrv.store.room import NoRoomForFiles
+from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.streams.batch_input import InputLine, breathing, check_input, lines_of
 from llamasrv.web.streams.gaps import Errand, Gaps
@@ -131,7 +131,7 @@ class BatchRunner:
                 self._keeper = threading.Thread(target=self._keep_on, daemon=True, name="batches")
                 self._keeper.start()
 
-    def counted(self, batch: Batch) -> Batch:
+    def counted(self, batch: StoredBatch) -> StoredBatch:
         """The batch with its counts as of now."""
         for active in self._active:
             if active.batch.id == batch.id and not batch.ended:
@@ -181,7 +181,7 @@ class BatchRunner:
         def sweep() -> None:
             self.files.sweep()
             self.batches.sweep(time.time() - KEPT)
-            self.files.room.recount({"files": self.files.shelf, "batches": self.batches.shelf})
+            self.files.quota.recount({"files": self.files.shelf, "batches": self.batches.shelf})
 
         self._next_sweep = time.monotonic() + LONGEST_REST
         try:
@@ -212,7 +212,7 @@ class BatchRunner:
             self._gaps.num_workers += 1
             threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
 
-    def _try(self, batch: Batch, act: Callable[..., None], *args: Any) -> bool:
+    def _try(self, batch: StoredBatch, act: Callable[..., None], *args: Any) -> bool:
         """Do this for a batch, unless it rests. What goes wrong costs the others nothing, and it has to rest, each
         time for longer. Returns whether it was done."""
         rest = self._rests.get(batch.id)
@@ -230,7 +230,7 @@ class BatchRunner:
         self._let_rest(batch)
         return False
 
-    def _let_rest(self, batch: Batch) -> None:
+    def _let_rest(self, batch: StoredBatch) -> None:
         rest = self._rests.get(batch.id)
         seconds = SHORTEST_REST if rest is None else min(LONGEST_REST, rest.seconds * 2)
         self._rests[batch.id] = Rest(time.monotonic() + seconds, seconds)
@@ -251,7 +251,7 @@ class BatchRunner:
             with self._guard:
                 self._active.remove(active)
 
-    def _take_up(self, batch: Batch) -> None:
+    def _take_up(self, batch: StoredBatch) -> None:
         if batch.ended:  # by a process that was killed just then
             self.batches.end(batch)
             return
@@ -270,7 +270,7 @@ class BatchRunner:
             active.expired = True
         self._active.append(active)
 
-    def _current(self, batch: Batch) -> Batch:
+    def _current(self, batch: StoredBatch) -> StoredBatch:
         """The batch as stored now: its client may have cancelled it."""
         return self.batches.find(batch.owner, batch.id)
 
@@ -292,7 +292,7 @@ class BatchRunner:
         try:
             if active.error is None and batch.protocol == "openai":
                 batch = self._write_files(batch)
-        except NoRoomForFiles as error:
+        except StorageFull as error:
             active.fail(error)
             self._delete_files(batch)
         if active.error is not None:
@@ -300,7 +300,7 @@ class BatchRunner:
             status, batch = "failed", batch._replace(errors=[active.error], left=left)
         self.batches.end(batch.moved(status, time.time()))
 
-    def _write_files(self, batch: Batch) -> Batch:
+    def _write_files(self, batch: StoredBatch) -> StoredBatch:
         """Write the output file, and the file of requests that were refused or failed. A file without lines is not
         made."""
         self._delete_files(batch)  # of an earlier attempt
@@ -324,7 +324,7 @@ class BatchRunner:
             made[name] = id
         return batch._replace(output_file=made["output"], error_file=made["error"])
 
-    def _delete_files(self, batch: Batch) -> None:
+    def _delete_files(self, batch: StoredBatch) -> None:
         for name in ("output", "error"):
             with suppress(FileNotFound):
                 self.files.delete(batch.owner, _file_id(batch, name))
@@ -390,12 +390,12 @@ class BatchRunner:
         return None
 
 
-def _file_id(batch: Batch, name: str) -> str:
+def _file_id(batch: StoredBatch, name: str) -> str:
     """The same for each attempt to write it."""
     return f"file-{batch.id.removeprefix('batch_')[:35]}{'0' if name == 'output' else '1'}"
 
 
-def _refusal(batch: Batch, error: LlamasrvError) -> Answer:
+def _refusal(batch: StoredBatch, error: LlamasrvError) -> Answer:
     """The result of a line that is not a valid request."""
     return Answer(error.status, "", (anthropic_body if batch.protocol == "anthropic" else openai_body)(error))
 
@@ -403,7 +403,7 @@ def _refusal(batch: Batch, error: LlamasrvError) -> Answer:
 class ActiveBatch:
     """A batch in progress. Its requests are read as they are needed."""
 
-    def __init__(self, batch: Batch, store: BatchStore) -> None:
+    def __init__(self, batch: StoredBatch, store: BatchStore) -> None:
         self.batch = batch
         self.errands: set[Errand] = set()  # under way
         self.expired = False
@@ -451,10 +451,10 @@ class ActiveBatch:
     def answer(self, line: InputLine, answer: Answer | None) -> None:
         if answer is None:
             return
-        entry = Entry(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
+        entry = BatchResult(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
         try:
             self._journal.add(entry)
-        except NoRoomForFiles as error:
+        except StorageFull as error:
             self.fail(error)
         except (OSError, StoreError) as error:
             self._fail("The answers cannot be written", error)
@@ -478,16 +478,16 @@ class ActiveBatch:
         with self._store.input_of(self.batch).open() as file:
             for line in breathing(lines_of(file, self.batch)):
                 if line.n not in self._done:
-                    entry = Entry(line.n, line.custom_id, None, "", status)
+                    entry = BatchResult(line.n, line.custom_id, None, "", status)
                     self._journal.add(entry)
                     self._count(entry)
 
-    def counted(self, batch: Batch) -> Batch:
+    def counted(self, batch: StoredBatch) -> StoredBatch:
         return batch._replace(
             succeeded=self._succeeded, errored=self._errored, left=self._left, usage=dict(self._usage)
         )
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: BatchResult) -> None:
         self._done.add(entry.n)
         if entry.status is None:
             self._left += 1

@@ -15,7 +15,7 @@ from llamasrv.errors import LlamasrvError, Unsupported
 from llamasrv.protocols.openai.conversations import Conversation, is_conversation_id, not_found
 from llamasrv.protocols.openai.responses.reply import Keep
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
-from llamasrv.store import CHAIN_BYTES, ConversationTooLong, Entry, Store, StoreError
+from llamasrv.store import CHAIN_BYTES, ConversationTooLong, ResponseStore, StoredEntry, StoreError
 from llamasrv.web.streams.memory import asking
 
 log = logging.getLogger("llamasrv")
@@ -34,7 +34,7 @@ class _Turns:
 class ConversationStore:
     """The conversations of one server. `store` None: none can be made."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
         self._turns: dict[tuple[str, str], _Turns] = {}
         self._guard = threading.Lock()
@@ -54,7 +54,7 @@ class ConversationStore:
         body = conversation.pack()
         if len(body) > CHAIN_BYTES:
             raise ConversationTooLong(f"The conversation is longer than {CHAIN_BYTES} bytes.", param="items")
-        asking(self._store, self._store.put, owner, Entry(conversation.id, body))
+        asking(self._store, self._store.put, owner, StoredEntry(conversation.id, body))
         return conversation
 
     def change(self, owner: str, id: str, how: Callable[[Conversation], Conversation]) -> Conversation:

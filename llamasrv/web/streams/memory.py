@@ -15,7 +15,7 @@ from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound
 from llamasrv.protocols.openai.responses.ids import is_response_id, response_of
 from llamasrv.protocols.openai.responses.stored import Stored, not_found
-from llamasrv.store import Entry, Store
+from llamasrv.store import ResponseStore, StoredEntry
 
 log = logging.getLogger("llamasrv")
 
@@ -29,7 +29,7 @@ class ResponseNotFound(NotFound):
 class Memory:
     """What one server remembers. `store` None: nothing."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
         self.num_unstored = 0  # that should be kept and could not be
 
@@ -104,7 +104,7 @@ class Memory:
         return asking(self._store, function, *args)
 
     @staticmethod
-    def _get(store: Store, owner: str, id: str) -> Stored | None:
+    def _get(store: ResponseStore, owner: str, id: str) -> Stored | None:
         entry = store.get(owner, id)
         return None if entry is None else _read(entry)
 
@@ -119,17 +119,17 @@ def asking(store: Blocking, function: Callable[..., Any], *args: Any) -> Any:
     return off_hub(function, *args) if store.blocks else function(*args)
 
 
-def _read(entry: Entry) -> Stored:
+def _read(entry: StoredEntry) -> Stored:
     stored = Stored.unpack(entry.body)
     return stored.interrupted() if entry.lease is not None and entry.lease < time.time() else stored
 
 
-def _chain(store: Store, owner: str, id: str, whole: bool) -> list[Stored]:
+def _chain(store: ResponseStore, owner: str, id: str, whole: bool) -> list[Stored]:
     entries = store.chain(owner, id)
     if whole and entries and entries[0].previous is not None:
         raise not_found(entries[0].previous)
     return [_read(entry) for entry in entries]
 
 
-def _put(store: Store, owner: str, id: str, stored: Stored, previous: str | None, lease: float | None) -> None:
-    store.put(owner, Entry(id, stored.pack(), previous, lease))
+def _put(store: ResponseStore, owner: str, id: str, stored: Stored, previous: str | None, lease: float | None) -> None:
+    store.put(owner, StoredEntry(id, stored.pack(), previous, lease))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic.threads import Turn, not_found
-from llamasrv.store import Entry, Store
+from llamasrv.store import ResponseStore, StoredEntry
 from llamasrv.web.streams.memory import asking
 
 log = logging.getLogger("llamasrv")
@@ -22,7 +22,7 @@ _MESSAGE = re.compile(r"msg_[0-9a-f]{48}\Z")
 class Threads:
     """The threads of one server. `store` None: none."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
 
     @property
@@ -31,7 +31,7 @@ class Threads:
 
     def turns(self, owner: str, id: str) -> Sequence[Turn]:
         """All turns up to this reply, oldest first. Raises ThreadNotFound, also for another owner's thread."""
-        entries: list[Entry] = []
+        entries: list[StoredEntry] = []
         if self._store is not None and _MESSAGE.match(id):
             entries = asking(self._store, self._store.chain, owner, id)
         if not entries or entries[0].previous is not None:
@@ -49,8 +49,8 @@ class Threads:
             log.warning("the thread up to %s is not kept: %s", id, error.message)
 
 
-def _put(store: Store, owner: str, id: str, turn: Turn, previous: str | None, earlier: Sequence[Turn]) -> None:
-    store.put(owner, Entry(id, turn.pack(), previous))
+def _put(store: ResponseStore, owner: str, id: str, turn: Turn, previous: str | None, earlier: Sequence[Turn]) -> None:
+    store.put(owner, StoredEntry(id, turn.pack(), previous))
     if previous is not None:
         before = store.get(owner, previous)
         if before is not None:

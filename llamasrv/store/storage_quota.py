@@ -24,7 +24,7 @@ _FIRST, _LARGEST = 2**14, 2**20  # bytes that are reserved at once: as many as w
 _PART = 64  # and at most this part of the room
 
 
-class NoRoomForFiles(Unavailable):
+class StorageFull(Unavailable):
     """The limit on what is stored is reached."""
 
     code = "file_storage_full"
@@ -47,7 +47,7 @@ class Uncounted:
         return {}
 
 
-class Room:
+class StorageQuota:
     """`most` bytes in all. `share`: most bytes of one owner; None: all of them."""
 
     def __init__(self, ledger: Ledger, most: int, share: int | None = None) -> None:
@@ -55,7 +55,7 @@ class Room:
 
     def take(self, owner: str, least: int, wanted: int) -> int:
         """Returns the bytes that were taken: what is wanted, or if that is too much the least that will do. Raises
-        NoRoomForFiles."""
+        StorageFull."""
         for amount in (max(least, wanted), least):
             if not self.ledger.add(_bytes_of(owner), amount, self.share):
                 refusal = "This API key has used its share of the room for files and batches."
@@ -64,7 +64,7 @@ class Room:
                 refusal = "There is no room for this."
             else:
                 return amount
-        raise NoRoomForFiles(f"{refusal} Delete files that are no longer needed.")
+        raise StorageFull(f"{refusal} Delete files that are no longer needed.")
 
     def release(self, owner: str, amount: int) -> None:
         if amount:
@@ -91,7 +91,7 @@ class Room:
         """Count one more record of this kind. False: the owner has `most` already."""
         return self.ledger.add(f"{kind}.{owner}", 1, most)
 
-    def remove_record(self, kind: str, owner: str) -> None:
+    def release_record(self, kind: str, owner: str) -> None:
         self.ledger.add(f"{kind}.{owner}", -1)
 
     def recount(self, shelves: Mapping[str, Shelf]) -> None:
@@ -113,12 +113,12 @@ class Room:
 
 
 class Reservation:
-    def __init__(self, room: Room, owner: str) -> None:
+    def __init__(self, room: StorageQuota, owner: str) -> None:
         self.used = 0
         self._room, self._owner, self._held = room, owner, 0
 
     def grow(self, size: int) -> None:
-        """Before so many bytes are written. Raises NoRoomForFiles."""
+        """Before so many bytes are written. Raises StorageFull."""
         missing = self.used + size - self._held
         if missing > 0:
             step = min(max(_FIRST, self._held), _LARGEST, self._room.most // _PART)
