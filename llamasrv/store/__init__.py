@@ -1,11 +1,11 @@
-"""The store of responses: bytes under an owner and an id, kept as long as they are of use; and usage by key.
+"""The response store: bytes under an owner and an id, kept until they expire; and usage per API key.
 
-    StoredEntry one response as it is kept: its content is a protocol's own business
-    ResponseStore what every kind offers; `open_store` picks one by URL
+    StoredEntry     one stored response; its body is opaque here
+    ResponseStore   the interface of all backends; `open_store` picks one by URL
 
-Conversations are chains: an entry names the one before it. Going on with a conversation renews all of it, so that what
-is too old or too much goes conversation by conversation. An owner sees nothing of another's: it is part of every key.
-Knows no protocol and no HTTP.
+Conversations are chains: an entry names the one before it. Continuing a conversation renews all of its entries, so
+that expiry and eviction work on whole conversations. The owner is part of every key: owners cannot see each other's
+entries. Knows no protocol and no HTTP.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from urllib.parse import unquote, urlsplit
 from llamasrv.errors import ConfigError, InvalidRequest, Unavailable
 from llamasrv.store.shelf import Shelf
 
-CHAIN = 10_000  # most turns of one conversation
-CHAIN_BYTES = 2**26  # and most bytes of it that are read at once
+CHAIN = 10_000  # max turns per conversation
+CHAIN_BYTES = 2**26  # max bytes of a conversation that are read at once
 
 DAY = 86_400.0
-USAGE_DAYS = 400  # that totals of a day are kept
+USAGE_DAYS = 400  # retention of the daily totals
 
 
 class StoredEntry(NamedTuple):
-    """`lease`: until when a process works on it, in seconds since the epoch; None: it has ended."""
+    """`lease`: time until which a process holds it, in seconds since the epoch; None: the response has ended."""
 
     id: str
     body: bytes
@@ -38,16 +38,16 @@ class StoredEntry(NamedTuple):
 
 
 class DailyUsage(NamedTuple):
-    """What a key used of a model on a day (UTC, YYYY-MM-DD)."""
+    """One key's usage of one model on one day (UTC, YYYY-MM-DD)."""
 
     day: str
     owner: str
     model: str
     requests: int = 0
-    prompt: int = 0  # tokens
-    cached: int = 0  # of those
+    prompt: int = 0  # prompt tokens
+    cached: int = 0  # prompt tokens that came from the cache
     generated: int = 0
-    seconds: float = 0.0  # of requests, their waiting included
+    seconds: float = 0.0  # summed duration of the requests, including queueing
 
 
 def _unbounded(seconds: float, error: Exception) -> AbstractContextManager[None]:
@@ -55,58 +55,59 @@ def _unbounded(seconds: float, error: Exception) -> AbstractContextManager[None]
 
 
 class StoreOptions(NamedTuple):
-    """`within` raises an error in a block that waits longer than some seconds for a server."""
+    """`within(seconds, error)` raises the error in a block that waits longer for a server."""
 
     max_bytes: int = 2**30
-    max_age: float = 30 * DAY  # seconds since it was last of use
+    max_age: float = 30 * DAY  # seconds since last use
     within: Callable[[float, Exception], AbstractContextManager[None]] = _unbounded
-    patience: float = 12.0  # seconds for one use of a server, its own time limits included
+    patience: float = 12.0  # timeout in seconds of one operation on a server, including the server's own timeouts
 
 
 class StoreError(Unavailable):
-    """The store of responses does not answer."""
+    """The response store does not respond."""
 
     code = "store_unavailable"
 
 
 class ConversationTooLong(InvalidRequest):
-    """No model could read that much. Raised before all of it is in memory."""
+    """The conversation exceeds CHAIN_BYTES. Raised before all of it is in memory."""
 
     code = "context_length_exceeded"
 
 
 class ResponseStore(Protocol):
-    """Every method may be called from many threads at once."""
+    """All methods are thread-safe."""
 
     blocks: bool
-    """Whether calls block the thread they are made on, although it could do other work (files do)."""
+    """Whether calls block the calling thread (files), rather than yield to other greenlets (sockets)."""
 
     def put(self, owner: str, entry: StoredEntry) -> None:
-        """Store it, replacing an earlier entry with this id."""
+        """Store the entry, replacing an earlier one with the same id."""
 
     def get(self, owner: str, id: str) -> StoredEntry | None: ...
 
     def chain(self, owner: str, id: str) -> list[StoredEntry]:
-        """The conversation up to this entry, oldest first; its entries are renewed. Ends where an entry is missing:
-        then the first one still names one before it. [] if there is no such entry. Raises ConversationTooLong."""
+        """The conversation up to this entry, oldest first; renews its entries. If an entry is missing, the chain
+        starts behind the gap, and its first entry still names a predecessor. [] if the id is unknown. Raises
+        ConversationTooLong."""
 
     def delete(self, owner: str, id: str) -> bool:
-        """Returns whether it was there."""
+        """Returns whether the entry existed."""
 
     def add_usage(self, used: Sequence[DailyUsage]) -> None:
-        """Add to the totals of those days, keys and models."""
+        """Add to the stored totals."""
 
     def usage(self, first: str, last: str) -> list[DailyUsage]:
-        """The totals from the first day to the last, both included, in order."""
+        """The totals from the first day to the last, both inclusive, sorted."""
 
     def shelf(self, name: str) -> Shelf | None:
-        """A shelf for files or batches beside the responses; None: only a folder can hold them."""
+        """A shelf for files or batches next to the responses; None if this backend cannot hold them."""
 
     def close(self) -> None: ...
 
 
 def open_store(url: str, options: StoreOptions) -> ResponseStore | None:
-    """The store of that URL; None for "none". Raises ConfigError if it cannot be used."""
+    """Open the store at this URL; None for "none". Raises ConfigError if it is unusable."""
     if url in ("none", "off"):
         return None
     scheme = urlsplit(url).scheme
@@ -127,7 +128,7 @@ def open_store(url: str, options: StoreOptions) -> ResponseStore | None:
 
 
 def sqlite_path(url: str) -> Path:
-    """The path in sqlite:///relative and sqlite:////absolute, as elsewhere."""
+    """The path in sqlite:///relative and sqlite:////absolute (SQLAlchemy's convention)."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
@@ -136,7 +137,7 @@ def sqlite_path(url: str) -> Path:
 
 
 def day_of(seconds: float) -> str:
-    """The day of a time since the epoch, as used for totals."""
+    """The UTC day of a timestamp (seconds since the epoch), as DailyUsage writes it."""
     return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
@@ -149,7 +150,7 @@ def unpack(data: bytes) -> bytes:
 
 
 def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> list[StoredEntry]:
-    """Rows of (id, packed body, previous, lease). A small packed body may be large unpacked, so the size is counted."""
+    """Unpack rows of (id, packed body, previous, lease). Counts unpacked bytes: a small packed body may be large."""
     left = CHAIN_BYTES
     out = []
     for id, data, previous, lease in rows:

@@ -1,11 +1,11 @@
-"""Stored batches: many requests in a file, and the answers as they come.
+"""Stored batches: many requests in a file, and their results as they arrive.
 
-    StoredBatch  what is known of one; replaced whole at each change
-    BatchStore   those on a shelf
-    Journal      the answers of one so far, a line each
+    StoredBatch   the state of one batch; immutable, replaced at each change
+    BatchStore    the batches on a shelf
+    Journal       the results of a batch so far, one per line
 
-A batch is a record and two contents: the requests, a line each, and the journal. The journal alone says which requests
-are answered: it survives a killed process. Knows no protocol, nor what a line means.
+A batch is a record and two contents: the requests, one per line, and the journal. The journal alone says which
+requests are answered: it survives a killed process. Knows no protocol, nor what a line means.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llamasrv.store.paging import Page, page_of
 from llamasrv.store.shelf import Shelf, StoredContent, owner_key
 
 INPUT, JOURNAL = "input", "journal"
-MOST = 20_000  # batches of one owner; a new one replaces the oldest that has ended
+MOST = 20_000  # max batches per owner; a new one replaces the oldest that has ended
 PREFIXES = {"openai": "batch_", "anthropic": "msgbatch_"}
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
@@ -34,13 +34,13 @@ class BatchNotFound(NotFound):
 
 
 class StoredBatch(NamedTuple):
-    """`status` is validating, in_progress, cancelling, finalizing, or one of ENDED; `times` says when each began, in
+    """`status` is validating, in_progress, cancelling, finalizing, or one of ENDED; `times` has the start of each, in
     seconds since the epoch."""
 
     id: str
     owner: str
-    protocol: str  # whose: openai or anthropic
-    endpoint: str  # the path that all its requests go to
+    protocol: str  # openai or anthropic
+    endpoint: str  # path of all its requests
     created_at: int
     expires_at: int
     status: str = "validating"
@@ -48,7 +48,7 @@ class StoredBatch(NamedTuple):
     total: int = 0
     succeeded: int = 0
     errored: int = 0
-    left: int = 0  # that were not answered when it was cancelled or expired
+    left: int = 0  # requests left unanswered when it was cancelled or expired
     input_file: str | None = None
     output_file: str | None = None
     error_file: str | None = None
@@ -66,22 +66,21 @@ class StoredBatch(NamedTuple):
 
 
 class BatchStore:
-    """`shelf` may be shared by several servers. A record is open until its batch has ended and left nothing behind
-    that is of no use any more."""
+    """Several servers may share `shelf`. A record is open until its batch has ended and `end` has cleaned up."""
 
     def __init__(self, shelf: Shelf, *, most: int = MOST) -> None:
         self.shelf = shelf
         self.most = most
 
     def create(self, batch: StoredBatch, requests: StoredContent | Iterable[bytes]) -> StoredBatch:
-        """Store a new batch: its requests are a file's content, or lines. Raises FileNotFound, StorageFull."""
+        """Store a new batch. `requests`: a file's content, or lines. Raises FileNotFound, StorageFull."""
         key = owner_key(batch.owner)
         while not self.shelf.quota.add_record("batches", key, self.most):
             if not self._delete_oldest(key):
                 break
         try:
             if isinstance(requests, StoredContent):
-                if not self.shelf.link(key, batch.id, INPUT, requests):  # it may be deleted meanwhile
+                if not self.shelf.link(key, batch.id, INPUT, requests):  # deleted meanwhile
                     raise FileNotFound(f"No such File object: {requests.id}", param="input_file_id")
             else:
                 with self.shelf.writing(key, batch.id, INPUT) as put:
@@ -98,8 +97,8 @@ class BatchStore:
         self.shelf.put(owner_key(batch.owner), batch.id, json.dumps(batch._asdict()).encode(), is_open=True)
 
     def end(self, batch: StoredBatch) -> None:
-        """Store a batch that has ended, and drop what is of no use any more: the answers, if they are in files now, and
-        the requests, unless it must be told which of them have no answer. May be done again."""
+        """Store a batch that has ended and drop what it no longer needs: the journal, if the results are in files
+        now, and the requests, unless the client still has to learn which are unanswered. Idempotent."""
         self.save(batch)
         key, is_openai = owner_key(batch.owner), batch.protocol == "openai"
         if is_openai:
@@ -109,7 +108,7 @@ class BatchStore:
         self.shelf.close(key, batch.id)
 
     def find(self, owner: str, id: str) -> StoredBatch:
-        """Raises BatchNotFound, also for another owner's."""
+        """Raises BatchNotFound, also if it belongs to another owner."""
         body = self.shelf.get(owner_key(owner), id) if _ID.match(id) else None
         found = None if body is None else _read(body)
         if found is None:
@@ -119,7 +118,7 @@ class BatchStore:
     def page(
         self, owner: str, protocol: str, *, limit: int, after: str | None = None, before: str | None = None
     ) -> Page[StoredBatch]:
-        """One page of an owner's batches, latest first. Raises UnknownPlace."""
+        """One page of an owner's batches, newest first. Raises UnknownPlace."""
         key, prefix = owner_key(owner), PREFIXES[protocol]
         ids = [id for id in reversed(self.shelf.ids(key)) if id.startswith(prefix)]
 
@@ -131,12 +130,12 @@ class BatchStore:
         return page_of(ids, read, limit=limit, after=after, before=before)
 
     def num_open(self, owner: str, protocol: str) -> int:
-        """The batches of an owner that have not ended."""
+        """The number of an owner's batches that have not ended."""
         key, prefix = owner_key(owner), PREFIXES[protocol]
-        return sum(1 for whose, id in self.shelf.open_ids() if whose == key and id.startswith(prefix))
+        return sum(1 for other, id in self.shelf.open_ids() if other == key and id.startswith(prefix))
 
     def open_batches(self) -> list[StoredBatch]:
-        """The batches of all owners that have not ended, or that `end` did not finish with; oldest first."""
+        """The batches of all owners that have not ended, or whose `end` was interrupted; oldest first."""
         found = [_read(body) for key, id in self.shelf.open_ids() if (body := self.shelf.get(key, id)) is not None]
         return sorted((batch for batch in found if batch is not None), key=lambda batch: (batch.created_at, batch.id))
 
@@ -152,25 +151,25 @@ class BatchStore:
         self.shelf.quota.release_record("batches", key)
 
     def sweep(self, before: float) -> None:
-        """Remove batches that ended before that time. Take up those that nobody knows to be open: an earlier version
-        kept no such mark."""
+        """Delete batches that ended before this time. Mark unended ones as open: earlier versions kept no such
+        mark."""
         unended = []
         for record in self.shelf.records():
             batch = _read(record.body)
             if batch is None:
                 continue
             if batch.ended and batch.times.get(batch.status, 0) < before:
-                with suppress(OSError):  # others can be removed all the same
+                with suppress(OSError):  # go on with the others
                     self.delete(batch)
             elif not batch.ended:
                 unended.append((record.owner, batch))
-        marked = set(self.shelf.open_ids())  # afterwards: a mark is older than its record
+        marked = set(self.shelf.open_ids())  # read last: a mark is written before its record
         for key, batch in unended:
             if (key, batch.id) not in marked and not self.find(batch.owner, batch.id).ended:
                 self.save(batch)
 
     def _delete_oldest(self, key: str) -> bool:
-        """Whether there was one that has ended."""
+        """Returns whether there was an ended batch to delete."""
         marked = set(self.shelf.open_ids())
         for id in sorted(self.shelf.ids(key), key=lambda id: id.partition("_")[2]):
             if (key, id) not in marked:
@@ -181,7 +180,7 @@ class BatchStore:
 
 
 class BatchResult(NamedTuple):
-    """The answer to line `n` of the requests. `status` is HTTP's; None: there was no answer, and `body` says why."""
+    """The result of line `n` of the requests. `status` is HTTP's; None: unanswered, and `body` says why."""
 
     n: int
     custom_id: str
@@ -191,13 +190,13 @@ class BatchResult(NamedTuple):
 
 
 class Journal:
-    """The answers of a batch, in the order in which they arrived."""
+    """The results of a batch, in order of arrival."""
 
     def __init__(self, content: StoredContent) -> None:
         self._lines = content.shelf.appending(content.owner, content.id, content.part)
 
     def add(self, entry: BatchResult) -> None:
-        """Once this returns, another process finds the answer."""
+        """Once this returns, other processes see the result."""
         self._lines.add(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
@@ -205,8 +204,8 @@ class Journal:
 
 
 def read_journal(content: StoredContent) -> Iterator[BatchResult]:
-    """All answers, one at a time; only the first answer to each request: a process that lost its lock without noticing
-    may have written another."""
+    """Iterate over the results. Only the first result of each request counts: a process that lost its lock without
+    noticing may have written a second one."""
     seen: set[int] = set()
     for line in content.open():
         if line.endswith(b"\n"):

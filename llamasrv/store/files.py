@@ -1,9 +1,9 @@
-"""Files that clients upload and batches write, kept on a shelf: in a folder, or in a server.
+"""Files that clients upload and batches write, on a shelf: in a folder, or on a server.
 
-    StoredFile   what is known of one
-    FileStore    all of one server, or of several that share the shelf; bounded by bytes, and by number for each owner
+    StoredFile   the metadata of one file
+    FileStore    the files of all servers that share a shelf; bounded by bytes, and by number per owner
 
-A file's record is written last, when its content is there. Knows no protocol.
+A file's record is written last, after its content. Knows no protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llamasrv.store.paging import Page, page_of
 from llamasrv.store.shelf import Record, Shelf, StoredContent, owner_key
 from llamasrv.store.storage_quota import StorageFull, StorageQuota
 
-MOST = 50_000  # files of one owner
+MOST = 50_000  # max files per owner
 
 _ID = re.compile(r"file-[0-9a-f]{36}\Z")
 
@@ -31,7 +31,7 @@ class FileNotFound(NotFound):
 
 
 class StoredFile(NamedTuple):
-    """`created_at` and `expires_at` are in seconds since the epoch; None: it stays until it is deleted."""
+    """`created_at` and `expires_at` are in seconds since the epoch; `expires_at` None: kept until deleted."""
 
     id: str
     filename: str
@@ -45,15 +45,15 @@ _last_stamp = [0]
 
 
 def new_id(prefix: str) -> str:
-    """Later ids sort after earlier ones. Cannot be guessed: without API keys, knowing the id is enough to read the
+    """A new id, which sorts after earlier ones. Unguessable: without API keys, the id is all one needs to read the
     file."""
-    _last_stamp[0] = max(int(time.time() * 1000), _last_stamp[0] + 1)  # two of one millisecond keep their order, too
+    _last_stamp[0] = max(int(time.time() * 1000), _last_stamp[0] + 1)  # keeps order within one millisecond
     return f"{prefix}{_last_stamp[0]:012x}{secrets.token_hex(12)}"
 
 
 class FileStore:
-    """`max_bytes` bounds all that is counted in the shelf's room, of all owners together. Raises StoreError if the
-    shelf's server does not answer."""
+    """`max_bytes` bounds everything counted in the shelf's quota, for all owners together. Raises StoreError if the
+    shelf's server does not respond."""
 
     def __init__(self, shelf: Shelf, max_bytes: int, *, most: int = MOST) -> None:
         self.shelf = shelf
@@ -64,7 +64,7 @@ class FileStore:
     def writing(
         self, owner: str, *, filename: str, purpose: str, lifetime: int | None = None, id: str | None = None
     ) -> Iterator[FileUpload]:
-        """A new file to write to. It exists once the block ends; if the block raises, nothing remains. `lifetime` in
+        """Write a new file. It exists once the block ends; if the block raises, nothing remains. `lifetime` is in
         seconds. Raises StorageFull."""
         key, id = owner_key(owner), id or new_id("file-")
         if not self.quota.add_record("files", key, self.most):
@@ -84,7 +84,7 @@ class FileStore:
             raise
 
     def find(self, owner: str, id: str) -> StoredFile:
-        """Raises FileNotFound, also for another owner's."""
+        """Raises FileNotFound, also if it belongs to another owner."""
         found = None
         if _ID.match(id):
             key = owner_key(owner)
@@ -109,7 +109,7 @@ class FileStore:
         after: str | None = None,
         before: str | None = None,
     ) -> Page[StoredFile]:
-        """One page of an owner's files, by age. Raises UnknownPlace."""
+        """One page of an owner's files, sorted by age. Raises UnknownPlace."""
         key = owner_key(owner)
         ids = self.shelf.ids(key)
 
@@ -126,14 +126,14 @@ class FileStore:
         self._delete(owner_key(owner), id)
 
     def sweep(self) -> None:
-        """Remove expired files, and what a killed process left half written."""
+        """Delete expired files, and unfinished ones left by killed processes."""
         for record in self.shelf.records():
-            with suppress(OSError):  # others can be removed all the same
+            with suppress(OSError):  # go on with the others
                 self._read(record)
         self.shelf.sweep(time.time() - 86_400)
 
     def num_bytes(self) -> int:
-        """Bytes of everything that is counted in this room."""
+        """Bytes of everything counted in the shelf's quota."""
         return self.quota.used()
 
     def _delete(self, key: str, id: str) -> None:
@@ -141,7 +141,7 @@ class FileStore:
         self.quota.release_record("files", key)
 
     def _read(self, record: Record) -> StoredFile | None:
-        """The file; None if it has expired or cannot be read."""
+        """The file; None if it has expired or its record is unreadable."""
         try:
             file = StoredFile(**json.loads(record.body))
         except (ValueError, TypeError):
@@ -153,12 +153,12 @@ class FileStore:
 
 
 class FileUpload:
-    """A file while it is being written."""
+    """A file being written."""
 
     def __init__(self, filename: str, purpose: str, lifetime: int | None, *, put: Callable[[bytes], Any]) -> None:
         self.filename, self.purpose, self.lifetime = filename, purpose, lifetime
         self.size = 0
-        self.stored: StoredFile | None = None  # when the block has ended
+        self.stored: StoredFile | None = None  # set when the block ends
         self._put = put
 
     def write(self, piece: bytes) -> None:

@@ -1,8 +1,8 @@
 """A shelf in a folder: one folder per owner, ID.json for the record, ID.PART for each content.
 
-.open/OWNER.ID      the record is open
+.open/OWNER.ID      marks the record as open
 .sums/NAME          a sum of the ledger
-.lock               of the server that works on it
+.lock               held by the server that works on this shelf
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llamasrv.atomic_file import replacing
 from llamasrv.store.shelf import PARTS, PIECE, CannotLink, PieceWriter, Shelf, StoredContent
 
 OffHub = Callable[..., Any]
-"""Calls a function with its arguments where it may block, and returns its result."""
+"""Calls a function where it may block (another thread), and returns its result."""
 
 _NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
@@ -30,7 +30,7 @@ def _here(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class FolderShelf(Shelf):
-    """`root` may be shared by several servers of one machine."""
+    """Several servers on one machine may share `root`."""
 
     blocks = True
 
@@ -125,7 +125,7 @@ class FolderShelf(Shelf):
     def _unlink(self, owner: str, id: str, part: str | None) -> int:
         folder, freed = self.root / owner, 0
         if part is None:
-            # Without its record nobody finds it any more; a killed process leaves the rest to be swept.
+            # The record goes first: without it the object is gone, and `sweep` deletes the rest if we are killed.
             (folder / f"{id}.json").unlink(missing_ok=True)
             self._mark(owner, id).unlink(missing_ok=True)
         for one in PARTS if part is None else [part]:
@@ -136,7 +136,7 @@ class FolderShelf(Shelf):
                 freed += known.st_size if known.st_nlink == 1 else 0
         return freed
 
-    # ------------------------------------------------------------ the whole of it
+    # ------------------------------------------------------------ the whole shelf
 
     def sizes(self, owner: str) -> Iterable[tuple[Hashable, int]]:
         return self._off_hub(self._sizes, owner)  # type: ignore[no-any-return]
@@ -144,7 +144,7 @@ class FolderShelf(Shelf):
     def _sizes(self, owner: str) -> list[tuple[Hashable, int]]:
         found: list[tuple[Hashable, int]] = []
         with suppress(FileNotFoundError), os.scandir(self.root / owner) as entries:
-            for entry in entries:  # hidden ones, too: they are being written
+            for entry in entries:  # includes hidden ones: they are being written
                 if not entry.name.endswith(".json"):
                     with suppress(OSError):
                         known = entry.stat(follow_symlinks=False)
@@ -181,7 +181,7 @@ class FolderShelf(Shelf):
 
 
 class FolderAppender:
-    """If a killed process left part of a line, the next one to open the file cuts it off."""
+    """Opening the file truncates the partial line that a killed process may have left."""
 
     def __init__(self, path: Path, off_hub: OffHub = _here) -> None:
         self._off_hub = off_hub
@@ -198,7 +198,7 @@ class FolderAppender:
             while left:
                 left = left[self._file.write(left) :]
         except OSError:
-            self._file.truncate(self._end)  # a full disk takes a part of it
+            self._file.truncate(self._end)  # a full disk accepts part of the line
             raise
         self._end += len(line)
 
@@ -220,7 +220,7 @@ class FolderAppender:
 
 
 class FolderLedger:
-    """A file for each sum. Whoever changes one locks it for that moment."""
+    """One file per sum; locked while it is changed."""
 
     def __init__(self, folder: Path, off_hub: OffHub = _here) -> None:
         self._folder, self._off_hub = folder, off_hub
@@ -232,7 +232,7 @@ class FolderLedger:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # until it is closed
+            fcntl.flock(fd, fcntl.LOCK_EX)  # closing the file releases it
             total = max(0, _number(os.pread(fd, 32, 0)) + amount)
             if most is not None and total > most:
                 return False
@@ -249,7 +249,7 @@ class FolderLedger:
 
 
 class FolderLock:
-    """The kernel releases it when its process ends."""
+    """The kernel releases the lock when the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -281,7 +281,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _visible(folder: Path) -> list[str]:
-    """Names in a folder, but hidden ones; none if it is not there."""
+    """Names in a folder, without hidden ones; [] if it does not exist."""
     try:
         return [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

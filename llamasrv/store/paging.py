@@ -1,4 +1,4 @@
-"""Pages of records: only those that a page shows are read."""
+"""Pagination that reads only the records it shows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class Page(NamedTuple, Generic[T]):
 
 
 class UnknownPlace(InvalidRequest):
-    """A page was to begin or end at an id that is not listed. Otherwise its client would read the first page for
-    ever."""
+    """A cursor names an unknown id. Ignoring it would send a paginating client the first page forever."""
 
     def __init__(self, id: str, param: str) -> None:
         super().__init__(f"No item with id '{id[:80]}'.", param=param)
@@ -32,9 +31,8 @@ def page_of(
     after: str | None = None,
     before: str | None = None,
 ) -> Page[T]:
-    """The `limit` items behind `after`, or those right before `before`; `has_more` is about the same direction.
-    `read` returns the items of some ids, in their order, without those that are gone or not wanted. Raises
-    UnknownPlace."""
+    """The `limit` items after `after`, or the last ones before `before`; `has_more` refers to the same direction.
+    `read` returns the items of some ids, in order, skipping deleted and filtered ones. Raises UnknownPlace."""
     start = 0 if after is None else _place(ids, after, "after") + 1
     end = len(ids) if before is None else _place(ids, before, "before")
     wanted = ids[start:end]
@@ -45,7 +43,7 @@ def page_of(
     while at < len(wanted) and len(found) <= limit:
         some = wanted[at : at + min(step, AT_ONCE)]
         found += read(some)
-        at, step = at + len(some), step * 2  # few of them are wanted
+        at, step = at + len(some), step * 2  # the filter rejects most: read larger batches
     items, has_more = found[:limit], len(found) > limit
     return Page(items if before is None else items[::-1], has_more)
 

@@ -1,4 +1,4 @@
-"""PostgreSQL, for several servers that share what they store."""
+"""PostgreSQL, shared by several servers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ try:
 except ImportError:
     psycopg = None  # type: ignore[assignment]
 
-# Two servers may start at the same moment: they make the tables one after the other.
+# Servers that start at the same moment must not create the tables concurrently.
 _LOCK = "SELECT pg_advisory_xact_lock(726982734);"
-# Unless the URL says otherwise: seconds to connect, and until a host that is gone is given up.
+# Defaults, overridden by the URL: seconds to connect, milliseconds and seconds until a dead host is given up.
 _SETTINGS = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 30, "keepalives_interval": 5}
 _STATEMENT_TIMEOUT = "10s"
 
@@ -24,7 +24,7 @@ _STATEMENT_TIMEOUT = "10s"
 class PostgresDialect(SqlDialect):
     name = "PostgreSQL"
     table = "llamasrv_responses"
-    blocks = False  # its sockets let others work while they wait
+    blocks = False  # sockets yield to other greenlets
     connections = 8
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""A shelf in PostgreSQL: tables of records, of contents by name, and of their pieces."""
+"""A shelf in PostgreSQL: tables of records, of named contents, and of their pieces."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _READ = """
 SELECT id, body FROM llamasrv_records WHERE shelf = %(shelf)s AND owner = %(owner)s AND id = ANY(%(ids)s)
 """
 _OWNERS = "SELECT DISTINCT owner FROM llamasrv_records WHERE shelf = %(shelf)s ORDER BY owner"
-# One text: thousands of small ones take a client long to read.
+# One string: clients are slow to parse thousands of small rows.
 _IDS = """
 SELECT string_agg(id, ' ' ORDER BY id COLLATE "C") FROM llamasrv_records
 WHERE shelf = %(shelf)s AND owner = %(owner)s
@@ -76,7 +76,7 @@ DELETE FROM llamasrv_contents WHERE {_THING} AND (%(part)s::text IS NULL OR part
 """
 _BLOB = f"SELECT blob FROM llamasrv_contents WHERE {_THING} AND part = %(part)s"
 _ADD = "INSERT INTO llamasrv_pieces (blob, size, data) VALUES (%(blob)s, %(size)s, %(data)s)"
-# Returns the content that had this name before.
+# Returns the blob that had this name before.
 _NAME = f"""
 WITH earlier AS ({_BLOB})
 INSERT INTO llamasrv_contents (shelf, owner, id, part, blob)
@@ -88,7 +88,7 @@ _NAME_NEW = """
 INSERT INTO llamasrv_contents (shelf, owner, id, part, blob)
 VALUES (%(shelf)s, %(owner)s, %(id)s, %(part)s, %(blob)s) ON CONFLICT DO NOTHING
 """
-# FOR SHARE: whoever deletes the source at this moment waits, and finds that its pieces are still of use.
+# FOR SHARE: a concurrent deletion of the source waits, and then finds its pieces still in use.
 _LINK = """
 INSERT INTO llamasrv_contents (shelf, owner, id, part, blob)
 SELECT %(shelf)s, %(owner)s, %(id)s, %(part)s, blob FROM llamasrv_contents
@@ -100,7 +100,7 @@ WITH gone AS (DELETE FROM llamasrv_pieces WHERE blob = %(blob)s AND {_UNUSED} RE
 SELECT coalesce(sum(size), 0) FROM gone
 """
 _SWEEP = f"DELETE FROM llamasrv_pieces WHERE made < to_timestamp(%(before)s) AND {_UNUSED}"
-# Pieces until they are PIECE bytes: lines that were appended are many small ones.
+# Reads pieces up to PIECE bytes at a time: a journal consists of many small ones.
 _PIECES = """
 SELECT n, data FROM (
     SELECT n, data, size, sum(size) OVER (ORDER BY n) AS total FROM (
@@ -129,9 +129,9 @@ _RELEASE_LOCK = "DELETE FROM llamasrv_locks WHERE name = %(name)s AND holder = %
 
 
 class PostgresShelf(Shelf):
-    """`connection` lends a connection for a block."""
+    """`connection` lends a database connection for a block."""
 
-    blocks = False  # its sockets let others work while they wait
+    blocks = False  # sockets yield to other greenlets
 
     def __init__(self, connection: Callable[[], AbstractContextManager[Any]], name: str) -> None:
         self.connection = connection
@@ -163,7 +163,7 @@ class PostgresShelf(Shelf):
         return sum(self._drop(blob) for (blob,) in self._rows(_DELETE_CONTENTS, owner=owner, id=id, part=part))
 
     def _drop(self, blob: str) -> int:
-        """The pieces of a content that has no name. Returns their bytes."""
+        """Delete the pieces of a blob that no content names. Returns the bytes freed."""
         [(freed,)] = self._rows(_DROP, blob=blob)
         return int(freed)
 
@@ -224,7 +224,7 @@ class PostgresShelf(Shelf):
         self._run(_RELEASE_LOCK, name=self.name, holder=holder)
 
     def _run(self, text: str, **named: Any) -> int:
-        """Returns the number of rows that it changed."""
+        """Returns the number of rows changed."""
         with self.connection() as db:
             return int(db.execute(text, {"shelf": self.name, **named}).rowcount)
 
@@ -234,7 +234,7 @@ class PostgresShelf(Shelf):
 
 
 class PostgresAppender:
-    """Each line is a row, so that it appears as a whole."""
+    """Appends each line as a row, hence atomically."""
 
     def __init__(self, shelf: PostgresShelf, blob: str) -> None:
         self._shelf, self._blob = shelf, blob
@@ -246,7 +246,7 @@ class PostgresAppender:
 
 
 class PostgresLedger:
-    """One for all shelves of a server."""
+    """One ledger for all shelves of a server."""
 
     def __init__(self, connection: Callable[[], AbstractContextManager[Any]]) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Responses in Redis, for several servers that share them. Age is bounded by expiry, size by Redis's own `maxmemory`.
+"""Responses in Redis, shared by several servers. Entries expire by age; Redis's own `maxmemory` bounds the size.
 
 llamasrv:response:OWNER:ID    a hash: body, previous, lease
 llamasrv:usage:DAY            a hash: OWNER:MODEL:FIGURE
@@ -36,7 +36,7 @@ except ImportError:
 _TIMEOUT = 5.0  # seconds
 _CONNECTIONS = 16
 
-# Reads a conversation and renews it, in one visit.
+# Reads and renews a conversation in one round trip.
 _CHAIN = """
 local found, id, total = {}, ARGV[1], 0
 for _ = 0, tonumber(ARGV[2]) do
@@ -54,7 +54,7 @@ return found
 
 
 class RedisStore:
-    blocks = False  # its sockets let others work while they wait
+    blocks = False  # sockets yield to other greenlets
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         if redis is None:
@@ -104,17 +104,18 @@ class RedisStore:
         with _redis_errors(), self._db.pipeline() as pipe:
             for one in used:
                 key = f"llamasrv:usage:{one.day}"
-                whose = f"{quote(one.owner, safe='')}:{quote(one.model, safe='')}"
+                prefix = f"{quote(one.owner, safe='')}:{quote(one.model, safe='')}"
                 for name, number in one._asdict().items():
                     if name not in ("day", "owner", "model"):
-                        pipe.hincrbyfloat(key, f"{whose}:{name}", number)
+                        pipe.hincrbyfloat(key, f"{prefix}:{name}", number)
                 pipe.expire(key, int(USAGE_DAYS * DAY))
             pipe.execute()
 
     def usage(self, first: str, last: str) -> list[DailyUsage]:
         found: dict[tuple[str, str, str], dict[str, float]] = {}
         now = datetime.now(timezone.utc).date()
-        # Whatever is asked for, only so many days can be there; one more, where another server's clock is ahead.
+        # Visit only days that can exist: a request for all time would be 740,000 lookups. One day more than today,
+        # for servers whose clock is ahead.
         start = max(date.fromisoformat(first), now - timedelta(days=USAGE_DAYS)).toordinal()
         end = min(date.fromisoformat(last), now + timedelta(days=1)).toordinal()
         with _redis_errors():
@@ -136,7 +137,7 @@ class RedisStore:
 
 
 def _key(owner: str, id: str) -> str:
-    # Quoted: an owner with a colon in its name must not become another owner.
+    # Quoted, or an owner with a colon in its name could reach another owner's keys.
     return f"llamasrv:response:{quote(owner, safe='')}:{id}"
 
 

@@ -1,14 +1,14 @@
-"""A shelf in Redis. Nothing on it expires by itself.
+"""A shelf in Redis. Its keys do not expire.
 
 llamasrv:SHELF:owners               a set
 llamasrv:SHELF:records:OWNER        a hash: records by id
 llamasrv:SHELF:contents:OWNER:ID    a hash: blobs by part
 llamasrv:SHELF:open                 a set: OWNER:ID of each record that is open
-llamasrv:SHELF:lock                 its holder
-llamasrv:blob:BLOB                  a hash: last (number of the last piece), size, links (how many name it)
+llamasrv:SHELF:lock                 a string: the holder
+llamasrv:blob:BLOB                  a hash: last (number of the last piece), size, links (reference count)
 llamasrv:blob:BLOB:N                a piece
 llamasrv:sums                       a hash: the ledger
-llamasrv:unfinished                 a sorted set: blobs that are being written, by when that began
+llamasrv:unfinished                 a sorted set: blobs being written, by start time
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ redis.call('HINCRBY', ARGV[3] .. blob, 'links', 1)
 redis.call('HSET', KEYS[2], ARGV[2], blob)
 return 1
 """
-# One text: thousands of small ones take a client long to read.
+# One string: clients are slow to parse thousands of small replies.
 _IDS = """
 local ids = redis.call('HKEYS', KEYS[1])
 table.sort(ids)
@@ -121,7 +121,7 @@ _RELEASE_LOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL',
 class RedisShelf(Shelf):
     """`redis_errors` turns Redis's own errors into StoreErrors."""
 
-    blocks = False  # its sockets let others work while they wait
+    blocks = False  # sockets yield to other greenlets
 
     def __init__(self, db: Any, name: str, redis_errors: Callable[[], AbstractContextManager[None]]) -> None:
         self.db, self._redis_errors = db, redis_errors
@@ -253,7 +253,7 @@ class RedisShelf(Shelf):
 
 
 class RedisAppender:
-    """Each line goes to Redis in one command, so that it appears as a whole."""
+    """Appends each line with one command, hence atomically."""
 
     def __init__(self, shelf: RedisShelf, blob: str) -> None:
         self._shelf, self._blob = shelf, blob
@@ -265,7 +265,7 @@ class RedisAppender:
 
 
 class RedisLedger:
-    """One for all shelves of a server."""
+    """One ledger for all shelves of a server."""
 
     def __init__(self, db: Any, redis_errors: Callable[[], AbstractContextManager[None]], add: Any) -> None:
         self._db, self._redis_errors, self._script = db, redis_errors, add
@@ -281,5 +281,5 @@ class RedisLedger:
 
 def _evicted() -> StoreError:
     return StoreError(
-        "A part of this content is gone from Redis. Its maxmemory-policy must be noeviction or one of volatile-*."
+        "Redis evicted a part of this content. Set its maxmemory-policy to noeviction or one of volatile-*."
     )

@@ -1,13 +1,13 @@
-"""Where files and batches are kept: small records, and contents of any size beside them, in pieces.
+"""Storage of files and batches: small records, and next to each its contents, of any size, in pieces.
 
-    Shelf          what a folder and a server offer alike
-    Record         what is known of one thing, as bytes
-    StoredContent  a content of one thing; read a piece or a line at a time
-    PieceWriter    bytes as they come, in pieces as they are kept
-    ExpiringLock   a lock in a server, which a process loses when it dies
+    Shelf           the interface of folders and servers
+    Record          the metadata of one object, as bytes
+    StoredContent   one content of an object; read piece by piece or line by line
+    PieceWriter     cuts a byte stream into pieces
+    ExpiringLock    a lock on a server; expires when its holder dies
 
-Owners are given by their digest (`owner_key`), so that no name leads out of a folder or into another's keys. Knows no
-protocol, nor what a record says.
+Owners are identified by a digest (`owner_key`), so that no owner's name can escape a folder or reach another's keys.
+Knows no protocol, nor what a record contains.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from llamasrv.errors import Unavailable
 from llamasrv.store.storage_quota import Ledger, Reservation, StorageQuota, Uncounted
 
-PARTS = ("data", "input", "journal")  # of a file; of a batch
-PIECE = 2**20  # bytes that are written and read at a time
-AT_ONCE = 200  # records that are read at a time
-LOCK_SECONDS = 10.0  # that a lock outlives its holder
+PARTS = ("data", "input", "journal")  # a file has data, a batch has input and journal
+PIECE = 2**20  # bytes per read and write
+AT_ONCE = 200  # records per read
+LOCK_SECONDS = 10.0  # a lock expires this long after its last renewal
 
 
 def owner_key(owner: str) -> str:
@@ -43,41 +43,41 @@ class Record(NamedTuple):
 
 class Appender(Protocol):
     def add(self, line: bytes) -> None:
-        """Adds all of it, or nothing. Raises OSError, StoreError or StorageFull."""
+        """Append the whole line or nothing. Raises OSError, StoreError or StorageFull."""
 
     def close(self) -> None: ...
 
 
 class ShelfLock(Protocol):
     def take(self) -> bool:
-        """Whether it is ours, newly or still. Returns False at least once after it was lost."""
+        """Acquire or renew the lock; returns whether we hold it. Returns False at least once after a loss."""
 
     def release(self) -> None: ...
 
 
 class Shelf(ABC):
-    """A thing has an owner and an id, a record, and contents, each under a word (`part`). Every method may be called
-    from many threads at once, and may raise OSError or StoreError; those that write a content raise StorageFull."""
+    """An object has an owner, an id, a record, and contents, each under a name (`part`). All methods are thread-safe
+    and may raise OSError or StoreError; those that write contents may also raise StorageFull."""
 
     blocks: bool
-    """Whether calls block the thread they are made on, although it could do other work (files do)."""
+    """Whether calls block the calling thread (files), rather than yield to other greenlets (sockets)."""
 
     quota: StorageQuota = StorageQuota(Uncounted(), 2**62)
-    """What its contents are counted in."""
+    """Counts the bytes of the contents."""
 
     # ------------------------------------------------------------ records
 
     @abstractmethod
     def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:
-        """Store this record, replacing an earlier one. `is_open`: there is something to do about it, until `close`."""
+        """Store this record, replacing an earlier one. `is_open`: it has work pending, until `close`."""
 
     @abstractmethod
     def close(self, owner: str, id: str) -> None:
-        """There is nothing to do about this record any more."""
+        """Mark this record as having no work pending."""
 
     @abstractmethod
     def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
-        """The records of these ids; None: there is none."""
+        """The records of these ids, None for those that do not exist."""
 
     def get(self, owner: str, id: str) -> bytes | None:
         return self.read(owner, [id])[0]
@@ -87,38 +87,37 @@ class Shelf(ABC):
 
     @abstractmethod
     def ids(self, owner: str) -> list[str]:
-        """Of all its records, in order."""
+        """The ids of all records of this owner, sorted."""
 
     @abstractmethod
     def open_ids(self) -> list[tuple[str, str]]:
-        """Owner and id of each record that was stored as open and not closed."""
+        """(owner, id) of each open record."""
 
     def records(self, owner: str | None = None) -> Iterator[Record]:
-        """The records of this owner, or of all, read as they are needed; each owner's ordered by id."""
-        for whose in self.owners() if owner is None else [owner]:
-            ids = self.ids(whose)
+        """Iterate over the records of one owner, or of all; sorted by id within an owner, read lazily."""
+        for current in self.owners() if owner is None else [owner]:
+            ids = self.ids(current)
             for start in range(0, len(ids), AT_ONCE):
                 some = ids[start : start + AT_ONCE]
-                for id, body in zip(some, self.read(whose, some)):
+                for id, body in zip(some, self.read(current, some)):
                     if body is not None:
-                        yield Record(whose, id, body)
+                        yield Record(current, id, body)
                 self.breathe()
 
     def breathe(self) -> None:
-        """Between two parts of long work: let others run, where it is done on the thread that they need."""
+        """Yield to other greenlets, if this shelf runs on their thread. Called between parts of long work."""
         if not self.blocks:
             time.sleep(0)
 
     def delete(self, owner: str, id: str) -> None:
-        """The record and all contents."""
+        """Delete the record and all contents."""
         self.quota.release(owner, self._delete(owner, id, None))
 
     # ------------------------------------------------------------ contents
 
     @contextmanager
     def writing(self, owner: str, id: str, part: str) -> Iterator[Callable[[bytes], Any]]:
-        """Takes a new content, of a name that has none yet. It exists once the block ends; if the block raises,
-        nothing remains."""
+        """Write a new content. It exists once the block ends; if the block raises, nothing remains."""
         with self.quota.reserving(owner) as held, self._writing(owner, id, part) as put:
 
             def write(data: bytes) -> None:
@@ -128,12 +127,12 @@ class Shelf(ABC):
             yield write
 
     def appending(self, owner: str, id: str, part: str) -> Appender:
-        """A content that grows line by line; each line is there as soon as it is added."""
+        """Open a content for appending; each line is durable as soon as it is added."""
         return _CountedAppender(self._appending(owner, id, part), Reservation(self.quota, owner))
 
     def link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
-        """Add a content of another shelf of the same kind as one's own; it stays when the other is deleted. False:
-        there is none."""
+        """Link a content of another shelf of the same kind into this one; it survives deletion of the source. Returns
+        False if the source does not exist."""
         try:
             return self._link(owner, id, part, source)
         except CannotLink:
@@ -144,30 +143,30 @@ class Shelf(ABC):
 
     @abstractmethod
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
-        """The pieces of a content, none of them empty; nothing if there is no such content."""
+        """The pieces of a content, none empty; no pieces if it does not exist."""
 
     def drop(self, owner: str, id: str, part: str) -> None:
-        """One content, if it is there."""
+        """Delete one content, if it exists."""
         self.quota.release(owner, self._delete(owner, id, part))
 
-    # ------------------------------------------------------------ the whole of it
+    # ------------------------------------------------------------ the whole shelf
 
     @abstractmethod
     def sizes(self, owner: str) -> Iterable[tuple[Hashable, int]]:
-        """Of each content: what is the same for all its names, on all shelves of this kind; and its bytes."""
+        """(identity, bytes) of each content. Links to one content have one identity, across shelves of this kind."""
 
     @abstractmethod
     def sweep(self, before: float) -> None:
-        """Remove what a process that was killed before that time (seconds since the epoch) left half written."""
+        """Delete unfinished contents that a killed process left before this time (seconds since the epoch)."""
 
     @abstractmethod
     def lock(self) -> ShelfLock: ...
 
     @abstractmethod
     def ledger(self) -> Ledger:
-        """The sums that all servers on this shelf share."""
+        """The sums, shared by all servers that use this shelf."""
 
-    # ------------------------------------------------------------ what a kind does
+    # ------------------------------------------------------------ for subclasses
 
     @abstractmethod
     def _writing(self, owner: str, id: str, part: str) -> AbstractContextManager[Callable[[bytes], Any]]: ...
@@ -177,15 +176,15 @@ class Shelf(ABC):
 
     @abstractmethod
     def _link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
-        """Raises CannotLink where it takes a copy."""
+        """Raises CannotLink if the content has to be copied instead."""
 
     @abstractmethod
     def _delete(self, owner: str, id: str, part: str | None) -> int:
-        """A content, or everything of a thing. Returns the bytes that no other name has."""
+        """Delete one content, or the record with all contents. Returns the bytes freed; linked bytes are not."""
 
 
 class CannotLink(Exception):
-    """One content cannot have two names here."""
+    """This shelf does not support links here."""
 
 
 class _CountedAppender:
@@ -218,7 +217,7 @@ class StoredContent(NamedTuple):
         return self.shelf.pieces(self.owner, self.id, self.part)
 
     def open(self) -> BinaryIO:
-        """Open it for reading from the beginning, by one thread at a time."""
+        """Open for reading from the start. The file object is not thread-safe."""
         return io.BufferedReader(_PieceReader(self.pieces()))
 
     def read(self) -> bytes:
@@ -243,7 +242,7 @@ class _PieceReader(io.RawIOBase):
 
 
 class PieceWriter:
-    """`put` receives pieces of PIECE bytes; the last may be shorter."""
+    """Calls `put` with pieces of PIECE bytes; the last may be shorter."""
 
     def __init__(self, put: Callable[[bytes], Any]) -> None:
         self._put = put
@@ -262,8 +261,8 @@ class PieceWriter:
 
 
 class ExpiringLock:
-    """Renewed in the background while it is held. A holder that cannot renew it in time has lost it. `renew` takes a
-    holder and seconds, and returns whether that holder has the lock for that long; `release` ends it."""
+    """Renewed by a background thread while held; lost if it cannot be renewed in time. `renew(holder, seconds)`
+    returns whether the holder now has the lock for that long; `release(holder)` gives it up."""
 
     def __init__(
         self, renew: Callable[[str, float], bool], release: Callable[[str], Any], seconds: float = LOCK_SECONDS
@@ -294,7 +293,7 @@ class ExpiringLock:
         if self._thread is not None:
             self._thread.join()
         if self.is_held:
-            with suppress(Unavailable):  # then it expires
+            with suppress(Unavailable):  # the lock expires by itself
                 self._release(self._holder)
         self._until = 0.0
 

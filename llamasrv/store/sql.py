@@ -1,7 +1,7 @@
-"""Responses in one SQL table: every statement, and the connections they run on.
+"""Responses in one SQL table: the statements, and the connections that run them.
 
-What has not been of use for too long is deleted, and what was of use longest ago when there is too much. A Dialect says
-how one kind of database is reached, and in which words its SQL differs.
+Entries expire by time since last use; above the size limit the least recently used are evicted. A SqlDialect knows how
+to connect to one kind of database, and where its SQL differs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _RENEW = _TURNS + (
 )
 _TOO_OLD = "DELETE FROM {table} WHERE used <= :oldest"
 _SIZE = "SELECT sum(size) FROM {table}"
-# Turns of one conversation were of use at the same moment: they go together.
+# All turns of a conversation carry the same time of use: they are evicted together.
 _TOO_MUCH = """
 DELETE FROM {table} WHERE used <= (
     SELECT max(used) FROM (
@@ -100,9 +100,9 @@ DELETE FROM {table} WHERE used <= (
     ) newer WHERE kept > :most
 )
 """
-_CLEAN_EVERY = 60.0  # seconds, if anything was written
-_CLEAN_SHARE = 32  # and after so much of what may be kept was written
-_OVERHEAD = 256  # bytes of a row beside its body
+_CLEAN_EVERY = 60.0  # seconds between cleanups, if anything was written
+_CLEAN_SHARE = 32  # also clean after writing 1/32 of the size limit
+_OVERHEAD = 256  # bytes of a row without its body
 _WAIT = 5.0  # seconds to wait for a connection
 
 
@@ -112,7 +112,7 @@ class SqlDialect(Protocol):
     name: str
     table: str
     blocks: bool  # see ResponseStore
-    connections: int | None  # most at once; None: as many as there are calls
+    connections: int | None  # max open at once; None: unlimited
     errors: tuple[type[Exception], ...]
 
     def statement(self, text: str) -> str:
@@ -123,10 +123,10 @@ class SqlDialect(Protocol):
     def make_tables(self, db: Any) -> None: ...
 
     def works(self, db: Any) -> bool:
-        """Whether a connection that was idle still works."""
+        """Whether an idle connection still works."""
 
     def close(self, db: Any) -> None:
-        """Close a connection on which something failed."""
+        """Close a connection after an error."""
 
 
 class SqlStore:
@@ -138,7 +138,7 @@ class SqlStore:
         # A connection serves one call at a time.
         self._idle: deque[Any] = deque()
         self._free = threading.BoundedSemaphore(dialect.connections) if dialect.connections else None
-        self._written = 0  # bytes since it was last cleaned
+        self._written = 0  # bytes since the last cleanup
         self._cleaned = 0.0
         try:
             with self.connection() as db:
@@ -203,7 +203,7 @@ class SqlStore:
         return db.execute(self._statements[text], named)
 
     def _clean(self, db: Any, now: float) -> None:
-        """Delete what is too old; then what was used longest ago, until the rest is small enough."""
+        """Delete expired entries, then evict the least recently used until the rest fits the size limit."""
         self._written, self._cleaned = 0, now
         self._run(db, _TOO_OLD, {"oldest": now - self.options.max_age})
         if (self._run(db, _SIZE, {}).fetchone()[0] or 0) > self.options.max_bytes:
@@ -211,9 +211,9 @@ class SqlStore:
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
-        """One connection for one use. A connection on which something failed is not used again."""
+        """Lend a connection for one operation. After an error it is not reused."""
         if self._free is not None and not self._free.acquire(timeout=_WAIT):
-            raise StoreError("The store cannot be used at the moment: too many at once.")
+            raise StoreError("The store cannot be used at the moment: too many requests wait for it.")
         hung = StoreError("The store cannot be used at the moment: it does not respond.")
         try:
             with self.options.within(self.options.patience, hung):
@@ -226,7 +226,7 @@ class SqlStore:
                 self._idle.append(db)
         except StoreError as error:
             if error is hung:
-                self.close()  # the others would hang, too
+                self.close()  # the idle connections would hang, too
             raise
         except self._dialect.errors as error:
             raise StoreError(f"The store cannot be used at the moment: {type(error).__name__}.") from error
@@ -251,5 +251,5 @@ class SqlStore:
 
 
 def _reason(error: BaseException | None) -> str:
-    """One line, without any part of the URL."""
+    """One line for the log, without any part of the URL."""
     return type(error).__name__ if error is None or not str(error) else str(error).strip().splitlines()[-1][:200]

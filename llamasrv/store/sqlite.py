@@ -1,6 +1,6 @@
-"""SQLite, in a file or in memory: the store that needs no other server.
+"""SQLite, in a file or in memory: the store that needs no server.
 
-Write-ahead logging lets readers and the writer work at once; several processes may share the file.
+Write-ahead logging lets readers work beside the writer; several processes may share the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llamasrv.store.sql import TABLES, SqlDialect
 
-_VERSION = 1  # of the tables, kept in the file
+_VERSION = 1  # schema version, kept in the file
 _BUSY = 5.0  # seconds to wait for another process's write
 
 
@@ -20,7 +20,7 @@ class SqliteDialect(SqlDialect):
     errors = (sqlite3.Error, OSError)
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None keeps everything in memory, on a single connection."""
+        """`path` None: everything is in memory, on a single connection."""
         self._path = path
         self._memory: sqlite3.Connection | None = None
         self.name = "memory" if path is None else str(path)
@@ -36,26 +36,26 @@ class SqliteDialect(SqlDialect):
                 self._memory = self._open(":memory:")
             return self._memory
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # nobody else may read what was said
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # conversations: readable by this user only
         return self._open(str(self._path))
 
     @staticmethod
     def _open(place: str) -> sqlite3.Connection:
-        # Python's connections are not made for several threads at once; one after another is fine.
+        # A connection moves between threads, but never serves two at once, which is what sqlite3 requires.
         db = sqlite3.connect(place, timeout=_BUSY, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA synchronous = NORMAL")  # after a power cut the last turns may be missing
-        db.execute("PRAGMA secure_delete = ON")  # what was deleted is not to be found in the file
+        db.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last turns
+        db.execute("PRAGMA secure_delete = ON")  # overwrite deleted conversations in the file
         return db
 
     def make_tables(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
         if db.execute("PRAGMA user_version").fetchone()[0] > _VERSION:
-            raise sqlite3.NotSupportedError("it was written by a later version")
+            raise sqlite3.NotSupportedError("it was written by a later version of llamasrv")
         db.executescript(TABLES.format(table=self.table, blob="BLOB") + f"PRAGMA user_version = {_VERSION};")
 
     def works(self, db: sqlite3.Connection) -> bool:
         return True
 
     def close(self, db: sqlite3.Connection) -> None:
-        if db is not self._memory:  # all that is kept is on that one
+        if db is not self._memory:  # closing it would lose everything
             db.close()

@@ -1,11 +1,11 @@
-"""How much files and batches may take together, and one owner of it.
+"""The storage quota of files and batches, in total and per owner.
 
-    Ledger        sums by name that all servers of a shelf share
-    Room          takes from the sums before anything is written; refuses what is beyond them
-    Reservation   the bytes of one content while it is being written
+    Ledger          named sums, shared by all servers that use a shelf
+    StorageQuota    reserves bytes in the sums before they are written; refuses what exceeds the limits
+    Reservation     the bytes reserved for one content while it is being written
 
-Every content counts once, whatever names it has, for the owner of the first. A process that is killed leaves what it
-had reserved in the sums until they are counted anew. Knows no protocol.
+A content with several links counts once, for the owner of the first. A killed process leaves its reservations in the
+sums until `recount`. Knows no protocol.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from llamasrv.errors import Unavailable
 if TYPE_CHECKING:
     from llamasrv.store.shelf import Shelf
 
-_FIRST, _LARGEST = 2**14, 2**20  # bytes that are reserved at once: as many as were written before, within these
-_PART = 64  # and at most this part of the room
+_FIRST, _LARGEST = 2**14, 2**20  # bytes to reserve at a time: as many as are held already, within these bounds
+_PART = 64  # a step is at most 1/64 of the quota
 
 
 class StorageFull(Unavailable):
-    """The limit on what is stored is reached."""
+    """The storage quota is used up."""
 
     code = "file_storage_full"
 
 
 class Ledger(Protocol):
     def add(self, name: str, amount: int, most: int | None = None) -> bool:
-        """Add to a sum, which never falls below 0. False: it would be above `most`, and is as before."""
+        """Add to a sum, clamped at 0. Returns False, and leaves the sum unchanged, if it would exceed `most`."""
 
     def sums(self) -> dict[str, int]: ...
 
 
 class Uncounted:
-    """The ledger of a shelf without a bound."""
+    """The ledger of an unbounded shelf."""
 
     def add(self, name: str, amount: int, most: int | None = None) -> bool:
         return True
@@ -48,20 +48,19 @@ class Uncounted:
 
 
 class StorageQuota:
-    """`most` bytes in all. `share`: most bytes of one owner; None: all of them."""
+    """`most`: max bytes in total; `share`: max bytes per owner, None for no limit of its own."""
 
     def __init__(self, ledger: Ledger, most: int, share: int | None = None) -> None:
         self.ledger, self.most, self.share = ledger, most, share
 
     def take(self, owner: str, least: int, wanted: int) -> int:
-        """Returns the bytes that were taken: what is wanted, or if that is too much the least that will do. Raises
-        StorageFull."""
+        """Reserve `wanted` bytes, or `least` if that is too much; returns how many. Raises StorageFull."""
         for amount in (max(least, wanted), least):
             if not self.ledger.add(_bytes_of(owner), amount, self.share):
-                refusal = "This API key has used its share of the room for files and batches."
+                refusal = "This API key has used up its share of the storage for files and batches."
             elif not self.ledger.add(_ALL, amount, self.most):
                 self.ledger.add(_bytes_of(owner), -amount)
-                refusal = "There is no room for this."
+                refusal = "The storage for files and batches has no room for this."
             else:
                 return amount
         raise StorageFull(f"{refusal} Delete files that are no longer needed.")
@@ -72,12 +71,12 @@ class StorageQuota:
             self.ledger.add(_ALL, -amount)
 
     def used(self) -> int:
-        """Bytes of all owners."""
+        """Bytes of all owners together."""
         return self.ledger.sums().get(_ALL, 0)
 
     @contextmanager
     def reserving(self, owner: str) -> Iterator[Reservation]:
-        """Keeps what was used when the block ends; nothing if it raises."""
+        """Keep the used bytes when the block ends, none if it raises; release the rest."""
         held = Reservation(self, owner)
         try:
             yield held
@@ -88,15 +87,15 @@ class StorageQuota:
             held.close()
 
     def add_record(self, kind: str, owner: str, most: int) -> bool:
-        """Count one more record of this kind. False: the owner has `most` already."""
+        """Count one more record of this kind. Returns False if the owner has `most` already."""
         return self.ledger.add(f"{kind}.{owner}", 1, most)
 
     def release_record(self, kind: str, owner: str) -> None:
         self.ledger.add(f"{kind}.{owner}", -1)
 
     def recount(self, shelves: Mapping[str, Shelf]) -> None:
-        """Correct the sums by what is there: shelves by the kind of their records. What others write meanwhile may
-        count twice, or not at all, until the next time."""
+        """Correct the sums by counting what the shelves (by kind of record) hold. Concurrent writes may count twice or
+        not at all until the next recount."""
         before, found, seen = self.ledger.sums(), Counter[str](), set()
         for kind, shelf in shelves.items():
             for owner in shelf.owners():
@@ -118,7 +117,7 @@ class Reservation:
         self._room, self._owner, self._held = room, owner, 0
 
     def grow(self, size: int) -> None:
-        """Before so many bytes are written. Raises StorageFull."""
+        """Call before writing `size` bytes. Raises StorageFull."""
         missing = self.used + size - self._held
         if missing > 0:
             step = min(max(_FIRST, self._held), _LARGEST, self._room.most // _PART)
@@ -126,7 +125,7 @@ class Reservation:
         self.used += size
 
     def shrink(self, size: int) -> None:
-        """They were not written."""
+        """Take back `size` bytes that were not written."""
         self.used -= size
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ def postgres_url():
 
 @pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])
 def url(request, tmp_path):
-    """The URL of each kind."""
+    """The URL of each kind of store."""
     kind = request.param
     if kind == "memory":
         return "memory"
@@ -38,7 +38,7 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def owner():
-    """Servers are shared by tests; an owner is not."""
+    """An owner of its own for each test: the servers are shared."""
     return f"key:{uuid.uuid4().hex}"
 
 
@@ -51,7 +51,7 @@ def store(url):
 
 @pytest.fixture(params=["folder", "redis_url", "postgres_url"])
 def shelf_place(request, tmp_path):
-    """(store URL, folder) of each place where files and batches are kept, with nothing in it."""
+    """(store URL, folder) of each kind of shelf, empty."""
     if request.param == "folder":
         return "memory", tmp_path
     url = request.getfixturevalue(request.param)
@@ -69,7 +69,7 @@ def shelf(shelf_place):
 
 
 def wipe(url):
-    """Remove all files and batches of a server."""
+    """Delete all files and batches of a server."""
     if url.startswith("redis"):
         redis = pytest.importorskip("redis")
         with redis.Redis.from_url(url) as db:

@@ -1,4 +1,4 @@
-"""Real Redis and PostgreSQL servers for tests: on a free port, in a directory of their own, gone with the test run."""
+"""Real Redis and PostgreSQL servers for tests: on a free port, in a directory of their own, deleted after the test run."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def server_shelf(shelf):
     return shelf
 
 
-def test_batches_are_found_by_their_owner_alone_latest_first(shelf):
+def test_only_the_owner_finds_batches_newest_first(shelf):
     store = BatchStore(shelf)
     made = [store.create(batch(), [b"a"]) for _ in range(3)]
     store.end(made[1].moved("completed", 1))
@@ -44,7 +44,7 @@ def test_batches_are_found_by_their_owner_alone_latest_first(shelf):
     assert listed(store, "ann") == [made[2].id, made[0].id]
 
 
-def test_an_input_stays_when_its_file_is_deleted(shelf):
+def test_a_batch_keeps_its_input_after_the_file_is_deleted(shelf):
     files, store = FileStore(shelf, 10 * PIECE), BatchStore(shelf)
     given = b"x" * PIECE + b"\nlast\n"
     with files.writing("ann", filename="x", purpose="batch") as new:
@@ -61,7 +61,7 @@ def test_an_input_stays_when_its_file_is_deleted(shelf):
     assert store.input_of(made).read() == b"" and listed(store, "ann") == []
 
 
-def test_a_journal_goes_on_and_has_one_answer_of_each_request(shelf):
+def test_a_reopened_journal_has_one_result_per_request(shelf):
     store = BatchStore(shelf)
     made = store.create(batch(), [b"a"])
     assert list(read_journal(store.journal_of(made))) == []
@@ -75,8 +75,8 @@ def test_a_journal_goes_on_and_has_one_answer_of_each_request(shelf):
     assert entries[0].body == entries[2].body == "first" and len(entries[1].body) == 5 * (PIECE + 5)
 
 
-def test_contents_count_once_whatever_their_names(shelf):
-    """A batch's input did not count once its file was deleted, so that a disk could be filled by and by."""
+def test_a_content_with_two_links_counts_once(shelf):
+    """A batch's input stopped counting when its file was deleted, so that a client could fill the disk."""
     quota = FileStore(shelf, 1_000).quota
     with shelf.writing("ann", "a", "data") as put:
         put(b"x" * 7)
@@ -93,8 +93,8 @@ def test_contents_count_once_whatever_their_names(shelf):
     assert quota.used() == 0
 
 
-def test_requests_and_answers_are_refused_where_there_is_no_room(shelf):
-    """Batches were counted nowhere."""
+def test_requests_and_results_over_the_quota_are_refused(shelf):
+    """Batches did not count towards the quota."""
     quota, store = FileStore(shelf, 200).quota, BatchStore(shelf)
     with pytest.raises(StorageFull):
         store.create(batch(), [b"x" * 250])
@@ -111,8 +111,8 @@ def test_requests_and_answers_are_refused_where_there_is_no_room(shelf):
     assert quota.used() == 0 and store.find("ann", made.id).status == "failed"
 
 
-def test_where_a_content_has_one_name_at_most_it_is_copied(tmp_path, monkeypatch):
-    """On a file system without hard links batches could not be made."""
+def test_it_copies_where_hard_links_are_unsupported(tmp_path, monkeypatch):
+    """On a file system without hard links, creating a batch failed."""
 
     def refusing(*args):
         raise PermissionError(errno.EPERM, "no links here")
@@ -128,8 +128,8 @@ def test_where_a_content_has_one_name_at_most_it_is_copied(tmp_path, monkeypatch
     assert store.input_of(made).read() == b"line\n" and files.num_bytes() == 5
 
 
-def test_what_a_full_disk_took_of_a_line_is_cut_off_again(tmp_path, monkeypatch):
-    """The line after it was lost, too; and closing the journal failed once more."""
+def test_a_line_half_written_to_a_full_disk_is_truncated(tmp_path, monkeypatch):
+    """The next line was lost, too, and closing the journal failed again."""
     journal = FolderAppender(tmp_path / "journal")
     journal.add(b"first\n")
     file = journal._file
@@ -153,7 +153,7 @@ def test_what_a_full_disk_took_of_a_line_is_cut_off_again(tmp_path, monkeypatch)
 
 
 def test_open_batches_are_found_without_reading_others(shelf, monkeypatch):
-    """All records of a month were read every two seconds."""
+    """Every two seconds a month of records was read."""
     store = BatchStore(shelf)
     made = [store.create(batch(), [b"a"]) for _ in range(5)]
     for one in made[1:]:
@@ -164,8 +164,8 @@ def test_open_batches_are_found_without_reading_others(shelf, monkeypatch):
     assert store.num_open("ann", "openai") == 1 and store.num_open("bob", "openai") == 0
 
 
-def test_batches_of_an_earlier_version_are_taken_up(shelf):
-    """It did not say which are open."""
+def test_open_batches_of_earlier_versions_are_resumed(shelf):
+    """Earlier versions did not mark open batches."""
     store = BatchStore(shelf)
     made = [store.create(batch(), [b"a"]) for _ in range(2)]
     store.save(made[1].moved("completed", 1))
@@ -176,8 +176,8 @@ def test_batches_of_an_earlier_version_are_taken_up(shelf):
     assert [one.id for one in store.open_batches()] == [made[0].id]
 
 
-def test_a_new_batch_takes_the_place_of_the_oldest_that_has_ended(shelf):
-    """OpenAI's clients cannot delete one."""
+def test_a_new_batch_replaces_the_oldest_ended_one(shelf):
+    """OpenAI's clients cannot delete batches."""
     FileStore(shelf, 1_000)
     store = BatchStore(shelf, most=3)
     made = [store.create(batch(), [b"a"]) for _ in range(3)]
@@ -186,7 +186,7 @@ def test_a_new_batch_takes_the_place_of_the_oldest_that_has_ended(shelf):
     assert listed(store, "ann") == [made[3].id, made[2].id, made[0].id]
 
 
-def test_a_journal_of_many_answers_is_read_whole(shelf):
+def test_a_long_journal_is_read_completely(shelf):
     store = BatchStore(shelf)
     journal = Journal(store.journal_of(made := store.create(batch(), [b"a"])))
     for n in range(2_500):
@@ -195,7 +195,7 @@ def test_a_journal_of_many_answers_is_read_whole(shelf):
     journal.close()
 
 
-def test_one_of_two_has_the_lock_until_it_lets_go(shelf):
+def test_only_one_of_two_holds_the_lock(shelf):
     first, second = shelf.lock(), shelf.lock()
     assert first.take() and first.take() and not second.take()
     first.release()
@@ -203,7 +203,7 @@ def test_one_of_two_has_the_lock_until_it_lets_go(shelf):
     second.release()
 
 
-def test_who_dies_loses_its_lock(server_shelf):
+def test_the_lock_of_a_dead_holder_expires(server_shelf):
     assert server_shelf.renew_lock("dead", 0.3) and not server_shelf.renew_lock("heir", 0.3)
     end = time.monotonic() + 10
     while not server_shelf.renew_lock("heir", 5):
@@ -223,8 +223,8 @@ def test_a_lock_is_renewed_while_it_is_held(server_shelf):
     assert server_shelf.renew_lock("other", 1)
 
 
-def test_who_cannot_renew_its_lock_hears_that_it_was_lost():
-    """Others may have had it meanwhile, although it can be taken again."""
+def test_a_lock_that_cannot_be_renewed_is_reported_lost():
+    """Even if it can be acquired again: another process may have held it meanwhile."""
     answers = iter([True])
 
     def renew(holder, seconds):

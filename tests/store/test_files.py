@@ -1,4 +1,4 @@
-"""Files on each kind of shelf: written whole or not at all, bounded, gone when their time is over."""
+"""Files on each kind of shelf: written whole or not at all, bounded, expiring."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def listed(store, owner=""):
 
 
 def pieces_in(shelf):
-    """The number of pieces that a server keeps, of whatever."""
+    """The number of pieces on a server."""
     if hasattr(shelf, "connection"):
         with shelf.connection() as db:
             return db.execute("SELECT count(*) FROM llamasrv_pieces").fetchone()[0]
     return len(shelf.db.keys("llamasrv:blob:*:*"))
 
 
-def test_a_file_that_is_not_written_whole_is_not_there(shelf):
+def test_an_unfinished_file_does_not_exist(shelf):
     store = FileStore(shelf, 100)
     with pytest.raises(RuntimeError), store.writing("", filename="x", purpose="batch") as new:
         new.write(b"abc")
@@ -41,7 +41,7 @@ def test_a_file_that_is_not_written_whole_is_not_there(shelf):
     assert listed(store, "") == [] and list(shelf.records()) == []
 
 
-def test_a_folder_has_nothing_of_a_file_that_is_not_written_whole(tmp_path):
+def test_an_unfinished_file_leaves_nothing_in_the_folder(tmp_path):
     store = FileStore(FolderShelf(tmp_path), 100)
     with pytest.raises(RuntimeError), store.writing("", filename="x", purpose="batch") as new:
         new.write(b"abc")
@@ -69,7 +69,7 @@ def test_a_deleted_file_is_gone(shelf):
     assert listed(store, "ann") == [] and store.num_bytes() == 0 and content.read() == b""
 
 
-def test_files_of_all_owners_share_the_room(shelf):
+def test_all_owners_share_the_quota(shelf):
     store = FileStore(shelf, 10)
     add(store, b"x" * 6, owner="ann")
     with pytest.raises(StorageFull):
@@ -86,7 +86,7 @@ def test_an_expired_file_is_gone(shelf):
     assert store.num_bytes() == 3
 
 
-def test_what_a_killed_process_left_is_swept(tmp_path):
+def test_leftovers_of_a_killed_process_are_swept(tmp_path):
     shelf = FolderShelf(tmp_path)
     store = FileStore(shelf, 100)
     kept = add(store)
@@ -101,7 +101,7 @@ def test_what_a_killed_process_left_is_swept(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [f"{kept.id}.data", f"{kept.id}.json"]
 
 
-def test_what_a_killed_process_left_in_a_server_is_swept(shelf):
+def test_leftovers_of_a_killed_process_on_a_server_are_swept(shelf):
     if isinstance(shelf, FolderShelf):
         pytest.skip("a folder's is above")
     kept = add(FileStore(shelf, 2 * PIECE))
@@ -114,13 +114,13 @@ def test_what_a_killed_process_left_in_a_server_is_swept(shelf):
 
 
 def test_ids_of_one_millisecond_keep_their_order():
-    """Pages of batches that were made at once showed them in any order."""
+    """Batches created within a millisecond were listed in random order."""
     ids = [new_id("file-") for _ in range(1_000)]
     assert ids == sorted(ids) and len(set(ids)) == 1_000
 
 
-def test_a_page_reads_what_it_shows(shelf, monkeypatch):
-    """The first of ten thousand files was found by reading all of them."""
+def test_a_page_reads_only_what_it_shows(shelf, monkeypatch):
+    """Listing the first of ten thousand files read all of them."""
     store = FileStore(shelf, 10_000)
     ids = [add(store, purpose=("batch", "vision")[n % 2]).id for n in range(10)]
     read, asked = shelf.read, []
@@ -139,7 +139,7 @@ def test_a_page_reads_what_it_shows(shelf, monkeypatch):
         page(after="file-none")
 
 
-def test_few_among_many_are_found_in_few_visits(shelf, monkeypatch):
+def test_a_rare_purpose_is_found_in_few_reads(shelf, monkeypatch):
     store = FileStore(shelf, 10_000)
     ids = [add(store, purpose="vision" if n == 39 else "batch").id for n in range(40)]
     read, visits = shelf.read, []
@@ -148,8 +148,8 @@ def test_few_among_many_are_found_in_few_visits(shelf, monkeypatch):
     assert [file.id for file in found.items] == ids[-1:] and visits == [2, 4, 8, 16, 10]
 
 
-def test_an_owner_has_a_share_of_the_room(shelf):
-    """One key could take all of it, and no other could store a byte."""
+def test_an_owner_has_a_share_of_the_quota(shelf):
+    """One key could use up the quota, so that no other could store a byte."""
     store = FileStore(shelf, 10)
     store.quota.share = 5
     add(store, b"x" * 5, owner="ann")
@@ -159,7 +159,7 @@ def test_an_owner_has_a_share_of_the_room(shelf):
     assert store.num_bytes() == 10
 
 
-def test_an_owner_has_a_number_of_files_at_most(shelf):
+def test_the_number_of_files_per_owner_is_bounded(shelf):
     store = FileStore(shelf, 100, most=2)
     first, _ = add(store), add(store)
     add(store, owner="bob")
@@ -169,8 +169,8 @@ def test_an_owner_has_a_number_of_files_at_most(shelf):
     add(store)
 
 
-def test_an_expired_file_of_any_owner_leaves_its_room_when_swept(shelf):
-    """It counted until its owner looked at it, so that others were refused."""
+def test_sweeping_releases_the_bytes_of_expired_files(shelf):
+    """It counted until its owner read it, so that others were refused."""
     store = FileStore(shelf, 5)
     add(store, b"x" * 5, owner="ann", lifetime=0)
     with pytest.raises(StorageFull):
@@ -180,7 +180,7 @@ def test_an_expired_file_of_any_owner_leaves_its_room_when_swept(shelf):
     add(store, b"x" * 5, owner="bob")
 
 
-def test_an_upload_that_fails_takes_no_room(shelf):
+def test_a_failed_upload_releases_its_bytes(shelf):
     store = FileStore(shelf, 100, most=1)
     with pytest.raises(RuntimeError), store.writing("", filename="x", purpose="batch") as new:
         new.write(b"x" * 60)
@@ -188,7 +188,7 @@ def test_an_upload_that_fails_takes_no_room(shelf):
     assert store.num_bytes() == 0 and add(store, b"x" * 60).bytes == 60
 
 
-def test_servers_on_one_shelf_share_the_room(shelf_place):
+def test_servers_on_one_shelf_share_the_quota(shelf_place):
     url, folder = shelf_place
     stores = [open_store(url, StoreOptions()) for _ in range(2)]
     one, other = (FileStore(store.shelf("files") or FolderShelf(folder), 10) for store in stores)
@@ -200,8 +200,8 @@ def test_servers_on_one_shelf_share_the_room(shelf_place):
         store.close()
 
 
-def test_sums_are_corrected_by_what_is_there(shelf):
-    """A killed process leaves what it had reserved, and an earlier version counted nothing."""
+def test_recounting_corrects_the_sums(shelf):
+    """A killed process leaves its reservations, and earlier versions counted nothing."""
     store = FileStore(shelf, 1_000, most=5)
     add(store, b"x" * 6, owner="ann")
     before = store.quota.ledger.sums()
@@ -213,7 +213,7 @@ def test_sums_are_corrected_by_what_is_there(shelf):
     assert {name: total for name, total in store.quota.ledger.sums().items() if total} == before
 
 
-def test_a_sum_never_falls_below_nothing(shelf):
+def test_a_sum_never_falls_below_zero(shelf):
     ledger = shelf.ledger()
     assert ledger.add("a", -5) and ledger.add("a", 3, 3) and not ledger.add("a", 1, 3) and ledger.add("a", -9)
     assert not ledger.add("b", 4, 3)

@@ -1,4 +1,4 @@
-"""Which store the settings ask for."""
+"""Which store the settings select."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def store(**flags):
     return startup_service.response_store(config.load(flags, environ={}))
 
 
-def test_without_a_word_it_is_a_file_of_the_user(tmp_path, monkeypatch):
+def test_the_default_is_a_file_of_the_user(tmp_path, monkeypatch):
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "with space%"))
     made = store()
@@ -23,13 +23,13 @@ def test_without_a_word_it_is_a_file_of_the_user(tmp_path, monkeypatch):
     made.close()
 
 
-def test_a_service_has_its_folder_from_systemd(tmp_path, monkeypatch):
+def test_a_systemd_service_uses_its_state_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
     store().close()
     assert (tmp_path / "responses.db").is_file()
 
 
-def test_where_nothing_can_be_written_memory_does_and_the_log_says_so(monkeypatch, caplog):
+def test_an_unwritable_folder_falls_back_to_memory_with_a_warning(monkeypatch, caplog):
     monkeypatch.setenv("STATE_DIRECTORY", "/proc/nothing")
     made = store()
     made.put("", StoredEntry("a", b"x"))
@@ -37,12 +37,12 @@ def test_where_nothing_can_be_written_memory_does_and_the_log_says_so(monkeypatc
     made.close()
 
 
-def test_a_place_that_was_named_must_work():
+def test_a_configured_store_must_work():
     with pytest.raises(ConfigError, match="^store.url"):
         store(store_url="sqlite:////proc/nothing/x.db")
 
 
-def test_its_bounds_are_handed_on():
+def test_the_limits_reach_the_store():
     made = store(store_url="memory", store_max_bytes="2MiB", store_max_days=2)
     assert made.options.max_bytes == 2 * 2**20 and made.options.max_age == 2 * DAY
     made.close()

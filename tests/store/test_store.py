@@ -1,4 +1,4 @@
-"""What every store keeps to, whatever it is made of."""
+"""The contract of every store."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ def entry(id, previous=None, body=b"{}", lease=None):
 
 
 def put_turns(store, owner, *ids):
-    """A conversation, each turn after the one before."""
+    """A conversation: a chain of turns."""
     for previous, id in zip((None, *ids), ids):
         store.put(owner, entry(id, previous, body=id.encode()))
 
 
-def test_what_was_put_is_got(store, owner):
+def test_get_returns_what_was_put(store, owner):
     given = entry("resp_1", "resp_0", '{"text":"é \\u0000 🎈"}'.encode() * 100, lease=12.5)
     store.put(owner, given)
     assert store.get(owner, "resp_1") == given
 
 
-def test_an_id_that_nobody_put_is_not_there(store, owner):
+def test_an_unknown_id_is_none(store, owner):
     assert store.get(owner, "resp_1") is None
     assert store.chain(owner, "resp_1") == []
     assert store.delete(owner, "resp_1") is False
 
 
-def test_a_second_put_takes_the_place_of_the_first(store, owner):
+def test_a_second_put_replaces_the_first(store, owner):
     store.put(owner, entry("resp_1", None, b"queued", lease=1.0))
     store.put(owner, entry("resp_1", "resp_0", b"done"))
     assert store.get(owner, "resp_1") == entry("resp_1", "resp_0", b"done")
 
 
-def test_a_deleted_one_is_gone(store, owner):
+def test_a_deleted_entry_is_gone(store, owner):
     store.put(owner, entry("resp_1"))
     assert store.delete(owner, "resp_1") is True
     assert store.get(owner, "resp_1") is None
     assert store.delete(owner, "resp_1") is False
 
 
-def test_a_chain_is_the_conversation_from_its_beginning(store, owner):
+def test_a_chain_is_the_conversation_from_its_start(store, owner):
     put_turns(store, owner, "a", "b", "c", "d")
     assert [e.id for e in store.chain(owner, "c")] == ["a", "b", "c"]
     assert [e.body for e in store.chain(owner, "d")] == [b"a", b"b", b"c", b"d"]
@@ -76,15 +76,15 @@ def test_a_conversation_can_fork(store, owner):
     assert [e.id for e in store.chain(owner, "c")] == ["a", "b", "c"]
 
 
-def test_a_chain_with_a_hole_begins_after_it_and_shows_it(store, owner):
+def test_a_chain_with_a_gap_starts_behind_it_and_shows_it(store, owner):
     put_turns(store, owner, "a", "b", "c", "d")
     store.delete(owner, "b")
     found = store.chain(owner, "d")
     assert [e.id for e in found] == ["c", "d"] and found[0].previous == "b"
 
 
-def test_a_circle_ends(store, owner, monkeypatch):
-    """Nobody makes one through the server, but a store is a file that others can write to."""
+def test_a_circular_chain_ends(store, owner, monkeypatch):
+    """The server never creates one, but others can write to the file."""
     for name in ("sql", "redis"):
         monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN", 50)
     store.put(owner, entry("a", "b"))
@@ -93,7 +93,7 @@ def test_a_circle_ends(store, owner, monkeypatch):
 
 
 @pytest.mark.parametrize("other", ["", "key", "key:", "key%3A", "KEY", "key' OR '1'='1"])
-def test_an_owner_sees_nothing_of_anothers(store, owner, other):
+def test_owners_cannot_see_each_others_entries(store, owner, other):
     """Neither by id nor as an earlier turn, nor can it delete or replace it."""
     put_turns(store, owner, "a", "b")
     other = other if len(other) < 3 else other + owner
@@ -117,7 +117,7 @@ def test_it_survives_a_restart(url, owner):
     second.close()
 
 
-def test_many_threads_each_get_their_own(store, owner):
+def test_threads_do_not_mix_up_entries(store, owner):
     wrong = []
 
     def work(number):
@@ -135,8 +135,8 @@ def test_many_threads_each_get_their_own(store, owner):
     assert not wrong
 
 
-def test_a_conversation_that_unpacks_to_too_much_is_not_read(store, owner, monkeypatch):
-    """What repeats itself takes little room in the store."""
+def test_a_conversation_too_large_when_unpacked_is_refused(store, owner, monkeypatch):
+    """Repetitive text compresses to little."""
     monkeypatch.setattr("llamasrv.store.CHAIN_BYTES", 1000)
     for previous, id in zip((None, "a", "b", "c"), "abcd"):
         store.put(owner, entry(id, previous, b"x" * 300))
@@ -145,7 +145,7 @@ def test_a_conversation_that_unpacks_to_too_much_is_not_read(store, owner, monke
         store.chain(owner, "d")
 
 
-def test_no_more_is_fetched_than_may_be_read(store, owner, monkeypatch):
+def test_no_more_is_fetched_than_the_limit(store, owner, monkeypatch):
     for name in ("sql", "redis"):
         monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN_BYTES", 400)
     put_turns(store, owner, *(f"{n}" for n in range(50)))
@@ -158,7 +158,7 @@ def test_no_more_is_fetched_than_may_be_read(store, owner, monkeypatch):
 
 @pytest.fixture
 def at(monkeypatch):
-    """Sets the clock of the stores that keep their own."""
+    """Sets the clock; Redis keeps its own."""
 
     def at(seconds):
         monkeypatch.setattr("llamasrv.store.sql.time.time", lambda: seconds)
@@ -171,7 +171,7 @@ def own_clock(url):
         pytest.skip("Redis keeps the time itself")
 
 
-def test_what_is_too_old_is_not_there(url, owner, at):
+def test_an_expired_entry_is_gone(url, owner, at):
     own_clock(url)
     store = open_store(url, StoreOptions(max_age=10 * DAY))
     at(1000 * DAY)
@@ -181,7 +181,7 @@ def test_what_is_too_old_is_not_there(url, owner, at):
     store.close()
 
 
-def test_redis_is_told_when_to_forget(redis_url, owner):
+def test_redis_expires_entries(redis_url, owner):
     import redis
 
     store = open_store(redis_url, StoreOptions(max_age=10 * DAY))
@@ -197,7 +197,7 @@ def test_redis_is_told_when_to_forget(redis_url, owner):
     db.close()
 
 
-def test_going_on_with_a_conversation_renews_all_of_it(url, owner, at):
+def test_continuing_a_conversation_renews_all_of_it(url, owner, at):
     own_clock(url)
     store = open_store(url, StoreOptions(max_age=10 * DAY))
     at(1000 * DAY)
@@ -209,7 +209,7 @@ def test_going_on_with_a_conversation_renews_all_of_it(url, owner, at):
     store.close()
 
 
-def test_what_was_of_use_longest_ago_makes_room(url, owner, at, monkeypatch):
+def test_the_least_recently_used_are_evicted(url, owner, at, monkeypatch):
     own_clock(url)
     monkeypatch.setattr("llamasrv.store.sql.pack", bytes)
     monkeypatch.setattr("llamasrv.store.sql.unpack", bytes)
@@ -231,7 +231,7 @@ def test_what_was_of_use_longest_ago_makes_room(url, owner, at, monkeypatch):
 # One file
 
 
-def test_the_file_is_nobody_elses(tmp_path, owner):
+def test_the_file_is_private(tmp_path, owner):
     store = open_store(f"sqlite:///{tmp_path}/new/responses.db", StoreOptions())
     store.put(owner, entry("a"))
     assert stat.S_IMODE((tmp_path / "new/responses.db").stat().st_mode) == 0o600
@@ -256,7 +256,7 @@ def test_two_processes_may_share_the_file(tmp_path, owner):
     other.close()
 
 
-def test_deleted_words_are_not_left_in_the_file(tmp_path, owner, monkeypatch):
+def test_deleted_text_is_overwritten_in_the_file(tmp_path, owner, monkeypatch):
     monkeypatch.setattr("llamasrv.store.sql.pack", bytes)
     path = tmp_path / "responses.db"
     store = open_store(f"sqlite:///{path}", StoreOptions())
@@ -266,7 +266,7 @@ def test_deleted_words_are_not_left_in_the_file(tmp_path, owner, monkeypatch):
     assert b"confidential" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_a_file_of_a_later_version_is_left_alone(tmp_path):
+def test_a_file_of_a_later_version_is_refused(tmp_path):
     url = f"sqlite:///{tmp_path}/responses.db"
     open_store(url, StoreOptions()).close()
     with closing(sqlite3.connect(tmp_path / "responses.db")) as db:
@@ -278,7 +278,7 @@ def test_a_file_of_a_later_version_is_left_alone(tmp_path):
 # URLs
 
 
-def test_nothing_is_kept_where_that_is_wanted():
+def test_none_stores_nothing():
     assert open_store("none", StoreOptions()) is None
 
 
@@ -303,7 +303,7 @@ def test_usage_adds_up_by_day_key_and_model(store, owner):
     assert mine == [both, one._replace(model="other")]
 
 
-def test_usage_is_told_of_the_days_asked_for(store, owner):
+def test_usage_covers_the_requested_days(store, owner):
     now = time.time()
     days = [day_of(now - n * DAY) for n in range(4)]
     store.add_usage([DailyUsage(day, owner, "m", 1, 2, 0, 3, 0.25) for day in days])
@@ -312,8 +312,8 @@ def test_usage_is_told_of_the_days_asked_for(store, owner):
 
 
 @pytest.mark.parametrize("first, last", [("0001-01-01", "9999-12-31"), ("9999-12-31", "9999-12-31")])
-def test_usage_of_all_times_is_found_soon(store, owner, monkeypatch, first, last):
-    """Redis was asked for each of 740,000 days, long after the client had left; and after the last of them it was a
+def test_usage_of_all_time_is_found_quickly(store, owner, monkeypatch, first, last):
+    """Redis was queried for each of 740,000 days, long after the client had left, and the reply was then a
     500."""
     today = day_of(time.time())
     store.add_usage([DailyUsage(today, owner, "m", 1, 2, 0, 3, 0.25)])
@@ -346,7 +346,7 @@ print(store.get("ann", "a").body)
 """
 
 
-def test_a_server_that_hangs_is_given_up(postgres_url):
+def test_a_hanging_server_is_given_up(postgres_url):
     """A request that met an idle connection of a frozen server waited until it thawed."""
     done = subprocess.run(
         [sys.executable, "-c", FROZEN, postgres_url], capture_output=True, text=True, timeout=60, cwd=ROOT
