@@ -90,7 +90,9 @@ def opened(settings: Settings, warn: Warn = _silently) -> str | None:
     if "*" in settings.server.cors_origins and "*" not in origins(settings):
         warn("with tools and without API keys, --cors-origins * means localhost: other pages have to be named")
     place = "" if runtime(settings) is None else f" in {settings.tools.runtime}"
-    parts = [] if not names else ["use the tools " + ", ".join(tool.name for tool in catalogue.chosen(names)) + place]
+    parts = []
+    if names:
+        parts.append("use the tools " + ", ".join(tool.name for tool in catalogue.select_tools(names)) + place)
     if servers := mcp_servers(settings, warn):
         parts.append("call the MCP servers " + ", ".join(one.name for one in servers))
     return " and ".join(parts) or None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.tools.shell import DEFAULT_SECONDS, MOST_OUTPUT, MOST_SECONDS
-from llamasrv.tools.tool import Tool
+from llamasrv.tools.tool import ServerTool
 
 _TEXT, _NUMBER, _FLAG = "string", "integer", "boolean"
 _INCLUDE = (
@@ -32,8 +32,8 @@ _EDIT = _object(
     new_text=_parameter(_TEXT, "Text to put in its place"),
 )
 
-BUILT_IN: tuple[Tool, ...] = (
-    Tool(
+BUILT_IN: tuple[ServerTool, ...] = (
+    ServerTool(
         "read_file", "Read file",
         "Read a text file, or a range of its lines. With append_loc, each line begins with its number and an arrow.",
         _object(
@@ -45,7 +45,7 @@ BUILT_IN: tuple[Tool, ...] = (
         ),
         uses_cwd=True,
     ),
-    Tool(
+    ServerTool(
         "file_glob_search", "File search",
         "Find files below a folder by a glob pattern." + _SKIPS + " Folders end with a slash in the result.",
         _object(
@@ -59,7 +59,7 @@ BUILT_IN: tuple[Tool, ...] = (
         ),
         uses_cwd=True,
     ),
-    Tool(
+    ServerTool(
         "grep_search", "Grep search",
         "Search the lines of text files for a pattern, in one file or below a folder." + _SKIPS,
         _object(
@@ -75,7 +75,7 @@ BUILT_IN: tuple[Tool, ...] = (
         ),
         uses_cwd=True,
     ),
-    Tool(
+    ServerTool(
         "exec_shell_command", "Execute shell command",
         "Run a shell command and return its output, standard error included. What it leaves running ends with it.",
         _object(
@@ -90,7 +90,7 @@ BUILT_IN: tuple[Tool, ...] = (
         ),
         writes=True, uses_cwd=True, streams=True,
     ),
-    Tool(
+    ServerTool(
         "write_file", "Write file",
         "Write a file, with the folders above it where they are missing. What it contained is lost.",
         _object(
@@ -100,7 +100,7 @@ BUILT_IN: tuple[Tool, ...] = (
         ),
         writes=True, uses_cwd=True,
     ),
-    Tool(
+    ServerTool(
         "edit_file", "Edit file",
         "Replace texts in a file. Each old_text must occur exactly once in the file as it is now, and none may overlap "
         "another. Use write_file to replace all of it.",
@@ -111,7 +111,7 @@ BUILT_IN: tuple[Tool, ...] = (
         ),
         writes=True, uses_cwd=True,
     ),
-    Tool(
+    ServerTool(
         "get_info", "Get runtime info",
         "The operating system that tools run on, and the current working directory.",
         _object(),
@@ -124,6 +124,6 @@ NAMES = tuple(tool.name for tool in BUILT_IN)
 ALL = "all"
 
 
-def chosen(names: tuple[str, ...]) -> list[Tool]:
+def select_tools(names: tuple[str, ...]) -> list[ServerTool]:
     """The tools of these names; "all" names all of them."""
     return [tool for tool in BUILT_IN if ALL in names or tool.name in names]

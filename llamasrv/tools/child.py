@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from llamasrv.tools import edits, files, search
-from llamasrv.tools.listing import Refused
+from llamasrv.tools.listing import ToolError
 from llamasrv.tools.places import place_of
 
 MEMORY = 2**30  # bytes
@@ -38,7 +38,7 @@ def answer(ask: dict[str, Any]) -> dict[str, Any]:
         if ask["tool"] == "read_file" and ask["base64"]:
             return files.read_whole(ask["params"], place)
         return TOOLS[ask["tool"]](ask["params"], place)
-    except Refused as error:
+    except ToolError as error:
         return {"error": str(error)}
     except OSError as error:
         return {"error": f"{error.strerror or error}: {files.shown(str(error.filename or ''))}"}
@@ -59,6 +59,6 @@ def bound(memory: int, seconds: int) -> None:
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin.buffer)
-    bound(MEMORY if not asked["runtime"] else MEMORY_ELSEWHERE, asked["seconds"])
-    json.dump(answer(asked), sys.stdout)
+    invocation = json.load(sys.stdin.buffer)
+    bound(MEMORY if not invocation["runtime"] else MEMORY_ELSEWHERE, invocation["seconds"])
+    json.dump(answer(invocation), sys.stdout)

@@ -23,7 +23,7 @@ START_SECONDS = 30.0  # in which an image may have to be fetched
 LOOK = 0.05
 
 
-class NoContainer(Exception):
+class ContainerError(Exception):
     """It could not be started; the message says why."""
 
 
@@ -41,13 +41,13 @@ class Container:
         def start() -> None:
             try:
                 self.runtime()
-            except NoContainer as error:
+            except ContainerError as error:
                 log.warning("tools cannot run: %s", error)
 
         threading.Thread(target=start, daemon=True).start()
 
     def runtime(self) -> Runtime:
-        """The running one, or a new one where there is none. Raises NoContainer."""
+        """The running one, or a new one where there is none. Raises ContainerError."""
         with self._starting:
             if self._runtime is None or self._process is None or not self._process.is_alive:
                 self._runtime = self._start()
@@ -65,14 +65,14 @@ class Container:
 
     def _start(self) -> Runtime:
         if self._closed:
-            raise NoContainer("the server is shutting down")
+            raise ContainerError("the server is shutting down")
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "id")
             args = [self._image.engine, "run", "--rm", "-i", "--cidfile", file, self._image.name, "sh"]
             try:
                 process = LineProcess(args, cwd=None, env=environment(), on_line=_ignore, on_end=_nothing)
             except OSError as error:
-                raise NoContainer(f"{self._image.engine} cannot be started: {error.strerror or error}") from None
+                raise ContainerError(f"{self._image.engine} cannot be started: {error.strerror or error}") from None
             self._process = process
             deadline = time.monotonic() + START_SECONDS
             while process.is_alive and not self._closed and time.monotonic() < deadline:
@@ -83,8 +83,8 @@ class Container:
                 time.sleep(LOOK)
         process.close()
         process.wait(1.0)
-        said = process.last_words[:200]
-        raise NoContainer("the container cannot be started" + (f": {said}" if said else ""))
+        said = process.last_error_line[:200]
+        raise ContainerError("the container cannot be started" + (f": {said}" if said else ""))
 
 
 def _content(file: str) -> str:

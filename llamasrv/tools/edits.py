@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llamasrv.tools.listing import Refused
+from llamasrv.tools.listing import ToolError
 from llamasrv.tools.places import Place
 
 MOST_EDITS = 1000
@@ -35,17 +35,17 @@ class Span(NamedTuple):
 def edit_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     path, edits = params["path"], params["edits"]
     if not edits or len(edits) > MOST_EDITS:
-        raise Refused(f'"edits" must be an array of 1 to {MOST_EDITS} edits')
+        raise ToolError(f'"edits" must be an array of 1 to {MOST_EDITS} edits')
     for number, edit in enumerate(edits):
         texts = (edit.get("old_text"), edit.get("new_text")) if isinstance(edit, dict) else (None, None)
         if not all(isinstance(text, str) for text in texts):
-            raise Refused(f"edits[{number}] must have the texts old_text and new_text")
+            raise ToolError(f"edits[{number}] must have the texts old_text and new_text")
         if not texts[0]:
-            raise Refused(f"edits[{number}].old_text must not be empty")
+            raise ToolError(f"edits[{number}].old_text must not be empty")
     before = place.read(path).decode("utf-8", "surrogateescape")
     after = edited(before, [(edit["old_text"], edit["new_text"]) for edit in edits], path)
     if after == before:
-        raise Refused("no changes made: the replacement(s) produced identical content")
+        raise ToolError("no changes made: the replacement(s) produced identical content")
     place.write(path, after.encode("utf-8", "surrogateescape"))
     return {"result": "file edited successfully", "path": path, "edits_applied": len(edits)}
 
@@ -56,7 +56,7 @@ def edited(text: str, edits: list[tuple[str, str]], path: str) -> str:
     spans = sorted(_span(text, plain, places, old, new, number, path) for number, (old, new) in enumerate(edits))
     for one, other in zip(spans, spans[1:]):
         if one.end > other.start:
-            raise Refused(
+            raise ToolError(
                 f"edits[{one.number}] and edits[{other.number}] overlap in {path}; merge them into one edit or target "
                 "disjoint regions"
             )
@@ -69,13 +69,13 @@ def _span(text: str, plain: str, places: list[int], old: str, new: str, number: 
     needle = plain_text(old)[0]
     count = max(text.count(old), plain.count(needle) if needle else 0)
     if count > 1:
-        raise Refused(f"found {count} occurrences of edits[{number}].old_text in {path}, it must be unique")
+        raise ToolError(f"found {count} occurrences of edits[{number}].old_text in {path}, it must be unique")
     at = text.find(old)
     if at >= 0:
         return Span(at, at + len(old), new, number)
     at = plain.find(needle) if needle else -1
     if at < 0:
-        raise Refused(
+        raise ToolError(
             f"could not find edits[{number}].old_text in {path}, it must match the file's current content exactly"
         )
     return Span(places[at], places[at + len(needle)], new, number)

@@ -20,12 +20,16 @@ MOST_REPLY = 48 * 2**20  # bytes: the largest file that is read as base64, and a
 PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
-def run(asked: Invocation, stop: Stop) -> bytes:
+def run(invocation: Invocation, stop: Stop) -> bytes:
     """The reply, as JSON."""
     ask = {
-        "tool": asked.tool.name, "params": asked.params, "cwd": asked.cwd, "base64": asked.as_base64,
-        "runtime": "" if asked.runtime is None else str(asked.runtime), "seconds": math.ceil(SECONDS),
-    }  # fmt: skip
+        "tool": invocation.tool.name,
+        "params": invocation.params,
+        "cwd": invocation.cwd,
+        "base64": invocation.as_base64,
+        "runtime": "" if invocation.runtime is None else str(invocation.runtime),
+        "seconds": math.ceil(SECONDS),
+    }
     try:
         child = Command(
             [sys.executable, "-m", "llamasrv.tools.child"],
@@ -41,7 +45,7 @@ def run(asked: Invocation, stop: Stop) -> bytes:
         return reply_json(error=f"it cannot be started: {error.strerror or error}")
     reply = b"".join(child.output())
     if child.timed_out:
-        return reply_json(error=f"{asked.tool.name} took more than {SECONDS:g} s")
+        return reply_json(error=f"{invocation.tool.name} took more than {SECONDS:g} s")
     if child.exit_code or child.is_cut or not reply:
-        return reply_json(error=f"{asked.tool.name} failed: it ended with exit code {child.exit_code}")
+        return reply_json(error=f"{invocation.tool.name} failed: it ended with exit code {child.exit_code}")
     return reply

@@ -6,7 +6,7 @@ import base64
 import os
 from typing import Any
 
-from llamasrv.tools.listing import Refused
+from llamasrv.tools.listing import ToolError
 from llamasrv.tools.places import Place
 
 MOST_TEXT = 16 * 1024  # bytes of a file that are read at once
@@ -29,13 +29,13 @@ def read_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     path, first, last = params["path"], params.get("start_line", 1), params.get("end_line", -1)
     content = place.read(path)
     if len(content) > MOST_TEXT and last == -1:
-        raise Refused(
+        raise ToolError(
             f"file too large ({len(content)} bytes, max {MOST_TEXT}). Use start_line/end_line to read a portion."
         )
     lines = lines_of(content)
-    wanted = lines[max(0, first - 1) : None if last == -1 else max(0, last)]
+    requested = lines[max(0, first - 1) : None if last == -1 else max(0, last)]
     out, size = [], 0
-    for number, line in enumerate(wanted, max(1, first)):
+    for number, line in enumerate(requested, max(1, first)):
         text = f"{number}\u2192{line}\n" if params.get("append_loc") else f"{line}\n"
         size += len(text.encode())
         if size > MOST_TEXT:

@@ -22,9 +22,9 @@ from llamasrv.tools.lifeline import lifeline
 log = logging.getLogger("llamasrv")
 
 LONGEST_LINE = 8 * 2**20  # bytes; a program that writes a longer one is ended
-MOST_UNASKED = 8 * 2**20  # bytes that nobody waits for, beyond the rate at which any program may write them
-UNASKED_RATE = 65_536  # bytes a second
-LAST_WORDS = 1000  # bytes of standard error that are kept
+MOST_UNSOLICITED = 8 * 2**20  # bytes that nobody waits for, beyond the rate at which any program may write them
+UNSOLICITED_RATE = 65_536  # bytes a second
+ERROR_TAIL_BYTES = 1000  # bytes of standard error that are kept
 PIECE = 65_536
 MOST_PIECES = 16  # that are read after the end
 LOOK = 0.1  # seconds after which a writer looks whether the program is still there
@@ -47,8 +47,8 @@ class LineProcess:
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self.is_alive = True
-        self._last_words = b""
-        self._unasked, self._counted_at = 0.0, time.monotonic()
+        self._error_tail = b""
+        self._unsolicited, self._counted_at = 0.0, time.monotonic()
         lifeline().prepare()
         theirs, ours = _pipes()
         self._stdin, self._stdout, self._stderr, self._wake, self._waker = ours
@@ -71,9 +71,9 @@ class LineProcess:
         return self._process.returncode
 
     @property
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """The last line that it wrote to standard error; "" if none."""
-        lines = self._last_words.decode("utf-8", "replace").strip().splitlines()
+        lines = self._error_tail.decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def send(self, line: bytes, deadline: float) -> None:
@@ -135,7 +135,7 @@ class LineProcess:
                     if not data or not self._take(buffer, data):
                         return
                 elif data:
-                    self._hear(data)
+                    self._log_errors(data)
                     if self._floods(len(data)):
                         return
                 else:
@@ -149,24 +149,24 @@ class LineProcess:
             return len(buffer) <= LONGEST_LINE
         lines = (bytes(buffer) + data[:last]).split(b"\n")
         buffer[:] = data[last + 1 :]
-        unasked = 0
+        unsolicited = 0
         for line in lines:
             if not line.strip() or not self._on_line(line):
-                unasked += len(line) + 1
-        return not self._floods(unasked)
+                unsolicited += len(line) + 1
+        return not self._floods(unsolicited)
 
-    def _floods(self, unasked: int) -> bool:
+    def _floods(self, unsolicited: int) -> bool:
         """Whether it writes more that nobody waits for than a program may: each piece takes time from everybody."""
         now = time.monotonic()
-        self._unasked = max(0.0, self._unasked - (now - self._counted_at) * UNASKED_RATE) + unasked
+        self._unsolicited = max(0.0, self._unsolicited - (now - self._counted_at) * UNSOLICITED_RATE) + unsolicited
         self._counted_at = now
-        if self._unasked <= MOST_UNASKED:
+        if self._unsolicited <= MOST_UNSOLICITED:
             return False
         log.warning("process %d is ended: it writes without end what nobody has asked for", self._process.pid)
         return True
 
-    def _hear(self, data: bytes) -> None:
-        self._last_words = (self._last_words + data)[-LAST_WORDS:]
+    def _log_errors(self, data: bytes) -> None:
+        self._error_tail = (self._error_tail + data)[-ERROR_TAIL_BYTES:]
         log.debug("process %d: %s", self._process.pid, data.decode("utf-8", "replace").rstrip())
 
     def _end(self) -> None:
@@ -183,7 +183,7 @@ class LineProcess:
             for _ in range(MOST_PIECES):
                 if not (data := os.read(self._stderr, PIECE)):
                     break
-                self._hear(data)
+                self._log_errors(data)
         for fd in (self._stdout, self._stderr, self._wake):
             os.close(fd)
         waker, self._waker = self._waker, -1

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 
-class Refused(Exception):
+class ToolError(Exception):
     """What a tool cannot do, in words for a model."""
 
 
@@ -33,20 +33,20 @@ GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "
 GIT_LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 
 
-class Entry(NamedTuple):
+class PathEntry(NamedTuple):
     path: str  # relative, with slashes
     is_folder: bool
 
 
 class Listing(NamedTuple):
-    entries: list[Entry]
+    entries: list[PathEntry]
     is_whole: bool
 
 
 def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
     """Everything below `base`, or down to `depth` levels. Raises Refused."""
     if not os.path.isdir(base):
-        raise Refused(f"path does not exist or is not a directory: {base}")
+        raise ToolError(f"path does not exist or is not a directory: {base}")
     deadline = time.monotonic() + SECONDS
     if files and not folders:
         known = _known_to_git(base)
@@ -57,8 +57,8 @@ def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> L
     return bounded(found, deadline)
 
 
-def bounded(found: Iterable[Entry], deadline: float = math.inf) -> Listing:
-    entries: list[Entry] = []
+def bounded(found: Iterable[PathEntry], deadline: float = math.inf) -> Listing:
+    entries: list[PathEntry] = []
     for entry in found:
         if len(entries) == MOST_ENTRIES or time.monotonic() > deadline:
             return Listing(entries, False)
@@ -66,10 +66,10 @@ def bounded(found: Iterable[Entry], deadline: float = math.inf) -> Listing:
     return Listing(entries, time.monotonic() <= deadline)
 
 
-def listed_by_git(output: bytes, depth: int) -> Iterator[Entry]:
+def listed_by_git(output: bytes, depth: int) -> Iterator[PathEntry]:
     """The files in the output of GIT_LIST, down to `depth` levels; 0: all."""
     paths = sorted(set(map(os.fsdecode, output.split(b"\0"))) - {""})
-    return (Entry(path, False) for path in paths if not depth or path.count("/") < depth)
+    return (PathEntry(path, False) for path in paths if not depth or path.count("/") < depth)
 
 
 def _known_to_git(base: str) -> bytes | None:
@@ -85,7 +85,7 @@ def _known_to_git(base: str) -> bytes | None:
     return done.stdout
 
 
-def _walk(base: str, depth: int, deadline: float) -> Iterator[Entry]:
+def _walk(base: str, depth: int, deadline: float) -> Iterator[PathEntry]:
     waiting = [("", 1)]
     while waiting and time.monotonic() <= deadline:
         folder, level = waiting.pop()
@@ -98,11 +98,11 @@ def _walk(base: str, depth: int, deadline: float) -> Iterator[Entry]:
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir():
-                yield Entry(path, True)
+                yield PathEntry(path, True)
                 if not entry.is_symlink() and entry.name.lower() not in NOT_ENTERED and level != depth:
                     below.append((path, level + 1))
             elif entry.is_file():
-                yield Entry(path, False)
+                yield PathEntry(path, False)
         waiting += reversed(below)
 
 
@@ -130,4 +130,4 @@ def _glob(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(meaning(part[0]) for part in _PART.finditer(pattern)), re.DOTALL)
     except re.error:
-        raise Refused(f"invalid glob pattern: {pattern}") from None
+        raise ToolError(f"invalid glob pattern: {pattern}") from None

@@ -62,8 +62,8 @@ class Peer:
         return self._process.exit_code
 
     @property
-    def last_words(self) -> str:
-        return self._process.last_words
+    def last_error_line(self) -> str:
+        return self._process.last_error_line
 
     def tools(self, deadline: float, stop: Stop) -> list[dict[str, Any]]:
         """Its tools, as it lists them. Raises McpError."""

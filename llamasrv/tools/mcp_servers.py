@@ -14,7 +14,7 @@ from typing import Any
 
 from llamasrv.tools.definitions import Definition
 from llamasrv.tools.mcp_peer import McpError, Peer, Stop
-from llamasrv.tools.tool import Tool
+from llamasrv.tools.tool import ServerTool
 
 log = logging.getLogger("llamasrv")
 
@@ -26,7 +26,7 @@ END_SECONDS = 2.0  # for all of them to end
 class McpServers:
     def __init__(self, definitions: Sequence[Definition] = ()) -> None:
         self._definitions = {one.name: one for one in definitions}
-        self._found: dict[str, list[Tool]] = {}  # by the server's name
+        self._found: dict[str, list[ServerTool]] = {}  # by the server's name
         self._listers: list[threading.Thread] = []
         self._peers: dict[str, Peer] = {}
         self._failed: dict[str, float] = {}  # when a server could not be started
@@ -40,13 +40,13 @@ class McpServers:
             self._listers.append(thread)
             thread.start()
 
-    def tools(self) -> list[Tool]:
+    def tools(self) -> list[ServerTool]:
         """All tools, in the order of the servers. Waits until they are listed, which takes LIST_SECONDS at most."""
         for thread in self._listers:
             thread.join()
         return [tool for name in self._definitions for tool in self._found.get(name, ())]
 
-    def call(self, tool: Tool, arguments: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
+    def call(self, tool: ServerTool, arguments: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
         """{"plain_text_response"} or {"error"}."""
 
         def stopped() -> bool:
@@ -106,7 +106,7 @@ class McpServers:
         try:
             listed = peer.tools(time.monotonic() + LIST_SECONDS, lambda: self._closed)
         except McpError as error:
-            said = f"; it said: {peer.last_words[:200]}" if peer.last_words else ""
+            said = f"; it said: {peer.last_error_line[:200]}" if peer.last_error_line else ""
             log.warning("MCP server %s: its tools cannot be listed: %s%s", definition.name, error, said)
             return
         finally:
@@ -115,13 +115,13 @@ class McpServers:
         log.info("MCP server %s: %d tools", definition.name, len(self._found[definition.name]))
 
 
-def as_tool(server: str, listed: Mapping[str, Any]) -> Tool | None:
+def as_tool(server: str, listed: Mapping[str, Any]) -> ServerTool | None:
     """A tool under the name that clients call it by; None if it has no name."""
     name, description, schema = listed.get("name"), listed.get("description"), listed.get("inputSchema")
     if not isinstance(name, str) or not name:
         return None
     ours = f"{server}_{name}"
-    return Tool(
+    return ServerTool(
         ours,
         ours,
         description if isinstance(description, str) else "",

@@ -12,7 +12,7 @@ import subprocess
 from typing import Protocol
 
 from llamasrv.tools import listing
-from llamasrv.tools.listing import Listing, Refused
+from llamasrv.tools.listing import Listing, ToolError
 from llamasrv.tools.runtime import Runtime, read_runtime
 
 MOST_READ = 64 * 2**20  # bytes of a file that is looked into at all
@@ -31,19 +31,19 @@ class Place(Protocol):
 
 
 def place_of(cwd: str, runtime: str) -> Place:
-    return There(read_runtime(runtime), cwd) if runtime else Here(cwd)
+    return RemotePlace(read_runtime(runtime), cwd) if runtime else LocalPlace(cwd)
 
 
 def _check(path: str) -> None:
     if "\0" in path:
-        raise Refused("a path cannot contain NUL")
+        raise ToolError("a path cannot contain NUL")
 
 
-def too_large(size: int, most: int) -> Refused:
-    return Refused(f"file too large ({size} bytes, max {most}).")
+def too_large(size: int, most: int) -> ToolError:
+    return ToolError(f"file too large ({size} bytes, max {most}).")
 
 
-class Here:
+class LocalPlace:
     def __init__(self, cwd: str) -> None:
         self._cwd = os.path.expanduser(cwd)
 
@@ -56,16 +56,16 @@ class Here:
         try:
             found = os.stat(full)
         except OSError:
-            raise Refused(f"cannot stat file: {path}") from None
+            raise ToolError(f"cannot stat file: {path}") from None
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"not a regular file: {path}")
+            raise ToolError(f"not a regular file: {path}")
         if found.st_size > most:
             raise too_large(found.st_size, most)
         try:
             with open(full, "rb") as file:
                 return file.read(most + 1)[:most]
         except OSError:
-            raise Refused(f"failed to open file: {path}") from None
+            raise ToolError(f"failed to open file: {path}") from None
 
     def write(self, path: str, content: bytes) -> None:
         full = self.resolve(path)
@@ -74,7 +74,7 @@ class Here:
             with open(full, "wb") as file:
                 file.write(content)
         except OSError as error:
-            raise Refused(f"failed to write file: {path} ({error.strerror})") from None
+            raise ToolError(f"failed to write file: {path} ({error.strerror})") from None
 
     def is_file(self, path: str) -> bool:
         return os.path.isfile(path)
@@ -90,7 +90,7 @@ class Here:
         return " ".join(os.uname()), self._cwd
 
 
-class There:
+class RemotePlace:
     def __init__(self, runtime: Runtime, cwd: str) -> None:
         self._runtime = runtime
         self._cwd = cwd
@@ -103,17 +103,17 @@ class There:
         full = self.resolve(path)
         size = self._run('[ -f "$1" ] && wc -c < "$1"', full)
         if size is None or not size.strip().isdigit():
-            raise Refused(f"cannot stat file: {path}")
+            raise ToolError(f"cannot stat file: {path}")
         if int(size) > most:
             raise too_large(int(size), most)
         content = self._run('head -c "$2" < "$1"', full, str(most))
         if content is None:
-            raise Refused(f"failed to open file: {path}")
+            raise ToolError(f"failed to open file: {path}")
         return content
 
     def write(self, path: str, content: bytes) -> None:
         if self._run('mkdir -p "$(dirname "$1")" && cat > "$1"', self.resolve(path), given=content) is None:
-            raise Refused(f"failed to write file: {path}")
+            raise ToolError(f"failed to write file: {path}")
 
     def is_file(self, path: str) -> bool:
         return self._run('[ -f "$1" ]', path) is not None
@@ -123,7 +123,7 @@ class There:
 
     def entries(self, base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
         if not self.is_folder(base):
-            raise Refused(f"path does not exist or is not a directory: {base}")
+            raise ToolError(f"path does not exist or is not a directory: {base}")
         if files and not folders:
             known = self._run('cd "$1" && ' + " ".join([*listing.GIT, *listing.GIT_LIST]), base)
             if known is not None:
@@ -132,14 +132,14 @@ class There:
         found += [*self._found(base, "f", depth)] if files else []
         return listing.bounded(found)
 
-    def _found(self, base: str, kind: str, depth: int) -> list[listing.Entry]:
+    def _found(self, base: str, kind: str, depth: int) -> list[listing.PathEntry]:
         junk = " -o ".join(f"-name {name}" for name in sorted(listing.NOT_ENTERED))
         bound = f" -maxdepth {depth}" if depth else ""
         shown = "-print -o -type d -print" if kind == "d" else "-o -type f -print"
         below = f"find . -mindepth 1{bound} \\( -type d \\( {junk} \\) \\) -prune {shown}"
         out = self._run(f'cd "$1" && {below} | head -c {MOST_LISTED}', base)
         lines = sorted(os.fsdecode(out or b"").splitlines())
-        return [listing.Entry(line.removeprefix("./"), kind == "d") for line in lines]
+        return [listing.PathEntry(line.removeprefix("./"), kind == "d") for line in lines]
 
     def system(self) -> tuple[str, str]:
         """The operating system, and the folder."""
@@ -160,7 +160,7 @@ class There:
                 check=False,
             )
         except OSError as error:
-            raise Refused(f"{command[0]} cannot be started: {error.strerror or error}") from None
+            raise ToolError(f"{command[0]} cannot be started: {error.strerror or error}") from None
         except subprocess.TimeoutExpired:
-            raise Refused(f"{self._runtime} did not answer within {SECONDS:g} s") from None
+            raise ToolError(f"{self._runtime} did not answer within {SECONDS:g} s") from None
         return None if done.returncode else done.stdout

@@ -8,7 +8,7 @@ from typing import Any
 
 from llamasrv.tools import listing
 from llamasrv.tools.files import lines_of, shown
-from llamasrv.tools.listing import Refused, matches
+from llamasrv.tools.listing import ToolError, matches
 from llamasrv.tools.places import Place
 
 MOST_FOUND = 100
@@ -23,9 +23,9 @@ CUT = "[results truncated: time budget or too many entries]\n"
 def file_glob_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
     kind, limit = params.get("type", "file"), params.get("limit", MOST_FOUND)
     if kind not in KINDS:
-        raise Refused(f'invalid type: {kind} (expected "file", "dir" or "all")')
+        raise ToolError(f'invalid type: {kind} (expected "file", "dir" or "all")')
     if limit < 1:
-        raise Refused(f"invalid limit: {limit} (expected 1 or more)")
+        raise ToolError(f"invalid limit: {limit} (expected 1 or more)")
     base = place.resolve(params["path"])
     of_files, of_folders = KINDS[kind]
     below = place.entries(base, files=of_files, folders=of_folders, depth=max(0, params.get("max_depth", 0)))
@@ -43,12 +43,12 @@ def file_glob_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
 
 
 def grep_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
-    path, wanted = params["path"], params["pattern"]
+    path, requested = params["path"], params["pattern"]
     try:
         flags = re.IGNORECASE if params.get("ignore_case") else 0
-        pattern = re.compile(re.escape(wanted) if params.get("literal") else wanted, flags)
+        pattern = re.compile(re.escape(requested) if params.get("literal") else requested, flags)
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(f"invalid regex: {error}") from None
+        raise ToolError(f"invalid regex: {error}") from None
     base, deadline = place.resolve(path), time.monotonic() + listing.SECONDS
     is_whole = True
     if place.is_file(base):
@@ -59,7 +59,7 @@ def grep_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
         wanted_paths = [entry.path for entry in below.entries if _is_wanted(entry.path, params)]
         places = [(f"{base.rstrip('/')}/{name}", name) for name in wanted_paths]
     else:
-        raise Refused(f"path does not exist: {path}")
+        raise ToolError(f"path does not exist: {path}")
     grep = Grep(pattern, params, place)
     for full, name in places:
         if grep.is_full or not (is_whole := is_whole and time.monotonic() < deadline):
@@ -93,7 +93,7 @@ class Grep:
         """One file; nothing in those that are too large, cannot be read, or are not text."""
         try:
             content = self._place.read(path, LARGEST_FILE)
-        except Refused:
+        except ToolError:
             return
         if b"\0" in content[:8192]:
             return

@@ -15,21 +15,23 @@ MOST_OUTPUT = 16 * 1024  # bytes
 LONGER = 5  # seconds for the command here, where another one somewhere else has the time that is asked for
 
 
-def run(asked: Invocation, stop: Stop) -> dict[str, Any]:
+def run(invocation: Invocation, stop: Stop) -> dict[str, Any]:
     try:
-        return {"plain_text_response": "".join(stream(asked, stop))}
+        return {"plain_text_response": "".join(stream(invocation, stop))}
     except OSError as error:
-        return {"error": why_not(error)}
+        return {"error": start_error(error)}
 
 
-def stream(asked: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str]:
+def stream(invocation: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str]:
     """Its output in pieces, "" whenever nothing came for `pause` seconds, and last how it ended. Raises OSError if it
     cannot be started."""
-    seconds = min(asked.params.get("timeout", DEFAULT_SECONDS), MOST_SECONDS)
-    most = min(asked.params.get("max_output_size", MOST_OUTPUT), MOST_OUTPUT)
-    args, cwd = ["sh", "-c", asked.params["command"]], asked.cwd
-    if asked.runtime is not None:  # what runs there does not end with the command here, so it gets a time of its own
-        args, cwd = asked.runtime.command(["timeout", str(seconds), *args], cwd), "/"
+    seconds = min(invocation.params.get("timeout", DEFAULT_SECONDS), MOST_SECONDS)
+    most = min(invocation.params.get("max_output_size", MOST_OUTPUT), MOST_OUTPUT)
+    args, cwd = ["sh", "-c", invocation.params["command"]], invocation.cwd
+    if (
+        invocation.runtime is not None
+    ):  # killing the local command does not end the remote one: give that its own timeout
+        args, cwd = invocation.runtime.command(["timeout", str(seconds), *args], cwd), "/"
         seconds += LONGER
     command = Command(args, cwd=cwd, seconds=seconds, most=most, stop=stop)
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -42,5 +44,5 @@ def stream(asked: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str
     yield tail
 
 
-def why_not(error: OSError) -> str:
+def start_error(error: OSError) -> str:
     return f"the command cannot be started: {error.strerror or error}"

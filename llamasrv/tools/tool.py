@@ -12,7 +12,7 @@ from llamasrv.tools.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class Tool:
+class ServerTool:
     name: str
     title: str
     description: str
@@ -30,7 +30,7 @@ class Invocation:
     """What a client asked of a tool. `cwd` is absolute; with a `runtime` it is a folder there, or "" for that which one
     comes to. Set `cancelled` to end it early."""
 
-    tool: Tool
+    tool: ServerTool
     params: Mapping[str, Any]
     cwd: str
     as_base64: bool = False

@@ -9,11 +9,11 @@ from typing import Any
 
 from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, NotFound, QueueFull, Unavailable
 from llamasrv.tools import catalogue, file_tools, shell
-from llamasrv.tools.container import Container, NoContainer
+from llamasrv.tools.container import Container, ContainerError
 from llamasrv.tools.definitions import Definition
 from llamasrv.tools.mcp_servers import END_SECONDS, McpServers
 from llamasrv.tools.runtime import Image, Runtime, read_runtime
-from llamasrv.tools.tool import Invocation, Tool, reply_json
+from llamasrv.tools.tool import Invocation, ServerTool, reply_json
 
 log = logging.getLogger("llamasrv")
 
@@ -34,12 +34,12 @@ class Toolbox:
     ) -> None:
         self.is_on = bool(names or servers)
         self.mcp = McpServers(servers)
-        self._built_in = catalogue.chosen(tuple(names))
+        self._built_in = catalogue.select_tools(tuple(names))
         self._place = Container(place) if isinstance(place, Image) else place
         self._running = 0
         self._closed = False
 
-    def tools(self) -> list[Tool]:
+    def tools(self) -> list[ServerTool]:
         """Waits for MCP servers that are just being asked for theirs."""
         found = {tool.name: tool for tool in self._built_in}
         for tool in self.mcp.tools():
@@ -47,7 +47,7 @@ class Toolbox:
                 log.debug("the tool %s of MCP server %s is left out: the name is taken", tool.name, tool.server)
         return list(found.values())
 
-    def find(self, name: str) -> Tool:
+    def find(self, name: str) -> ServerTool:
         """Raises NotFound."""
         tool = next((tool for tool in self._built_in if tool.name == name), None)
         tool = tool or next((tool for tool in self.mcp.tools() if tool.name == name), None)
@@ -61,12 +61,12 @@ class Toolbox:
         if isinstance(self._place, Container):
             self._place.start()
 
-    def runtime(self, wanted: str) -> Runtime | None:
+    def runtime(self, requested: str) -> Runtime | None:
         """Where a built-in tool runs for a client that wants a runtime ("": none in particular). A client may choose
         only where it could run any command here, and the operator has not chosen. Raises Forbidden, LlamasrvError."""
-        if wanted:
+        if requested:
             try:
-                found = read_runtime(wanted)
+                found = read_runtime(requested)
             except ValueError as error:
                 raise LlamasrvError(str(error), status=500) from None  # llama-server's status
             if self._place is not None and found != self._place:
@@ -78,23 +78,23 @@ class Toolbox:
             return self._place
         try:
             return self._place.runtime()
-        except NoContainer as error:
+        except ContainerError as error:
             raise LlamasrvError(f"Tools cannot run: {error}", status=500, code="no_container") from None
 
-    def call(self, asked: Invocation) -> bytes:
+    def call(self, invocation: Invocation) -> bytes:
         """The reply as JSON. Raises QueueFull, Unavailable."""
         with self.place():
-            if asked.tool.kind == "mcp":
-                return reply_json(**self.mcp.call(asked.tool, asked.params, self._stop(asked)))
-            if asked.tool.streams:
-                return reply_json(**shell.run(asked, self._stop(asked)))
-            return file_tools.run(asked, self._stop(asked))
+            if invocation.tool.kind == "mcp":
+                return reply_json(**self.mcp.call(invocation.tool, invocation.params, self._stop(invocation)))
+            if invocation.tool.streams:
+                return reply_json(**shell.run(invocation, self._stop(invocation)))
+            return file_tools.run(invocation, self._stop(invocation))
 
-    def stream(self, asked: Invocation, pause: float) -> Iterator[str]:
+    def stream(self, invocation: Invocation, pause: float) -> Iterator[str]:
         """The output in pieces, "" whenever nothing came for `pause` seconds. Raises QueueFull, Unavailable, and
         OSError if the command cannot be started."""
         with self.place():
-            yield from shell.stream(asked, self._stop(asked), pause)
+            yield from shell.stream(invocation, self._stop(invocation), pause)
 
     def close(self) -> None:
         """End what runs, and start nothing more."""
@@ -105,8 +105,8 @@ class Toolbox:
         if isinstance(self._place, Container):
             self._place.wait(END_SECONDS)
 
-    def _stop(self, asked: Invocation) -> Callable[[], bool]:
-        return lambda: self._closed or asked.cancelled
+    def _stop(self, invocation: Invocation) -> Callable[[], bool]:
+        return lambda: self._closed or invocation.cancelled
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -121,7 +121,7 @@ class Toolbox:
             self._running -= 1
 
 
-def checked(tool: Tool, params: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_params(tool: ServerTool, params: Mapping[str, Any]) -> Mapping[str, Any]:
     """The parameters of a built-in tool, if they are what it takes: others that models make up, and nulls, are left
     out. Those of an MCP tool are its server's matter. Raises InvalidRequest."""
     if tool.kind == "mcp":

@@ -56,11 +56,11 @@ def test_time_ends_it():
 
 
 def test_whoever_wants_it_no_more_ends_it():
-    wanted = [True]
-    command = start("echo first; sleep 60", stop=lambda: not wanted)
+    requested = [True]
+    command = start("echo first; sleep 60", stop=lambda: not requested)
     output = command.output()
     assert next(output) == b"first\n"
-    wanted.clear()
+    requested.clear()
     assert list(output) == [] and not command.timed_out and command.exit_code == -9
 
 

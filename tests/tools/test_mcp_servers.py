@@ -91,7 +91,7 @@ def test_words_that_nobody_waits_for_may_come_all_day(run_servers, fake, monkeyp
     """What counts is how much at once: a server that tells of its progress is not ended for its age."""
     servers = run_servers(fake("--more", "pid"))
     first = pid_of(servers)
-    monkeypatch.setattr(line_process, "MOST_UNASKED", 500)
+    monkeypatch.setattr(line_process, "MOST_UNSOLICITED", 500)
     clock = [time.monotonic()]
     monkeypatch.setattr(line_process, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     for _ in range(20):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llamasrv.errors import InvalidRequest
 from llamasrv.tools import catalogue
 from llamasrv.tools.child import answer
-from llamasrv.tools.toolbox import checked
+from llamasrv.tools.toolbox import check_params
 
 texts = st.one_of(
     st.text(max_size=8),
@@ -65,7 +65,7 @@ def test_any_parameters(folder, tool, params):
         if not (folder / name).is_dir():
             (folder / name).write_text("one\ntwo\n")
     try:
-        given_params = checked(tool, params)
+        given_params = check_params(tool, params)
     except InvalidRequest as refusal:
         assert refusal.param.startswith("params.")
         return

@@ -13,7 +13,7 @@ from llamasrv.errors import Forbidden, LlamasrvError
 from llamasrv.tools import container
 from llamasrv.tools.runtime import Image, Runtime, read_option, read_runtime
 from llamasrv.tools.tool import Invocation
-from llamasrv.tools.toolbox import Toolbox, checked
+from llamasrv.tools.toolbox import Toolbox, check_params
 
 ENGINE = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/calls"
@@ -67,7 +67,7 @@ def work(tmp_path):
 def use(runtime, cwd, name, base64=False, **params):
     tools = Toolbox(("all",))
     tool = tools.find(name)
-    return json.loads(tools.call(Invocation(tool, checked(tool, params), str(cwd), base64, read_runtime(runtime))))
+    return json.loads(tools.call(Invocation(tool, check_params(tool, params), str(cwd), base64, read_runtime(runtime))))
 
 
 @pytest.mark.parametrize("runtime", ["docker-container:good", "podman-container:good", "ssh:me@far"])

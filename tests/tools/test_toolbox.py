@@ -12,7 +12,7 @@ from llamasrv.errors import InvalidRequest, NotFound, QueueFull, Unavailable
 from llamasrv.tools import file_tools
 from llamasrv.tools.catalogue import NAMES
 from llamasrv.tools.tool import Invocation
-from llamasrv.tools.toolbox import MOST_AT_ONCE, Toolbox, checked
+from llamasrv.tools.toolbox import MOST_AT_ONCE, Toolbox, check_params
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def tools():
 
 def ask(tools, name, cwd="/", **params):
     tool = tools.find(name)
-    return Invocation(tool, checked(tool, params), str(cwd))
+    return Invocation(tool, check_params(tool, params), str(cwd))
 
 
 def use(tools, name, cwd="/", **params):
@@ -72,46 +72,46 @@ def test_a_shell_command_gives_its_output_and_how_it_ended(tools, tmp_path):
 
 
 def test_a_stream_keeps_characters_together(tools):
-    asked = ask(tools, "exec_shell_command", command="printf '\\303'; sleep 0.2; printf '\\251'")
-    assert list(tools.stream(asked, 100)) == ["\u00e9", "\n[exit code: 0]"]
+    invocation = ask(tools, "exec_shell_command", command="printf '\\303'; sleep 0.2; printf '\\251'")
+    assert list(tools.stream(invocation, 100)) == ["\u00e9", "\n[exit code: 0]"]
 
 
 def test_a_stream_shows_pauses(tools):
-    asked = ask(tools, "exec_shell_command", command="sleep 60")
-    stream = tools.stream(asked, 0.05)
+    invocation = ask(tools, "exec_shell_command", command="sleep 60")
+    stream = tools.stream(invocation, 0.05)
     assert next(stream) == ""
-    asked.cancel()
+    invocation.cancel()
     assert "".join(stream) == "\n[exit code: -9]"
 
 
 def test_a_client_that_leaves_ends_its_tool(tools):
-    asked = ask(tools, "exec_shell_command", command="sleep 60")
-    threading.Timer(0.1, asked.cancel).start()
+    invocation = ask(tools, "exec_shell_command", command="sleep 60")
+    threading.Timer(0.1, invocation.cancel).start()
     began = time.monotonic()
-    tools.call(asked)
+    tools.call(invocation)
     assert time.monotonic() - began < 10
 
 
 def test_close_ends_what_runs_and_starts_nothing_more():
     tools = Toolbox(("all",))
-    asked = ask(tools, "exec_shell_command", command="sleep 60")
+    invocation = ask(tools, "exec_shell_command", command="sleep 60")
     threading.Timer(0.1, tools.close).start()
     began = time.monotonic()
-    tools.call(asked)
+    tools.call(invocation)
     assert time.monotonic() - began < 10
     with pytest.raises(Unavailable):
-        tools.call(asked)
+        tools.call(invocation)
 
 
 def test_only_so_many_run_at_once(tools):
-    asked = ask(tools, "exec_shell_command", command="true")
+    invocation = ask(tools, "exec_shell_command", command="true")
     held = [tools.place() for _ in range(MOST_AT_ONCE)]
     for place in held:
         place.__enter__()
     with pytest.raises(QueueFull):
-        tools.call(asked)
+        tools.call(invocation)
     held.pop().__exit__(None, None, None)
-    assert b"exit code: 0" in tools.call(asked)
+    assert b"exit code: 0" in tools.call(invocation)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_only_so_many_run_at_once(tools):
 )
 def test_wrong_parameters_are_named(tools, name, params, field):
     with pytest.raises(InvalidRequest) as refusal:
-        checked(tools.find(name), params)
+        check_params(tools.find(name), params)
     assert refusal.value.param == field
 
 
 def test_parameters_that_a_model_makes_up_are_left_out(tools):
-    assert checked(tools.find("read_file"), {"path": "a", "cwd": "/x", "end_line": None}) == {"path": "a"}
+    assert check_params(tools.find("read_file"), {"path": "a", "cwd": "/x", "end_line": None}) == {"path": "a"}
 
 
 def test_a_built_in_tool_keeps_its_name(fake, caplog):

@@ -8,9 +8,9 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import Forbidden, InvalidRequest, NotFound
 from llamasrv.protocols.llamacpp.tools import ToolCalls, last_chunk, tools_body
-from llamasrv.tools.shell import why_not
+from llamasrv.tools.shell import start_error
 from llamasrv.tools.tool import Invocation
-from llamasrv.tools.toolbox import Toolbox, checked
+from llamasrv.tools.toolbox import Toolbox, check_params
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
@@ -42,7 +42,7 @@ def blueprint(service: Service) -> Blueprint:
         tool = tools.find(asked.name)
         if asked.stream and not tool.streams:
             raise NotFound(f'tool "{tool.name}" does not support stream = true', param="stream", code="unknown_tool")
-        params = checked(tool, asked.params)
+        params = check_params(tool, asked.params)
         runtime = None if tool.kind == "mcp" else tools.runtime(request.headers.get("x-tool-runtime", ""))
         invocation = Invocation(
             tool, params, _cwd(elsewhere=runtime is not None), request.headers.get("x-resp-type") == "base64", runtime
@@ -61,7 +61,7 @@ def blueprint(service: Service) -> Blueprint:
             first = next(output, "")
         except OSError as error:
             watch.close()
-            return Response(unnamed(last_chunk(why_not(error))), 200, OPENAI.headers)
+            return Response(unnamed(last_chunk(start_error(error))), 200, OPENAI.headers)
         except BaseException:
             watch.close()
             raise
