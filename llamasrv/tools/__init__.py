@@ -1,5 +1,5 @@
-"""Tools that run on the server for its clients: MCP servers, and a few of our own for files and shell commands.
+"""Tools that run on the server for its clients: MCP servers, and built-in ones for files and shell commands.
 
-Off until the operator names them. Knows no HTTP and no model. `child.py` and what it imports also run in processes of
-their own, so they need nothing but the standard library.
+Off unless the operator enables them. Knows no HTTP and no model. `child.py` and its imports also run in child
+processes, hence import only the standard library.
 """

@@ -1,9 +1,9 @@
-"""The process of one use of a tool for files.
+"""The child process of one file tool call.
 
     python -m llamasrv.tools.child
 
-Reads {"tool", "params", "cwd", "base64", "runtime", "seconds"} from its standard input and writes the tool's reply,
-both JSON. Runs at a lower priority than the server and within bounds of memory and of processor time.
+Reads {"tool", "params", "cwd", "base64", "runtime", "seconds"} from standard input and writes the tool's reply, both
+JSON. Runs at a lower priority than the server, with limits on memory and CPU time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llamasrv.tools.listing import ToolError
 from llamasrv.tools.places import place_of
 
 MEMORY = 2**30  # bytes
-MEMORY_ELSEWHERE = 2**36  # of addresses: programs such as docker reserve many
+MEMORY_ELSEWHERE = 2**36  # address space: programs such as docker reserve a lot
 
 TOOLS = {
     "read_file": files.read_file,
@@ -32,7 +32,7 @@ TOOLS = {
 
 
 def answer(ask: dict[str, Any]) -> dict[str, Any]:
-    """The reply; {"error"} where the tool cannot do what it is asked for."""
+    """The reply; {"error"} if the tool fails."""
     try:
         place = place_of(ask["cwd"], ask["runtime"])
         if ask["tool"] == "read_file" and ask["base64"]:
@@ -43,16 +43,17 @@ def answer(ask: dict[str, Any]) -> dict[str, Any]:
     except OSError as error:
         return {"error": f"{error.strerror or error}: {files.shown(str(error.filename or ''))}"}
     except MemoryError:
-        return {"error": "it takes too much memory"}
+        return {"error": "out of memory"}
 
 
 def bound(memory: int, seconds: int) -> None:
-    """`seconds` of processor time; the server's clock ends it earlier, as long as there is a server."""
+    """`seconds` of CPU time. Usually the server's own timeout ends the process first; this one works without a
+    server."""
     import resource
 
     bounds = (resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)
     for what, most in bounds:
-        with contextlib.suppress(ValueError, OSError):  # where the platform knows no such limit
+        with contextlib.suppress(ValueError, OSError):  # not every platform has this limit
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
         os.nice(5)

@@ -1,8 +1,8 @@
-"""One program with its output, within bounds of time and size.
+"""Runs one program and reads its output, with limits on time and size.
 
-It leads a session of its own: when time is up, when it is given up, when it has ended, and when this process is killed,
-everything that it has started there ends, too. What it writes beyond the bound is read and dropped, so that it is not
-held up. Works on greenlets and on threads: in a patched process `select` and `subprocess` do not block the hub.
+The program leads a session of its own. When it ends, times out or is cancelled, or this process is killed, everything
+in that session is killed. Output beyond the limit is read and dropped, so that the program does not block. Works on
+greenlets and on threads: in a patched process `select` and `subprocess` do not block the hub.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from llamasrv.tools.environment import environment
 from llamasrv.tools.lifeline import lifeline
 
 PIECE = 65_536
-LOOK = 0.1  # seconds after which a wait looks whether the program has ended or was given up
-GRACE = 1.0  # seconds for what was killed to be gone
+LOOK = 0.1  # polling interval in seconds for exit and cancellation
+GRACE = 1.0  # seconds to wait for a killed program to disappear
 
 Stop = Callable[[], bool]
 
@@ -40,7 +40,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         with_errors: bool = True,
     ) -> None:
-        """Start it. `given` is what it may read, `most` the bytes of output that are kept. Raises OSError."""
+        """Start the program. `given` is its standard input, `most` the bytes of output to keep. Raises OSError."""
         self._deadline = time.monotonic() + seconds
         self._left = most
         self._stop = stop
@@ -68,8 +68,8 @@ class Command:
         os.set_blocking(self._output, False)
 
     def output(self, pause: float = 3600.0) -> Iterator[bytes]:
-        """What it writes, as it comes; b"" whenever nothing came for `pause` seconds. At the end of the iteration it is
-        gone. To be iterated once, and closed."""
+        """Yield the output as it arrives, and b"" whenever nothing comes for `pause` seconds. Ends the program. Iterate
+        once, and close."""
         poll, since = select.poll(), time.monotonic()
         poll.register(self._output, select.POLLIN)
         try:
@@ -77,7 +77,7 @@ class Command:
                 had_ended = self._process.poll() is not None
                 if not poll.poll(LOOK * 1000):
                     if had_ended:
-                        return  # others hold the pipe open: what it has left in the background
+                        return  # the pipe is still open in background processes it started
                     if time.monotonic() - since >= pause:
                         since = time.monotonic()
                         yield b""
@@ -96,7 +96,7 @@ class Command:
 
     @property
     def exit_code(self) -> int:
-        """Once it has ended; -N if signal N ended it."""
+        """The exit code, valid after the end; -N if killed by signal N."""
         code = self._process.returncode
         return -signal.SIGKILL if code is None else code
 
@@ -105,7 +105,7 @@ class Command:
         return self.timed_out or self._stop()
 
     def _wait(self) -> None:
-        """It has closed its output, and may go on."""
+        """Wait for the program after it closed its output."""
         while self._process.poll() is None and not self._is_over():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(LOOK)
@@ -120,7 +120,7 @@ class Command:
 
 
 def _file_with(data: bytes) -> IO[bytes]:
-    """A file, and not a pipe: a program that does not read it holds up nobody."""
+    """Standard input as a file rather than a pipe: a program that does not read it cannot block the writer."""
     if not data:
         return open(os.devnull, "rb")
     file = tempfile.TemporaryFile()

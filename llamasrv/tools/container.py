@@ -1,7 +1,7 @@
 """The container that tools run in, started by the server and ended with it.
 
-Its only process is a shell that waits for input, of which there is none: when the server closes it, or dies, the shell
-ends and the container is removed.
+Its only process is a shell that waits for input. When the server closes that input, or dies, the shell ends and the
+container is removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from llamasrv.tools.runtime import Image, Runtime
 
 log = logging.getLogger("llamasrv")
 
-START_SECONDS = 30.0  # in which an image may have to be fetched
+START_SECONDS = 30.0  # includes pulling the image
 LOOK = 0.05
 
 
 class ContainerError(Exception):
-    """It could not be started; the message says why."""
+    """The container could not be started; the message says why."""
 
 
 class Container:
@@ -36,7 +36,7 @@ class Container:
         self._closed = False
 
     def start(self) -> None:
-        """In the background. If that fails, a line in the log says so, and the first tool tries again."""
+        """Start in the background. A failure is logged, and the first tool call tries again."""
 
         def start() -> None:
             try:
@@ -47,7 +47,7 @@ class Container:
         threading.Thread(target=start, daemon=True).start()
 
     def runtime(self) -> Runtime:
-        """The running one, or a new one where there is none. Raises ContainerError."""
+        """The running container, or a new one. Raises ContainerError."""
         with self._starting:
             if self._runtime is None or self._process is None or not self._process.is_alive:
                 self._runtime = self._start()
@@ -59,7 +59,7 @@ class Container:
             self._process.close()
 
     def wait(self, seconds: float) -> None:
-        """For its end."""
+        """Wait for the container to end."""
         if self._process is not None:
             self._process.wait(seconds)
 

@@ -1,7 +1,7 @@
-"""edit_file: replaces texts in a file, each of which must be there once.
+"""edit_file: replaces texts in a file, each of which must occur exactly once.
 
-A text that is not there exactly may differ in white space at the ends of lines, and in typographic quotes, dashes and
-spaces: models write the plain ones. Outside of what is replaced not a byte changes.
+If there is no exact match, whitespace at line ends and typographic quotes, dashes and spaces are ignored: models write
+the plain ones. Not a byte changes outside the replaced text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN = str.maketrans(PLAIN)
 
 
 class Span(NamedTuple):
-    """Where an edit applies: [start, end) of the file's text."""
+    """The range of an edit: [start, end) of the file's text."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ def edit_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
     for number, edit in enumerate(edits):
         texts = (edit.get("old_text"), edit.get("new_text")) if isinstance(edit, dict) else (None, None)
         if not all(isinstance(text, str) for text in texts):
-            raise ToolError(f"edits[{number}] must have the texts old_text and new_text")
+            raise ToolError(f"edits[{number}] must have the strings old_text and new_text")
         if not texts[0]:
             raise ToolError(f"edits[{number}].old_text must not be empty")
     before = place.read(path).decode("utf-8", "surrogateescape")
@@ -51,7 +51,7 @@ def edit_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
 
 
 def edited(text: str, edits: list[tuple[str, str]], path: str) -> str:
-    """The text with old texts replaced by new ones. Raises Refused."""
+    """Apply (old, new) replacements to the text. Raises ToolError."""
     plain, places = plain_text(text)
     spans = sorted(_span(text, plain, places, old, new, number, path) for number, (old, new) in enumerate(edits))
     for one, other in zip(spans, spans[1:]):
@@ -82,8 +82,8 @@ def _span(text: str, plain: str, places: list[int], old: str, new: str, number: 
 
 
 def plain_text(text: str) -> tuple[str, list[int]]:
-    """The text in plain characters and without white space at the ends of lines, and where each of its characters is in
-    the original, with the original's end last."""
+    """The text in plain characters without whitespace at line ends, and the offset of each of its characters in the
+    original; the last offset is the original's end."""
     pieces: list[str] = []
     places: list[int] = []
     start = 0
@@ -91,6 +91,6 @@ def plain_text(text: str) -> tuple[str, list[int]]:
         kept = line.rstrip(BLANKS + "".join(char for char, to in PLAIN.items() if to == " "))
         pieces.append(kept.translate(_PLAIN))
         places += range(start, start + len(kept))
-        places.append(start + len(line))  # of the line's end
+        places.append(start + len(line))  # the newline
         start += len(line) + 1
     return "\n".join(pieces), places

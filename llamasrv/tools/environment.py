@@ -1,7 +1,7 @@
-"""The environment of programs that run for clients: what programs need to find themselves, their user and the network.
+"""The environment of programs that run for clients: what they need to find programs, the user and the network.
 
-A list of what they may see, not of what they may not: a key of the server, or of another program that was started with
-it, may have any name. An MCP server gets further ones by its definition.
+A list of allowed names, not of forbidden ones: secrets of the server may have any name. MCP server definitions can add
+variables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ PREFIXES = ("LC_", "XDG_")
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What of the server's own is on the list, and `more` on top."""
+    """The allowed part of the server's environment, overridden by `more`."""
     ours = {name: text for name, text in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
     return ours | dict(more or {})

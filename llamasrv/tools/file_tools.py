@@ -1,7 +1,6 @@
-"""The tools for files, seen from the server: each use is a process of its own.
+"""Runs each call of a file tool in a child process.
 
-What they read may block, and what they search for may take for ever: there it holds up nobody, and ends when its time
-is up.
+A read may block and a search may take forever: in a child they block no other request, and a timeout ends them.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from llamasrv.tools.command import Command, Stop
 from llamasrv.tools.tool import Invocation, reply_json
 
 SECONDS = 20.0
-MOST_REPLY = 48 * 2**20  # bytes: the largest file that is read as base64, and a little
+MOST_REPLY = 48 * 2**20  # bytes: the largest file as base64, plus some
 PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
 def run(invocation: Invocation, stop: Stop) -> bytes:
-    """The reply, as JSON."""
+    """Run the tool and return its reply as JSON."""
     ask = {
         "tool": invocation.tool.name,
         "params": invocation.params,
@@ -42,10 +41,10 @@ def run(invocation: Invocation, stop: Stop) -> bytes:
             with_errors=False,
         )
     except OSError as error:
-        return reply_json(error=f"it cannot be started: {error.strerror or error}")
+        return reply_json(error=f"cannot start the tool: {error.strerror or error}")
     reply = b"".join(child.output())
     if child.timed_out:
         return reply_json(error=f"{invocation.tool.name} took more than {SECONDS:g} s")
     if child.exit_code or child.is_cut or not reply:
-        return reply_json(error=f"{invocation.tool.name} failed: it ended with exit code {child.exit_code}")
+        return reply_json(error=f"{invocation.tool.name} failed with exit code {child.exit_code}")
     return reply

@@ -9,18 +9,18 @@ from typing import Any
 from llamasrv.tools.listing import ToolError
 from llamasrv.tools.places import Place
 
-MOST_TEXT = 16 * 1024  # bytes of a file that are read at once
-MOST_WHOLE = 32 * 2**20  # bytes of a file that is read as base64
+MOST_TEXT = 16 * 1024  # max bytes to return from a text file
+MOST_WHOLE = 32 * 2**20  # max bytes of a file read as base64
 
 
 def shown(path: str) -> str:
-    """A path as text, whatever bytes it has."""
+    """A path as text; undecodable bytes are replaced."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def lines_of(content: bytes) -> list[str]:
     lines = content.decode("utf-8", "replace").split("\n")
-    if lines[-1] == "":  # behind the end of the last line
+    if lines[-1] == "":  # the text ends with a newline
         lines.pop()
     return lines
 
@@ -46,7 +46,7 @@ def read_file(params: dict[str, Any], place: Place) -> dict[str, Any]:
 
 
 def read_whole(params: dict[str, Any], place: Place) -> dict[str, Any]:
-    """The same for clients that want the bytes."""
+    """Read a file as base64."""
     content = place.read(params["path"], MOST_WHOLE)
     return {"base64": base64.b64encode(content).decode(), "size_bytes": len(content)}
 

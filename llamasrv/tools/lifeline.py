@@ -1,7 +1,7 @@
-"""Programs end with this process, however it ends: a small one beside it (reaper.py) kills what is left of them.
+"""Ties child programs to this process: a reaper process next to it (reaper.py) kills what is left of them.
 
-A process that is killed does nothing more, and Linux's own signal for orphans reaches a program but not what that has
-started. The reaper knows each program's process group, and learns of the end by its input, which nobody else holds.
+A killed process cannot clean up, and Linux's parent-death signal reaches only direct children. The reaper knows the
+process group of each program, and notices the end of this process when its standard input closes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Lifeline:
         self._pipe = -1
 
     def prepare(self) -> None:
-        """Before a program is started: what is known of it at once cannot be missed."""
+        """Start the reaper. Call before starting a program, so that it can be registered at once."""
         with self._lock:
             if self._reaper is None:
                 self._try_to_start()
 
     def hold(self, group: int) -> None:
-        """A program has been started that leads this process group."""
+        """Register the process group of a program that was just started."""
         with self._lock:
             self._groups.add(group)
             self._tell(b"+%d\n" % group)
 
     def release(self, group: int) -> None:
-        """It has ended."""
+        """Unregister a process group that has ended."""
         with self._lock:
             self._groups.discard(group)
             self._tell(b"-%d\n" % group)
@@ -52,8 +52,8 @@ class Lifeline:
                 os.write(self._pipe, line)
                 return
             except BlockingIOError:
-                return  # it was stopped; to close its input would end what runs
-            except OSError:  # it was killed
+                return  # the reaper is stopped; closing its input would make it kill what runs
+            except OSError:  # the reaper was killed
                 self._reaper.wait()
                 os.close(self._pipe)
                 self._reaper = None
@@ -63,7 +63,7 @@ class Lifeline:
         try:
             self._start()
         except OSError as error:
-            log.warning("tools would outlive a killed server: %s", error.strerror or error)
+            log.warning("cannot start the reaper, so tools may outlive a killed server: %s", error.strerror or error)
 
     def _start(self) -> None:
         theirs, ours = os.pipe()
@@ -84,6 +84,6 @@ class Lifeline:
 
 @cache
 def lifeline() -> Lifeline:
-    """The one of this process. Made when it is first used: a lock that is made before the worker patches its locks
-    would stop the hub."""
+    """The one of this process. Created on first use: a lock created before the worker is monkey-patched would block the
+    hub."""
     return Lifeline()

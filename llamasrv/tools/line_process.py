@@ -1,8 +1,8 @@
-"""A program that is talked to in lines, over its standard input and output.
+"""A child program that speaks in lines over standard input and output.
 
-Its lines are handed on as they come; what it says on standard error goes to the log, and the end of that is kept. It
-leads a session of its own, and whatever it has started there ends with it. Works on greenlets and on threads: in a
-patched process `threading`, `select` and `subprocess` do not block the hub.
+Each line goes to a callback as it arrives; standard error goes to the log, and its tail is kept. The program leads a
+session of its own, and everything in that session ends with it. Works on greenlets and on threads: in a patched process
+`threading`, `select` and `subprocess` do not block the hub.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from llamasrv.tools.lifeline import lifeline
 
 log = logging.getLogger("llamasrv")
 
-LONGEST_LINE = 8 * 2**20  # bytes; a program that writes a longer one is ended
-MOST_UNSOLICITED = 8 * 2**20  # bytes that nobody waits for, beyond the rate at which any program may write them
-UNSOLICITED_RATE = 65_536  # bytes a second
-ERROR_TAIL_BYTES = 1000  # bytes of standard error that are kept
+LONGEST_LINE = 8 * 2**20  # bytes; a longer line ends the program
+MOST_UNSOLICITED = 8 * 2**20  # burst size in bytes for lines that no one waits for (a token bucket)
+UNSOLICITED_RATE = 65_536  # refill rate in bytes per second
+ERROR_TAIL_BYTES = 1000  # bytes of standard error to keep
 PIECE = 65_536
-MOST_PIECES = 16  # that are read after the end
-LOOK = 0.1  # seconds after which a writer looks whether the program is still there
-GRACE = 0.5  # seconds to end by itself after its input was closed
+MOST_PIECES = 16  # max pieces of standard error to read after the end
+LOOK = 0.1  # polling interval in seconds of a writer, to notice the program's end
+GRACE = 0.5  # seconds to exit after its input is closed, before it is killed
 
 
 class LineProcess:
@@ -41,8 +41,8 @@ class LineProcess:
         on_line: Callable[[bytes], bool],
         on_end: Callable[[], None],
     ) -> None:
-        """Start it. `on_line` says whether somebody has waited for that line. It and `on_end` are called by a thread of
-        its own, `on_end` once. Raises OSError."""
+        """Start the program. `on_line` gets each line and returns whether it was expected; `on_end` is called once at
+        the end, both on a thread of their own. Raises OSError."""
         self._on_line, self._on_end = on_line, on_end
         self._writing = threading.Lock()
         self._ended = threading.Event()
@@ -72,12 +72,13 @@ class LineProcess:
 
     @property
     def last_error_line(self) -> str:
-        """The last line that it wrote to standard error; "" if none."""
+        """The last line written to standard error, or ""."""
         lines = self._error_tail.decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def send(self, line: bytes, deadline: float) -> None:
-        """Write one line, without its end. Raises OSError if the program is gone, TimeoutError if it does not read."""
+        """Write one line (newline excluded). Raises OSError if the program is gone, TimeoutError if it does not
+        read."""
         if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         try:
@@ -93,7 +94,7 @@ class LineProcess:
                 raise BrokenPipeError
             if time.monotonic() > deadline:
                 if len(rest) < len(data):
-                    self.close()  # half a line has been written: nothing can follow
+                    self.close()  # half a line is written: nothing can follow it
                 raise TimeoutError
             try:
                 rest = rest[os.write(self._stdin, rest) :]
@@ -101,7 +102,7 @@ class LineProcess:
                 poll.poll(LOOK * 1000)
 
     def close(self) -> None:
-        """Have it end, soon: in its own time first, then at once."""
+        """End the program soon: close its input, then kill it after GRACE."""
         with contextlib.suppress(OSError):
             os.write(self._waker, b".")
 
@@ -118,7 +119,7 @@ class LineProcess:
             self._ended.set()
 
     def _read(self) -> None:
-        """Until its output ends, or somebody wants it to."""
+        """Read until the output ends, or `close` is called."""
         buffer = bytearray()
         poll = select.poll()
         for fd in (self._stdout, self._stderr, self._wake):
@@ -142,7 +143,7 @@ class LineProcess:
                     poll.unregister(fd)
 
     def _take(self, buffer: bytearray, data: bytes) -> bool:
-        """Hand on the lines that are complete; False if one is too long, or they are too many."""
+        """Deliver complete lines. Returns False if a line is too long or the program floods us."""
         last = data.rfind(b"\n")
         if last < 0:
             buffer += data
@@ -156,13 +157,14 @@ class LineProcess:
         return not self._floods(unsolicited)
 
     def _floods(self, unsolicited: int) -> bool:
-        """Whether it writes more that nobody waits for than a program may: each piece takes time from everybody."""
+        """Whether the program has exceeded its budget of unsolicited output; reading it takes CPU time from all
+        requests."""
         now = time.monotonic()
         self._unsolicited = max(0.0, self._unsolicited - (now - self._counted_at) * UNSOLICITED_RATE) + unsolicited
         self._counted_at = now
         if self._unsolicited <= MOST_UNSOLICITED:
             return False
-        log.warning("process %d is ended: it writes without end what nobody has asked for", self._process.pid)
+        log.warning("killing process %d: it floods the server with unsolicited output", self._process.pid)
         return True
 
     def _log_errors(self, data: bytes) -> None:
@@ -175,11 +177,11 @@ class LineProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
         with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # with all that it has started
+            os.killpg(self._process.pid, signal.SIGKILL)  # including all of its children
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
         lifeline().release(self._process.pid)
-        with contextlib.suppress(BlockingIOError):  # what it said in the end
+        with contextlib.suppress(BlockingIOError):  # read its last words on standard error
             for _ in range(MOST_PIECES):
                 if not (data := os.read(self._stderr, PIECE)):
                     break
@@ -191,7 +193,7 @@ class LineProcess:
 
 
 def _pipes() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The program's ends of three pipes; our ends of them, which do not block, and a pipe to wake the reader."""
+    """(the program's ends of three pipes, our non-blocking ends of them plus a pipe to wake the reader)."""
     made: list[int] = []
     try:
         for _ in range(4):

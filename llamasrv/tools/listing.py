@@ -1,7 +1,7 @@
-"""What lies below a folder, and which of it a glob pattern means.
+"""Lists the files below a folder and matches paths against glob patterns.
 
-In a git repository files are those that git knows or would add; elsewhere folders that hold what programs have made are
-named, and not looked into. Links to folders are not followed.
+In a git repository lists the files that git tracks or would add. Elsewhere skips the content of folders with generated
+files (NOT_ENTERED). Does not follow links to folders.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 
 class ToolError(Exception):
-    """What a tool cannot do, in words for a model."""
+    """A tool failed; the message is worded for a model."""
 
 
-SECONDS = 12.0  # then what has been found so far is the answer
+SECONDS = 12.0  # time limit; then the result is what was found so far
 MOST_ENTRIES = 200_000
 
 NOT_ENTERED = frozenset((
@@ -28,7 +28,7 @@ NOT_ENTERED = frozenset((
     ".vscode",
 ))  # fmt: skip
 
-# A repository's own settings may name programs for git to run.
+# A repository's own configuration may name programs for git to run: switch those off.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "core.hooksPath=/dev/null")
 GIT_LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
 
 
 def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
-    """Everything below `base`, or down to `depth` levels. Raises Refused."""
+    """Everything below `base`, down to `depth` levels (0: unlimited). Raises ToolError."""
     if not os.path.isdir(base):
         raise ToolError(f"path does not exist or is not a directory: {base}")
     deadline = time.monotonic() + SECONDS
@@ -67,13 +67,13 @@ def bounded(found: Iterable[PathEntry], deadline: float = math.inf) -> Listing:
 
 
 def listed_by_git(output: bytes, depth: int) -> Iterator[PathEntry]:
-    """The files in the output of GIT_LIST, down to `depth` levels; 0: all."""
+    """The files in the output of GIT_LIST, down to `depth` levels (0: unlimited)."""
     paths = sorted(set(map(os.fsdecode, output.split(b"\0"))) - {""})
     return (PathEntry(path, False) for path in paths if not depth or path.count("/") < depth)
 
 
 def _known_to_git(base: str) -> bytes | None:
-    """The output of GIT_LIST; None outside of a repository, or without git."""
+    """The output of GIT_LIST; None outside a repository, or without git."""
     try:
         done = subprocess.run(
             [*GIT, "-C", base, *GIT_LIST],
@@ -93,7 +93,7 @@ def _walk(base: str, depth: int, deadline: float) -> Iterator[PathEntry]:
             with os.scandir(os.path.join(base, folder)) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError:
-            continue  # one that may not be read
+            continue  # no permission
         below = []
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
@@ -107,8 +107,8 @@ def _walk(base: str, depth: int, deadline: float) -> Iterator[PathEntry]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """A pattern without a slash is one of names, at any depth; one with a slash is one of paths, and may begin
-    anywhere unless it begins with a slash."""
+    """Whether a glob pattern matches. Without a slash it matches names at any depth; with one it matches paths,
+    starting at any folder unless it begins with a slash."""
     if "/" not in pattern:
         return _glob(pattern).fullmatch(path.rpartition("/")[2]) is not None
     if pattern.startswith("/"):

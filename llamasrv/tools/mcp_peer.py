@@ -1,6 +1,6 @@
-"""One MCP server: a JSON-RPC session with a program of this machine.
+"""One MCP server: a JSON-RPC session with a local program.
 
-Requests may overlap: replies are told apart by their id. A reply that comes after its request was given up is dropped.
+Requests may overlap; ids match replies to requests. A reply to a request that was cancelled or timed out is dropped.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from llamasrv.tools.definitions import Definition
 from llamasrv.tools.environment import environment
 from llamasrv.tools.line_process import LineProcess
 
-PROTOCOL = "2024-11-05"  # what is used here has not changed since
+PROTOCOL = "2024-11-05"  # the messages used here have not changed since
 MOST_PAGES = 100
 MOST_TOOLS = 1000
-LOOK = 0.1  # seconds after which a wait looks whether it was given up
+LOOK = 0.1  # polling interval in seconds for cancellation
 UNKNOWN_METHOD = -32601
 
 Stop = Callable[[], bool]
 
 
 class McpError(Exception):
-    """The server refused, failed or did not answer; the message says which."""
+    """The server refused, failed or did not respond; the message says which."""
 
 
 class _Reply:
@@ -40,7 +40,7 @@ class _Reply:
 
 class Peer:
     def __init__(self, definition: Definition) -> None:
-        """Start it. Raises OSError."""
+        """Start the program. Raises OSError."""
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Reply] = {}
         self._opening = threading.Lock()
@@ -66,7 +66,7 @@ class Peer:
         return self._process.last_error_line
 
     def tools(self, deadline: float, stop: Stop) -> list[dict[str, Any]]:
-        """Its tools, as it lists them. Raises McpError."""
+        """List its tools. Raises McpError."""
         self._open(deadline, stop)
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
@@ -81,7 +81,7 @@ class Peer:
         return found[:MOST_TOOLS]
 
     def call(self, tool: str, arguments: Mapping[str, Any], deadline: float, stop: Stop) -> Mapping[str, Any]:
-        """The result of the tool. Raises McpError."""
+        """Call a tool and return the result. Raises McpError."""
         self._open(deadline, stop)
         return self._request("tools/call", {"name": tool, "arguments": arguments}, deadline, stop)
 
@@ -89,7 +89,7 @@ class Peer:
         self._process.close()
 
     def wait(self, seconds: float) -> None:
-        """For its end."""
+        """Wait for the program to end."""
         self._process.wait(seconds)
 
     def _open(self, deadline: float, stop: Stop) -> None:
@@ -119,7 +119,7 @@ class Peer:
 
     def _cancel(self, id: int, reason: str) -> None:
         params = {"requestId": id, "reason": reason}
-        with contextlib.suppress(McpError):  # it does not listen either
+        with contextlib.suppress(McpError):  # it may not read this either
             self._send({"method": "notifications/cancelled", "params": params}, time.monotonic() + LOOK)
 
     def _send(self, message: Mapping[str, Any], deadline: float) -> None:
@@ -130,14 +130,14 @@ class Peer:
         except OSError:
             raise McpError("the MCP server has ended") from None
 
-    # On the thread of the process.
+    # Called on the reader thread of the process:
 
     def _take(self, line: bytes) -> bool:
-        """Whether it is the reply to a request that waits for it."""
+        """Deliver a message; returns whether it was the reply to a pending request."""
         try:
             message = orjson.loads(line)
         except orjson.JSONDecodeError:
-            return False  # a program that also prints other things
+            return False  # a program that also prints other text
         if not isinstance(message, dict):
             return False
         id = message.get("id")
@@ -153,7 +153,7 @@ class Peer:
         return True
 
     def _answer(self, id: Any, method: Any) -> None:
-        """What a server may ask of its client: whether it is there; nothing else is offered."""
+        """Answer a request of the server: only ping is supported."""
         unknown = {"error": {"code": UNKNOWN_METHOD, "message": "Method not found"}}
         with contextlib.suppress(McpError):
             self._send({"id": id, **({"result": {}} if method == "ping" else unknown)}, time.monotonic() + LOOK)

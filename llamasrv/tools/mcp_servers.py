@@ -1,7 +1,7 @@
-"""The MCP servers of this process: what tools they have, and calls of these.
+"""The MCP servers of this process: lists their tools and calls them.
 
-Each is started once to list its tools, on a thread of its own, and ended again. The first call of one of its tools
-starts it anew; then it stays until it ends by itself or this process does, and a later call starts another one.
+At startup each server is started on a thread of its own to list its tools, and ended again. The first call of one of
+its tools starts it for good; if it ends, the next call restarts it.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from llamasrv.tools.tool import ServerTool
 
 log = logging.getLogger("llamasrv")
 
-LIST_SECONDS = 10.0  # that a server has to list its tools
-COOLDOWN = 5.0  # seconds before a command that could not be started is tried again
-END_SECONDS = 2.0  # for all of them to end
+LIST_SECONDS = 10.0  # time limit for listing a server's tools
+COOLDOWN = 5.0  # seconds before a failed start is tried again
+END_SECONDS = 2.0  # time limit for shutting all of them down
 
 
 class McpServers:
     def __init__(self, definitions: Sequence[Definition] = ()) -> None:
         self._definitions = {one.name: one for one in definitions}
-        self._found: dict[str, list[ServerTool]] = {}  # by the server's name
+        self._found: dict[str, list[ServerTool]] = {}  # by server name
         self._listers: list[threading.Thread] = []
         self._peers: dict[str, Peer] = {}
-        self._failed: dict[str, float] = {}  # when a server could not be started
+        self._failed: dict[str, float] = {}  # time of the last failed start, by server name
         self._lock = threading.Lock()
         self._closed = False
 
     def start(self) -> None:
-        """Begin to list the tools."""
+        """Start listing the tools in the background."""
         for definition in self._definitions.values():
             thread = threading.Thread(target=self._list, args=(definition,), daemon=True)
             self._listers.append(thread)
             thread.start()
 
     def tools(self) -> list[ServerTool]:
-        """All tools, in the order of the servers. Waits until they are listed, which takes LIST_SECONDS at most."""
+        """All tools, in order of the servers. Waits for the lists, LIST_SECONDS at most."""
         for thread in self._listers:
             thread.join()
         return [tool for name in self._definitions for tool in self._found.get(name, ())]
 
     def call(self, tool: ServerTool, arguments: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
-        """{"plain_text_response"} or {"error"}."""
+        """Call a tool; returns {"plain_text_response"} or {"error"}."""
 
         def stopped() -> bool:
             return self._closed or stop()
@@ -60,7 +60,7 @@ class McpServers:
             return {"error": str(error)}
 
     def close(self) -> None:
-        """End them all, and what waits for them."""
+        """End all servers and pending calls."""
         self._closed = True
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
@@ -73,7 +73,7 @@ class McpServers:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _peer(self, name: str) -> Peer:
-        """The running one, or a new one. Raises McpError."""
+        """The running server, or a new one. Raises McpError."""
         with self._lock:
             if self._closed:
                 raise McpError("the server is shutting down")
@@ -81,7 +81,7 @@ class McpServers:
             if peer is not None and peer.is_alive:
                 return peer
             if peer is not None:
-                log.warning("MCP server %s has ended with exit code %s; starting it again", name, peer.exit_code)
+                log.warning("MCP server %s ended with exit code %s; restarting it", name, peer.exit_code)
             if time.monotonic() < self._failed.get(name, -COOLDOWN) + COOLDOWN:
                 raise McpError(f"MCP server unavailable: {name}")
             peer = self._start(self._definitions[name])
@@ -106,8 +106,8 @@ class McpServers:
         try:
             listed = peer.tools(time.monotonic() + LIST_SECONDS, lambda: self._closed)
         except McpError as error:
-            said = f"; it said: {peer.last_error_line[:200]}" if peer.last_error_line else ""
-            log.warning("MCP server %s: its tools cannot be listed: %s%s", definition.name, error, said)
+            said = f"; its last error line: {peer.last_error_line[:200]}" if peer.last_error_line else ""
+            log.warning("MCP server %s: cannot list its tools: %s%s", definition.name, error, said)
             return
         finally:
             peer.close()
@@ -116,7 +116,7 @@ class McpServers:
 
 
 def as_tool(server: str, listed: Mapping[str, Any]) -> ServerTool | None:
-    """A tool under the name that clients call it by; None if it has no name."""
+    """The tool under its name for clients; None if it has no name."""
     name, description, schema = listed.get("name"), listed.get("description"), listed.get("inputSchema")
     if not isinstance(name, str) or not name:
         return None
@@ -133,7 +133,7 @@ def as_tool(server: str, listed: Mapping[str, Any]) -> ServerTool | None:
 
 
 def as_response(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The texts of a result; as an error if the server says that it is one."""
+    """The text of a result; an error if the server flags it as one."""
     content = result.get("content")
     parts = content if isinstance(content, list) else []
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]

@@ -1,7 +1,6 @@
-"""Where the tools for files work: on this machine, or through a runtime in a container or on another machine.
+"""Where file tools work: on this machine, or through a runtime in a container or on another machine.
 
-Both places give the same: `resolve`, `read`, `write`, `is_file`, `is_folder`, `entries`, `system`. Raise Refused, in
-words for a model.
+Both implementations raise ToolError, worded for a model.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from llamasrv.tools import listing
 from llamasrv.tools.listing import Listing, ToolError
 from llamasrv.tools.runtime import Runtime, read_runtime
 
-MOST_READ = 64 * 2**20  # bytes of a file that is looked into at all
-MOST_LISTED = 8 * 2**20  # bytes of a listing
-SECONDS = 15.0  # for one command elsewhere
+MOST_READ = 64 * 2**20  # max bytes of a file to read
+MOST_LISTED = 8 * 2**20  # max bytes of a directory listing
+SECONDS = 15.0  # timeout of one remote command
 
 
 class Place(Protocol):
@@ -86,7 +85,7 @@ class LocalPlace:
         return listing.entries_below(base, files=files, folders=folders, depth=depth)
 
     def system(self) -> tuple[str, str]:
-        """The operating system, and the folder."""
+        """(operating system, current folder)."""
         return " ".join(os.uname()), self._cwd
 
 
@@ -142,7 +141,7 @@ class RemotePlace:
         return [listing.PathEntry(line.removeprefix("./"), kind == "d") for line in lines]
 
     def system(self) -> tuple[str, str]:
-        """The operating system, and the folder."""
+        """(operating system, current folder)."""
         system = self._run("uname -a")
         cwd = os.fsencode(self._cwd) if self._cwd else self._run("pwd")
         return tuple(os.fsdecode(b"unknown" if text is None else text).strip() for text in (system, cwd))  # type: ignore[return-value]
@@ -162,5 +161,5 @@ class RemotePlace:
         except OSError as error:
             raise ToolError(f"{command[0]} cannot be started: {error.strerror or error}") from None
         except subprocess.TimeoutExpired:
-            raise ToolError(f"{self._runtime} did not answer within {SECONDS:g} s") from None
+            raise ToolError(f"{self._runtime} did not respond within {SECONDS:g} s") from None
         return None if done.returncode else done.stdout

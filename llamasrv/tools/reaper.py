@@ -1,9 +1,9 @@
-"""The process that ends what a killed server leaves running.
+"""Kills the process groups that a killed server leaves behind.
 
     python reaper.py
 
-Reads lines from its standard input: `+N`, there is a process group N; `-N`, it is gone. When the input ends, so has the
-server, and the groups that are left are killed. Needs nothing but the interpreter.
+Reads lines from standard input: `+N` registers process group N, `-N` unregisters it. End of input means that the server
+is gone: all registered groups are killed. Needs nothing but the interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends after the server, not with the others of a terminal or service
+        signal.signal(number, signal.SIG_IGN)  # must outlive the server when a terminal or service signals all
     groups: set[int] = set()
     for line in sys.stdin.buffer:
         (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))

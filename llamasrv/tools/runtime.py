@@ -1,10 +1,10 @@
-"""Where built-in tools run if not here: in a container, or on another machine.
+"""Where built-in tools run if not on this machine: in a container, or on another machine.
 
-    docker-container:ID, podman-container:ID    a container that runs already
-    ssh:TARGET                                  another machine, by a key and a host key that are known already
-    docker:IMAGE, podman:IMAGE                  a container of the server's own (container.py)
+    docker-container:ID, podman-container:ID    a running container
+    ssh:TARGET                                  another machine; keys and host keys must be set up already
+    docker:IMAGE, podman:IMAGE                  a container that the server starts (container.py)
 
-All of it goes through the programs `docker`, `podman` and `ssh`. What they reach needs sh, timeout, head, cat, wc and
+All of it goes through the programs `docker`, `podman` and `ssh`. The other side needs sh, timeout, head, cat, wc and
 find.
 """
 
@@ -21,7 +21,7 @@ SSH = (
     "-o", "StrictHostKeyChecking=yes",
 )  # fmt: skip
 
-# What begins with a dash would be an option of the program: some of these run programs here.
+# A leading dash would make it an option of the program, and some options run local commands.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TARGET = re.compile(r"[A-Za-z0-9._@][A-Za-z0-9._@-]{0,254}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
@@ -36,24 +36,24 @@ class Runtime:
         return f"ssh:{self.target}" if self.program == "ssh" else f"{self.program}-container:{self.target}"
 
     def command(self, args: Sequence[str], cwd: str = "") -> list[str]:
-        """The command here that runs `args` there."""
+        """The local command that runs `args` there."""
         if cwd:
             args = ["sh", "-c", 'cd -- "$1" || exit 127; shift; exec "$@"', "_", cwd, *args]
-        if self.program == "ssh":  # a shell there reads the line again
+        if self.program == "ssh":  # the remote shell parses the line again
             return [*SSH, self.target, shlex.join(args)]
         return [self.program, "exec", "-i", self.target, *args]
 
 
 @dataclass(frozen=True)
 class Image:
-    """A container is to be started of it."""
+    """The image of a container to start."""
 
     engine: str
     name: str
 
 
 def read_runtime(text: str) -> Runtime:
-    """One that is there already. Raises ValueError in llama-server's words."""
+    """An existing runtime. Raises ValueError, worded as llama-server words it."""
     kind, _, target = text.partition(":")
     if kind == "ssh":
         if not _TARGET.fullmatch(target):
@@ -68,7 +68,7 @@ def read_runtime(text: str) -> Runtime:
 
 
 def read_option(text: str) -> Runtime | Image:
-    """The same, or a container that the server starts. Raises ValueError."""
+    """An existing runtime, or a container to start. Raises ValueError."""
     engine, _, image = text.partition(":")
     if engine not in ENGINES:
         return read_runtime(text)

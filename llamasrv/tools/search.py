@@ -14,7 +14,7 @@ from llamasrv.tools.places import Place
 MOST_FOUND = 100
 MOST_CONTEXT = 100  # lines before and after
 MOST_OUTPUT = 256 * 1024  # characters
-LONGEST_LINE = 2000  # characters that are shown of a line
+LONGEST_LINE = 2000  # max characters to show per line
 LARGEST_FILE = 16 * 2**20  # bytes; larger ones are not searched
 KINDS = {"file": (True, False), "dir": (False, True), "all": (True, True)}  # files, folders
 CUT = "[results truncated: time budget or too many entries]\n"
@@ -74,7 +74,7 @@ def _is_wanted(path: str, params: dict[str, Any]) -> bool:
 
 
 class Grep:
-    """What was found so far."""
+    """Collects matches until a limit is reached."""
 
     def __init__(self, pattern: re.Pattern[str], params: dict[str, Any], place: Place) -> None:
         self._place = place
@@ -90,7 +90,7 @@ class Grep:
         return self._found >= MOST_FOUND or self._size >= MOST_OUTPUT
 
     def search(self, path: str, name: str) -> None:
-        """One file; nothing in those that are too large, cannot be read, or are not text."""
+        """Search one file; skips files that are too large, unreadable, or binary."""
         try:
             content = self._place.read(path, LARGEST_FILE)
         except ToolError:

@@ -1,4 +1,4 @@
-"""exec_shell_command: a command of the shell, with its output as it comes."""
+"""exec_shell_command: runs a shell command and streams its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llamasrv.tools.tool import Invocation
 MOST_SECONDS = 60
 DEFAULT_SECONDS = 10
 MOST_OUTPUT = 16 * 1024  # bytes
-LONGER = 5  # seconds for the command here, where another one somewhere else has the time that is asked for
+LONGER = 5  # extra seconds for the local command that runs a remote one with the requested timeout
 
 
 def run(invocation: Invocation, stop: Stop) -> dict[str, Any]:
@@ -23,14 +23,13 @@ def run(invocation: Invocation, stop: Stop) -> dict[str, Any]:
 
 
 def stream(invocation: Invocation, stop: Stop, pause: float = 3600.0) -> Iterator[str]:
-    """Its output in pieces, "" whenever nothing came for `pause` seconds, and last how it ended. Raises OSError if it
-    cannot be started."""
+    """Yield the output in pieces, "" whenever nothing comes for `pause` seconds, and finally the exit status. Raises
+    OSError if the command cannot be started."""
     seconds = min(invocation.params.get("timeout", DEFAULT_SECONDS), MOST_SECONDS)
     most = min(invocation.params.get("max_output_size", MOST_OUTPUT), MOST_OUTPUT)
     args, cwd = ["sh", "-c", invocation.params["command"]], invocation.cwd
-    if (
-        invocation.runtime is not None
-    ):  # killing the local command does not end the remote one: give that its own timeout
+    # Killing the local command does not end the remote one, so that gets a timeout of its own.
+    if invocation.runtime is not None:
         args, cwd = invocation.runtime.command(["timeout", str(seconds), *args], cwd), "/"
         seconds += LONGER
     command = Command(args, cwd=cwd, seconds=seconds, most=most, stop=stop)

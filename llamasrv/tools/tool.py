@@ -1,4 +1,4 @@
-"""One tool, as clients see it, and one use of it."""
+"""A tool as clients see it, and one call of it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class ServerTool:
     description: str
     parameters: Mapping[str, Any]  # a JSON schema
     kind: str = "server"  # or mcp
-    writes: bool = False  # whether it may change anything, as far as is known
+    writes: bool = False  # whether it may change anything; True if unknown
     uses_cwd: bool = False
     streams: bool = False
-    server: str = ""  # of an MCP tool: whose it is, and its name there
+    server: str = ""  # for MCP tools: the server, and the tool's name there
     remote_name: str = ""
 
 
 @dataclass
 class Invocation:
-    """What a client asked of a tool. `cwd` is absolute; with a `runtime` it is a folder there, or "" for that which one
-    comes to. Set `cancelled` to end it early."""
+    """One call of a tool. `cwd` is an absolute path; with a `runtime` it is a path there, or "" for the default folder.
+    Set `cancelled` to end the call early."""
 
     tool: ServerTool
     params: Mapping[str, Any]
     cwd: str
     as_base64: bool = False
-    runtime: Runtime | None = None  # where a built-in tool runs, if not here
+    runtime: Runtime | None = None  # where a built-in tool runs; None: on this machine
     cancelled: bool = False
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""All tools that clients may use, and how many at once."""
+"""All tools that clients may use, with a limit on concurrent calls."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TYPES: Mapping[str, tuple[type, str]] = {
 
 
 class Toolbox:
-    """`names` of built-in tools, and MCP servers. Without either it is empty. `place` is where the built-in tools run,
-    if not here."""
+    """`names`: built-in tools; `servers`: MCP servers; both empty turns tools off. `place`: where built-in tools run,
+    None for this machine."""
 
     def __init__(
         self, names: Sequence[str] = (), servers: Sequence[Definition] = (), place: Runtime | Image | None = None
@@ -40,11 +40,11 @@ class Toolbox:
         self._closed = False
 
     def tools(self) -> list[ServerTool]:
-        """Waits for MCP servers that are just being asked for theirs."""
+        """All tools. Waits for MCP servers that are still listing theirs."""
         found = {tool.name: tool for tool in self._built_in}
         for tool in self.mcp.tools():
             if found.setdefault(tool.name, tool) is not tool:
-                log.debug("the tool %s of MCP server %s is left out: the name is taken", tool.name, tool.server)
+                log.debug("skipping tool %s of MCP server %s: the name is taken", tool.name, tool.server)
         return list(found.values())
 
     def find(self, name: str) -> ServerTool:
@@ -56,33 +56,34 @@ class Toolbox:
         return tool
 
     def start(self) -> None:
-        """Ask the MCP servers for their tools, in the background, and start a container that is to be started."""
+        """List the tools of the MCP servers in the background, and start the container if tools run in one."""
         self.mcp.start()
         if isinstance(self._place, Container):
             self._place.start()
 
     def runtime(self, requested: str) -> Runtime | None:
-        """Where a built-in tool runs for a client that wants a runtime ("": none in particular). A client may choose
-        only where it could run any command here, and the operator has not chosen. Raises Forbidden, LlamasrvError."""
+        """The runtime for a built-in tool; `requested` is the client's choice, "" for none. A client may choose only if
+        it could run any command here anyway and the operator has not chosen a runtime. Raises Forbidden,
+        LlamasrvError."""
         if requested:
             try:
                 found = read_runtime(requested)
             except ValueError as error:
                 raise LlamasrvError(str(error), status=500) from None  # llama-server's status
             if self._place is not None and found != self._place:
-                raise Forbidden("Tools run in the runtime of --tools-runtime, and nowhere else.", code="runtime_fixed")
+                raise Forbidden("Tools run only in the runtime of --tools-runtime.", code="runtime_fixed")
             if not any(tool.name == catalogue.SHELL for tool in self._built_in):
-                raise Forbidden(f"A runtime can be chosen only with the tool {catalogue.SHELL}.", code="runtime_fixed")
+                raise Forbidden(f"Choosing a runtime requires the tool {catalogue.SHELL}.", code="runtime_fixed")
             return found
         if not isinstance(self._place, Container):
             return self._place
         try:
             return self._place.runtime()
         except ContainerError as error:
-            raise LlamasrvError(f"Tools cannot run: {error}", status=500, code="no_container") from None
+            raise LlamasrvError(f"Tools cannot run: {error}.", status=500, code="no_container") from None
 
     def call(self, invocation: Invocation) -> bytes:
-        """The reply as JSON. Raises QueueFull, Unavailable."""
+        """Run the tool and return its reply as JSON. Raises QueueFull, Unavailable."""
         with self.place():
             if invocation.tool.kind == "mcp":
                 return reply_json(**self.mcp.call(invocation.tool, invocation.params, self._stop(invocation)))
@@ -91,13 +92,13 @@ class Toolbox:
             return file_tools.run(invocation, self._stop(invocation))
 
     def stream(self, invocation: Invocation, pause: float) -> Iterator[str]:
-        """The output in pieces, "" whenever nothing came for `pause` seconds. Raises QueueFull, Unavailable, and
-        OSError if the command cannot be started."""
+        """Yield the output in pieces, and "" whenever nothing comes for `pause` seconds. Raises QueueFull, Unavailable,
+        and OSError if the command cannot be started."""
         with self.place():
             yield from shell.stream(invocation, self._stop(invocation), pause)
 
     def close(self) -> None:
-        """End what runs, and start nothing more."""
+        """Stop running tools and refuse new calls."""
         self._closed = True
         if isinstance(self._place, Container):
             self._place.close()
@@ -122,8 +123,8 @@ class Toolbox:
 
 
 def check_params(tool: ServerTool, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of a built-in tool, if they are what it takes: others that models make up, and nulls, are left
-    out. Those of an MCP tool are its server's matter. Raises InvalidRequest."""
+    """The validated parameters of a built-in tool. Drops nulls and unknown names, which models make up. An MCP tool's
+    server checks its own. Raises InvalidRequest."""
     if tool.kind == "mcp":
         return params
     known = tool.parameters["properties"]

@@ -1,4 +1,4 @@
-"""Small PDF files, written by hand."""
+"""Small handwritten PDF files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Media that mean harm, or were cut off, or lie: as many as are asked for, the same each time."""
+"""Hostile, truncated and lying media; any number of them, reproducible."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def good() -> list[bytes]:
 
 
 def hostile(count: int) -> Iterator[bytes]:
-    """Those above, then good ones that were cut off, changed, or put together from two."""
+    """The files above, then valid ones truncated, altered, or spliced."""
     yield from MADE[:count]
     rng, whole = random.Random(22), good()
     for _ in range(max(0, count - len(MADE))):
@@ -167,7 +167,7 @@ def hostile(count: int) -> Iterator[bytes]:
             data[rng.randrange(len(data)) :] = other[rng.randrange(len(other)) :]
         else:
             for _ in range(rng.randrange(1, 20)):
-                # Most of what is believed stands at the beginning.
+                # Most trusted fields are at the beginning.
                 at = rng.randrange(min(len(data), 80)) if way == 2 else rng.randrange(len(data))
                 data[at] = rng.randrange(256)
         yield bytes(data)

@@ -1,4 +1,4 @@
-"""Documents that mean harm, were cut off, or lie: as many as are asked for, the same each time."""
+"""Hostile, truncated and lying documents; any number of them, reproducible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from media.documents import pdf
 
 
 def replaced(rng: random.Random, data: bytes) -> bytes:
-    """One number or name is another one."""
+    """Change one number or name."""
     pairs = [
         (b"/Kids [", b"/Kids [2 0 R "), (b"/Count ", b"/Count 99999999"), (b"/Length ", b"/Length 99999999999 % "),
         (b"/Parent 2 0 R", b"/Parent 5 0 R"), (b"/Root 1 0 R", b"/Root 9 0 R"), (b"/Pages 2 0 R", b"/Pages 1 0 R"),
@@ -31,7 +31,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 def bomb(rng: random.Random, data: bytes) -> bytes:
-    """A page of some kB that unpacks to 30 MB, also twice."""
+    """A page of a few kB that unpacks to 30 MB, also compressed twice."""
     packed = zlib.compress(b"BT /F 12 Tf (x) Tj ET\n" * 1_500_000, 9)
     filters = "/FlateDecode"
     if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Decoding in a child: what comes out, and that whatever is wrong is a 400 that costs little."""
+"""Decoding in a child process: the results, and that invalid input is a cheap 400."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pixels_of(decoder: Decoder, data: bytes, **options: bool) -> np.ndarray:
 
 
 def huge_png(width: int, height: int) -> bytes:
-    """A header that claims so much, and nothing behind it."""
+    """A header that claims a large size, with nothing behind it."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -87,7 +87,7 @@ def test_sixteen_bits_of_grey_are_scaled(decoder: Decoder) -> None:
     assert (pixels_of(decoder, picture(grey, "PNG")) == 0x80).all()
 
 
-def test_what_is_transparent_is_white(decoder: Decoder) -> None:
+def test_transparency_becomes_white(decoder: Decoder) -> None:
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
     assert (pixels_of(decoder, picture(clear, "PNG")) == 255).all()
     palette = clear.convert("P")
@@ -102,12 +102,12 @@ def test_a_turned_photo_stands_upright(decoder: Decoder) -> None:
     assert decoder.size(data) == (20, 30)
 
 
-def test_of_an_animation_the_first_frame_counts(decoder: Decoder) -> None:
+def test_an_animation_becomes_its_first_frame(decoder: Decoder) -> None:
     data = picture(RED, "GIF", save_all=True, append_images=[Image.new("RGB", (30, 20), (0, 0, 255))])
     assert (pixels_of(decoder, data) == (255, 0, 0)).all()
 
 
-def test_an_image_that_is_larger_than_any_projector_looks_at_is_reduced(decoder: Decoder) -> None:
+def test_an_image_larger_than_any_projector_uses_is_reduced(decoder: Decoder) -> None:
     large = Image.new("RGB", (4000, 3000), (0, 200, 0))
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -117,7 +117,7 @@ def test_an_image_that_is_larger_than_any_projector_looks_at_is_reduced(decoder:
     assert decoder.size(data) == (pixels.shape[1], pixels.shape[0])
 
 
-def test_an_image_whose_details_do_not_matter_is_small(decoder: Decoder) -> None:
+def test_an_image_with_low_detail_is_reduced(decoder: Decoder) -> None:
     data = picture(Image.new("RGB", (1000, 500), (255, 0, 0)), "PNG")
     assert decoder.size(data, is_coarse=True) == (512, 256)
     pixels = pixels_of(decoder, data, is_coarse=True)
@@ -129,7 +129,7 @@ def test_the_size_needs_no_pixels(decoder: Decoder) -> None:
     assert decoder.size(huge_png(2000, 3000)) == (2000, 3000)
 
 
-def test_sound_comes_as_mono_at_the_rate_that_was_asked_for(decoder: Decoder) -> None:
+def test_sound_becomes_mono_at_the_requested_rate(decoder: Decoder) -> None:
     samples = np.frombuffer(decoder.samples(tone(0.5, rate=8000, channels=2), 16_000), np.float32)
     assert abs(len(samples) - 8000) < 50
     assert 0.3 < float(np.abs(samples).max()) < 0.45
@@ -153,7 +153,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_no_good_picture_is_refused_quickly(decoder: Decoder, what: str) -> None:
+def test_an_invalid_picture_is_refused_quickly(decoder: Decoder, what: str) -> None:
     decoder.pixels(picture(RED, "PNG"))  # a child is there
     begun = time.process_time()
     with pytest.raises(InvalidMedia):
@@ -173,16 +173,14 @@ NEVER_UNPACKED = (
 
 
 @pytest.mark.parametrize("what", NEVER_UNPACKED)
-def test_what_the_header_or_the_length_tells_is_refused_before_anything_is_unpacked(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A PNG of 49 million pixels that was cut off took half a second: it was unpacked up to the cut."""
+def test_size_and_truncation_are_checked_before_unpacking(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truncated PNG of 49 million pixels took half a second: it was unpacked up to the cut."""
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was unpacked"))
     with pytest.raises(Refused):
         pictures.pixels(HOSTILE[what], MediaLimits())
 
 
-def test_a_png_that_ends_behind_its_last_chunk_is_whole(decoder: Decoder) -> None:
+def test_a_png_without_trailing_bytes_is_complete(decoder: Decoder) -> None:
     data = picture(RED, "PNG")
     assert pixels_of(decoder, data + b"what a program left behind").shape == (20, 30, 3)
 
@@ -199,12 +197,12 @@ def test_a_flac_that_claims_more_than_it_has_is_harmless(decoder: Decoder) -> No
 @pytest.mark.parametrize(
     "data", [tone(0.1)[:44], tone(0.00006), b"fLaC" + b"\0" * 64, b"ID3" + b"\xff" * 400, b"OggS" * 9]
 )
-def test_what_is_no_sound_is_refused(decoder: Decoder, data: bytes) -> None:
+def test_an_invalid_sound_is_refused(decoder: Decoder, data: bytes) -> None:
     with pytest.raises(InvalidMedia):
         decoder.samples(data, 16_000)
 
 
-def test_a_long_sound_is_refused_while_it_is_read() -> None:
+def test_a_long_sound_is_refused_while_reading() -> None:
     decoder = Decoder(MediaLimits(audio_seconds=1.0))
     try:
         with pytest.raises(InvalidMedia, match="longer than 1 s"):
@@ -213,7 +211,7 @@ def test_a_long_sound_is_refused_while_it_is_read() -> None:
         decoder.close()
 
 
-def test_damaged_bytes_never_end_in_anything_but_a_refusal(decoder: Decoder) -> None:
+def test_damaged_bytes_are_always_refused_cleanly(decoder: Decoder) -> None:
     rng = random.Random(1)
     good = [
         picture(Image.effect_noise((64, 64), 90).convert("RGB"), form) for form in ("PNG", "JPEG", "GIF", "WEBP", "BMP")
@@ -278,12 +276,12 @@ def test_the_child_ends_with_its_parent() -> None:
     [(b"\x89PNG\r\n\x1a\n", "png"), (b"RIFF\0\0\0\0WEBP", "webp"), (b"RIFF\0\0\0\0WAVE", "wav"), (b"\xff\xfb\x90\0", "mp3"),
      (b"\0\0\0\x20ftypM4A ", "mp4"), (b"RIFF\0\0\0\0AVI ", None), (b"\xff\xff", None), (b"", None)],
 )  # fmt: skip
-def test_kinds_are_told_by_the_first_bytes(data: bytes, kind: str | None) -> None:
+def test_the_first_bytes_identify_the_kind(data: bytes, kind: str | None) -> None:
     assert sniff.kind(data) == kind
 
 
-def test_a_child_that_no_server_watches_ends_when_its_processor_time_is_up() -> None:
-    """Each request has its own: an old child is not ended for what it has done before."""
+def test_an_orphaned_child_ends_at_its_cpu_limit() -> None:
+    """The limit is per request: an old child is not killed for its earlier work."""
     script = """
         import time
         from llamasrv.media.child import bound_time

@@ -1,4 +1,4 @@
-"""Documents are read page by page in the child, within bounds; what is hostile is refused."""
+"""Documents are read page by page in the child, within limits; hostile ones are refused."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def texts(decoder, data):
     return [text for text, _ in decoder.pages(data, with_pictures=False)]
 
 
-def test_each_page_has_its_text(decoder):
+def test_each_page_becomes_its_text(decoder):
     assert texts(decoder, pdf("First page", "Second\npage")) == ["First page", "Second\npage"]
 
 
-def test_a_page_without_text_is_its_picture(decoder):
+def test_a_page_without_text_becomes_its_picture(decoder):
     data = pdf("A page with some text on it", "", picture=jpeg())
     [(text, none), (empty, picture)] = decoder.pages(data, with_pictures=True)
     assert (text, none, empty) == ("A page with some text on it", None, "")
@@ -61,13 +61,13 @@ def test_an_encrypted_document_is_refused(decoder):
         (b"%PDF-1.7 and nothing else", "damaged"),
     ],
 )
-def test_too_much_and_too_little_are_refused(decoder, data, why):
+def test_empty_and_oversized_documents_are_refused(decoder, data, why):
     with pytest.raises(InvalidMedia, match=why):
         decoder.pages(data, with_pictures=False)
 
 
-def test_pages_in_a_circle_end(decoder):
-    """The tree of pages contains itself."""
+def test_a_circular_page_tree_ends(decoder):
+    """The page tree contains itself."""
     looping = pdf("x").replace(b"/Kids [5 0 R]", b"/Kids [2 0 R]")
     assert b"/Kids [2 0 R]" in looping
     began = time.monotonic()
@@ -77,7 +77,7 @@ def test_pages_in_a_circle_end(decoder):
 
 
 def test_damaged_documents_are_read_or_refused(decoder):
-    """Bytes changed at random, cut off, or doubled: nothing but InvalidMedia, and the next document is read."""
+    """Bytes altered at random, truncated, or doubled raise only InvalidMedia, and the next document is read."""
     rng, good = random.Random(1), pdf("Hello", "World", picture=jpeg())
     for _ in range(60):
         data = bytearray(good)
@@ -95,8 +95,8 @@ def left(**more):
     return MediaLimits(pages=700, seconds=10.0, **more)
 
 
-def test_a_picture_that_many_pages_show_is_one_object(decoder):
-    """A JPEG of 1.5 MiB on 150 pages came as 227 MiB, before anything counted how many there are."""
+def test_a_picture_shared_by_pages_is_sent_once(decoder):
+    """A JPEG of 1.5 MiB on 150 pages came as 227 MiB, before any limit applied."""
     picture = jpeg() + bytes(100_000)
     sizes = []
     pages = decoder.pages(pdf(*[""] * 15, picture=picture), with_pictures=True, check=sizes.append)
@@ -104,7 +104,7 @@ def test_a_picture_that_many_pages_show_is_one_object(decoder):
     assert sizes == [len(pages[0][1])]
 
 
-def test_the_child_refuses_the_first_picture_beyond_what_is_left(decoder):
+def test_the_child_refuses_pictures_beyond_the_limit(decoder):
     data = pdf(*[""] * 15, picture=jpeg())
     assert len(decoder.pages(data, with_pictures=True, left=left(count=15))) == 15
     for bounds, words in (
@@ -119,7 +119,7 @@ def test_the_child_refuses_the_first_picture_beyond_what_is_left(decoder):
     assert len(decoder.pages(data, with_pictures=False, left=left(count=0))) == 15
 
 
-def test_pictures_for_which_there_is_no_room_are_not_fetched_from_the_child(decoder):
+def test_pictures_that_exceed_memory_are_not_fetched(decoder):
     class Full(Exception):
         pass
 

@@ -1,4 +1,4 @@
-"""What is read for a client: nothing by default, and never more than the operator named."""
+"""Media sources: none allowed by default, and only those the operator names."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ def open_sources() -> Sources:
     return Sources(hosts=frozenset({"localhost"}), max_bytes=1000, is_public=lambda address: True)
 
 
-def test_by_default_nothing_is_read(url: str, tmp_path: Path) -> None:
+def test_by_default_no_source_is_allowed(url: str, tmp_path: Path) -> None:
     for where in (url, f"file://{tmp_path}", "ftp://localhost/x", "nonsense", "http://[::1", "http://a:b:c"):
         with pytest.raises(InvalidMedia):
             Sources().read(where)
 
 
-def test_a_named_host_is_fetched_from(url: str) -> None:
+def test_an_allowed_host_is_fetched(url: str) -> None:
     assert open_sources().read(f"{url}/x.png") == b"p" * 100
     assert open_sources().read(f"{url}/moved") == b"p" * 100
 
 
 @pytest.mark.parametrize("path", ["/away", "/round", "/gone", "/large"])
-def test_what_leads_elsewhere_or_is_too_large_is_refused(url: str, path: str) -> None:
+def test_redirects_elsewhere_and_large_files_are_refused(url: str, path: str) -> None:
     with pytest.raises(InvalidMedia):
         open_sources().read(url + path)
 
 
-def test_a_named_host_with_a_private_address_is_refused(url: str) -> None:
+def test_an_allowed_host_with_a_private_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidMedia, match="private"):
         Sources(hosts=frozenset({"localhost"})).read(f"{url}/x.png")
 
@@ -84,7 +84,7 @@ def test_private_addresses(address: str, public: bool) -> None:
     assert is_global(address) is public
 
 
-def test_files_under_the_folder_are_read_and_no_others(tmp_path: Path) -> None:
+def test_only_files_below_the_folder_are_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a b.png").write_bytes(b"x")
     (tmp_path / "secret").write_bytes(b"s")

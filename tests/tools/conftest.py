@@ -1,4 +1,4 @@
-"""MCP servers of a test's own."""
+"""Fake MCP servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fake():
 
 @pytest.fixture
 def run_servers():
-    """Started servers; afterwards nothing of them is left."""
+    """Started servers; ended after the test."""
     before, started = threading.active_count(), []
 
     def start(*definitions):

@@ -19,12 +19,12 @@ def edit(tmp_path):
     return edit
 
 
-def test_texts_are_replaced_where_they_were_in_the_beginning(edit):
+def test_edits_apply_to_the_original_text(edit):
     assert edit("a\nb\nc\n", ("c", "a"), ("a", "x\ny")) == b"x\ny\nb\na\n"
     assert edit("ab", ("a", ""), ("b", "a")) == b"a"
 
 
-def test_bytes_around_it_stay(edit):
+def test_the_bytes_around_an_edit_stay(edit):
     assert edit(b"\xff one \r\n\xfe", ("one", "two")) == b"\xff two \r\n\xfe"
 
 
@@ -33,7 +33,7 @@ def test_plain_quotes_dashes_and_spaces_find_typographic_ones(edit):
     assert edit(content, ('"hi" - now', "bye")) == "say bye\n\u201cstay\u201d  \n".encode()
 
 
-def test_white_space_at_the_ends_of_lines_does_not_matter(edit):
+def test_whitespace_at_line_ends_is_ignored(edit):
     assert edit("if a:  \n    b\t\nc \n", ("if a:\n    b\nc", "d")) == b"d\n"
 
 
@@ -48,16 +48,16 @@ def test_white_space_at_the_ends_of_lines_does_not_matter(edit):
         ("bcab", [("bcab", "x"), ("a", "y")], "edits[0] and edits[1] overlap"),
         ("a", [("a", "a")], "no changes made"),
         ("a", [("", "a")], "edits[0].old_text must not be empty"),
-        ("a", [(1, "a")], "edits[0] must have the texts"),
+        ("a", [(1, "a")], "edits[0] must have the strings"),
         ("a", [], "1 to 1000 edits"),
         ("a", [("  ", "b")], "could not find"),
     ],
 )
-def test_what_is_not_clear_is_refused_and_the_file_stays(edit, content, edits, reason):
+def test_an_ambiguous_edit_is_refused_and_leaves_the_file(edit, content, edits, reason):
     assert reason in edit(content, *edits)
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     params = {"path": "none", "edits": [{"old_text": "a", "new_text": "b"}]}
     assert (
         "none"

@@ -35,14 +35,14 @@ def test_a_file_is_read_relative_to_the_folder(four):
     assert text("read_file", four / "sub", path="../f.txt", end_line=1) == "one\n"
 
 
-def test_lines_are_chosen_and_numbered(four):
+def test_a_range_of_lines_is_numbered(four):
     assert text("read_file", four, path="f.txt", start_line=2, end_line=3) == "two\nthree\n"
     assert text("read_file", four, path="f.txt", start_line=4, append_loc=True) == "4\u2192four\n"
     assert text("read_file", four, path="f.txt", start_line=9) == ""
     assert text("read_file", four, path="f.txt", start_line=-3, end_line=1) == "one\n"
 
 
-def test_the_home_folder_is_known(four, monkeypatch):
+def test_a_tilde_is_the_home_folder(four, monkeypatch):
     monkeypatch.setenv("HOME", str(four))
     assert text("read_file", "/", path="~/f.txt").startswith("one")
     assert text("read_file", "~", path="f.txt").startswith("one")
@@ -55,7 +55,7 @@ def test_a_large_file_is_read_in_parts(tmp_path):
     assert part.endswith("\n[output truncated]") and len(part) <= 16_384 + 20
 
 
-def test_what_is_no_text_is_shown_as_far_as_it_is(tmp_path):
+def test_undecodable_bytes_are_replaced(tmp_path):
     (tmp_path / "b").write_bytes(b"a\xffb\r\nc")
     assert text("read_file", tmp_path, path="b") == "a\ufffdb\r\nc\n"
 
@@ -66,8 +66,8 @@ def test_the_bytes_of_a_file_are_base64(tmp_path):
     assert base64.b64decode(reply["base64"]) == b"\0\xff" * 20_000 and reply["size_bytes"] == 40_000
 
 
-def test_what_is_no_regular_file_is_not_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+def test_only_regular_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # reading it would block forever
     for path in ("pipe", ".", "/dev/zero"):
         assert "not a regular file" in use("read_file", tmp_path, path=path)["error"]
     assert use("read_file", tmp_path, path="none")["error"] == "cannot stat file: none"
@@ -88,13 +88,13 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
     assert "failed to write file" in use("write_file", tmp_path, path=".", content="x")["error"]
 
 
-def test_the_system_and_the_folder_are_told(tmp_path):
+def test_get_info_names_the_system_and_the_folder(tmp_path):
     reply = use("get_info", tmp_path)
     assert reply["cwd"] == str(tmp_path) and reply["os"].startswith(os.uname().sysname)
 
 
-def test_a_tool_that_no_server_watches_ends_when_its_processor_time_is_up(tmp_path):
-    """The server's clock was all that ended a search for `(a+)+$`, so it went on for ever when the server was killed."""
+def test_an_orphaned_tool_ends_at_its_cpu_limit(tmp_path):
+    """Only the server's timeout ended a search for `(a+)+$`, so it ran forever when the server was killed."""
     (tmp_path / "f").write_text("a" * 60 + "!")
     ask = {
         "tool": "grep_search", "params": {"path": "f", "pattern": "(a+)+$"}, "cwd": str(tmp_path), "base64": False,

@@ -1,4 +1,4 @@
-"""Programs that a process has started, after that process was killed."""
+"""What happens to child programs when their parent is killed."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def killed(script):
     """,
     ],
 )
-def test_what_runs_ends_with_a_process_that_is_killed_and_so_does_what_it_started(script):
-    """It ran on: a search for `(a+)+$` took a core for ever, also after the server had ended."""
+def test_programs_and_their_children_end_with_a_killed_parent(script):
+    """A search for `(a+)+$` kept a core busy forever after the server was killed."""
     pids = killed(script)
     assert len(pids) == 2
     wait_for(lambda: not any(is_running(pid) for pid in pids))
@@ -69,8 +69,8 @@ def closed(lifeline):
     assert lifeline._reaper.wait(30) == 0
 
 
-def test_what_has_ended_is_left_alone(group):
-    """Its number may be another program's by then."""
+def test_a_released_group_is_not_killed(group):
+    """Its number may belong to another program by then."""
     lifeline = Lifeline()
     lifeline.hold(group.pid)
     lifeline.release(group.pid)
@@ -78,7 +78,7 @@ def test_what_has_ended_is_left_alone(group):
     assert group.poll() is None
 
 
-def test_a_reaper_that_was_killed_is_replaced_and_knows_what_runs(group):
+def test_a_killed_reaper_is_replaced_and_knows_the_groups(group):
     lifeline = Lifeline()
     lifeline.hold(group.pid)
     os.kill(lifeline._reaper.pid, signal.SIGKILL)
@@ -88,7 +88,7 @@ def test_a_reaper_that_was_killed_is_replaced_and_knows_what_runs(group):
     assert group.wait(30) == -signal.SIGKILL
 
 
-def test_a_reaper_heeds_no_signal_of_a_terminal_or_a_service(group):
+def test_a_reaper_ignores_signals_of_terminals_and_services(group):
     lifeline = Lifeline()
     lifeline.hold(group.pid)
     lifeline.release(group.pid)

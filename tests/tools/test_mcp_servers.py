@@ -1,4 +1,4 @@
-"""MCP servers as programs of this machine: their list of tools, calls, and all the ways in which they end."""
+"""MCP servers as local programs: listing tools, calls, and all the ways in which they end."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_tools_are_listed_under_the_name_of_their_server(run_servers, fake):
     assert (tools[0].kind, tools[0].description, tools[0].parameters["type"]) == ("mcp", "to say", "object")
 
 
-def test_a_list_of_several_pages_is_read_to_its_end(run_servers, fake):
+def test_a_paginated_list_is_read_completely(run_servers, fake):
     assert len(run_servers(fake("--pages", "3")).tools()) == 10
 
 
-def test_a_tool_gives_its_text(run_servers, fake):
+def test_a_call_returns_the_text(run_servers, fake):
     servers = run_servers(fake())
     assert call(servers, "say", text="hello\nw\u00f6rld") == {"plain_text_response": "hello\nw\u00f6rld"}
 
 
-def test_a_server_stays_for_the_next_call(run_servers, fake):
+def test_a_server_keeps_running_between_calls(run_servers, fake):
     servers = run_servers(fake("--more", "pid"))
     first = pid_of(servers)
     call(servers, "say", text="y")
@@ -62,11 +62,11 @@ def test_a_failure_of_the_tool_is_an_error(run_servers, fake):
     assert servers.call(unknown, {}, lambda: False) == {"error": "no such tool"}
 
 
-def test_what_is_no_reply_is_skipped(run_servers, fake):
+def test_lines_that_are_not_replies_are_skipped(run_servers, fake):
     assert call(run_servers(fake()), "noise") == {"plain_text_response": "through the noise"}
 
 
-def test_a_server_that_asks_for_something_gets_an_answer(run_servers, fake):
+def test_requests_of_a_server_are_answered(run_servers, fake):
     assert call(run_servers(fake()), "ask") == {"plain_text_response": "[{}, -32601]"}
 
 
@@ -77,18 +77,18 @@ def test_it_runs_in_its_folder_with_its_variables_and_without_our_keys(run_serve
 
 
 @pytest.mark.parametrize("tool", ["flood", "babble"])
-def test_a_server_that_writes_without_end_what_nobody_asked_for_is_ended(run_servers, fake, caplog, tool):
-    """It was left to it, and took two fifths of the hub's core, long after the call had timed out."""
+def test_a_server_that_floods_us_is_killed(run_servers, fake, caplog, tool):
+    """It kept running, and took two fifths of the hub's core long after the call had timed out."""
     servers = run_servers(fake("--more", "pid", seconds=60))
     first = pid_of(servers)
     assert "has ended" in call(servers, tool)["error"]
     wait_for(lambda: not is_running(first))
-    assert "writes without end" in caplog.text
+    assert "floods the server" in caplog.text
     assert call(servers, "say", text="again") == {"plain_text_response": "again"} and pid_of(servers) != first
 
 
-def test_words_that_nobody_waits_for_may_come_all_day(run_servers, fake, monkeypatch):
-    """What counts is how much at once: a server that tells of its progress is not ended for its age."""
+def test_slow_unsolicited_output_is_allowed_forever(run_servers, fake, monkeypatch):
+    """The limit is on the rate: a server that reports progress is not killed for its age."""
     servers = run_servers(fake("--more", "pid"))
     first = pid_of(servers)
     monkeypatch.setattr(line_process, "MOST_UNSOLICITED", 500)
@@ -100,13 +100,13 @@ def test_words_that_nobody_waits_for_may_come_all_day(run_servers, fake, monkeyp
     assert pid_of(servers) == first
 
 
-def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_is_answered(run_servers, fake):
+def test_a_call_times_out_and_the_next_one_succeeds(run_servers, fake):
     servers = run_servers(fake(seconds=2))
     assert call(servers, "wait", seconds=2.5) == {"error": "request timed out"}
     assert call(servers, "say", text="x") == {"plain_text_response": "x"}
 
 
-def test_a_call_whose_client_leaves_is_given_up(run_servers, fake):
+def test_a_call_is_cancelled_when_its_client_leaves(run_servers, fake):
     servers, left = run_servers(fake()), threading.Event()
     servers.tools()
     with ThreadPoolExecutor() as pool:
@@ -115,14 +115,14 @@ def test_a_call_whose_client_leaves_is_given_up(run_servers, fake):
         assert waiting.result(10) == {"error": "cancelled"}
 
 
-def test_a_server_that_dies_fails_its_call_and_comes_back_for_the_next(run_servers, fake, caplog):
+def test_a_server_that_dies_fails_its_call_and_is_restarted(run_servers, fake, caplog):
     servers = run_servers(fake())
     assert call(servers, "die") == {"error": "the MCP server has ended with exit code 3"}
     assert call(servers, "say", text="again") == {"plain_text_response": "again"}
-    assert "MCP server fake has ended with exit code 3; starting it again" in caplog.text
+    assert "MCP server fake ended with exit code 3; restarting it" in caplog.text
 
 
-def test_calls_at_once_each_get_their_own_reply(run_servers, fake):
+def test_concurrent_calls_get_their_own_replies(run_servers, fake):
     servers = run_servers(fake())
     servers.tools()
     with ThreadPoolExecutor(8) as pool:
@@ -130,9 +130,7 @@ def test_calls_at_once_each_get_their_own_reply(run_servers, fake):
     assert replies == [{"plain_text_response": str(n)} for n in range(24)]
 
 
-def test_a_command_that_cannot_be_started_is_one_line_and_costs_the_others_nothing(
-    run_servers, fake, caplog, monkeypatch, tmp_path
-):
+def test_a_command_that_cannot_be_started_does_not_delay_others(run_servers, fake, caplog, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     servers = run_servers(mcp_servers.Definition("bad", "no-such-program-here"), fake())
     assert {tool.server for tool in servers.tools()} == {"fake"}
@@ -150,25 +148,25 @@ def test_a_command_that_cannot_be_started_is_one_line_and_costs_the_others_nothi
     assert servers.call(tool, {"text": "x"}, lambda: False) == {"plain_text_response": "x"}
 
 
-def test_a_server_that_ends_at_once_is_a_warning_with_what_it_said(run_servers, fake, caplog):
+def test_a_server_that_ends_at_once_is_a_warning_with_its_error(run_servers, fake, caplog):
     assert run_servers(fake("--die-at-start")).tools() == []
     assert "no configuration was found" in caplog.text
 
 
-def test_a_server_that_does_not_answer_has_no_tools(run_servers, fake, caplog, monkeypatch):
+def test_a_server_that_does_not_respond_has_no_tools(run_servers, fake, caplog, monkeypatch):
     monkeypatch.setattr(mcp_servers, "LIST_SECONDS", 0.2)
     assert run_servers(fake("--deaf", "initialize")).tools() == []
-    assert "its tools cannot be listed: request timed out" in caplog.text
+    assert "cannot list its tools: request timed out" in caplog.text
 
 
-def test_a_line_that_never_ends_ends_the_server(run_servers, fake, monkeypatch):
+def test_an_endless_line_ends_the_server(run_servers, fake, monkeypatch):
     servers = run_servers(fake())
     servers.tools()
     monkeypatch.setattr(line_process, "LONGEST_LINE", 10_000)
     assert "has ended" in call(servers, "long")["error"]
 
 
-def test_a_server_that_does_not_read_holds_up_nobody(run_servers, fake, tmp_path):
+def test_a_server_that_does_not_read_blocks_no_other(run_servers, fake, tmp_path):
     reader = tmp_path / "reader.py"
     reader.write_text("import time; time.sleep(60)")
     servers = run_servers(mcp_servers.Definition("stuck", fake().command, (str(reader),), seconds=0.3))
@@ -178,7 +176,7 @@ def test_a_server_that_does_not_read_holds_up_nobody(run_servers, fake, tmp_path
     assert time.monotonic() - start < 5
 
 
-def test_close_ends_them_and_what_waits_for_them(run_servers, fake):
+def test_close_ends_servers_and_pending_calls(run_servers, fake):
     servers = run_servers(fake("--more", "pid"))
     pid = pid_of(servers)
     with ThreadPoolExecutor() as pool:
@@ -189,8 +187,8 @@ def test_close_ends_them_and_what_waits_for_them(run_servers, fake):
     assert "error" in call(servers, "say", text="x")
 
 
-def test_what_a_server_has_started_ends_with_it(run_servers, tmp_path, fake):
-    """A grandchild held the pipes open, and the reader waited for their end."""
+def test_children_of_a_server_end_with_it(run_servers, tmp_path, fake):
+    """A grandchild kept the pipes open, and the reader waited forever."""
     parent = tmp_path / "parent.py"
     parent.write_text(
         "import subprocess, sys, runpy\n"

@@ -1,4 +1,4 @@
-"""Parameters that nobody thought of: a reply, an error in words, or a refusal that names the field; never a crash."""
+"""Random parameters: a reply, an error message, or a refusal that names the field; never a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools in containers and on other machines, with programs that behave as docker and ssh do."""
+"""Tools in containers and on other machines, with fakes of docker and ssh."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def use(runtime, cwd, name, base64=False, **params):
 
 
 @pytest.mark.parametrize("runtime", ["docker-container:good", "podman-container:good", "ssh:me@far"])
-def test_every_tool_works_there(programs, work, runtime):
+def test_every_tool_works_in_a_runtime(programs, work, runtime):
     assert use(runtime, work, "exec_shell_command", command="echo $INSIDE; pwd; exit 3") == {
         "plain_text_response": f"yes\n{work}\n\n[exit code: 3]"
     }
@@ -91,7 +91,7 @@ def test_every_tool_works_there(programs, work, runtime):
     assert use(runtime, work, "get_info")["cwd"] == str(work)
 
 
-def test_what_is_not_there_is_an_error(programs, work):
+def test_a_missing_path_is_an_error(programs, work):
     assert use("docker-container:good", work, "read_file", path="none") == {"error": "cannot stat file: none"}
     assert "does not exist" in use("docker-container:good", work, "file_glob_search", path="none")["error"]
     assert use("docker-container:other", work, "read_file", path="src/a.py") == {"error": "cannot stat file: src/a.py"}
@@ -101,13 +101,13 @@ def test_what_is_not_there_is_an_error(programs, work):
     )
 
 
-def test_a_command_there_has_its_own_time(programs, work):
+def test_a_remote_command_has_its_own_timeout(programs, work):
     began = time.monotonic()
     reply = use("ssh:me@far", work, "exec_shell_command", command="echo a; sleep 50", timeout=1)
     assert reply == {"plain_text_response": "a\n\n[exit code: 124]"} and time.monotonic() - began < 20
 
 
-def test_a_program_that_is_not_here_is_an_error(work, monkeypatch, tmp_path):
+def test_a_missing_program_is_an_error(work, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "docker cannot be started" in use("docker-container:good", "", "read_file", path="a")["error"]
     assert "cannot be started" in use("docker-container:good", "", "exec_shell_command", command="a")["error"]
@@ -122,7 +122,7 @@ def test_a_program_that_is_not_here_is_an_error(work, monkeypatch, tmp_path):
         ("ssh:-oProxyCommand=touch /tmp/pwned", "invalid ssh target"), ("ssh:a;b", "invalid ssh target"),
     ],
 )  # fmt: skip
-def test_what_could_be_an_option_of_the_program_is_refused(text, words):
+def test_a_target_that_looks_like_an_option_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         read_runtime(text)
 
@@ -135,7 +135,7 @@ def test_the_option_also_takes_an_image():
             read_option(text)
 
 
-def test_a_client_chooses_only_where_it_could_run_anything_anyway():
+def test_a_client_may_choose_a_runtime_only_if_it_may_run_commands():
     everything, fixed = Toolbox(("all",)), Toolbox(("all",), place=Runtime("docker", "good"))
     assert everything.runtime("") is None and everything.runtime("ssh:far") == Runtime("ssh", "far")
     assert fixed.runtime("") == fixed.runtime("docker-container:good") == Runtime("docker", "good")
@@ -146,7 +146,7 @@ def test_a_client_chooses_only_where_it_could_run_anything_anyway():
         everything.runtime("fake:x")
 
 
-def test_a_container_is_started_comes_back_and_ends(programs):
+def test_a_container_starts_restarts_and_ends(programs):
     tools = Toolbox(("all",), place=Image("podman", "alpine"))
     tools.start()
     first = Runtime("podman", "0123456789abcdef")

@@ -75,28 +75,28 @@ def test_depth_and_number_are_limited(tree):
     ("params", "reason"),
     [({"type": "x"}, "invalid type: x"), ({"limit": 0}, "invalid limit: 0"), ({"path": "none"}, "does not exist")],
 )
-def test_a_search_that_cannot_be_is_an_error(tree, params, reason):
+def test_an_impossible_search_is_an_error(tree, params, reason):
     assert reason in use("file_glob_search", tree, **{"path": ".", **params})["error"]
 
 
-def test_links_are_not_followed_round_and_round(tree):
+def test_circular_links_are_not_followed(tree):
     os.symlink(tree, tree / "src" / "up")
     assert "src/up" in found(tree, type="dir") and not any("up/" in path for path in found(tree, type="all"))
 
 
-def test_time_ends_a_walk(tree, monkeypatch):
+def test_a_walk_ends_at_its_time_limit(tree, monkeypatch):
     monkeypatch.setattr(listing, "SECONDS", -1.0)
     assert "truncated" in use("file_glob_search", tree, path=".", type="all")["plain_text_response"]
 
 
-def test_a_number_of_entries_ends_a_walk(tree, monkeypatch):
+def test_a_walk_ends_at_its_entry_limit(tree, monkeypatch):
     monkeypatch.setattr(listing, "MOST_ENTRIES", 2)
     assert "truncated" in use("file_glob_search", tree, path=".", type="all")["plain_text_response"]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
-def test_a_repository_knows_its_files(tree):
-    """What git ignores is left out, what it has is not, whatever its folder is called; and its settings run nothing."""
+def test_in_a_repository_git_lists_the_files(tree):
+    """Ignored files are skipped, tracked ones listed in any folder, and the repository's configuration runs nothing."""
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     (tree / ".gitignore").write_text("src/\n")
     (tree / "w\u00f6rd").write_text("x")
@@ -107,7 +107,7 @@ def test_a_repository_knows_its_files(tree):
     assert not (tree / "pwned").exists()
 
 
-def test_lines_are_found(tree):
+def test_grep_finds_lines(tree):
     assert grep(tree, "^import", include="b.py") == "src/b.py:import os\n\n---\nTotal matches: 1\n"
     assert grep(tree, "IMPORT", path="a.py", ignore_case=True, return_line_numbers=True).startswith(
         "a.py:2:import os\n"
@@ -115,13 +115,13 @@ def test_lines_are_found(tree):
     assert "Total matches: 0" in grep(tree, "i.port|(", path="a.py", literal=True)
 
 
-def test_lines_around_a_match_are_shown(tree):
+def test_grep_shows_context_lines(tree):
     assert grep(tree, "import", path="a.py", context_lines=1).startswith(
         "a.py-1-# a.py\na.py:2:import os\na.py-3-last line\n--\n"
     )
 
 
-def test_what_is_no_text_and_what_is_too_large_is_not_searched(tree, monkeypatch):
+def test_binary_and_large_files_are_not_searched(tree, monkeypatch):
     (tree / "a.py").write_bytes(b"import\0")
     monkeypatch.setattr(search, "LARGEST_FILE", 10)
     (tree / "small").write_text("import")
@@ -140,5 +140,5 @@ def test_results_are_limited(tree, monkeypatch):
 @pytest.mark.parametrize(
     ("params", "reason"), [({"pattern": "("}, "invalid regex"), ({"path": "none"}, "does not exist")]
 )
-def test_a_pattern_that_is_none_is_an_error(tree, params, reason):
+def test_an_invalid_pattern_is_an_error(tree, params, reason):
     assert reason in use("grep_search", tree, **{"path": ".", "pattern": "x", **params})["error"]

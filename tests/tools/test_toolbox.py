@@ -1,4 +1,4 @@
-"""Tools as the server uses them: processes of their own, within bounds."""
+"""Tools as the server runs them: in child processes, with limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def use(tools, name, cwd="/", **params):
     return json.loads(tools.call(ask(tools, name, cwd, **params)))
 
 
-def test_names_choose_tools():
+def test_names_select_tools():
     assert [tool.name for tool in Toolbox(("all",)).tools()] == list(NAMES)
     assert [tool.name for tool in Toolbox(("get_info", "read_file")).tools()] == ["read_file", "get_info"]
     assert not Toolbox().is_on and Toolbox().tools() == []
@@ -39,27 +39,27 @@ def test_names_choose_tools():
         Toolbox(("read_file",)).find("write_file")
 
 
-def test_tools_for_files_work_in_processes_of_their_own(tools, tmp_path):
+def test_file_tools_run_in_child_processes(tools, tmp_path):
     assert use(tools, "write_file", tmp_path, path="a", content="x\u00e9")["bytes"] == 3
     assert use(tools, "read_file", tmp_path, path="a") == {"plain_text_response": "x\u00e9\n"}
     assert use(tools, "read_file", tmp_path, path="b") == {"error": "cannot stat file: b"}
     assert use(tools, "get_info", tmp_path)["cwd"] == str(tmp_path)
 
 
-def test_modules_that_lie_in_the_folder_are_not_run(tools, tmp_path):
+def test_modules_in_the_folder_are_not_imported(tools, tmp_path):
     (tmp_path / "json.py").write_text("raise SystemExit(9)")
     (tmp_path / "a").write_text("x")
     assert use(tools, "read_file", tmp_path, path="a") == {"plain_text_response": "x\n"}
 
 
-def test_a_pattern_that_takes_for_ever_is_given_up(tools, tmp_path, monkeypatch):
+def test_an_endless_pattern_times_out(tools, tmp_path, monkeypatch):
     monkeypatch.setattr(file_tools, "SECONDS", 1.0)
     (tmp_path / "a").write_text("a" * 60)
     reply = use(tools, "grep_search", tmp_path, path="a", pattern="(a+)+b")
     assert reply == {"error": "grep_search took more than 1 s"}
 
 
-def test_a_shell_command_gives_its_output_and_how_it_ended(tools, tmp_path):
+def test_a_shell_command_returns_its_output_and_exit_code(tools, tmp_path):
     (tmp_path / "f").write_text("x")
     assert use(tools, "exec_shell_command", tmp_path, command="ls; exit 2") == {
         "plain_text_response": "f\n\n[exit code: 2]"
@@ -76,7 +76,7 @@ def test_a_stream_keeps_characters_together(tools):
     assert list(tools.stream(invocation, 100)) == ["\u00e9", "\n[exit code: 0]"]
 
 
-def test_a_stream_shows_pauses(tools):
+def test_a_stream_yields_pauses(tools):
     invocation = ask(tools, "exec_shell_command", command="sleep 60")
     stream = tools.stream(invocation, 0.05)
     assert next(stream) == ""
@@ -84,7 +84,7 @@ def test_a_stream_shows_pauses(tools):
     assert "".join(stream) == "\n[exit code: -9]"
 
 
-def test_a_client_that_leaves_ends_its_tool(tools):
+def test_a_tool_is_cancelled_when_its_client_leaves(tools):
     invocation = ask(tools, "exec_shell_command", command="sleep 60")
     threading.Timer(0.1, invocation.cancel).start()
     began = time.monotonic()
@@ -92,7 +92,7 @@ def test_a_client_that_leaves_ends_its_tool(tools):
     assert time.monotonic() - began < 10
 
 
-def test_close_ends_what_runs_and_starts_nothing_more():
+def test_close_stops_running_tools_and_refuses_new_calls():
     tools = Toolbox(("all",))
     invocation = ask(tools, "exec_shell_command", command="sleep 60")
     threading.Timer(0.1, tools.close).start()
@@ -103,7 +103,7 @@ def test_close_ends_what_runs_and_starts_nothing_more():
         tools.call(invocation)
 
 
-def test_only_so_many_run_at_once(tools):
+def test_concurrent_calls_are_limited(tools):
     invocation = ask(tools, "exec_shell_command", command="true")
     held = [tools.place() for _ in range(MOST_AT_ONCE)]
     for place in held:
@@ -127,13 +127,13 @@ def test_only_so_many_run_at_once(tools):
         ("exec_shell_command", {"command": "a", "max_output_size": -1}, "params.max_output_size"),
     ],
 )
-def test_wrong_parameters_are_named(tools, name, params, field):
+def test_errors_name_the_wrong_parameter(tools, name, params, field):
     with pytest.raises(InvalidRequest) as refusal:
         check_params(tools.find(name), params)
     assert refusal.value.param == field
 
 
-def test_parameters_that_a_model_makes_up_are_left_out(tools):
+def test_made_up_parameters_are_dropped(tools):
     assert check_params(tools.find("read_file"), {"path": "a", "cwd": "/x", "end_line": None}) == {"path": "a"}
 
 
