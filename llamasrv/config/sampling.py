@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from llamasrv.config.field import option_field
+from llamasrv.domain.params import SAMPLER_ORDER
 
 _sampling = partial(option_field, "sampling")
 
@@ -169,8 +170,8 @@ class SamplingSection:
         "samplers",
         None,
         "--samplers",
-        help="Order of the samplers, separated by commas or semicolons "
-        "(penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature); adaptive_p may take part.",
+        help=f"Order of the samplers, separated by commas or semicolons ({';'.join(SAMPLER_ORDER)}); adaptive_p may "
+        "take part.",
     )
     seed: int | None = _sampling(
         "int", None, "-s", "--seed", low=-1, high=4_294_967_295, help="Seed for requests without one (-1: random)."

@@ -1,4 +1,4 @@
-"""The sampling parameters of one sequence.
+"""The sampling parameters of one sequence, and the samplers that take them.
 
 Names and defaults are llama.cpp's (`common_params_sampling`), so that a value copied from a llama-server
 command line means the same here. Ranges are checked where a request is validated, not here.
@@ -7,25 +7,93 @@ command line means the same here. Ranges are checked where a request is validate
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from math import inf
 
-SAMPLER_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""The default order of the chain; a request may give its own, of these names and two more."""
-SAMPLERS = (*SAMPLER_ORDER, "adaptive_p", "infill")
-_ALIASES = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "typ": "typ_p", "nucleus": "top_p"}
-SAMPLER_LETTERS = {
-    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
-    "x": "xtc", "t": "temperature", "a": "adaptive_p", "i": "infill",
-}  # fmt: skip
+
+class Keeps(IntEnum):
+    """What a sampler keeps of the logits that reach it, apart from those of the tokens in its window."""
+
+    NOTHING = 0  # it drops tokens, or looks at all of them to move any
+    ORDER = 1  # it moves all of them, but none past another
+    LOGITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerType:
+    """A sampler that a request may name. `BUILDERS` in `engine/backend/sampler_chain.py` says how the library makes it.
+
+    The defaults are safe for any sampler: it may drop any token, and devices do not have it. That costs only the
+    requests for which it is on.
+    """
+
+    name: str
+    letter: str  # in llama.cpp's short form of an order
+    is_on: Callable[[SamplingParams], bool]  # whether it has an effect; it is built only then
+    keeps: Callable[[SamplingParams], Keeps] = lambda p: Keeps.NOTHING  # while it is on
+    window: Callable[[SamplingParams], int] | None = None  # last tokens whose logits it moves; negative: all
+    on_device: Callable[[SamplingParams], bool] = lambda p: False  # whether the library has it in its graph
+    chooses: bool = False  # it comes last, wherever it is named, and chooses the token
+    strays: bool = False  # it may choose a token that was not among the candidates
+    is_usual: bool = True  # part of the default order
+    aliases: tuple[str, ...] = ()
+
+
+def _penalises(p: SamplingParams) -> bool:
+    moves = p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+    return moves and p.repeat_last_n != 0
+
+
+def _temperature_keeps(p: SamplingParams) -> Keeps:
+    if p.dynatemp_range > 0:  # it goes by the entropy of all
+        return Keeps.NOTHING
+    return Keeps.LOGITS if p.temperature == 1 else Keeps.ORDER
+
+
+_TYPES = (
+    SamplerType(
+        "penalties", "e", _penalises, keeps=lambda p: Keeps.LOGITS, window=lambda p: p.repeat_last_n
+    ),
+    SamplerType(
+        "dry", "d", lambda p: p.dry_multiplier > 0 and p.dry_penalty_last_n != 0,
+        keeps=lambda p: Keeps.LOGITS, window=lambda p: p.dry_penalty_last_n,
+    ),
+    SamplerType("top_n_sigma", "s", lambda p: p.top_n_sigma > 0),
+    SamplerType("top_k", "k", lambda p: p.top_k > 0, on_device=lambda p: True),
+    SamplerType("typ_p", "y", lambda p: p.typical_p < 1, aliases=("typical_p", "typical", "typ")),
+    SamplerType("top_p", "p", lambda p: p.top_p < 1, on_device=lambda p: True, aliases=("nucleus",)),
+    SamplerType("min_p", "m", lambda p: p.min_p > 0, on_device=lambda p: True),
+    SamplerType("xtc", "x", lambda p: p.xtc_probability > 0),
+    SamplerType(
+        "temperature", "t", lambda p: True,
+        keeps=_temperature_keeps, on_device=lambda p: p.dynatemp_range <= 0, aliases=("temp",),
+    ),
+    SamplerType("adaptive_p", "a", lambda p: True, keeps=lambda p: Keeps.LOGITS, chooses=True, is_usual=False),
+    SamplerType("infill", "i", lambda p: True, strays=True, is_usual=False),
+)  # fmt: skip
+
+SAMPLERS = {kind.name: kind for kind in _TYPES}
+SAMPLER_ORDER = tuple(kind.name for kind in _TYPES if kind.is_usual)
+"""The default order of the chain; a request may give its own, of all names."""
+SAMPLER_LETTERS = {kind.letter: kind.name for kind in _TYPES}
 """llama.cpp's short form of an order."""
+_ALIASES = {alias: kind.name for kind in _TYPES for alias in kind.aliases}
 
 
 def sampler_named(name: str) -> str | None:
     """The sampler that llama.cpp knows under this name, such as `top-k` or `temp`; None if there is none."""
     plain = name.replace("-", "_").lower()
     return plain if plain in SAMPLERS else _ALIASES.get(plain)
+
+
+def samplers_of(p: SamplingParams, *, greedy: bool = False) -> list[SamplerType]:
+    """The samplers that have an effect, in their order. `greedy`: only those that can change which token is the most
+    likely one. Mirostat replaces all but two."""
+    names = ("penalties", "temperature") if p.mirostat else p.samplers
+    kinds = [SAMPLERS[name] for name in names]
+    return [kind for kind in kinds if (kind.window is not None or not greedy) and kind.is_on(p)]
 
 
 class LogitBias:

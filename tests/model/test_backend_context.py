@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_models
 
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
 from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.backend.model_info import cell_share
@@ -474,6 +474,15 @@ def test_infill_takes_part_where_a_request_names_it(backend, order):
     row[330] = -20
     assert sampler.choose(row.copy(), find) in range(300, 320)  # where it may not end, it goes on
     sampler.close()
+
+
+def test_every_sampler_can_be_built(backend):
+    on = {"top_n_sigma": 1.0, "typical_p": 0.9, "xtc_probability": 0.5, "dry_multiplier": 0.8, "repeat_penalty": 1.1}
+    params = SamplingParams(seed=1, samplers=tuple(SAMPLERS), **on)
+    assert [kind.name for kind in samplers_of(params)] == list(SAMPLERS)
+    chain = backend.chain(params, greedy=False)
+    assert 0 <= chain.choose(np.arange(300), np.zeros(300, np.float32)) < backend.vocab.size
+    chain.close()
 
 
 def test_adaptive_p_aims_at_a_probability(backend):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
@@ -140,69 +141,85 @@ class DrySamplers:
                 C.llama_sampler_free(self._kept.popitem()[1])
 
 
+class _Given(NamedTuple):
+    """What a sampler is built from."""
+
+    params: SamplingParams
+    vocab: LlamaVocabulary
+    context_train: int
+    dry: DrySamplers
+
+    def window(self, last_n: int) -> int:
+        return self.context_train if last_n < 0 else last_n
+
+
+def _penalties(g: _Given) -> list[Any]:
+    p = g.params
+    last_n = g.window(p.repeat_last_n)
+    init = C.llama_sampler_init_penalties
+    return [init(g.vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)]
+
+
+def _xtc(g: _Given) -> list[Any]:
+    p = g.params
+    return [C.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed)]
+
+
+def _temperature(g: _Given) -> list[Any]:
+    p = g.params
+    return [C.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)]
+
+
+def _adaptive_p(g: _Given) -> list[Any]:
+    p = g.params
+    return [C.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, p.seed)]
+
+
+def _infill(g: _Given) -> list[Any]:
+    """The sampler that ends an insertion in time. It compares each candidate with each other, so there must be few; a
+    vocabulary without an end, or with pieces for which it has no room, would end the process."""
+    if g.vocab.eos is None or g.vocab.longest_piece >= _INFILL_ROOM:
+        return []
+    return [C.llama_sampler_init_top_k(_MOST_INFILL), C.llama_sampler_init_infill(g.vocab.pointer)]
+
+
+BUILDERS: Mapping[str, Callable[[_Given], list[Any]]] = {
+    "penalties": _penalties,
+    "dry": lambda g: [g.dry.get(g.params, g.window(g.params.dry_penalty_last_n))],
+    "top_n_sigma": lambda g: [C.llama_sampler_init_top_n_sigma(g.params.top_n_sigma)],
+    "top_k": lambda g: [C.llama_sampler_init_top_k(g.params.top_k)],
+    "typ_p": lambda g: [C.llama_sampler_init_typical(g.params.typical_p, g.params.min_keep)],
+    "top_p": lambda g: [C.llama_sampler_init_top_p(g.params.top_p, g.params.min_keep)],
+    "min_p": lambda g: [C.llama_sampler_init_min_p(g.params.min_p, g.params.min_keep)],
+    "xtc": _xtc,
+    "temperature": _temperature,
+    "adaptive_p": _adaptive_p,
+    "infill": _infill,
+}
+"""How the library's samplers are made, for each of SAMPLERS."""
+assert BUILDERS.keys() == SAMPLERS.keys()
+
+
 def chain_of(
     params: SamplingParams, vocab: LlamaVocabulary, context_train: int, dry: DrySamplers, *, greedy: bool
 ) -> LlamaChain:
     """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice. Bias
     is not part of it: it is applied to the logits before."""
-    p = params
+    p, given = params, _Given(params, vocab, context_train, dry)
     if p.mirostat:
         pick = (
             C.llama_sampler_init_mirostat(vocab.size, p.seed, p.mirostat_tau, p.mirostat_eta, 100)
             if p.mirostat == 1
             else C.llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta)
         )
-        return LlamaChain([_penalties(p, vocab, context_train), C.llama_sampler_init_temp(p.temperature), pick])
-    make = {
-        "penalties": lambda: _penalties(p, vocab, context_train),
-        "dry": lambda: dry.get(p, _window(p.dry_penalty_last_n, context_train)),
-        "top_n_sigma": lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
-        "top_k": lambda: C.llama_sampler_init_top_k(p.top_k),
-        "typ_p": lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep),
-        "top_p": lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep),
-        "min_p": lambda: C.llama_sampler_init_min_p(p.min_p, p.min_keep),
-        "xtc": lambda: C.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed),
-        "temperature": lambda: C.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent),
-    }  # fmt: skip
-    wanted = {
-        "penalties": p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0,
-        "dry": p.dry_multiplier > 0,
-        "top_n_sigma": p.top_n_sigma > 0,
-        "top_k": p.top_k > 0,
-        "typ_p": p.typical_p < 1,
-        "top_p": p.top_p < 1,
-        "min_p": p.min_p > 0,
-        "xtc": p.xtc_probability > 0,
-        "temperature": True,
-    }
-    names = [n for n in p.samplers if n in ("penalties", "dry")] if greedy else list(p.samplers)
+        return LlamaChain([*_penalties(given), C.llama_sampler_init_temp(p.temperature), pick])
     samplers: list[Any] = []
-    for name in names:
-        if name == "infill":
-            samplers += _infill(vocab)
-        elif wanted.get(name):
-            samplers.append(make[name]())
-    if greedy:
-        choice = C.llama_sampler_init_greedy()
-    elif "adaptive_p" in names:  # wherever it is named, it chooses
-        choice = C.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, p.seed)
-    else:
-        choice = C.llama_sampler_init_dist(p.seed)
-    return LlamaChain([*samplers, choice])
-
-
-def _infill(vocab: LlamaVocabulary) -> list[Any]:
-    """The sampler that ends an insertion in time. It compares each candidate with each other, so there must be few; a
-    vocabulary without an end, or with pieces for which it has no room, would end the process."""
-    if vocab.eos is None or vocab.longest_piece >= _INFILL_ROOM:
-        return []
-    return [C.llama_sampler_init_top_k(_MOST_INFILL), C.llama_sampler_init_infill(vocab.pointer)]
-
-
-def _window(last_n: int, context_train: int) -> int:
-    return context_train if last_n < 0 else last_n
-
-
-def _penalties(p: SamplingParams, vocab: LlamaVocabulary, context_train: int) -> Any:
-    last_n = _window(p.repeat_last_n, context_train)
-    return C.llama_sampler_init_penalties(vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)
+    choice: list[Any] = []
+    for kind in samplers_of(p, greedy=greedy):
+        if kind.chooses:
+            choice = BUILDERS[kind.name](given)
+        else:
+            samplers += BUILDERS[kind.name](given)
+    if not choice:
+        choice = [C.llama_sampler_init_greedy() if greedy else C.llama_sampler_init_dist(p.seed)]
+    return LlamaChain(samplers + choice)

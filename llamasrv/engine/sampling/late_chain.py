@@ -10,7 +10,7 @@ import logging
 from array import array
 from collections.abc import Callable
 
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import SAMPLERS, SamplingParams
 from llamasrv.engine.channels import Mailbox, native_lock
 from llamasrv.engine.interface import Backend, Chain
 from llamasrv.engine.native_pool import NativePool
@@ -94,7 +94,7 @@ class LateChain:
 
 def is_slow(params: SamplingParams, num_seen: int) -> bool:
     """Whether making the chain, and telling it of that many tokens, takes longer than a step has time for."""
-    return num_seen > MANY or (params.dry_multiplier > 0 and bool(params.dry_sequence_breakers))
+    return num_seen > MANY or (SAMPLERS["dry"].is_on(params) and bool(params.dry_sequence_breakers))
 
 
 def made(backend: Backend, params: SamplingParams, seen: array[int], *, greedy: bool) -> Chain:

@@ -7,12 +7,10 @@ seed gives another text than the ordinary way, so it is off unless `--backend-sa
 
 from __future__ import annotations
 
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import SamplingParams, samplers_of
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.sampling.sampler import is_greedy, seeded
-
-_SAMPLERS = ("top_k", "top_p", "min_p", "temperature")  # that the library has on devices
 
 
 def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
@@ -20,19 +18,11 @@ def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
     p = spec.params
     told = spec.logprobs is None and not spec.sampled_probs and not spec.prompt_logprobs
     plain = not p.logit_bias and not p.ignore_eos and not p.min_tokens and not constrained
-    return told and plain and (is_greedy(p) or _has_all(p))
+    return told and plain and _has_all(p)
 
 
 def _has_all(p: SamplingParams) -> bool:
-    penalised = p.repeat_penalty != 1 or p.presence_penalty or p.frequency_penalty
-    off = {
-        "penalties": p.repeat_last_n == 0 or not penalised,
-        "dry": p.dry_multiplier <= 0,
-        "top_n_sigma": p.top_n_sigma <= 0,
-        "typ_p": p.typical_p >= 1,
-        "xtc": p.xtc_probability <= 0,
-    }
-    return not p.mirostat and p.dynatemp_range <= 0 and all(off.get(n, n in _SAMPLERS) for n in (*off, *p.samplers))
+    return not p.mirostat and all(kind.on_device(p) for kind in samplers_of(p, greedy=is_greedy(p)))
 
 
 class DeviceSampler:

@@ -17,7 +17,7 @@ from math import isfinite
 import numpy as np
 
 from llamasrv.domain.events import TokenLogprob, TopLogprob
-from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.params import Keeps, SamplerType, SamplingParams, samplers_of
 from llamasrv.engine.interface import Backend, Chain, Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.late_chain import ChainMaker, LateChain, is_slow, made
@@ -49,17 +49,14 @@ class Sampler:
         makes what takes long to make; without it that is made at once."""
         self._tokens, self._num_prompt = tokens, num_prompt
         p = params
-        penalised = p.repeat_last_n != 0 and (
-            p.repeat_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
-        )
-        dry = p.dry_multiplier > 0 and p.dry_penalty_last_n != 0
-        # Only tokens of this window can lose (or win) by penalties; None: the whole timeline.
-        spans = [n for n, on in ((p.repeat_last_n, penalised), (p.dry_penalty_last_n, dry)) if on]
-        self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
         self.greedy = is_greedy(p)
+        kinds = samplers_of(p, greedy=self.greedy)
+        # Only tokens of this window can lose (or win) by penalties; None: the whole timeline.
+        spans = [kind.window(p) for kind in kinds if kind.window is not None]
+        self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
         plain = self.greedy and not spans
-        self.keep = 1 if self.greedy else _top_k_first(p)
-        self.within = _min_p_first(p) if self.keep is None else None
+        self.keep = 1 if self.greedy else _top_k_first(p, kinds)
+        self.within = _min_p_first(p, kinds) if self.keep is None else None
         self.chain: Chain | None = None
         self._late: LateChain | None = None  # it is being made
         self._noted: list[int] = []  # tokens that it has not seen yet
@@ -73,7 +70,7 @@ class Sampler:
                 self.chain = make()
         self._sees_all = self.keep is None and self.within is None  # a large vocabulary takes its chain a while
         self.is_heavy = not plain and self._sees_all and backend.vocab.size >= SMALL_VOCABULARY
-        self.strays = "infill" in p.samplers  # it ends a text even where an end is not among the candidates
+        self.strays = any([kind.strays for kind in kinds])
         self.bias_ids = np.frombuffer(p.logit_bias.tokens, np.int32) if p.logit_bias else None
         self.bias = np.frombuffer(p.logit_bias.values, np.float32) if p.logit_bias else None
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
@@ -238,43 +235,29 @@ def seeded(p: SamplingParams) -> SamplingParams:
     return p if seed == p.seed else replace(p, seed=seed)
 
 
-def _top_k_first(p: SamplingParams) -> int | None:
+def _top_k_first(p: SamplingParams, kinds: list[SamplerType]) -> int | None:
     """k, if top_k cuts before any sampler that looks at more of the distribution; else None."""
-    if p.mirostat or "top_k" not in p.samplers or not 0 < p.top_k <= _MAX_K:
+    if not 0 < p.top_k <= _MAX_K or not _comes_first("top_k", Keeps.ORDER, p, kinds):
         return None
-    off = {
-        "top_n_sigma": p.top_n_sigma <= 0,
-        "typ_p": p.typical_p >= 1,
-        "top_p": p.top_p >= 1,
-        "min_p": p.min_p <= 0,
-        "xtc": p.xtc_probability <= 0,
-        "adaptive_p": True,  # it comes last, wherever it is named
-        "temperature": p.dynatemp_range <= 0,  # a fixed temperature keeps the order
-        "penalties": True,  # accounted for by the window
-        "dry": True,
-    }
-    before = p.samplers[: p.samplers.index("top_k")]
-    return max(p.top_k, p.min_keep) if all(off.get(name, False) for name in before) else None
+    return max(p.top_k, p.min_keep)
 
 
-def _min_p_first(p: SamplingParams) -> float | None:
+def _min_p_first(p: SamplingParams, kinds: list[SamplerType]) -> float | None:
     """How far below the largest logit `min_p` cuts, if it is the first to cut and sees logits as they are; else
     None."""
-    if p.mirostat or "min_p" not in p.samplers or not 0 < p.min_p <= 1 or p.min_keep > 1:
+    if not 0 < p.min_p <= 1 or p.min_keep > 1 or not _comes_first("min_p", Keeps.LOGITS, p, kinds):
         return None
-    off = {
-        "top_n_sigma": p.top_n_sigma <= 0,
-        "top_k": p.top_k <= 0,
-        "typ_p": p.typical_p >= 1,
-        "top_p": p.top_p >= 1,
-        "xtc": p.xtc_probability <= 0,
-        "adaptive_p": True,
-        "temperature": p.temperature == 1 and p.dynatemp_range <= 0,  # another one moves what min_p compares
-        "penalties": True,
-        "dry": True,
-    }
-    before = p.samplers[: p.samplers.index("min_p")]
-    return -math.log(p.min_p) if all(off.get(name, False) for name in before) else None
+    return -math.log(p.min_p)
+
+
+def _comes_first(name: str, least: Keeps, p: SamplingParams, kinds: list[SamplerType]) -> bool:
+    """Whether this sampler is among them, and those before it keep at least that much of the logits."""
+    for kind in kinds:
+        if kind.name == name:
+            return True
+        if kind.keeps(p) < least:
+            return False
+    return False
 
 
 def log_probability(row: np.ndarray, token: int, top: int, pieces: Pieces) -> TokenLogprob:

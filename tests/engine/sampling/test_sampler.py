@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from recording_backend import RecordingBackend
 
-from llamasrv.domain.params import LogitBias, SamplingParams
+from llamasrv.domain.params import (
+    SAMPLER_LETTERS,
+    SAMPLER_ORDER,
+    SAMPLERS,
+    LogitBias,
+    SamplerType,
+    SamplingParams,
+    sampler_named,
+)
+from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.backend.sampler_chain import BUILDERS
+from llamasrv.engine.sampling.on_device import is_eligible
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
 
 
@@ -146,6 +157,31 @@ def test_samplers_before_top_k_that_need_everything_get_everything():
     assert sampler(top_k=0)[0].keep is None
     assert sampler(samplers=("temperature", "top_k"))[0].keep == 40
     assert sampler(samplers=("temperature", "top_k"), dynatemp_range=0.5)[0].keep is None
+
+
+@pytest.fixture
+def new_sampler(monkeypatch):
+    """A sampler of which nothing is said but when it is on."""
+    monkeypatch.setitem(SAMPLERS, "new", SamplerType("new", "n", is_on=lambda p: p.xtc_threshold > 0.5))
+
+
+@pytest.mark.parametrize("samplers", [("new", *SAMPLER_ORDER), (*SAMPLER_ORDER, "new")], ids=["first", "last"])
+def test_a_new_sampler_slows_only_requests_that_use_it(new_sampler, samplers):
+    """A name that the tables did not know made every request sample over the whole vocabulary, and none on a
+    device."""
+    assert sampler(samplers=samplers)[0].keep == 40
+    assert sampler(samplers=samplers, top_k=0, top_p=1.0)[0].within is not None
+    assert is_eligible(SequenceSpec(array("i", [1]), params=SamplingParams(samplers=samplers)), constrained=False)
+    used = SamplingParams(samplers=samplers, xtc_threshold=0.6)
+    assert sampler(samplers=samplers, xtc_threshold=0.6)[0].keep == (None if samplers[0] == "new" else 40)
+    assert not is_eligible(SequenceSpec(array("i", [1]), params=used), constrained=False)
+
+
+def test_samplers_have_names_and_letters_of_their_own():
+    assert len(SAMPLER_LETTERS) == len(SAMPLERS) == len(BUILDERS)
+    for kind in SAMPLERS.values():
+        for name in (kind.name, kind.name.replace("_", "-").upper(), *kind.aliases):
+            assert sampler_named(name) == kind.name
 
 
 def test_bias_moves_and_bans():
