@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -25,7 +25,7 @@ from llamasrv.domain.events import (
     ToolCallStart,
     Usage,
 )
-from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
+from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
 from llamasrv.protocols.anthropic.cache_control import SECONDS, CacheControl, pins_of
@@ -40,13 +40,16 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
+    Loaded,
     Loader,
     Names,
     Number,
     Refused,
+    StreamFlag,
     String,
     WireField,
     WireSchema,
+    build,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
@@ -109,6 +112,10 @@ class OutputConfig(WireField):
             raise Invalid(f"expected one of {', '.join(EFFORTS)}.", "effort")
         return Output(effort, None if form is None else _json_schema(form, "format"))
 
+    def put(self, parts: dict[str, Any], value: Output) -> None:
+        if value.content is not None:
+            super().put(parts, value.content)
+
 
 class OutputFormat(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
@@ -129,30 +136,38 @@ def _json_schema(form: Any, *path: str) -> Content:
 class MessagesSchema(WireSchema):
     generates = True
 
-    model = String("a name or alias; absent: the model that is served")
+    model = String("a name or alias; absent: the model that is served", to="model")
     messages = Messages("every block of text, tools and thinking; images if the model takes them", required=True)
-    max_tokens = Count(0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt")
+    max_tokens = Count(
+        0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt", to="max_tokens"
+    )
     system = System("a text or text blocks; Claude Code's billing line is left out")
-    stop_sequences = Names("stops", "stop_chars")
-    stream = Flag()
-    temperature = Number(0, 2, "absent: the model's own default")
-    top_p = Number(0, 1, "absent: the model's own default")
-    top_k = Count(0, INT_MAX, "0: off")
+    stop_sequences = Names("stops", "stop_chars", to="stop")
+    stream = Flag(to="stream")
+    temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
+    top_p = Number(0, 1, "absent: the model's own default", to="sampling.top_p")
+    top_k = Count(0, INT_MAX, "0: off", to="sampling.top_k")
     tools = Tools(
         "with a schema, or bash, text editor and memory by type; those of Anthropic's servers are left out and named "
         "in the header `x-llamasrv-tools-left-out`, without others they are refused"
     )
-    tool_choice = Choice("auto, any, tool or none; `disable_parallel_tool_use`")
-    thinking = ThinkingField("on or off where the template can; `budget_tokens` is a cap; `display`")
-    output_config = OutputConfig(f"`effort`, `format` with a JSON schema: {CLOSED}")
-    output_format = OutputFormat("the older place of `output_config.format`")
+    tool_choice = Choice("auto, any, tool or none; `disable_parallel_tool_use`", to="tool_choice")
+    thinking = ThinkingField(
+        "on or off where the template can; `budget_tokens` is a cap; `display`",
+        to="thinking_budget",
+        via=attrgetter("budget"),
+    )
+    output_config = OutputConfig(f"`effort`, `format` with a JSON schema: {CLOSED}", to="content")
+    output_format = OutputFormat("the older place of `output_config.format`", to="content")
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
     compaction = Refused("conversations are not summarised on request")
     cache_control = CacheControl("keeps the prompt up to there: `ttl` 5m or 1h")
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
-    diagnostics = Diagnostics("`previous_message_id`: the reply tells why its prompt was not found in a cache")
+    diagnostics = Diagnostics(
+        "`previous_message_id`: the reply tells why its prompt was not found in a cache", to="previous"
+    )
     inference_geo = Ignored()
     fallbacks = Ignored("no request is declined")
     fallback_credit_token = Ignored()
@@ -163,7 +178,7 @@ class MessagesSchema(WireSchema):
     service_tier = Ignored()
     speed = Ignored()
     betas = Ignored()
-    return_progress = Flag(f"{RETURN_PROGRESS}, each in a `ping`")
+    return_progress = StreamFlag(f"{RETURN_PROGRESS}, each in a `ping`", to="with_progress")
 
 
 class MessagesOptions(NamedTuple):
@@ -194,8 +209,7 @@ class MessagesEndpoint:
             raise InvalidRequest(
                 "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
             )
-        request, options = self._request(data, owner, timeout)
-        request = replace(request, pins=pins_of(body))
+        request, options = self._request(data, pins=pins_of(body), timeout=timeout, owner=owner)
         if missing := left_out(whole.get("tools")):
             check_some_are_left(data["tools"], missing)
             options = options._replace(left_out=missing)
@@ -203,29 +217,13 @@ class MessagesEndpoint:
 
     def parse_count(self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()) -> GenerateRequest:
         """The same request where only the prompt matters: `max_tokens` is not required."""
-        return self._request(self._load(whole_body(body, earlier)), "", None)[0]
+        return self._request(self._load(whole_body(body, earlier)))[0]
 
-    def _request(
-        self, data: dict[str, Any], owner: str, timeout: float | None
-    ) -> tuple[GenerateRequest, MessagesOptions]:
-        get = data.get
-        thinking: Thinking | None = get("thinking")
-        output: Output = get("output_config", Output())
-        request = GenerateRequest(
-            prompts=(_prompt(data, thinking_variables(thinking.on if thinking else None, output.effort)),),
-            model=get("model"),
-            sampling={name: data[name] for name in ("temperature", "top_p", "top_k") if name in data},
-            max_tokens=get("max_tokens"),
-            stop=get("stop_sequences", ()),
-            stream=get("stream", False),
-            timeout=timeout,
-            owner=owner,
-            tool_choice=get("tool_choice", ToolChoice()),
-            content=output.content or get("output_format"),
-            thinking_budget=thinking.budget if thinking else None,
-            with_progress=get("stream", False) and get("return_progress", False),
-            previous=get("diagnostics"),
-        )
+    def _request(self, data: Loaded, **others: Any) -> tuple[GenerateRequest, MessagesOptions]:
+        thinking: Thinking | None = data.get("thinking")
+        output: Output = data.get("output_config", Output())
+        variables = thinking_variables(thinking.on if thinking else None, output.effort)
+        request = build(GenerateRequest, data, prompts=(_prompt(data, variables),), **others)
         return request, MessagesOptions(thinking is None or thinking.shown, "diagnostics" in data)
 
     def reply(
