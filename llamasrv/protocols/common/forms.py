@@ -13,35 +13,50 @@ from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 from llamasrv.protocols.common.structural_tag import structural_tag
 
 
-class JsonSchema(WireField):
+class Form(WireField):
+    """Base of the fields that ask for a form. Two different forms are an error."""
+
+    def __init__(self, note: str) -> None:
+        super().__init__(note, to="content")
+
+    def put(self, parts: dict[str, Any], value: Content | None) -> None:
+        if value is None:
+            return
+        form = replace(value, name=str(self.name))
+        first = parts.setdefault("content", form)
+        if form != first:
+            raise InvalidRequest(f"Invalid '{form.name}': not allowed together with '{first.name}'.", param=form.name)
+
+
+class JsonSchema(Form):
     """A JSON schema, as an object, a boolean or the text of one."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
         return Content("json", schema_of(value, self.limits.json_depth))
 
 
-class Pattern(WireField):
+class Pattern(Form):
     """A regular expression that the whole answer must match."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
         return Content("regex", _text(value))
 
 
-class Choices(WireField):
+class Choices(Form):
     """The answers to choose from."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
         return Content("choice", _choices(value))
 
 
-class Grammar(WireField):
+class Grammar(Form):
     """A grammar in llama.cpp's notation, or in Lark's if it looks like that."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
         return _grammar(value) if value != "" else None
 
 
-class ResponseFormat(WireField):
+class ResponseFormat(Form):
     """OpenAI's text, json_object and json_schema; json_object with a schema as llama.cpp and Hugging Face's clients
     write it; text-generation-inference's json and regex; vLLM's structural_tag."""
 
@@ -86,7 +101,7 @@ def _json_object(value: dict[str, Any], levels: int) -> Content:
     return found or Content("json")
 
 
-class StructuredOutputs(WireField):
+class StructuredOutputs(Form):
     """vLLM's object: exactly one of json, regex, choice, grammar, json_object, structural_tag."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
@@ -147,22 +162,3 @@ _STRUCTURED: Mapping[str, Any] = {
 
 CLOSED = "objects that declare properties are closed unless they say `additionalProperties`"
 """For the fields that take a schema."""
-
-FIELDS = (
-    "response_format", "json_schema", "grammar", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "regex", "ebnf",
-)  # fmt: skip
-
-
-def content_of(data: Mapping[str, Any]) -> Content | None:
-    """The one form that was asked for. Two different forms are an error."""
-    found: Content | None = None
-    first = ""
-    for name in FIELDS:
-        content = data.get(name)
-        if content is None or content == found:
-            continue
-        if found is not None:
-            raise InvalidRequest(f"Invalid '{name}': not allowed together with '{first}'.", param=name)
-        found, first = replace(content, name=name), name
-    return found

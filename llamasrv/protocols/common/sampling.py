@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import neg
 from typing import Any, Union
 
 from llamasrv.domain.params import SAMPLER_LETTERS, SAMPLERS, sampler_named
@@ -22,12 +23,15 @@ from llamasrv.protocols.common.forms import (
 )
 from llamasrv.protocols.common.lora import Lora
 from llamasrv.protocols.common.schema import (
+    Bound,
     Count,
     Flag,
     Ignored,
     Invalid,
+    Loaded,
     Names,
     Number,
+    StreamFlag,
     String,
     WireField,
     WireSchema,
@@ -147,62 +151,87 @@ class Salt(String):
         return value
 
 
+def unless_negative(count: int) -> int | None:
+    return None if count < 0 else count
+
+
+def seed_of(seed: int) -> int | None:
+    return None if seed == -1 else seed % 0xFFFFFFFF
+
+
 class SamplingSchema(WireSchema):
     """The fields that every OpenAI generation endpoint understands."""
 
     generates = True
 
-    model = String("a name or alias; absent: the model that is served")
-    stream = Flag()
+    model = String("a name or alias; absent: the model that is served", to="model")
+    stream = Flag(to="stream")
     stream_options = StreamOptions("`include_usage`; the others have no effect")
-    temperature = Number(0, 2, "absent: the model's own default")
-    top_p = Number(0, 1, "absent: the model's own default")
-    n = Count(1, "choices")
-    stop = Names("stops", "stop_chars", "a string or an array; in addition to the model's own end")
-    seed = Count(-(2**63), 2**64 - 1, "-1: a fresh one; reduced modulo 2^32 - 1")
-    presence_penalty = Number(-2, 2)
-    frequency_penalty = Number(-2, 2)
-    logit_bias = LogitBias("by token id, or by a text of up to 64 characters")
+    temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
+    top_p = Number(0, 1, "absent: the model's own default", to="sampling.top_p")
+    n = Count(1, "choices", to="n")
+    stop = Names("stops", "stop_chars", "a string or an array; in addition to the model's own end", to="stop")
+    seed = Count(-(2**63), 2**64 - 1, "-1: a fresh one; reduced modulo 2^32 - 1", to="sampling.seed", via=seed_of)
+    presence_penalty = Number(-2, 2, to="sampling.presence_penalty")
+    frequency_penalty = Number(-2, 2, to="sampling.frequency_penalty")
+    logit_bias = LogitBias("by token id, or by a text of up to 64 characters", to="sampling.logit_bias")
     user = Ignored()
     # what local servers added
-    top_k = Count(-1, INT_MAX, "0 or -1: off")
-    min_p = Number(0, 1)
-    typical_p = Number(0, 1)
-    top_n_sigma = Number(-1, 1e6, "-1: off")
-    min_keep = Count(0, INT_MAX)
-    repeat_penalty = Number(0, 1e6, above=True)
-    repetition_penalty = Number(0, 1e6, "the same as `repeat_penalty`", above=True)
-    repeat_last_n = Count(-1, INT_MAX, "-1: the whole context")
-    dry_multiplier = Number(0, 1e6)
-    dry_base = Number(0, 1e6)
-    dry_allowed_length = Count(0, INT_MAX)
-    dry_penalty_last_n = Count(-1, INT_MAX, "-1: the whole context")
+    top_k = Count(-1, INT_MAX, "0 or -1: off", to="sampling.top_k", via=lambda k: max(k, 0))
+    min_p = Number(0, 1, to="sampling.min_p")
+    typical_p = Number(0, 1, to="sampling.typical_p")
+    top_n_sigma = Number(-1, 1e6, "-1: off", to="sampling.top_n_sigma")
+    min_keep = Count(0, INT_MAX, to="sampling.min_keep")
+    repeat_penalty = Number(0, 1e6, above=True, to="sampling.repeat_penalty")
+    repetition_penalty = Number(0, 1e6, "the same as `repeat_penalty`", above=True, to="sampling.repeat_penalty")
+    repeat_last_n = Count(-1, INT_MAX, "-1: the whole context", to="sampling.repeat_last_n")
+    dry_multiplier = Number(0, 1e6, to="sampling.dry_multiplier")
+    dry_base = Number(0, 1e6, to="sampling.dry_base")
+    dry_allowed_length = Count(0, INT_MAX, to="sampling.dry_allowed_length")
+    dry_penalty_last_n = Count(-1, INT_MAX, "-1: the whole context", to="sampling.dry_penalty_last_n")
     dry_sequence_breakers = Breakers(
-        "dry_breakers", 32, "up to 16 with 128 characters altogether; no single letter, digit or space"
+        "dry_breakers",
+        32,
+        "up to 16 with 128 characters altogether; no single letter, digit or space",
+        to="sampling.dry_sequence_breakers",
     )
-    xtc_probability = Number(0, 1)
-    xtc_threshold = Number(0, 1)
-    mirostat = Count(0, 2)
-    mirostat_tau = Number(0, 1e6)
-    mirostat_eta = Number(0, 1e6)
-    adaptive_target = Number(-1e6, 1, "the probability that the sampler `adaptive_p` aims at; negative: off")
-    adaptive_decay = Number(0, 0.99, "how long it looks back")
-    dynatemp_range = Number(0, 1e6)
-    dynatemp_exponent = Number(0, 1e6)
-    samplers = Samplers("names, or llama.cpp's letters; `tfs_z`, which llama.cpp removed, is skipped")
-    min_tokens = Count(0, "max_tokens")
-    ignore_eos = Flag()
-    lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name')
-    cache_prompt = Flag("false: neither use nor keep a prefix")
-    cache_salt = Salt("prefixes are shared only with requests that have the same one")
-    n_predict = Count(0, "max_tokens", "the same as `max_tokens`", also=(-1,))
-    id_slot = Count(0, INT_MAX, "the number under which POST /slots saves what it leaves", also=(-1,))
+    xtc_probability = Number(0, 1, to="sampling.xtc_probability")
+    xtc_threshold = Number(0, 1, to="sampling.xtc_threshold")
+    mirostat = Count(0, 2, to="sampling.mirostat")
+    mirostat_tau = Number(0, 1e6, to="sampling.mirostat_tau")
+    mirostat_eta = Number(0, 1e6, to="sampling.mirostat_eta")
+    adaptive_target = Number(
+        -1e6, 1, "the probability that the sampler `adaptive_p` aims at; negative: off", to="sampling.adaptive_target"
+    )
+    adaptive_decay = Number(0, 0.99, "how long it looks back", to="sampling.adaptive_decay")
+    dynatemp_range = Number(0, 1e6, to="sampling.dynatemp_range")
+    dynatemp_exponent = Number(0, 1e6, to="sampling.dynatemp_exponent")
+    samplers = Samplers(
+        "names, or llama.cpp's letters; `tfs_z`, which llama.cpp removed, is skipped", to="sampling.samplers"
+    )
+    min_tokens = Count(0, "max_tokens", to="sampling.min_tokens")
+    ignore_eos = Flag(to="sampling.ignore_eos")
+    lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name', to="adapters")
+    cache_prompt = Flag("false: neither use nor keep a prefix", to="cache_prompt")
+    cache_salt = Salt("prefixes are shared only with requests that have the same one", to="cache_salt")
+    n_predict = Bound(0, "max_tokens", "the same as `max_tokens`", to="max_tokens")
+    id_slot = Count(
+        0,
+        INT_MAX,
+        "the number under which POST /slots saves what it leaves",
+        also=(-1,),
+        to="slot",
+        via=unless_negative,
+    )
     num_ctx = Ignored("the context is set when the model loads")
     options = Ignored()
     keep_alive = Ignored()
-    priority = Count(0, 100, "vLLM's: a larger number waits longer for a place; 0: no difference")
-    timings_per_token = Flag("llama.cpp's: each chunk of a stream has `timings`")
-    return_progress = Flag(RETURN_PROGRESS)
+    # A client may step back, but not ahead of others.
+    priority = Count(
+        0, 100, "vLLM's: a larger number waits longer for a place; 0: no difference", to="priority", via=neg
+    )
+    timings_per_token = StreamFlag("llama.cpp's: each chunk of a stream has `timings`", to="with_pace")
+    return_progress = StreamFlag(RETURN_PROGRESS, to="with_progress")
     return_tokens = Ignored()
     prompt_logprobs = Ignored("use `echo` of completions")
     # the form of the answer
@@ -221,49 +250,10 @@ class SamplingSchema(WireSchema):
     guided_decoding_backend = Ignored("there is one")
 
 
-_SAME_NAME = frozenset(
-    (
-        "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "typical_p",
-        "top_n_sigma", "min_keep", "repeat_penalty", "repeat_last_n", "dry_multiplier", "dry_base",
-        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_probability",
-        "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "dynatemp_range",
-        "adaptive_target", "adaptive_decay",
-        "dynatemp_exponent", "samplers", "min_tokens", "ignore_eos",
-    )
-)  # fmt: skip
-
-
-def sampling_of(data: dict[str, Any]) -> dict[str, Any]:
-    """The given fields of SamplingParams, under its names."""
-    out = {name: value for name, value in data.items() if name in _SAME_NAME}
-    if "top_k" in data:
-        out["top_k"] = max(0, data["top_k"])
-    if "repetition_penalty" in data:
-        out.setdefault("repeat_penalty", data["repetition_penalty"])
-    if "seed" in data:
-        seed = data["seed"]
-        out["seed"] = None if seed == -1 else seed % 0xFFFFFFFF
-    return out
-
-
-def extras_of(data: dict[str, Any]) -> Extras:
+def extras_of(data: Loaded) -> Extras:
     """llama.cpp's figures that the reply is to contain. Some of them only fit into the chunks of a stream."""
-    stream = data.get("stream", False)
-    return Extras(
-        stream and data.get("timings_per_token", False),
-        stream and data.get("return_progress", False),
-        data.get("verbose", False),
-    )
-
-
-def priority_of(data: Mapping[str, Any]) -> int:
-    """Larger goes first: a client may step back, but not ahead of others."""
-    return -int(data.get("priority", 0))
-
-
-def slot_of(data: dict[str, Any]) -> int | None:
-    slot: int = data.get("id_slot", -1)
-    return None if slot < 0 else slot
+    parts = data.parts
+    return Extras(parts.get("with_pace", False), parts.get("with_progress", False), data.get("verbose", False))
 
 
 def logprobs_of(data: Mapping[str, Any]) -> int | None:
@@ -274,8 +264,3 @@ def logprobs_of(data: Mapping[str, Any]) -> int | None:
     if top:
         raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
     return None
-
-
-def smallest(*counts: int | None) -> int | None:
-    """The tightest of several bounds; None and -1 mean no bound."""
-    return min((count for count in counts if count is not None and count >= 0), default=None)

@@ -233,8 +233,10 @@ class Count(WireField):
 class Bound(Count):
     """An upper bound; -1 means none. Where several have the same place, the tightest wins."""
 
-    def __init__(self, low: int, high: int | str, note: str = "", **place: Any) -> None:
-        super().__init__(low, high, note, also=(-1,), **place)
+    def __init__(
+        self, low: int, high: int | str, note: str = "", *, also: tuple[int, ...] = (-1,), **place: Any
+    ) -> None:
+        super().__init__(low, high, note, also=also, **place)
 
     def put(self, parts: dict[str, Any], value: int) -> None:
         if value >= 0:

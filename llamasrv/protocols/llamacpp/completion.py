@@ -15,21 +15,23 @@ import orjson
 from llamasrv.domain.events import Finished, Pace, PromptProgress, PromptWaits, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import prompt_of, token_ids
-from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, priority_of, sampling_of, slot_of
+from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, unless_negative
 from llamasrv.protocols.common.schema import (
+    Bound,
     Count,
     Flag,
     Ignored,
     Invalid,
+    Loaded,
     Loader,
     Names,
     Number,
     Refused,
     String,
     WireField,
+    build,
     wrong_type,
 )
 from llamasrv.protocols.common.wire import dumps, logprob
@@ -109,6 +111,13 @@ class Stops(Names):
         return super()._deserialize(value, attr, data, **kwargs)
 
 
+class Length(Bound):
+    """Most tokens of the answer; -1: no bound. llama-server reads the first of its names and no other."""
+
+    def put(self, parts: dict[str, Any], value: int) -> None:
+        parts.setdefault("max_tokens", unless_negative(value))
+
+
 class Paths(Names):
     """Paths of the reply. An empty one selects nothing, so that a client that only warms the cache gets `{}`."""
 
@@ -122,32 +131,51 @@ class Paths(Names):
 class NativeSchema(SamplingSchema):
     """The fields that both endpoints understand. Numbers that llama.cpp clamps are clamped here, too."""
 
-    temperature = Clamped(0, 1e6, "absent: the model's own default")
-    top_p = Clamped(0, 1, "absent: the model's own default")
-    min_p = Clamped(0, 1)
-    stop = Stops("stops", "stop_chars", "a string or an array; in addition to the model's own end")
-    n_predict = Count(0, "max_tokens", "-1, absent: until the model ends; 0: only the prompt is computed", also=(-1,))
-    max_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
-    max_completion_tokens = Count(0, "max_tokens", "the same as `n_predict`", also=(-1,))
+    temperature = Clamped(0, 1e6, "absent: the model's own default", to="sampling.temperature")
+    top_p = Clamped(0, 1, "absent: the model's own default", to="sampling.top_p")
+    min_p = Clamped(0, 1, to="sampling.min_p")
+    stop = Stops("stops", "stop_chars", "a string or an array; in addition to the model's own end", to="stop")
+    n_predict = Length(
+        0, "max_tokens", "-1, absent: until the model ends; 0: only the prompt is computed", to="max_tokens"
+    )
+    max_tokens = Length(0, "max_tokens", "the same as `n_predict`", to="max_tokens")
+    max_completion_tokens = Length(0, "max_tokens", "the same as `n_predict`", to="max_tokens")
     n_cmpl = Count(1, "choices", "choices for each prompt; the same as `n`")
-    n_probs = Count(0, "top_logprobs", "log-probabilities of so many tokens at each place")
-    logprobs = Count(0, "top_logprobs", "the same as `n_probs`")
-    presence_penalty = Number(-1e6, 1e6)
-    frequency_penalty = Number(-1e6, 1e6)
+    n_probs = Count(
+        0, "top_logprobs", "log-probabilities of so many tokens at each place", to="logprobs", via=lambda n: n or None
+    )
+    logprobs = Count(0, "top_logprobs", "the same as `n_probs`", to="logprobs", via=lambda n: n or None)
+    presence_penalty = Number(-1e6, 1e6, to="sampling.presence_penalty")
+    frequency_penalty = Number(-1e6, 1e6, to="sampling.frequency_penalty")
     return_tokens = Flag("the ids of the answer's tokens; a stream has them always")  # type: ignore[assignment]
     response_fields = Paths("stops", 256, "paths of the reply, like `timings/prompt_n`: only these are sent")
-    post_sampling_probs = Flag("with `n_probs`: probabilities as the samplers left them, not the model's own")
+    post_sampling_probs = Flag(
+        "with `n_probs`: probabilities as the samplers left them, not the model's own", to="sampled_probs"
+    )
     grammar_lazy = Refused("a grammar holds from the first token")
     grammar_triggers = Refused("a grammar holds from the first token")
     preserved_tokens = Ignored("only matter to `grammar_triggers`")
     n_keep = Count(
-        0, INT_MAX, "with `--context-shift`: first tokens to keep; -1: the prompt; absent: as `--keep` says", also=(-1,)
+        0,
+        INT_MAX,
+        "with `--context-shift`: first tokens to keep; -1: the prompt; absent: as `--keep` says",
+        also=(-1,),
+        to="keep",
     )
-    n_discard = Count(0, INT_MAX, "with `--context-shift`: tokens to forget at a time; 0: half of those not kept")
+    n_discard = Count(
+        0, INT_MAX, "with `--context-shift`: tokens to forget at a time; 0: half of those not kept", to="discard"
+    )
     n_indent = Ignored()
     n_cache_reuse = Ignored("whole prefixes are reused")
     t_max_prompt_ms = Ignored()
-    t_max_predict_ms = Count(0, INT_MAX, "after so long the answer ends with its line; -1: never", also=(-1,))
+    t_max_predict_ms = Count(
+        0,
+        INT_MAX,
+        "after so long the answer ends with its line; -1: never",
+        also=(-1,),
+        to="time_limit",
+        via=lambda ms: None if ms < 0 else ms / 1000,
+    )
     backend_sampling = Ignored()
     sse_ping_interval = Ignored("set for the server")
     verbose = Ignored()
@@ -218,48 +246,30 @@ class Infill(NativeCompletion):
 
 
 def _request(
-    data: dict[str, Any], prompts: tuple[Prompt, ...], limits: Limits, *, owner: str, timeout: float | None
+    data: Loaded, prompts: tuple[Prompt, ...], limits: Limits, *, owner: str, timeout: float | None
 ) -> tuple[GenerateRequest, NativeOptions]:
     get = data.get
     n = get("n_cmpl", get("n", 1))
     if len(prompts) * n > limits.choices:
         raise InvalidRequest(f"Invalid 'n': at most {limits.choices} choices for all prompts together.", param="n")
-    probs = get("n_probs", get("logprobs"))
-    predict = next((data[name] for name in ("n_predict", "max_tokens", "max_completion_tokens") if name in data), -1)
-    stream, extras = get("stream", False), extras_of(data)
-    request = GenerateRequest(
+    tokens = get("return_tokens", False)
+    request = build(
+        GenerateRequest,
+        data,
         prompts=prompts,
-        model=get("model"),
-        sampling=sampling_of(data),
         n=n,
-        max_tokens=None if predict < 0 else predict,
-        stop=get("stop", ()),
-        logprobs=probs or None,
-        cache_prompt=get("cache_prompt", True),
-        cache_salt=get("cache_salt", ""),
-        priority=priority_of(data),
-        keep=get("n_keep"),
-        discard=get("n_discard", 0),
-        slot=slot_of(data),
-        stream=stream,
         timeout=timeout,
         owner=owner,
-        content=content_of(data),
-        adapters=get("lora"),
-        time_limit=None if get("t_max_predict_ms", -1) < 0 else data["t_max_predict_ms"] / 1000,
-        with_tokens=stream or get("return_tokens", False),
-        sampled_probs=get("post_sampling_probs", False),
-        with_progress=extras.progress,
-        with_pace=extras.per_token,
+        with_tokens=tokens or get("stream", False),
     )
     options = NativeOptions(
-        stream,
-        probs or None,
-        get("return_tokens", False),
+        request.stream,
+        request.logprobs,
+        tokens,
         len(prompts) * n > 1,
         get("response_fields", ()),
         settings_of(request),
-        extras,
+        extras_of(data),
     )
     return request, options
 

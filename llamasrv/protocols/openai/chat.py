@@ -23,14 +23,15 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, Tool, ToolCall
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, priority_of, sampling_of, slot_of, smallest
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, logprobs_of
 from llamasrv.protocols.common.schema import (
+    Bound,
     Count,
     Flag,
     Ignored,
     Invalid,
+    Loaded,
     Loader,
     Moderation,
     Object,
@@ -38,6 +39,7 @@ from llamasrv.protocols.common.schema import (
     Refused,
     String,
     WireField,
+    build,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import thinking_variables
@@ -102,8 +104,8 @@ class TemplateKwargs(Object):
 
 class ChatSchema(SamplingSchema):
     messages = Messages("text content; tool messages and reasoning of earlier turns", required=True)
-    max_completion_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
-    max_tokens = Count(1, "max_tokens", "the smaller of both", also=(-1,))
+    max_completion_tokens = Bound(1, "max_tokens", "the smaller of both", to="max_tokens")
+    max_tokens = Bound(1, "max_tokens", "the smaller of both", to="max_tokens")
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
     tools = Tools(
@@ -117,13 +119,17 @@ class ChatSchema(SamplingSchema):
     reasoning_effort = String("handed to the template; `none` switches thinking off where the template can")
     enable_thinking = Flag("handed to the template")
     think = Think("on or off, or an effort")
-    reasoning_format = ReasoningFormat("none: reasoning stays in the content, marks and all")
-    thinking_budget_tokens = Count(-1, "max_tokens", "most tokens of reasoning, then its block is closed; -1: no bound")
-    reasoning_budget_tokens = Count(-1, "max_tokens", "the same")
-    reasoning_budget = Count(-1, "max_tokens", "the same")
-    thinking_budget = Count(-1, "max_tokens", "the same")
-    thinking_token_budget = Count(-1, "max_tokens", "the same")
-    reasoning_control = Flag("llama.cpp's: `POST /v1/chat/completions/control` may end its reasoning while it runs")
+    reasoning_format = ReasoningFormat("none: reasoning stays in the content, marks and all", to="split_reasoning")
+    thinking_budget_tokens = Bound(
+        -1, "max_tokens", "most tokens of reasoning, then its block is closed; -1: no bound", to="thinking_budget"
+    )
+    reasoning_budget_tokens = Bound(-1, "max_tokens", "the same", to="thinking_budget")
+    reasoning_budget = Bound(-1, "max_tokens", "the same", to="thinking_budget")
+    thinking_budget = Bound(-1, "max_tokens", "the same", to="thinking_budget")
+    thinking_token_budget = Bound(-1, "max_tokens", "the same", to="thinking_budget")
+    reasoning_control = Flag(
+        "llama.cpp's: `POST /v1/chat/completions/control` may end its reasoning while it runs", to="thinking_control"
+    )
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     add_generation_prompt = Flag()
     continue_final_message = Continue("the answer continues the last message")
@@ -134,9 +140,13 @@ class ChatSchema(SamplingSchema):
     audio = Ignored("without effect unless audio is asked for")
     verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen")
     verbosity = String("handed to the template")
-    prediction = Prediction("tried as drafts: the answer is the same, and comes sooner the more of it is right")
+    prediction = Prediction(
+        "tried as drafts: the answer is the same, and comes sooner the more of it is right", to="prediction"
+    )
     prompt_cache_key = Ignored()
-    prompt_cache_retention = CacheRetention("`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`")
+    prompt_cache_retention = CacheRetention(
+        "`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`", to="pins"
+    )
     prompt_cache_options = Ignored()
     safety_identifier = Ignored()
     metadata = Ignored()
@@ -160,11 +170,6 @@ class ChatOptions(NamedTuple):
     settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
 
 
-_BUDGETS = (
-    "thinking_budget_tokens", "reasoning_budget_tokens", "reasoning_budget", "thinking_budget", "thinking_token_budget",
-)  # fmt: skip
-
-
 class ChatCompletions:
     """The endpoint, with its limits."""
 
@@ -180,45 +185,24 @@ class ChatCompletions:
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, ChatOptions]:
         data = self._load(body)
-        get = data.get
-        logprobs, top = get("logprobs", False), get("top_logprobs", 0)
-        if top and not logprobs:
-            raise InvalidRequest("Invalid 'top_logprobs': only allowed when 'logprobs' is true.", param="top_logprobs")
-        n = get("n", 1)
-        extras = extras_of(data)
+        logprobs = logprobs_of(data)
         tools, choice = tools_of(data)
-        request = GenerateRequest(
+        request = build(
+            GenerateRequest,
+            data,
             prompts=(self.prompt(data, tools),),
-            model=get("model"),
-            sampling=sampling_of(data),
-            n=n,
-            max_tokens=smallest(get("max_completion_tokens"), get("max_tokens"), get("n_predict")),
-            stop=get("stop", ()),
-            logprobs=top if logprobs else None,
-            cache_prompt=get("cache_prompt", True),
-            cache_salt=get("cache_salt", ""),
-            priority=priority_of(data),
-            slot=slot_of(data),
-            adapters=get("lora"),
-            stream=get("stream", False),
+            logprobs=logprobs,
             timeout=timeout,
             owner=owner,
             tool_choice=choice,
-            content=content_of(data),
-            thinking_budget=smallest(*map(get, _BUDGETS)),
-            thinking_control=get("reasoning_control", False),
-            prediction=get("prediction"),
-            pins=get("prompt_cache_retention", ()),
-            split_reasoning=get("reasoning_format"),
-            with_progress=extras.progress,
-            with_pace=extras.per_token,
         )
+        extras = extras_of(data)
         options = ChatOptions(
             request.stream,
-            get("stream_options", False),
-            logprobs,
-            top,
-            n,
+            data.get("stream_options", False),
+            logprobs is not None,
+            logprobs or 0,
+            request.n,
             "service_tier" in data,
             "functions" in data,
             frozenset(tool.name for tool in tools if isinstance(tool, CustomTool)),
@@ -228,7 +212,7 @@ class ChatCompletions:
         )
         return request, options
 
-    def prompt(self, data: dict[str, Any], tools: tuple[Tool, ...]) -> ChatPrompt:
+    def prompt(self, data: Loaded, tools: tuple[Tool, ...]) -> ChatPrompt:
         messages: tuple[Message, ...] = data["messages"]
         continued = data.get("continue_final_message", False)
         if self._native and "continue_final_message" not in data and "add_generation_prompt" not in data:
@@ -290,14 +274,14 @@ def _verbosity(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"verbosity": data["verbosity"]} if data.get("verbosity") else {}
 
 
-def _thinking(data: Mapping[str, Any]) -> dict[str, Any]:
+def _thinking(data: Loaded) -> dict[str, Any]:
     """The template variables for everything the request says about thinking."""
     on, effort, think = data.get("enable_thinking"), data.get("reasoning_effort"), data.get("think")
     if on is None and type(think) is bool:
         on = think
     elif effort is None and type(think) is str:
         effort = think
-    if on is None and smallest(*map(data.get, _BUDGETS)) == 0:
+    if on is None and data.parts.get("thinking_budget") == 0:
         on = False
     return {} if on is None and effort is None else thinking_variables(on, effort)
 

@@ -16,11 +16,10 @@ import orjson
 from llamasrv.domain.events import Finished, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
-from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, priority_of, sampling_of, slot_of, smallest
-from llamasrv.protocols.common.schema import Count, Flag, Loader, String
+from llamasrv.protocols.common.sampling import SamplingSchema, extras_of
+from llamasrv.protocols.common.schema import Bound, Count, Flag, Loader, String, build
 from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits
@@ -35,11 +34,11 @@ _NO_PROMPT = TextPrompt("")
 class CompletionsSchema(SamplingSchema):
     prompt = Prompts("text, texts, token ids or arrays of them; absent: the start of a text")
     suffix = String("by the model's own tokens for filling in; refused where it has none")
-    max_tokens = Count(0, "max_tokens", "absent: until the model ends; 0 with `echo`: only score", also=(-1,))
-    max_completion_tokens = Count(0, "max_tokens", "the smaller of both", also=(-1,))
-    echo = Flag("with `logprobs` the prompt is scored too")
-    logprobs = Count(0, "top_logprobs")
-    best_of = Count(1, "choices", "by log-probability per token; not with `stream`")
+    max_tokens = Bound(0, "max_tokens", "absent: until the model ends; 0 with `echo`: only score", to="max_tokens")
+    max_completion_tokens = Bound(0, "max_tokens", "the smaller of both", to="max_tokens")
+    echo = Flag("with `logprobs` the prompt is scored too", to="echo")
+    logprobs = Count(0, "top_logprobs", to="logprobs")
+    best_of = Count(1, "choices", "by log-probability per token; not with `stream`", to="best_of")
     verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen; not with `best_of`")
 
 
@@ -85,28 +84,7 @@ class Completions:
             raise InvalidRequest(text, param=param)
         if "suffix" in data:
             prompts = self._with_suffix(prompts, data)
-        request = GenerateRequest(
-            prompts=prompts,
-            model=get("model"),
-            sampling=sampling_of(data),
-            n=n,
-            best_of=best_of,
-            max_tokens=smallest(get("max_tokens"), get("max_completion_tokens"), get("n_predict")),
-            stop=get("stop", ()),
-            logprobs=get("logprobs"),
-            echo=get("echo", False),
-            cache_prompt=get("cache_prompt", True),
-            cache_salt=get("cache_salt", ""),
-            priority=priority_of(data),
-            slot=slot_of(data),
-            adapters=get("lora"),
-            stream=stream,
-            timeout=timeout,
-            owner=owner,
-            content=content_of(data),
-            with_progress=extras.progress,
-            with_pace=extras.per_token,
-        )
+        request = build(GenerateRequest, data, prompts=prompts, timeout=timeout, owner=owner)
         options = CompletionsOptions(
             stream,
             get("stream_options", False),

@@ -16,7 +16,7 @@ import orjson
 from llamasrv.domain.events import Finished, Text, TokenLogprob, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, MediaPart, Message, TextPart
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.sampling import sampling_of
+from llamasrv.protocols.common.sampling import INT_MAX, seed_of
 from llamasrv.protocols.common.schema import (
     Count,
     Flag,
@@ -28,6 +28,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    build,
 )
 from llamasrv.protocols.common.wire import logprob
 from llamasrv.protocols.errors import openai_body
@@ -73,16 +74,22 @@ class Upload(WireField):
 
 class TranscriptionSchema(WireSchema):
     file = Upload("WAV, MP3, FLAC or OGG; WebM and M4A with the extra `media`")
-    model = String("a name or alias; absent: the model that is served")
+    model = String("a name or alias; absent: the model that is served", to="model", via=lambda name: name or None)
     language = String("told to the model, and repeated in the reply")
     prompt = String("goes to the model instead of the instruction to transcribe")
     response_format = OneOf(tuple(FORMATS), "json, text, verbose_json, srt or vtt")
-    temperature = Number(0, 2, "absent: the model's own default")
-    top_p = Number(0, 1)
-    top_k = Count(0, 2**31 - 1)
-    seed = Count(-1, 2**63 - 1)
-    max_tokens = Count(1, "max_tokens", f"for each half minute; absent: {ANSWER_TOKENS}")
-    stream = Flag("`transcript.text.delta` and `transcript.text.done`; with `json` or `text` only")
+    temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
+    top_p = Number(0, 1, to="sampling.top_p")
+    top_k = Count(0, INT_MAX, to="sampling.top_k")
+    seed = Count(-1, 2**63 - 1, to="sampling.seed", via=seed_of)
+    max_tokens = Count(
+        1,
+        "max_tokens",
+        f"for each half minute; absent: {ANSWER_TOKENS}",
+        to="max_tokens",
+        load_default=ANSWER_TOKENS,
+    )
+    stream = Flag("`transcript.text.delta` and `transcript.text.done`; with `json` or `text` only", to="stream")
     timestamp_granularities = SomeOf(("segment",), "`segment`: windows of half a minute; words have no times")
     include = SomeOf(("logprobs",), "`logprobs`, with `json`")
     chunking_strategy = Ignored("long recordings are cut in quiet moments")
@@ -127,13 +134,11 @@ class Transcriptions:
             instruction += f" (language: {language})"
         content = (TextPart(instruction), MediaPart("audio", recording, param="file"))
         wants_logprobs = "logprobs" in get("include", ())
-        request = GenerateRequest(
+        request = build(
+            GenerateRequest,
+            data,
             prompts=(ChatPrompt((Message("user", content),)),),
-            model=get("model") or None,
-            sampling=sampling_of(data),
-            max_tokens=get("max_tokens", ANSWER_TOKENS),
             logprobs=0 if wants_logprobs or format == "verbose_json" else None,
-            stream=get("stream", False),
             timeout=timeout,
             owner=owner,
             in_windows=True,

@@ -571,3 +571,8 @@ def test_an_items_id_names_its_response():
 @pytest.mark.parametrize("text", ["", "é 🎈 \u2028", "x" * 100_000])
 def test_what_is_sealed_can_be_opened(text):
     assert unseal(seal(text)) == text
+
+
+def test_the_slot_that_a_request_names_reaches_it():
+    """It did not: the field was accepted, and POST /slots found nothing to save."""
+    assert parse(id_slot=3)[0].slot == 3

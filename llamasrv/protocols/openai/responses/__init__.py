@@ -17,17 +17,15 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.forms import content_of
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.sampling import extras_of, priority_of, sampling_of, smallest
-from llamasrv.protocols.common.schema import Loader, inside
+from llamasrv.protocols.common.sampling import extras_of
+from llamasrv.protocols.common.schema import Loaded, Loader, build, inside
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.reply import CompactionReply, Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.schema import (
-    BUDGETS,
     ReasoningSettings,
     ResponsesSchema,
     TextSettings,
@@ -89,12 +87,7 @@ class Responses:
         items = [_resolved(item, at, earlier) for at, item in enumerate(data.get("input", ()))]
         tools, turns, choice = self._turns(data, earlier, items)
         told = _told(data)
-        request = replace(
-            _request(data, turns, tools, told),
-            timeout=timeout,
-            owner=owner,
-            tool_choice=replace(choice, mode="none") if turns.compact else choice,
-        )
+        request = _request(data, turns, tools, told, tool_choice=choice, timeout=timeout, owner=owner)
         id = new_response_id()
         options = ResponseOptions(
             id=id,
@@ -183,7 +176,7 @@ def _check_together(data: Mapping[str, Any]) -> None:
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
 
 
-def _told(data: dict[str, Any]) -> dict[str, Any]:
+def _told(data: Loaded) -> dict[str, Any]:
     """What the response reports besides its text, under the names in ResponseOptions."""
     include = data.get("include", ())
     return {
@@ -196,29 +189,27 @@ def _told(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _request(data: dict[str, Any], turns: Turns, tools: ToolSet, told: Mapping[str, Any]) -> GenerateRequest:
-    get = data.get
-    compact = turns.compact
-    default = _SUMMARY_TOKENS if compact else None
-    return GenerateRequest(
+def _request(
+    data: Loaded, turns: Turns, tools: ToolSet, told: Mapping[str, Any], tool_choice: ToolChoice, **others: Any
+) -> GenerateRequest:
+    extras: Extras = told["extras"]
+    logprobs = told["top_logprobs"] if told["logprobs"] else None
+    if turns.compact:
+        logprobs, tool_choice = None, replace(tool_choice, mode="none")
+        others |= {
+            "content": None,
+            "max_tokens": data.parts.get("max_tokens", _SUMMARY_TOKENS),
+            "shorten": True,  # what is made shorter is often too long already
+        }
+    return build(
+        GenerateRequest,
+        data,
         prompts=(_prompt(data, turns, tools),),
-        model=get("model"),
-        sampling=sampling_of(data),
-        max_tokens=smallest(get("max_output_tokens", default), get("n_predict")),
-        stop=get("stop", ()),
-        logprobs=told["top_logprobs"] if told["logprobs"] and not compact else None,
-        cache_prompt=get("cache_prompt", True),
-        cache_salt=get("cache_salt", ""),
-        priority=priority_of(data),
-        pins=get("prompt_cache_retention", ()),
-        adapters=get("lora"),
-        stream=get("stream", False),
-        content=None if compact else _text(data).content or content_of(data),
-        thinking_budget=smallest(*map(get, BUDGETS)),
-        with_progress=told["extras"].progress,
-        with_pace=told["extras"].per_token,
-        # What is made shorter is often too long already.
-        shorten=compact or get("truncation") == "auto",
+        logprobs=logprobs,
+        tool_choice=tool_choice,
+        with_progress=extras.progress,
+        with_pace=extras.per_token,
+        **others,
     )
 
 

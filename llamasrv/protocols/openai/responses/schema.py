@@ -8,6 +8,7 @@ from llamasrv.domain.request import Content
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.sampling import SamplingSchema
 from llamasrv.protocols.common.schema import (
+    Bound,
     Count,
     Flag,
     Ignored,
@@ -66,7 +67,11 @@ class TextSettings(NamedTuple):
 
 
 class Text(WireField):
-    """{format, verbosity}."""
+    """{format, verbosity}. Its form wins over those of other fields."""
+
+    def put(self, parts: dict[str, Any], value: TextSettings) -> None:
+        if value.content is not None:
+            parts["content"] = value.content
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> TextSettings:
         if type(value) is not dict:
@@ -162,13 +167,10 @@ class Metadata(Object):
         return value
 
 
-BUDGETS = ("thinking_budget", "thinking_budget_tokens")
-
-
 class ResponsesSchema(SamplingSchema):
     input = Input("a text or items; may be empty")
     instructions = String("the first system message; those of earlier responses do not carry over")
-    max_output_tokens = Count(1, "max_tokens", "reasoning included")
+    max_output_tokens = Bound(1, "max_tokens", "reasoning included", also=(), to="max_tokens")
     top_logprobs = Count(0, "top_logprobs", "gives log-probabilities, as `include` does")
     tools = Tools(
         "`function`, `custom` and `namespace`; a custom tool's pattern or grammar is enforced; "
@@ -176,12 +178,16 @@ class ResponsesSchema(SamplingSchema):
     )
     tool_choice = ToolChoiceField("refused where it forces a tool that this server does not have")
     parallel_tool_calls = Flag()
-    text = Text(f"`format`: {CLOSED}; `verbosity` is handed to the template")
+    text = Text(f"`format`: {CLOSED}; `verbosity` is handed to the template", to="content")
     reasoning = ReasoningField(
         "`effort`; with `summary` the reasoning is also sent as a summary of one part; the others change nothing"
     )
     include = Include("`reasoning.encrypted_content`, `message.output_text.logprobs`; others have no effect")
-    truncation = Truncation("`auto` leaves the oldest turns out, calls together with their outputs")
+    truncation = Truncation(
+        "`auto` leaves the oldest turns out, calls together with their outputs",
+        to="shorten",
+        via=lambda way: way == "auto",
+    )
     store = Flag("true if absent: kept until it is deleted, too old or too much")
     previous_response_id = String("continues a stored response")
     background = Flag("goes on without its client; needs `store`")
@@ -193,14 +199,16 @@ class ResponsesSchema(SamplingSchema):
     n = Refused("one request has one response", harmless=(1,))  # type: ignore[assignment]
     stream_options = Ignored()  # type: ignore[assignment]
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
-    thinking_budget = Count(0, "max_tokens", "most tokens of reasoning; -1: no bound", also=(-1,))
-    thinking_budget_tokens = Count(0, "max_tokens", "the same", also=(-1,))
+    thinking_budget = Bound(0, "max_tokens", "most tokens of reasoning; -1: no bound", to="thinking_budget")
+    thinking_budget_tokens = Bound(0, "max_tokens", "the same", to="thinking_budget")
     conversation = ConversationField("an id, or an object with one: its items go before, input and output are added")
     prompt = Refused("there are no stored prompts", harmless=())
     max_tool_calls = Ignored("it concerns tools that this server does not have")
     context_management = Ignored("`/v1/responses/compact` does it when it is asked")
     prompt_cache_options = Ignored()
-    prompt_cache_retention = CacheRetention("`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`")
+    prompt_cache_retention = CacheRetention(
+        "`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`", to="pins"
+    )
     moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
     access_programs = Ignored()
     image = Ignored("there is no image generation")
