@@ -1,11 +1,11 @@
-"""The embedder: a model's second native thread, which turns inputs into vectors beside the generating one.
+"""The embedder: a model's second native thread, which turns inputs into vectors while the engine generates.
 
     take mail -> choose a group of inputs -> compute -> deliver
 
-It has a context of its own over the same weights, so neither waits for the other. Inputs of different requests share a
-group: the requests take turns, and what room is left goes to the longest inputs that fit. Inputs with images or sounds
-are computed one by one, once these are encoded. Knows tokens and numbers, no protocol and no text. Every method below
-the line "embedder's thread" runs on that thread alone.
+It has its own context over the same weights, so neither waits for the other. Inputs of different requests share a
+group: requests take turns, and the longest inputs that fit fill the group up. Inputs with images or sounds are computed
+one by one, once these are encoded. Knows tokens and vectors, no protocol and no text. Methods below the line
+"embedder's thread" run on that thread only.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ log = logging.getLogger("llamasrv.engine")
 
 STOPPING = "The server is shutting down."
 NONE: Mapping[int, Sequence[MediaSpan]] = {}
-FILL_FROM = 16  # requests that are searched for inputs to fill a group up with
+FILL_FROM = 16  # number of requests searched for inputs to fill a group
 
 
 class Embedded(NamedTuple):
-    """The result of one input, by its place in the request: its numbers, or the reason why there are none."""
+    """The result of input `index` of a request: its vector or an error."""
 
     index: int  # type: ignore[assignment]
-    vector: np.ndarray | None  # float32 [size], or [tokens, size] where nothing is pooled
+    vector: np.ndarray | None  # float32 [size]; [tokens, size] with pooling "none"
     error: LlamasrvError | None = None
 
 
@@ -57,9 +57,9 @@ def _length(one: EmbeddingInput) -> int:
 
 
 class Embedder:
-    """`submit` inputs and read their stream: one Embedded for each, in any order.
+    """`submit` inputs and read their stream: one Embedded per input, in any order.
 
-    `backend` is set when the model has been loaded. Make it on the HTTP side's thread; tests `turn` it by hand.
+    `backend` is set once the model is loaded. Create it on the HTTP side's thread; tests call `turn`.
     """
 
     def __init__(self, *, queue_limit: int = 1 << 14, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,7 +86,7 @@ class Embedder:
 
     @property
     def num_open(self) -> int:
-        """Inputs accepted and not answered."""
+        """Accepted inputs without a result."""
         return self._num_submitted - self._num_ended
 
     @property
@@ -101,7 +101,8 @@ class Embedder:
         media: Mapping[int, Sequence[MediaSpan]] = NONE,
         deadline: float | None = None,
     ) -> Stream:
-        """Hand in the inputs of one request; `media`: the images and sounds of those that have any."""
+        """Submit the inputs of one request. `media`: by input, its images and sounds. Raises InvalidRequest,
+        InputTooLong, Unsupported, QueueFull or Unavailable."""
         backend = self.backend
         if backend is None or self._stopping:
             raise Unavailable(STOPPING)
@@ -143,12 +144,12 @@ class Embedder:
             )
 
     def cancel(self, stream: Stream) -> None:
-        """Cancel what is still open of a request; nothing more comes of it. Idempotent."""
+        """Cancel the open inputs of a request; its stream gets nothing more. Idempotent."""
         if stream.open_choices:
             self._mailbox.put((self._cancel, stream))
 
     def discard(self) -> None:
-        """After it is closed and nobody reads its streams: release what belonged to the model."""
+        """Free what belonged to the model. Call it after `close`, when no stream is being read any more."""
         self._doorbell.close()
         self.backend = None
 
@@ -158,12 +159,12 @@ class Embedder:
         self._thread.start()
 
     def close(self) -> None:
-        """Fail what is open and end the thread. Waits for the group being computed."""
+        """Fail open inputs and end the thread. Waits for the group being computed."""
         self._stopping = True
         self._mailbox.put((self._fail_all, Unavailable(STOPPING)))
         if self._thread.alive:
             self._thread.wait()
-        self._take_mail(wait=False)  # what came after the thread had looked, or where there was none
+        self._take_mail(wait=False)  # mail after the thread's last look, or of a thread that never started
         self._fail_all(Unavailable(STOPPING))
         self._doorbell.ring()
 
@@ -174,14 +175,14 @@ class Embedder:
             try:
                 self.turn(wait=True)
             except Exception:
-                # Our own mistake: tell everybody, go on with a fresh context.
+                # A bug of ours: fail all inputs and go on with a fresh context.
                 log.exception("the embedder failed; recreating its context")
                 self._fail_all(EngineFailure("The engine failed while working on this request."))
                 self._reset()
             self._doorbell.ring()
 
     def turn(self, *, wait: bool = False) -> bool:
-        """Compute one group; with `wait`, sleep while there is nothing to do. True when something was computed."""
+        """Compute one group; with `wait`, sleep while there is nothing to do. True if anything was computed."""
         self._take_mail(wait=wait and not self._waiting and not self.line.is_ready)
         self._expire()
         group = self._group()
@@ -228,7 +229,7 @@ class Embedder:
                 self._deliver(one, None, DeadlineExceeded("The request timed out."))
 
     def _group(self) -> list[EmbeddingInput]:
-        """The inputs to compute together: one of each request in turn, then the longest that still fit."""
+        """The inputs to compute together: one of each request in turn, then the longest ones that fit."""
         backend = self.backend
         assert backend is not None
         room, places = backend.group_tokens, backend.group_inputs
@@ -239,7 +240,7 @@ class Embedder:
                 continue
             group.append(one)
             room -= len(one.tokens)
-            if key in self._waiting:  # who had a turn waits behind the others
+            if key in self._waiting:  # this request's next turn comes after the others
                 self._waiting[key] = self._waiting.pop(key)
             if len(group) == places:
                 return group
@@ -318,7 +319,7 @@ class Embedder:
 
 
 def finished(vector: np.ndarray, *, dimensions: int | None, normalise: int) -> np.ndarray:
-    """One or more vectors as requested: cut to the first numbers, then scaled. `normalise` is llama.cpp's number."""
+    """Vectors truncated to `dimensions`, then normalised. `normalise`: the norm, by llama.cpp's number."""
     out = vector if dimensions is None else vector[..., :dimensions]
     return np.ascontiguousarray(_scaled(out, normalise), np.float32)
 
@@ -327,7 +328,7 @@ def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
     if how < 0:
         return vector
     wide = vector.astype(np.float64)
-    if how == 0:  # as 16-bit integers would be: the largest is 32760
+    if how == 0:  # scaled to 16-bit integers: the largest value is 32760
         size = np.abs(wide).max(-1, keepdims=True) / 32760.0
     elif how == 2:
         size = np.sqrt((wide * wide).sum(-1, keepdims=True))
@@ -337,7 +338,7 @@ def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
 
 
 def pooled(rows: np.ndarray, pooling: str) -> np.ndarray:
-    """One input's token vectors as a single vector; unchanged if nothing is pooled."""
+    """One input's token vectors [tokens, size] as a single vector [size]; unchanged for "none"."""
     if pooling == "mean":
         return rows.mean(0, dtype=np.float64).astype(np.float32)
     if pooling == "none":

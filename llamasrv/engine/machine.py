@@ -1,4 +1,4 @@
-"""How many cores this process has: one answer, from its affinity and its cgroup quota. Reads only /proc and /sys."""
+"""How many cores this process may use, by its affinity and cgroup quota. Reads only /proc and /sys."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Logical CPUs that this process may use at once."""
+    """Number of logical CPUs that this process may use at once."""
     return _within_quota(len(_allowed()), root)
 
 
 def available_cores(root: Path = Path("/")) -> int:
-    """Physical cores that this process may use at once."""
+    """Number of physical cores that this process may use at once."""
     return _within_quota(len({_siblings(root, cpu) for cpu in _allowed()}), root)
 
 
@@ -35,7 +35,7 @@ def _siblings(root: Path, cpu: int) -> str:
 
 
 def groups(root: Path) -> list[Path]:
-    """The process's control group and those above it (version 2)."""
+    """The process's control group (version 2) and its ancestors."""
     top = root / "sys/fs/cgroup"
     for line in lines(root / "proc/self/cgroup"):
         if line.startswith("0::"):

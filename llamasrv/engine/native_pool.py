@@ -1,10 +1,9 @@
 """Native threads that work beside the engine's own.
 
-Choosing tokens, computing masks, compiling grammars and file I/O all give up the GIL, so threads help. Each kind of job
-has a queue of a fixed width: at most that many of its jobs run at once, begun in the order they were put; a queue of
-width 1 is strictly ordered. The pool has a thread for every job that may run, so a slow kind never delays another one,
-and a job may wait for a job of another queue. Threads start when they are first needed and serve all queues.
-Knows nothing of what the jobs do.
+Sampling, masks, grammar compilation and file I/O all release the GIL, so threads help. Each kind of job has a queue of
+fixed width: at most that many of its jobs run at once, started in order; a queue of width 1 is strictly ordered. The
+pool has a thread for every job that may run, so a slow kind never delays another, and a job may wait for a job of
+another queue. Threads start on first need and serve all queues. Knows nothing of what the jobs do.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from llamasrv.engine.channels import Mailbox, RealThread, native_lock
 
 log = logging.getLogger("llamasrv.engine")
 
-STACK_BYTES = 64 << 20  # address space: a library that reads what clients write calls itself once a level
+STACK_BYTES = 64 << 20  # address space: parsers of client input recurse once per nesting level
 
 Job = Callable[[], None]
 T = TypeVar("T")
@@ -32,7 +31,7 @@ class NativePool:
         self.num_threads = 0  # started so far
         self._lock = native_lock()
         self._calls: Mailbox[JobQueue | None] = Mailbox()  # queues that want a thread; None ends one
-        self.num_idle = 0  # threads that wait, less the calls that wait for one
+        self.num_idle = 0  # waiting threads minus waiting calls
         self._closed = False
 
     def queue(self, width: int) -> JobQueue:
@@ -40,7 +39,7 @@ class NativePool:
         return JobQueue(self, width)
 
     def close(self) -> None:
-        """Accept no more jobs. Those already put are still done, then the threads end; does not wait for them."""
+        """Accept no more jobs. Queued jobs still run, then the threads end; does not wait for them."""
         with self._lock:
             if self._closed:
                 return
@@ -49,7 +48,7 @@ class NativePool:
                 self._calls.put(None)
 
     def _call(self, queue: JobQueue) -> None:
-        """Have a thread work on this queue. Call it holding the lock."""
+        """Get a thread to work on this queue. Call it with the lock held."""
         if self.num_idle:
             self.num_idle -= 1
         else:
@@ -60,7 +59,7 @@ class NativePool:
     def _serve(self) -> None:
         while (queue := self._calls.take_one()) is not None:
             queue._work()
-            queue = None  # its jobs' owners must not live on while this thread waits
+            queue = None  # do not keep the owners of its jobs alive while waiting
 
 
 class JobQueue:
@@ -73,9 +72,9 @@ class JobQueue:
         self._running = 0
 
     def put(self, job: Job) -> bool:
-        """Have a thread of the pool do it. False if the pool is closed. Never waits.
+        """Run a job on a thread of the pool. False if the pool is closed. Never waits.
 
-        A job reports its result and its errors itself; what it raises is only logged.
+        A job reports its result and errors itself; an exception is only logged.
         """
         assert self.width, "a queue of width 0 has no thread"
         pool = self._pool
@@ -89,9 +88,9 @@ class JobQueue:
         return True
 
     def map(self, act: Callable[[T, int], R], items: Iterable[T]) -> list[R]:
-        """`act(item, hand)` for each item; the results in the items' order. The caller takes its share as hand 0;
-        hands 1 to `width` are threads of the pool. No two threads use the same hand at once. Returns when all have
-        ended. Raises the exception of the first item that failed."""
+        """Call `act(item, hand)` for each item; returns the results in order. The caller works as hand 0, threads of
+        the pool as hands 1 to `width`; no two threads use one hand at the same time. Raises the exception of the first
+        item that failed, after all have ended."""
         left = deque(enumerate(items))
         results: dict[int, R] = {}
         failed: dict[int, BaseException] = {}
@@ -101,7 +100,7 @@ class JobQueue:
             while left:
                 try:
                     at, item = left.popleft()
-                except IndexError:  # another hand took the last one
+                except IndexError:  # another hand took the last item
                     return
                 try:
                     results[at] = act(item, hand)
@@ -123,7 +122,7 @@ class JobQueue:
         return [results[at] for at in range(num_items)]
 
     def _work(self) -> None:
-        """Do jobs until none is left; on a thread of the pool."""
+        """Run jobs until the queue is empty; on a thread of the pool."""
         pool = self._pool
         while True:
             with pool._lock:
@@ -134,6 +133,6 @@ class JobQueue:
                 job = self._jobs.popleft()
             try:
                 job()
-            except BaseException:  # a panic of a native library is no Exception; the thread must not end by it
+            except BaseException:  # a native library's panic is no Exception, and must not end the thread
                 log.exception("a job of the native pool failed")
             del job

@@ -1,8 +1,8 @@
 """Turns a step's rows of logits into prompt scores, tokens, or rows that wait for their mask.
 
-Asks the sampler for a token of each sequence whose last one was computed. Says what was chosen, or that a sequence
-ends; delivering and ending are the core's. A draft is verified row by row: each row is looked at when the token chosen
-from the one before is the token that it was computed with. Belongs to the engine thread.
+Asks the sampler for the next token of each sequence whose known tokens are all computed, and yields the choice or an
+ending; the core delivers and ends. A draft is verified row by row: a row counts only if the token chosen from the row
+before is the drafted one. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _COMPUTED = Ending(FinishReason.LENGTH)
 
 
 class Outputs:
-    """`late`: the sequences whose logits are kept until their mask is there. `spoiled`: those that failed since it was
-    emptied because their logits are no numbers."""
+    """`late`: sequences whose logits are kept until their mask is ready. `spoiled`: sequences that failed because of
+    NaN or Inf in their logits; the core empties it."""
 
     def __init__(self, sampler: StepSampler, backend: Backend, note_first_token: Callable[[Sequence], None]) -> None:
         self.late: list[Sequence] = []
@@ -42,8 +42,8 @@ class Outputs:
         self._note_first_token = note_first_token
 
     def take(self, drafter: Drafter) -> Iterator[Outcome]:
-        """The outcomes of the batch just computed. Act on each before asking for the next: it decides whether the rows
-        of a draft are looked at."""
+        """The outcomes of the batch just computed. Act on each before taking the next: the tokens delivered so far
+        decide whether further rows of a draft count."""
         batch = self._backend.batch
         if not batch.num_outputs:
             return
@@ -56,7 +56,7 @@ class Outputs:
             start, end = end, end + count
             if seq.draft:
                 drafted.append((seq, logits[start:end]))
-                count = 1  # of the others nothing is known yet
+                count = 1  # the draft's rows are not verified yet
             spec = seq.spec
             if seq.is_scored:
                 self._score(seq, logits[start : start + count], seq.num_computed - count)
@@ -81,8 +81,7 @@ class Outputs:
             yield from self._choose(self._next_rows(drafted))
 
     def _agrees(self, seq: Sequence, rows: np.ndarray, drafter: Drafter) -> bool:
-        """Whether the chosen tokens are those that the next row was computed with. If not, that was the last row to
-        use, and the sequence's draft is settled."""
+        """Whether the tokens chosen so far equal the draft, so that its next row counts. If not, settles the draft."""
         chosen = seq.tokens[seq.num_computed :]
         if (
             seq.state is SequenceState.DECODE
@@ -106,7 +105,7 @@ class Outputs:
         return ready
 
     def _sampled(self, seq: Sequence, row: int) -> Choice | Ending:
-        """The library's choice for a row of logits that it has not handed out."""
+        """The token that the device sampled for this row."""
         token = self._backend.sampled(row)
         return _nothing(seq) if token is None else Choice(token)
 
@@ -116,13 +115,13 @@ class Outputs:
             yield seq, choice or self._nothing(seq, row)
 
     def _keep(self, seq: Sequence, state: SamplingState, row: np.ndarray) -> None:
-        """Keep the logits until the mask is there."""
+        """Keep the logits until the mask is ready."""
         state.late_row = row.copy()
         seq.enter(SequenceState.AWAITING_MASK)
         self.late.append(seq)
 
     def overdue(self) -> Iterator[Outcome]:
-        """The outcomes of those whose mask has arrived since; only they themselves waited for it."""
+        """The outcomes of late sequences whose mask is ready by now."""
         late, self.late = self.late, []
         for seq in late:
             if seq.state is SequenceState.ENDED:
@@ -138,13 +137,13 @@ class Outputs:
             yield seq, choice or self._nothing(seq, row)
 
     def _nothing(self, seq: Sequence, row: np.ndarray) -> Ending:
-        """Why there was nothing to choose from in a row of logits, with its bans applied."""
+        """The ending for a row of logits without a candidate."""
         if np.isnan(row).any() or np.isposinf(row).any():
             self.spoiled.append(seq)
         return _nothing(seq)
 
     def wait_for_masks(self, timeout: float) -> None:
-        """Wait for the masks, or the chains, of sequences that wait for nothing else, for at most that many seconds."""
+        """Wait at most `timeout` seconds for the masks, or the sampler chains, of late sequences."""
         matchers = self._begin_masks(self.late)
         if any(matcher.pending for matcher in matchers):
             self._sampler.wait_for_masks(matchers, timeout)
@@ -155,7 +154,7 @@ class Outputs:
         return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
 
     def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
-        """Deliver what was computed with the prompt; returns the ending if that was all."""
+        """Deliver the forced tokens that were computed with the prompt; returns an ending if they end the sequence."""
         if seq.first_token is None:
             self._note_first_token(seq)
         return state.deliver(seq.stream.put)
@@ -176,5 +175,5 @@ class Outputs:
 def _nothing(seq: Sequence) -> Ending:
     if seq.constraint is not None and (error := seq.constraint.failure()) is not None:
         return Ending(FinishReason.FAILED, error=error)
-    log.error("sequence %d: the model produced nothing to choose from", seq.id)
+    log.error("sequence %d: no candidate token in the model's logits", seq.id)
     return Ending(FinishReason.FAILED, error=EngineFailure("The model's logits contain no finite value."))

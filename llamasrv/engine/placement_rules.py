@@ -11,8 +11,8 @@ NO_DEVICE = "none"
 
 
 def refusal(options: EngineOptions, named: Collection[str], num_devices: int | None, buffers: Collection[str]) -> str:
-    """Why the options do not suit these devices; "" if they do. `num_devices`: over how many devices a model would be
-    spread; None if that is not known yet."""
+    """Why the options do not fit these devices; "" if they do. `num_devices`: how many devices the model would be
+    spread over; None: not known yet."""
     for name in () if options.devices == (NO_DEVICE,) else options.devices:
         if name not in named:
             return f"unknown device {name!r}; the devices are {', '.join(named) or 'none'}"
@@ -33,6 +33,6 @@ def refusal(options: EngineOptions, named: Collection[str], num_devices: int | N
 
 
 def needs_devices(options: EngineOptions) -> bool:
-    """Whether the options set anything that `refusal` checks."""
+    """Whether any option is set that `refusal` checks."""
     named = options.devices and options.devices != (NO_DEVICE,)
     return bool(named or options.tensor_split or options.main_gpu or options.override_tensor)

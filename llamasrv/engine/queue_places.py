@@ -1,7 +1,7 @@
-"""Tells waiting sequences that asked what they wait for: a place and how many are ahead, or the rows of their media.
+"""Reports queue places to waiting sequences whose clients asked for progress.
 
-The order is the scheduler's, as of now: a later arrival may still go first. Belongs to the engine thread; while nobody
-asks, nothing is computed.
+The order is the scheduler's current one: a later arrival may still overtake. Computes nothing unless a waiting sequence
+asked. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from llamasrv.engine.channels import QueuePlace
 from llamasrv.engine.scheduler import Scheduler
 from llamasrv.engine.sequence import Sequence, SequenceState
 
-TOLD_EVERY = 0.1  # seconds; a place in a long queue may change with every step
+TOLD_EVERY = 0.1  # seconds between reports: places in a long queue change with every step
 
 
 class QueuePlaces:
-    """`asked`: whether any waiting sequence may want to know."""
+    """`asked`: whether any waiting sequence may have asked for progress."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.asked = False
@@ -23,7 +23,7 @@ class QueuePlaces:
         self._next = 0.0
 
     def tell(self, waiting: list[Sequence], now: float) -> None:
-        """Put changes into the streams of those that asked and do not have their first token yet."""
+        """Send changed places to the sequences that asked and have no first token yet."""
         if now < self._next:
             return
         self._next = now + TOLD_EVERY

@@ -1,4 +1,4 @@
-"""Steps the library did not compute, for want of cells or because it failed. Belongs to the engine thread."""
+"""Reactions to steps that the library did not compute, or computed to NaN. Belongs to the engine thread."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("llamasrv.engine")
 
-MOST = 3  # failed steps in a row; then the context is made anew
-MOST_SPOILED = 3  # steps in a row with rows that are no numbers, of sequences without adapters; then nothing helps
+MOST = 3  # failed steps in a row until the context is recreated
+MOST_SPOILED = 3  # steps in a row with NaN or Inf from sequences without adapters until the model is given up
 
 
 class RefusedSteps:
     def __init__(self, core: EngineCore) -> None:
-        self.in_a_row = 0  # that failed
-        self.num_spoiled = 0  # steps in a row with rows of logits that are no numbers
-        self._num_plain = 0  # those in which the model alone made them
+        self.in_a_row = 0  # failed steps
+        self.num_spoiled = 0  # steps in a row with NaN or Inf in logits
+        self._num_plain = 0  # those of them in which a sequence had no adapter
         self._core = core
 
     def out_of_cells(self, plan: Plan) -> None:
-        """The library found no cells although there should be some: preempt sequences one by one."""
+        """The library found no cells although the lane table has some: evict a prefix, or preempt one sequence."""
         core = self._core
         if core.memory.lanes.resident:
             core.memory.evict()
@@ -40,7 +40,7 @@ class RefusedSteps:
             self._fail(plan, "The KV cache has no room for this request.")
 
     def failed(self, plan: Plan, error: DecodeFailed) -> None:
-        """Only the sequences of this batch fail; the contents of their lanes are not trusted again."""
+        """Fail the sequences of this batch and drop their lanes, whose contents are unknown."""
         log.error("a step failed: %s", error)
         core = self._core
         core.metrics.failed_steps += 1
@@ -51,24 +51,23 @@ class RefusedSteps:
             core.reset()
 
     def spoiled(self, sequences: list[Sequence]) -> None:
-        """These had a row of logits that is not a number, and have failed. Without flash attention what is in their
-        cells makes every other row one, too (NaN times 0 is NaN), also after they are freed: the context is made anew.
-        """
+        """These sequences failed because of NaN or Inf in their logits. Without flash attention their cells turn every
+        other row into NaN, too (NaN times 0 is NaN), even after they are freed: recreate the context."""
         core = self._core
         core.metrics.spoiled_rows += len(sequences)
         self.num_spoiled += 1
-        if any(not seq.spec.cache_key.adapters for seq in sequences):  # a scale is a client's choice
+        if any(not seq.spec.cache_key.adapters for seq in sequences):  # clients choose adapters' scales
             self._num_plain += 1
         if self._num_plain >= MOST_SPOILED:
-            log.critical("the model computes no numbers in step after step; it is not ready any more")
-            core.give_up("the model computes no numbers; load it again, and check its file and its options")
+            log.critical("the model's logits are NaN or Inf in %d steps in a row; it is given up", self._num_plain)
+            core.give_up("the model's logits are NaN or Inf; load it again, and check its file and its options")
         elif core.options.flash_attn == "off" or self.num_spoiled > 1:
-            log.error("a row of logits is not a number; the context is made anew")
+            log.error("NaN or Inf in a row of logits; recreating the context")
             core.metrics.restarts += 1
             core.reset()
 
     def sound(self) -> None:
-        """A step had rows, and all were numbers."""
+        """All logits of a step were finite."""
         self.num_spoiled = self._num_plain = 0
 
     def _fail(self, plan: Plan, message: str) -> None:

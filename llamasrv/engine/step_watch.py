@@ -1,7 +1,7 @@
-"""Counts the parts of steps that keep everybody waiting: any but the library's own, when it takes longer than SLOW.
+"""Counts slow parts of steps: any part outside the library that takes longer than SLOW while all sequences wait.
 
-Nothing that a client sizes belongs on the engine thread but what each token takes; where something does, this tells.
-A mark costs one look at the clock. Belongs to the engine thread.
+Apart from per-token work, nothing whose size a client controls belongs on the engine thread; this finds what does it
+anyway. A mark costs one clock read. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from math import inf
 log = logging.getLogger("llamasrv.engine")
 
 SLOW = 0.05  # seconds
-LOGGED_EVERY = 60.0  # seconds between two lines about the same part
+LOGGED_EVERY = 60.0  # seconds between two log lines about the same part
 PARTS = ("mail", "plan", "seat", "fill", "sample", "deliver")
-"""Commands; deciding; lanes that are given and taken, with states that are copied; rows laid out; tokens chosen; files
-begun, the view, readers woken."""
+"""Commands; the plan; lanes given and taken, states copied; rows laid out; tokens chosen; disk writes started, the
+view, readers woken."""
 
 
 class StepWatch:
-    """`counts` has the number of slow ones of each part."""
+    """`counts`: how often each part was slow."""
 
     def __init__(self, counts: dict[str, int], clock: Callable[[], float]) -> None:
         self._counts = counts
@@ -29,11 +29,11 @@ class StepWatch:
         self._logged = dict.fromkeys(PARTS, -inf)
 
     def begin(self) -> None:
-        """What comes now is a part that will be marked; what was before is none."""
+        """A part starts now; the time before it is not counted."""
         self._last = self._clock()
 
     def mark(self, part: str) -> None:
-        """All since the last mark, or `begin`, was this part."""
+        """The time since the last `mark` or `begin` was spent on this part."""
         now = self._clock()
         seconds, self._last = now - self._last, now
         if seconds > SLOW:

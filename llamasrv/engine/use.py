@@ -1,4 +1,4 @@
-"""How much device memory a model takes."""
+"""Device memory of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DeviceUse:
 
     weights: int = 0
     context: int = 0  # KV and recurrent states
-    compute: int = 0  # work space, and rows handed out
+    compute: int = 0  # work space, and output rows
 
     @property
     def total(self) -> int:
@@ -25,7 +25,7 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class FailedAllocation:
-    """Bytes that a device, or HOST, did not provide; `free`: what it had free at that moment, if it tells."""
+    """Bytes that a device, or HOST, could not provide. `free`: its free bytes at that moment, if known."""
 
     place: str
     size: int
@@ -34,9 +34,9 @@ class FailedAllocation:
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """By device name; HOST is always included. `devices`: those that the library would use, in its order, each with
-    its free and total bytes."""
+    """`uses` by device name, HOST included. `devices`: those that the library would use, in its order, with free and
+    total bytes."""
 
     uses: dict[str, DeviceUse]
     devices: dict[str, tuple[int, int]]
-    context: int  # most tokens of one sequence
+    context: int  # max tokens of one sequence

@@ -10,7 +10,7 @@ from llamasrv.errors import InvalidRequest, Unsupported
 
 
 def check_media(spec: SequenceSpec, ids: np.ndarray, model: ModelFacts) -> None:
-    """`ids` are its tokens. Raises InvalidRequest for errors that a client may have caused."""
+    """`ids`: the prompt's tokens. Raises InvalidRequest or Unsupported."""
     if model.projector is None:
         raise Unsupported(
             "This model has no projector; it cannot take images or audio. Start the server with --mmproj.",

@@ -1,8 +1,7 @@
-"""The embedder's inputs with images and sounds: they wait here, in a line, while these are encoded.
+"""A queue of embedding inputs whose images and sounds are being encoded.
 
-What the first of the line need is with the encoder; what is behind them waits, so that a long line holds no more memory
-than a short one. Rows stay until no input near the front needs them: images that follow each other and are equal are
-encoded once. Belongs to the embedder's thread.
+Only the first AHEAD inputs are encoded, so that a long queue holds no more memory than a short one. Rows are kept until
+no input near the front needs them, so equal images in a row are encoded once. Belongs to the embedder's thread.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EmbedderMetrics
 from llamasrv.errors import LlamasrvError
 
-AHEAD = 2  # inputs whose images are encoded: the next one is there when one has been computed
+AHEAD = 2  # inputs encoded ahead: the second is ready when the first was computed
 
 
 class EmbeddingInput(NamedTuple):
-    """One waiting input, by its place in the request."""
+    """Input `index` of a request."""
 
     index: int  # type: ignore[assignment]
     tokens: array[int]
@@ -35,13 +34,13 @@ class EmbeddingInput(NamedTuple):
 
 
 class Encode(Protocol):
-    """How code outside the encoder has it encode."""
+    """`Encoder.encode`, as the queue calls it."""
 
     def __call__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job: ...
 
 
 class EmbeddingLine:
-    """`tell` hands a result from the encoder's thread to the embedder's, which passes it to `come`; `fail` ends an
+    """`tell` passes a result from the encoder's thread to the embedder's, which calls `come` with it; `fail` ends an
     input."""
 
     def __init__(
@@ -61,7 +60,7 @@ class EmbeddingLine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the first of the line can be computed."""
+        """Whether the first input can be computed."""
         return bool(self._line) and all(key in self._rows for key in _keys(self._line[0]))
 
     def add(self, one: EmbeddingInput) -> None:
@@ -69,7 +68,7 @@ class EmbeddingLine:
         self._go_on()
 
     def take(self) -> EmbeddingInput:
-        """The first of the line, with its rows."""
+        """Remove the first input, with its rows."""
         one = self._line[0]
         assert one.media is not None and self.is_ready
         for number, span in enumerate(one.media.spans):
@@ -79,7 +78,7 @@ class EmbeddingLine:
         return one
 
     def drop(self, is_gone: Callable[[EmbeddingInput], bool]) -> list[EmbeddingInput]:
-        """Remove those from the line; no more work is done for them."""
+        """Remove and return the inputs for which `is_gone`; encodes nothing more for them."""
         gone = [one for one in self._line if is_gone(one)]
         if gone:
             self._line = deque(one for one in self._line if not is_gone(one))
@@ -101,7 +100,7 @@ class EmbeddingLine:
         self._go_on()
 
     def _go_on(self, keep: Collection[bytes] = ()) -> None:
-        """Ask for the rows that the first of the line lack; release what they do not need, except `keep`."""
+        """Ask for the rows that the first AHEAD inputs lack; drop all others except `keep`."""
         wanted: dict[bytes, tuple[MediaInput, MediaChunk]] = {}
         for one in list(self._line)[:AHEAD]:
             assert one.media is not None

@@ -1,14 +1,13 @@
 """The encoder: a separate thread that turns images and audio into rows while the engine decodes other sequences.
 
     engine thread                                            encoder's thread
-      Encoder.want(seq)      ── chunks that nobody has ──▶     projector.encode
-      Encoder.take(result)   ◀── the engine's mailbox ──       rows, or why there are none
+      Encoder.want(seq)      ── missing chunks ──▶             projector.encode
+      Encoder.take(result)   ◀── the engine's mailbox ──       rows, or an error
 
-A chunk is encoded once for all of a scope (an API key, say) who want it, and images that wait go into one call where
-the projector takes several. Rows stay, the least recently used leaving first, under a limit of bytes; those that a
-sequence still needs are pinned. While what is pinned fills the limit the others wait in their order, so that a long
-queue of images holds no more memory than a short one. The embedder has its images encoded here, too, in turn with
-these. Every method but `encode` and `turn` is the engine thread's.
+A chunk is encoded once per scope (an API key, say), and waiting images share a call if the projector can. Rows are kept
+under a limit of bytes and evicted by least recent use; those that a sequence still needs are pinned. While pinned rows
+fill the limit, further sequences wait in order, so that a long queue of images holds no more memory than a short one.
+The embedder's images are encoded here, too. All methods but `encode` and `turn` belong to the engine thread.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from llamasrv.errors import EngineFailure, LlamasrvError
 
 log = logging.getLogger("llamasrv.engine")
 
-AHEAD = 2  # calls with the thread: the next one is there when it ends one
+AHEAD = 2  # calls handed to the thread at once, so that it never waits for the next
 
 
 Key = tuple[str, bytes]
-"""Who shares a chunk's rows, and its content: how soon an answer begins must not tell what others have sent."""
+"""Scope and content of a chunk. Scopes do not share rows: a quicker answer would reveal what others have sent."""
 
 
 def _key(seq: Sequence, number: int) -> Key:
@@ -45,8 +44,7 @@ def _key(seq: Sequence, number: int) -> Key:
 
 
 class Job:
-    """Chunks of one input, and the recipient of their rows, called on the encoder's thread. `unwanted` is set once
-    nobody waits for it."""
+    """Chunks of one input. `tell` gets the result, on the encoder's thread; `unwanted` cancels the job."""
 
     def __init__(
         self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None], scope: str = ""
@@ -59,7 +57,7 @@ class Job:
 
 
 class Encoded(NamedTuple):
-    """`rows` of the first chunks of the job; `error` if no more will come."""
+    """`rows` of the job's first chunks; `error` if the others failed."""
 
     job: Job
     rows: list[np.ndarray]
@@ -68,7 +66,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """`post` hands a result to the engine thread, which passes it to `take`. `fail` ends a sequence."""
+    """`post` passes a result to the engine thread, which calls `take` with it. `fail` ends a sequence."""
 
     def __init__(
         self,
@@ -84,10 +82,10 @@ class Encoder:
         self.used = 0  # bytes of all rows
         self._post, self._fail, self._metrics = post, fail, metrics
         self._rows: OrderedDict[Key, np.ndarray] = OrderedDict()  # least recently used first
-        self._pins: dict[Key, int] = {}  # how many sequences need a chunk's rows
-        self._served: set[Sequence] = set()  # who has its rows, and has not computed all of them
-        self._line: list[tuple[Sequence, list[int]]] = []  # who waits, with the spans that it needs
-        self._asked: list[Job] = []  # with the thread
+        self._pins: dict[Key, int] = {}  # number of sequences that need a chunk's rows
+        self._served: set[Sequence] = set()  # sequences with their rows, not all of them computed
+        self._line: list[tuple[Sequence, list[int]]] = []  # waiting sequences, with the spans they need
+        self._asked: list[Job] = []  # handed to the thread
         self._jobs: Mailbox[Job | None] = Mailbox()
         self._taken: deque[Job | None] = deque()
         self._stopping = False
@@ -97,20 +95,20 @@ class Encoder:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and abandon what it works on. Nobody may be waiting any more."""
+        """End the thread and abandon its job. No sequence may be waiting."""
         self._stopping = True
         self._jobs.put(None)
         if self._thread.alive:
             self._thread.wait()
 
     def encode(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job:
-        """From any thread: encode these chunks for a caller that keeps the rows itself."""
+        """Encode these chunks for a caller that keeps the rows itself. Any thread may call it."""
         job = Job(media, chunks, tell)
         self._jobs.put(job)
         return job
 
     def want(self, seq: Sequence, cell: int) -> None:
-        """Get what a sequence needs from this cell on; it is WAITING again once its rows are there."""
+        """Get the rows that a sequence needs from `cell` on; it is WAITING again once it has them."""
         assert seq.media is not None
         seq.enter(SequenceState.AWAITING_ENCODER)
         self._served.discard(seq)
@@ -118,13 +116,13 @@ class Encoder:
         self._go_on()
 
     def look_ahead(self, seq: Sequence, match: Match | None) -> None:
-        """Encode a newcomer's images and sounds while it waits, except those that are in KV or will be in a moment."""
+        """Encode a newcomer's images and sounds while it waits, except those that are, or soon will be, in KV."""
         cell = 0 if match is None else match.length + match.coming
         if lacks_rows(seq, cell):
             self.want(seq, cell)
 
     def computed(self, seq: Sequence) -> None:
-        """Some of its rows are in KV now: it no longer holds them."""
+        """Release the rows of a sequence that are in KV now."""
         media = seq.media
         assert media is not None
         done = [number for number in media.rows if media.spans[number].end <= seq.num_computed]
@@ -132,14 +130,14 @@ class Encoder:
             self._release(seq, done)
 
     def forget(self, seq: Sequence) -> None:
-        """It has ended, or starts again."""
+        """Release everything of a sequence that has ended or starts again."""
         media = seq.media
         if media is not None:
             self._line = [waiting for waiting in self._line if waiting[0] is not seq]
             self._release(seq, list(media.rows))
 
     def forget_all(self) -> None:
-        """All sequences have ended."""
+        """Release everything: all sequences have ended."""
         for seq in {*self._served, *(seq for seq, _ in self._line)}:
             assert seq.media is not None
             seq.media.rows.clear()
@@ -185,10 +183,10 @@ class Encoder:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Hand out the rows that are there, and ask for those that are not, in order, as far as memory allows."""
-        wanted: set[Key] = set()  # by those that are served now
+        """Hand out available rows and ask for missing ones, in order, as far as memory allows."""
+        wanted: set[Key] = set()  # by the sequences that fit the limit
         reserved = sum(self._rows[key].nbytes for key in self._pins)
-        is_next = not self._served  # nobody else would make room for the first of the line
+        is_next = not self._served  # no other sequence would free memory: serve the first one beyond the limit
         for seq, needed in list(self._line):
             media = seq.media
             assert media is not None
@@ -206,7 +204,7 @@ class Encoder:
             self._serve(seq, needed)
             self._ask(seq.spec.cache_key.scope, [span for key, span in chunks.items() if key not in self._rows])
         for job in self._asked:
-            # Once given up for good: the thread may have seen it already.
+            # Never withdrawn: the thread may have skipped the job already.
             job.unwanted = job.unwanted or not any((job.scope, chunk.key) in wanted for chunk in job.chunks)
         self._evict()
 
@@ -226,7 +224,7 @@ class Encoder:
             seq.enter(SequenceState.WAITING)
 
     def _ask(self, scope: str, spans: list[MediaSpan]) -> None:
-        """A job for each input, with the chunks that no job covers yet."""
+        """Start a job per input, with the chunks that no job covers yet."""
         of_scope = [job for job in self._asked if job.scope == scope and not job.unwanted]
         asked = {chunk.key for job in of_scope for chunk in job.chunks}
         inputs: dict[int, Job] = {}
@@ -259,7 +257,7 @@ class Encoder:
             self.turn()
 
     def turn(self) -> bool:
-        """Make one call in the calling thread, for tests without a thread. True if there was work."""
+        """Make one call, on the calling thread. True if there was work. Tests without a thread call it."""
         self._taken.extend(self._jobs.take())
         jobs = self._next_jobs()
         if len(jobs) > 1 and self._encode_together(jobs):
@@ -269,7 +267,7 @@ class Encoder:
         return bool(jobs)
 
     def _next_jobs(self) -> list[Job]:
-        """The next one, and those behind it that go into the same call."""
+        """The next job, and those after it that fit the same call."""
         taken = self._taken
         first = taken.popleft() if taken else None
         jobs = [first] if first is not None else []
@@ -286,7 +284,7 @@ class Encoder:
         return jobs
 
     def _encode_together(self, jobs: list[Job]) -> bool:
-        """False if none of them has rows: each alone tells which one cannot be encoded."""
+        """False if the call failed: encode each job alone, so that only the bad one fails."""
         started = time.monotonic()
         work = [MediaWork(job.media, job.chunks) for job in jobs]
         try:

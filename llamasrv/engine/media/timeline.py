@@ -1,7 +1,7 @@
-"""The images and audio of one sequence: their place in its timeline, and the rows it holds for them.
+"""The images and audio of one sequence: their place in its timeline, and their rows.
 
-Cells and positions are two things: cells count rows in KV, positions are what attention sees. They differ behind an
-M-RoPE image. A timeline is cut before or behind a chunk, never inside: an M-RoPE image lies at one position.
+Cells and positions are two things: cells count rows in KV, positions are what attention sees. They differ after an
+M-RoPE image. A timeline is never cut inside a chunk: all rows of an M-RoPE image share one position.
 Belongs to the engine thread.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from llamasrv.domain.media import MediaSpan
 
-_MOVES = np.array([[1], [1], [1], [0]], np.int32)  # time, y and x go on with the timeline
+_MOVES = np.array([[1], [1], [1], [0]], np.int32)  # of (time, y, x, z): whether it advances with the timeline
 
 
 class MediaTimeline:
-    """`rows` (float32 [num_tokens, width]) by the span's number, from when they are encoded until they are in KV."""
+    """`rows`: by number of the span, float32 [num_tokens, width], from encoding until they are in KV."""
 
     __slots__ = ("spans", "rows", "shift", "_starts", "_shifts")
 
@@ -25,35 +25,35 @@ class MediaTimeline:
         self.spans = spans
         self.rows: dict[int, np.ndarray] = {}
         self._starts = [span.start for span in spans]
-        self._shifts = [0]  # cells less positions, before each span and behind the last one
+        self._shifts = [0]  # cells minus positions, before each span and after the last one
         for span in spans:
             self._shifts.append(self._shifts[-1] + span.chunk.num_tokens - span.chunk.num_positions)
         self.shift = self._shifts[-1]
 
     def at(self, cell: int) -> int | None:
-        """The number of the span that this cell belongs to; None for a token of text."""
+        """The number of the span with this cell; None for a token of text."""
         number = bisect_right(self._starts, cell) - 1
         return number if number >= 0 and cell < self.spans[number].end else None
 
     def text_end(self, cell: int, end: int) -> int:
-        """Where the text at this cell ends: at the next span, or at `end`."""
+        """Where the text at this cell ends: the next span, or `end`."""
         number = bisect_right(self._starts, cell)
         return min(end, self._starts[number]) if number < len(self._starts) else end
 
     def cut(self, cell: int) -> int:
-        """The last place, at this cell or before it, where the timeline can be cut."""
+        """The last cell up to this one at which the timeline can be cut."""
         number = self.at(cell)
         return cell if number is None else self._starts[number]
 
     def position(self, cell: int) -> int:
-        """The position of a token of text, or of a span's beginning."""
+        """The position of a token of text, or of a span's start."""
         number = bisect_right(self._starts, cell)
         if number and cell < self.spans[number - 1].end:
             number -= 1
         return cell - self._shifts[number]
 
     def positions(self, number: int, first: int, count: int, dimensions: int) -> np.ndarray:
-        """Int32 [dimensions, count]: positions of `count` rows of a span, from its row `first` on."""
+        """Positions of `count` rows of a span from its row `first` on: int32 [dimensions, count]."""
         span = self.spans[number]
         start = self.position(span.start)
         if span.chunk.positions is None:
@@ -63,5 +63,5 @@ class MediaTimeline:
         return places[:dimensions, first : first + count] + start * _MOVES[:dimensions]
 
     def missing(self, cell: int) -> list[int]:
-        """The spans at or after this cell whose rows are not here."""
+        """Numbers of the spans that end after this cell and have no rows here."""
         return [n for n, span in enumerate(self.spans) if span.end > cell and n not in self.rows]

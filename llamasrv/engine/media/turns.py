@@ -1,7 +1,7 @@
 """When rows of images and audio are computed: in steps of their own, alternating with token steps.
 
-A batch has tokens or rows, never both. Pure decisions, as all of the plan: streams go on between two such steps, and
-each takes no longer than a piece of a prompt may. Where a model sees a chunk as a whole, it is one step.
+A batch has tokens or media rows, never both. Pure, like all of the plan. Streams get a step between two such steps, and
+each is as short as a prompt chunk; a chunk with non-causal attention is one step.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from llamasrv.engine.sequence import Sequence
 
 
 def is_at_media(seq: Sequence) -> bool:
-    """Whether a seated sequence computes rows next."""
+    """Whether a seated sequence's next rows are media."""
     return seq.media is not None and seq.media.at(seq.num_computed) is not None
 
 
 def lacks_rows(seq: Sequence, start: int) -> bool:
-    """Whether a sequence that has `start` tokens needs the encoder before it can be computed to its end."""
+    """Whether a sequence with `start` computed tokens still needs the encoder."""
     return seq.media is not None and bool(seq.media.missing(start))
 
 
 class MediaTurns:
-    """Decides whether tokens or rows come next."""
+    """Alternates steps of media rows and of tokens."""
 
     def __init__(self, *, batch_size: int, ubatch_size: int) -> None:
         self._batch_size, self._ubatch_size = batch_size, ubatch_size
@@ -33,8 +33,8 @@ class MediaTurns:
     def parts(
         self, sequences: list[Sequence], *, others_wait: bool, cells: int, budget: Callable[[], int]
     ) -> list[Part]:
-        """The parts of this step if it computes rows. `others_wait`: there are tokens to compute. `budget`: the most
-        rows of a step where rows can be split."""
+        """The parts of this step if it computes media rows, else []. `others_wait`: there are tokens to compute.
+        `budget`: max rows of a step, for chunks that can be split."""
         if not sequences or (others_wait and self._had_turn):
             self._had_turn = False
             return []
@@ -58,7 +58,7 @@ class MediaTurns:
         return parts
 
     def end(self) -> bool:
-        """No rows are to be computed. Whether the last step did."""
+        """No media rows are left. Returns whether the last step computed some."""
         had_turn, self._had_turn = self._had_turn, False
         return had_turn
 
