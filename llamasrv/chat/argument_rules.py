@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from llamasrv.chat import values
-from llamasrv.chat.formats import pieces
 from llamasrv.chat.lark import CannotEnforce
 from llamasrv.chat.lark import escaped as escaped_lark
 from llamasrv.chat.lark import raw as raw_lark
+from llamasrv.chat.markers import pieces
 from llamasrv.chat.rules import RuleWriter, escaped
 from llamasrv.domain.request import Tool
 from llamasrv.errors import InvalidRequest

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from llamasrv.chat.call_marks import closers, openers_of, ready_mark
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations import notation_of
 from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
@@ -41,13 +39,20 @@ class CallReader(Scanner):
         """White space that follows is not content."""
         raise NotImplementedError
 
-    def section(self, calls: Calls, mark: str, *, written: bool = True, lost: Give | None = None) -> Steps:
+    def section(
+        self,
+        calls: Calls,
+        mark: str,
+        *,
+        written: bool = True,
+        announced: bool = True,
+        lost: Give | None = None,
+    ) -> Steps:
         """Read from the first mark of a call, perhaps with the gap before it, until something follows that is not part
-        of a call; that goes to `lost`."""
-        ends = closers(calls)
-        known = marks(*ends, *openers_of(calls))
-        ready = ready_mark(calls)
-        notation = notation_of(calls)
+        of a call; that goes to `lost`. Not `announced` means that no mark stands before the call."""
+        notation, around = calls.notation, calls.around(announced=announced and not calls.bare)
+        known = marks(*around.closers, *calls.openers)
+        in_lists = calls.lists or (notation.listed and around.announced)
         self.trail = [mark] if written else []
         mark = mark.removeprefix(calls.gap)
         made = 0
@@ -55,12 +60,12 @@ class CallReader(Scanner):
             if not (yield from self.skip_space()):
                 break
             char = yield from self.char()
-            if char in "[,]" and notation.in_lists(calls):
+            if char in "[,]" and in_lists:
                 self.eat(self.position + 1)
                 continue
-            if mark == ready or notation.may_begin(char):
+            if mark == calls.ready or notation.may_begin(char):
                 before = self.calls
-                yield from notation.read(self, calls)
+                yield from notation.read(self, around)
                 if self.calls == before:
                     break
                 made += 1
@@ -70,7 +75,7 @@ class CallReader(Scanner):
             mark = yield from self.mark(known)
             if mark is None:
                 break
-            if mark in ends and made:
+            if mark in around.closers and made:
                 self.trail = []
         self._give_back(made, lost or self.say)
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.notations.braces import Braces
+from llamasrv.chat.notations.in_header import InHeader
+from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.named import Named
+from llamasrv.chat.notations.python_call import PythonCall
+from llamasrv.chat.notations.tagged import Tagged
 
 THINK = Reasoning("<think>", "</think>")
 
 GENERIC_CALLS = Calls(
-    "json", call_start="<tool_call>\n", call_end="\n</tool_call>", separator="\n"
+    JsonObject(), call_start="<tool_call>\n", call_end="\n</tool_call>", separator="\n"
 )  # what `write_tools` in `written` asks for
 GENERIC = ChatFormat("generic", calls=GENERIC_CALLS)
 
@@ -17,9 +23,8 @@ HARMONY = ChatFormat(
     "harmony",
     reasoning=Reasoning("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
     calls=Calls(
-        "harmony",
+        InHeader(name_end=" <|constrain|>json<|message|>"),
         call_start="<|channel|>commentary to=functions.",
-        name_end=" <|constrain|>json<|message|>",
         parallel=False,
     ),
     content_start="<|channel|>final<|message|>",
@@ -27,12 +32,12 @@ HARMONY = ChatFormat(
     others=("<|call|>", "<|return|>"),
 )
 
-LFM2_CALLS = Calls("python", section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")
+LFM2_CALLS = Calls(PythonCall(), section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")
 
 GEMMA4 = ChatFormat(
     "gemma 4",
     reasoning=Reasoning("<|channel>thought\n", "<channel|>", anywhere=True),
-    calls=Calls("braces", call_start="<|tool_call>call:", call_end="<tool_call|>"),
+    calls=Calls(Braces(), call_start="<|tool_call>call:", call_end="<tool_call|>"),
     silent=("<channel|>", "<turn|>"),
 )
 
@@ -44,18 +49,19 @@ def _dsml(section: str) -> ChatFormat:
         "deepseek dsml",
         reasoning=replace(THINK, ended_by_calls=True),
         calls=Calls(
-            "tagged",
+            Tagged(
+                name_end='">\n',
+                key_start=f'<{DSML}parameter name="',
+                key_end='"',
+                string_type=' string="true">',
+                other_type=' string="false">',
+                value_end=f"</{DSML}parameter>\n",
+            ),
             section_start=f"\n\n<{DSML}{section}>\n",
             section_end=f"\n</{DSML}{section}>",
             call_start=f'<{DSML}invoke name="',
-            name_end='">\n',
             call_end=f"</{DSML}invoke>",
             separator="\n",
-            key_start=f'<{DSML}parameter name="',
-            key_end='"',
-            string_type=' string="true">',
-            other_type=' string="false">',
-            value_end=f"</{DSML}parameter>\n",
         ),
     )
 
@@ -64,17 +70,18 @@ KIMI_K3 = ChatFormat(
     "kimi k3",
     reasoning=Reasoning("<|open|>think<|sep|>", "<|close|>think<|sep|>", ended_by_calls=True),
     calls=Calls(
-        "tagged",
+        Tagged(
+            name_end='" index="{number}"<|sep|>',
+            key_start='<|open|>argument key="',
+            key_end='"',
+            string_type=' type="string"<|sep|>',
+            other_type=' type="{type}"<|sep|>',
+            value_end="<|close|>argument<|sep|>",
+        ),
         section_start="<|open|>tools<|sep|>",
         section_end="<|close|>tools<|sep|>",
         call_start='<|open|>call tool="',
-        name_end='" index="{number}"<|sep|>',
         call_end="<|close|>call<|sep|>",
-        key_start='<|open|>argument key="',
-        key_end='"',
-        string_type=' type="string"<|sep|>',
-        other_type=' type="{type}"<|sep|>',
-        value_end="<|close|>argument<|sep|>",
     ),
     content_start="<|open|>response<|sep|>",
     content_end="<|close|>response<|sep|>",
@@ -86,35 +93,33 @@ MINIMAX_M3 = ChatFormat(
     "minimax m3",
     reasoning=Reasoning("<mm:think>", "</mm:think>"),
     calls=Calls(
-        "tagged",
+        Tagged(
+            name_end='">',
+            key_start="]<]minimax[>[<",
+            key_end=">",
+            value_end="]<]minimax[>[</{key}>",
+            elements=True,
+        ),
         section_start="]<]minimax[>[<tool_call>\n",
         section_end="]<]minimax[>[</tool_call>",
         call_start=']<]minimax[>[<invoke name="',
-        name_end='">',
         call_end="]<]minimax[>[</invoke>\n",
-        key_start="]<]minimax[>[<",
-        key_end=">",
-        value_end="]<]minimax[>[</{key}>",
-        elements=True,
     ),
 )
 
 FUNCTIONARY_32 = ChatFormat(
     "functionary 3.2",
-    calls=Calls("named", call_start=">>>", name_end="\n", content_name="all"),
+    calls=Calls(Named(name_end="\n", content_name="all"), call_start=">>>"),
     content_start="all\n",
 )
 
 COMMAND_R_PLUS = ChatFormat(
     "command r plus",
     calls=Calls(
-        "json",
+        JsonObject(name_key="tool_name", arguments_key="parameters"),
         section_start="Action:\n```json\n[\n    ",
         section_end="\n]```",
         separator=",\n    ",
-        array=True,
-        name_key="tool_name",
-        arguments_key="parameters",
     ),
     silent=("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
 )
@@ -123,15 +128,10 @@ COMMAND_R7B = ChatFormat(
     "command r7b",
     reasoning=Reasoning("<|START_THINKING|>", "<|END_THINKING|>"),
     calls=Calls(
-        "json",
+        JsonObject(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id", id_first=True),
         section_start="<|START_ACTION|>[\n    ",
         section_end="\n]<|END_ACTION|>",
         separator=",\n    ",
-        array=True,
-        name_key="tool_name",
-        arguments_key="parameters",
-        id_key="tool_call_id",
-        id_first=True,
     ),
     content_start="<|START_RESPONSE|>",
     content_end="<|END_RESPONSE|>",
@@ -142,13 +142,10 @@ SOLAR_OPEN = ChatFormat(
     "solar open",
     reasoning=Reasoning("<|think|>", "<|end|>"),
     calls=Calls(
-        "named",
+        Named(id_mark="<|tool_call:name|>", id_first=True, name_end="<|tool_call:args|>"),
         section_start="<|tool_calls|>",
         section_end="<|calls|>",
         call_start="<|tool_call:begin|>",
-        id_mark="<|tool_call:name|>",
-        id_first=True,
-        name_end="<|tool_call:args|>",
         call_end="<|tool_call:end|>",
     ),
     content_start="<|content|>",
@@ -158,24 +155,22 @@ SOLAR_OPEN = ChatFormat(
 GRANITE_33 = ChatFormat(
     "granite 3.3",
     reasoning=THINK,
-    calls=Calls("json", section_start="<|tool_call|>[", section_end="]", separator=", ", array=True),
+    calls=Calls(JsonObject(), section_start="<|tool_call|>[", section_end="]", separator=", "),
     content_start="",
     silent=("<response>", "</response>"),
 )
 
 KIMI_K2_CALLS = Calls(
-    "named",
+    Named(id_form="functions.{name}:{index}", name_end="<|tool_call_argument_begin|>"),
     section_start="<|tool_calls_section_begin|>",
     section_end="<|tool_calls_section_end|>",
     call_start="<|tool_call_begin|>",
-    id_form="functions.{name}:{index}",
-    name_end="<|tool_call_argument_begin|>",
     call_end="<|tool_call_end|>",
 )
 
 
 def _giga(mark: str) -> ChatFormat:
-    return ChatFormat("gigachat", calls=Calls("json", call_start=mark, parallel=False))
+    return ChatFormat("gigachat", calls=Calls(JsonObject(), call_start=mark, parallel=False))
 
 
 @dataclass(frozen=True, slots=True)

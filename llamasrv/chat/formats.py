@@ -8,8 +8,12 @@ that, writers not.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from llamasrv.chat.markers import pieces
+from llamasrv.chat.notations.base import Around, Notation, options_of
 
 _MARK_AND_WORD = re.compile(r"(<[^<>\s]+>)\w+\Z")
 
@@ -70,7 +74,7 @@ class Headers:
 class Calls:
     """How tool calls are written: section_start (header call_start call call_end) separator … section_end."""
 
-    notation: str  # the name of one of `notations`
+    notation: Notation  # how the call itself is written
     header: str = ""  # of the message that a call is alone in; holds {name}
     section_start: str = ""
     section_end: str = ""
@@ -79,33 +83,63 @@ class Calls:
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
     parallel: bool = True
-    # JSON
-    array: bool = False
-    name_key: str = "name"
-    arguments_key: str = "arguments"
-    id_key: str = ""
-    name_is_key: bool = False  # {"name": {…arguments…}}
-    bare: bool = False  # no mark at all: an object, or a list of them, at the start of the content
-    # NAMED and TAGGED
-    name_end: str = ""
-    id_mark: str = ""  # between name and id, or between id and name
-    id_first: bool = False
-    id_form: str = ""  # the name is part of an id: "functions.{name}:{index}"
-    content_name: str = ""  # this "name" addresses the user: content follows
-    # TAGGED
-    key_start: str = ""
-    key_end: str = ""  # between key and value
-    value_end: str = ""  # may hold {key}
-    string_type: str = ""  # the attribute that says whether a value is text: its text for "is text"
-    other_type: str = ""  # and for "is JSON"
-    whole_type: str = "number"  # what {type} says of an integer
-    cdata: bool = False  # texts stand in <![CDATA[…]]>
-    elements: bool = False  # objects and arrays are written as nested tags
 
     @property
     def lists(self) -> bool:
         """Whether the calls of a section are items of a list."""
-        return self.array or self.section_start.rstrip().endswith("[")
+        return self.section_start.rstrip().endswith("[")
+
+    @property
+    def bare(self) -> bool:
+        """Whether no mark announces a call: it stands at the start of the content."""
+        return not self.openers
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """The marks that may begin a call."""
+        return self._outside_lists(pieces(self.section_start) + pieces(self.call_start))
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """The marks that may follow a call."""
+        words = self._outside_lists(pieces(self.call_end) + pieces(self.section_end))
+        return (*words, "```") if any("```" in word for word in words) and "```" not in words else words
+
+    @property
+    def ready(self) -> str:
+        """The mark that the call itself follows."""
+        return (pieces(self.call_start) or ("",))[-1]
+
+    @property
+    def unmarked(self) -> tuple[str, ...]:
+        """The characters that a call may begin with where no mark announces it."""
+        found = self.notation.unmarked
+        return (*found, "[") if found and self.bare and self.lists else found
+
+    def around(self, *, announced: bool) -> Around:
+        return Around((pieces(self.call_end) or self.closers)[:1], self.closers, announced)
+
+    def begun_by(self, prompt: str) -> bool:
+        """Whether the prompt has written the mark of a call."""
+        return bool(self.ready) and prompt.endswith(self.ready)
+
+    def write(self, made: Sequence[tuple[str, str]]) -> str:
+        """Calls, each a name and arguments as JSON text, as the model would write them: for templates that do not show
+        calls of earlier turns."""
+        written = (
+            self.header.replace("{name}", name)
+            + self.call_start
+            + self.notation.write(name, arguments, place)
+            + self.call_end
+            for place, (name, arguments) in enumerate(made)
+        )
+        return self.section_start + self.separator.join(written) + self.section_end
+
+    def _outside_lists(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Marks without the brackets of lists, which are read on their own."""
+        if self.lists:
+            words = tuple(word.removesuffix("[").removeprefix("]").strip() for word in words)
+        return tuple(dict.fromkeys(word for word in words if word))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +164,9 @@ class ChatFormat:
         """Whether a special token is part of a mark, so that its text must reach the parser."""
         if not token.strip():
             return False
-        thought, calls = self.reasoning, self.calls
-        parts: tuple[Any, ...] = (self, *(part for part in (thought, calls, self.headers) if part is not None))
-        texts = [getattr(part, name) for part in parts for name in part.__slots__]
+        notation = self.calls.notation if self.calls is not None else None
+        parts = (self, self.reasoning, self.calls, self.headers, notation)
+        texts = [text for part in parts if part is not None for text in options_of(part).values()]
         marks = [text for text in texts if isinstance(text, str)] + [*self.silent, *self.others]
         return any(token in mark for mark in marks)
 
@@ -152,20 +186,14 @@ class ChatFormat:
     def describe(self) -> dict[str, Any]:
         """A description for people: only what is set and matters for this notation."""
         told: dict[str, Any] = {"format": self.name, "learned": self.learned}
-        mute = {"name_key", "arguments_key"} if self.calls and self.calls.notation != "json" else set()
-        if self.calls and "{type}" not in self.calls.other_type:
-            mute.add("whole_type")
-        for part in ("reasoning", "calls", "headers"):
-            value = getattr(self, part)
-            if value is not None:
-                said = {name: getattr(value, name) for name in value.__slots__ if name not in mute}
-                told[part] = {name: item for name, item in said.items() if item}
+        if self.reasoning is not None:
+            told["reasoning"] = options_of(self.reasoning)
+        if self.calls is not None:
+            notation = self.calls.notation
+            told["calls"] = {**options_of(self.calls), "notation": notation.name, **notation.options()}
+        if self.headers is not None:
+            told["headers"] = options_of(self.headers)
         for name in ("content_start", "content_end", "turn_end", "silent", "role_ends", "unsure"):
             if getattr(self, name):
                 told[name] = getattr(self, name)
         return told
-
-
-def pieces(mark: str) -> tuple[str, ...]:
-    """The lines of a mark, stripped of white space: what readers look for."""
-    return tuple(piece for piece in (line.strip() for line in mark.split("\n")) if piece)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from llamasrv.chat import structural_tag
 from llamasrv.chat.argument_rules import after
 from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
-from llamasrv.chat.formats import Calls, ChatFormat, pieces
-from llamasrv.chat.notations import notation_of
+from llamasrv.chat.formats import Calls, ChatFormat
+from llamasrv.chat.markers import pieces
 from llamasrv.chat.rules import TEXT, RuleWriter, escaped
 from llamasrv.chat.schema_references import check_references
 from llamasrv.chat.schema_termination import has_an_end
@@ -200,7 +200,7 @@ def _body(
     if content is not None:
         return rules.rule(f"{_content(rules, format, content)} | {called}")
     if calls.bare:
-        begins = r"\[{" if calls.array else "{"
+        begins = r"\[{" if calls.lists else "{"
         return rules.rule(rf"{called} | /[^{begins}\s](?s:.*)/ | /\s*/")
     late = _late(rules, calls, made)
     if format.content_start:
@@ -264,4 +264,4 @@ def _call(rules: RuleWriter, calls: Calls, tool: Tool) -> str:
         message = f"Nothing satisfies the parameters of the tool '{name}': they refer to themselves endlessly."
         raise InvalidRequest(message, param="tools")
     check_references(tool.parameters, "tools")  # also of what the notation writes as text
-    return notation_of(calls).rule(rules, calls, tool)
+    return calls.notation.rule(rules, tool)

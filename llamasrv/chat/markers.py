@@ -44,6 +44,11 @@ def _begun(word: str) -> str:
     return f"{re.escape(word[0])}{expression}\\Z" if len(word) > 1 else "(?!)"
 
 
+def pieces(mark: str) -> tuple[str, ...]:
+    """The lines of a mark, stripped of white space: what readers look for."""
+    return tuple(piece for piece in (line.strip() for line in mark.split("\n")) if piece)
+
+
 @lru_cache(maxsize=1024)
 def marks(*words: str) -> Marks:
     return Marks(words)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from llamasrv.chat.formats import Calls, Headers
 from llamasrv.chat.markers import Marks, marks
 from llamasrv.chat.notations.base import ignore
-from llamasrv.chat.notations.harmony import read_body
+from llamasrv.chat.notations.in_header import read_body
 from llamasrv.chat.scanner import Give, Steps
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def read_messages(
     parser: Parser, headers: Headers, calls: Calls | None, openers: tuple[str, ...], continues: str | None
 ) -> Steps:
     """Read all messages of an answer. `continues` tells which one the prompt has begun."""
-    if calls is not None and calls.notation == "harmony":
+    if calls is not None and calls.notation.in_header:
         openers = ()  # the header is all that begins a call
     ends = marks(*_ends(headers), *openers)
     recipient = {"reasoning": headers.thinker, "content": headers.user}.get(continues or "")
@@ -34,7 +34,7 @@ def read_messages(
             parser.in_reasoning = True
             if not parser.split:
                 parser.say(headers.opening(recipient).strip())
-        elif calls is not None and calls.notation == "harmony" and recipient != headers.user:
+        elif calls is not None and calls.notation.in_header and recipient != headers.user:
             yield from read_body(parser, recipient.removeprefix(headers.tools))
             give = ignore  # what follows the arguments
         mark = yield from parser.until(ends, give)

@@ -15,7 +15,6 @@ from typing import Any
 
 from llamasrv.chat.families import GENERIC_CALLS
 from llamasrv.chat.formats import Calls
-from llamasrv.chat.notations import write_calls
 from llamasrv.chat.traits import NO_CONTENT, Traits
 from llamasrv.chat.written import tool_of, write_result, write_tools
 from llamasrv.domain.request import ChatPrompt, Message, TextPart
@@ -187,7 +186,7 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
         calls = message.get("tool_calls")
         if calls and not traits.calls:
             made = [(c["function"]["name"], _as_text(c["function"]["arguments"])) for c in calls]
-            written = write_calls(format, made)
+            written = format.write(made)
             content = message.get("content") or ""
             if isinstance(content, str):
                 message["content"] = f"{content}\n{written}" if content else written

@@ -15,11 +15,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Union
 
-from llamasrv.chat import messages
-from llamasrv.chat.call_marks import openers_of, opens_call
-from llamasrv.chat.formats import Calls, ChatFormat, pieces
+from llamasrv.chat import harmony, messages
+from llamasrv.chat.formats import Calls, ChatFormat
 from llamasrv.chat.markers import Marks, marks
-from llamasrv.chat.notations import harmony, notation_of
 from llamasrv.chat.scanner import Steps
 from llamasrv.chat.thoughts import ThoughtReader
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
@@ -156,11 +154,11 @@ class Parser(ThoughtReader):
 
     def _document(self, prompt: str, continues: str | None) -> Steps:
         format, calls = self.format, self.format.calls if self.tools else None
-        openers = openers_of(calls) if calls else ()
+        openers = calls.openers if calls else ()
         if format.headers is not None:
             yield from messages.read_messages(self, format.headers, calls, openers, continues)
             return
-        if format.calls is not None and format.calls.notation == "harmony":
+        if format.calls is not None and format.calls.notation.in_header:
             yield from harmony.read_messages(self, continues)
             return
         thought = format.reasoning
@@ -177,16 +175,16 @@ class Parser(ThoughtReader):
             if not (yield from self.thinking(calls, openers, continues is None)):
                 self._let_go()
                 return
-        elif continues is None and calls is not None and opens_call(prompt, calls):
-            yield from self.section(calls, pieces(calls.call_start)[-1], written=False)
-        elif continues is None and format.calls is not None and format.calls.content_name:
-            yield from self._addressed(format.calls)
+        elif continues is None and calls is not None and calls.begun_by(prompt):
+            yield from self.section(calls, calls.ready, written=False)
+        elif continues is None and format.calls is not None and format.calls.notation.to_user:
+            yield from self._addressed(format.calls.notation.to_user)
         yield from self._content(calls, openers, continues)
 
-    def _addressed(self, calls: Calls) -> Steps:
+    def _addressed(self, to_user: str) -> Steps:
         """If the prompt asks for a recipient, read the first line, which says that the content is for the user."""
         self.trail = []
-        yield from self.mark(marks(calls.content_name + calls.name_end))
+        yield from self.mark(marks(to_user))
         self.trail = None
 
     def _content(self, calls: Calls | None, openers: tuple[str, ...], continues: str | None) -> Steps:
@@ -251,9 +249,9 @@ class Parser(ThoughtReader):
             trail, self.trail = self.trail, None
             if mark is None:
                 self._hold("".join(trail))
-                if calls is not None and (yield from self.char()) in notation_of(calls).bare_starts(calls):
+                if calls is not None and (yield from self.char()) in calls.unmarked:
                     # Small models forget the marks: an object with the name of a tool is a call all the same.
-                    yield from self.section(replace(calls, bare=True), "")
+                    yield from self.section(calls, "", announced=False)
                 return True
             if thought is not None and mark == thought.start.strip():
                 if self.split:

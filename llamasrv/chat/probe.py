@@ -13,11 +13,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from llamasrv.chat.call_marks import openers_of
 from llamasrv.chat.families import GENERIC_CALLS, THINK, known_family
 from llamasrv.chat.formats import Calls, ChatFormat, Headers, Reasoning
 from llamasrv.chat.notations import learn, trial
-from llamasrv.chat.notations.base import decoded
+from llamasrv.chat.notations.base import Notation, decoded
+from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.traits import Traits
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
@@ -65,7 +65,7 @@ def describe(template: Template) -> ChatFormat:
     if calls is not None and calls.bare and _PYTHON_TAG in template.source:
         silent += (_PYTHON_TAG,)
     return ChatFormat(
-        "generic" if calls is None else calls.notation,
+        "generic" if calls is None else calls.notation.name,
         reasoning=reasoning,
         calls=calls or GENERIC_CALLS,
         content_start=text.start,
@@ -84,7 +84,7 @@ def with_gap(template: Template, format: ChatFormat) -> ChatFormat:
         return format
     after = _show(template, _call(1, "zqanswer")).rpartition("zqanswer")[2]
     gap = after[: len(after) - len(after.lstrip())]
-    if not gap or not after[len(gap) :].startswith(openers_of(calls)):
+    if not gap or not after[len(gap) :].startswith(calls.openers):
         return format
     return replace(format, calls=replace(calls, gap=gap))
 
@@ -162,7 +162,7 @@ def _role_ends(template: Template, shown: _Shown, calls: Calls | None) -> tuple[
     """What the template writes last in a turn: after an answer, and after a call."""
     answer = _WHOLE_MARK.findall(shown.answer.rpartition("zqanswer")[2])
     call = _WHOLE_MARK.findall(shown.call[shown.call.rfind(trial.NAMES[0]) :]) if shown.call else []
-    own = f"{calls.call_end} {calls.section_end} {calls.value_end}" if calls is not None else ""
+    own = f"{calls.call_end} {calls.section_end} {calls.notation.options()}" if calls is not None else ""
     last = dict.fromkeys((*answer[-1:], *call[-1:]))
     return tuple(mark for mark in last if mark != template.eos_token and mark.startswith("<") and mark not in own)
 
@@ -227,15 +227,14 @@ def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
     """An answer made of messages: a call is a message to a tool, with the arguments as its body."""
     reasoning = Reasoning(headers.opening(headers.thinker), headers.next) if headers.thinker else None
     begin = len(shown.prompt + headers.opening(headers.tools + trial.NAMES[0]))
-    turn, cdata = _without_cdata(shown.call)
-    core = learn(turn, begin, 0) if shown.call else None
-    if core is None:
+    turn = shown.call
+    found = learn(turn, begin, 0) if turn else None
+    if found is None:
         alone = any(value == trial.ARGUMENTS for _, _, value in decoded(turn, begin)[:1])
         calls = (
             Calls(
-                "harmony",
+                InHeader(name_end=headers.body),
                 call_start=headers.to + headers.tools,
-                name_end=headers.body,
                 separator=headers.next,
                 parallel=bool(shown.calls),
             )
@@ -243,17 +242,15 @@ def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
             else None
         )
         return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
-    end = turn[core.end :]
+    end = turn[found.end :]
     end = end[: len(end) - len(_shared_ending(end, shown.answer))]
-    calls = replace(
-        core.calls,
+    calls = Calls(
+        found.notation,
         header=headers.opening(headers.tools + "{name}"),
-        call_start=turn[begin : core.start],
+        call_start=turn[begin : found.start],
         call_end=end,
         separator=headers.next,
         parallel=bool(shown.calls),
-        cdata=cdata,
-        bare=core.calls.notation == "json" and not turn[begin : core.start].strip(),
     )
     return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
 
@@ -290,22 +287,17 @@ def _learn_calls(template: Template, answer: str, reasoning: Reasoning) -> Calls
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
         turn = _show(template, _call(1))
-    turn, cdata = _without_cdata(turn)
     begin = _common_start(turn, answer)
     first = learn(turn, begin, 0)
     if first is None:
         return None
     before, end = _behind_thought(turn[begin : first.start], reasoning), _turn_end(turn, answer)
     if not parallel:
-        calls = replace(first.calls, call_start=before, call_end=turn[first.end : end], parallel=False)
-    else:
-        second = learn(turn, first.end, 1)
-        if second is None:
-            return None
-        calls = _with_section(first.calls, before, turn[first.end : second.start], turn[second.end : end])
-    array = calls.section_start.rstrip().endswith("[")
-    bare = calls.notation == "json" and not (calls.section_start.strip(" \n[") or calls.call_start.strip())
-    return replace(calls, array=array, bare=bare, cdata=cdata)
+        return Calls(first.notation, call_start=before, call_end=turn[first.end : end], parallel=False)
+    second = learn(turn, first.end, 1)
+    if second is None:
+        return None
+    return _with_section(first.notation, before, turn[first.end : second.start], turn[second.end : end])
 
 
 def _behind_thought(text: str, reasoning: Reasoning) -> str:
@@ -331,12 +323,7 @@ def _turn_end(turn: str, answer: str) -> int:
     return len(turn) - len(ending)
 
 
-def _without_cdata(turn: str) -> tuple[str, bool]:
-    """A turn without CDATA marks around texts, and whether there were any."""
-    return turn.replace("<![CDATA[zqtext]]>", "zqtext"), "<![CDATA[zqtext]]>" in turn
-
-
-def _with_section(calls: Calls, before: str, between: str, after: str) -> Calls:
+def _with_section(notation: Notation, before: str, between: str, after: str) -> Calls:
     """Separate the marks of each call from those around all calls."""
     starts = [0, *(n for n, char in enumerate(before) if char in "<["), len(before)]
     start = next(before[n:] for n in starts if between.endswith(before[n:]))
@@ -344,8 +331,8 @@ def _with_section(calls: Calls, before: str, between: str, after: str) -> Calls:
     ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">]"), 0]
     end = next(after[:n] for n in ends if rest.startswith(after[:n]))
     section_start = before[: len(before) - len(start)]
-    return replace(
-        calls,
+    return Calls(
+        notation,
         section_start=section_start,
         call_start=start,
         call_end=end,

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from llamasrv.chat.calls import CallReader
 from llamasrv.chat.formats import Calls, ChatFormat
 from llamasrv.chat.markers import Marks, marks
-from llamasrv.chat.notations import notation_of
 from llamasrv.chat.scanner import Give, Steps
 from llamasrv.domain.request import Tool
 
@@ -57,7 +56,7 @@ class ThoughtReader(CallReader):
         mark = yield from self._thought(end, (*openers, *text))
         while mark in openers:
             held = [(yield from self._with_space(mark))]
-            if (yield from self.char()) and not notation_of(calls).may_follow(calls, self.buffer[self.position]):
+            if (yield from self.char()) and not _may_be_call(calls, self.buffer[self.position]):
                 self.think(held[0])  # the mark's name alone
                 mark = yield from self._thought(end, (*openers, *text))
                 continue
@@ -124,3 +123,8 @@ class ThoughtReader(CallReader):
         text, self.trail = "".join(self.trail), None
         if more:
             give(text)
+
+
+def _may_be_call(calls: Calls, char: str) -> bool:
+    """Whether a call can continue with this character after its first mark: with another mark, or the call itself."""
+    return calls.notation.may_follow(char) or any(word.startswith(char) for word in calls.openers)

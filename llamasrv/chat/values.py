@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from llamasrv.chat.formats import Calls
-
 _MAX_DEPTH = 32
 
 
@@ -117,21 +115,21 @@ def _refuse(name: str) -> Any:
     raise ValueError(name)
 
 
-def from_elements(text: str, schema: Any, calls: Calls, depth: int = 0) -> Any:
-    """A value written as nested tags: <key>…</key> for objects, <item>…</item> for arrays."""
-    mark = calls.key_start
+def from_elements(text: str, schema: Any, mark: str, end: str, depth: int = 0) -> Any:
+    """A value written as nested tags: <key>…</key> for objects, <item>…</item> for arrays. `mark` and `end` stand
+    around a key."""
     if mark not in text or depth > _MAX_DEPTH:
         if not text.strip() and not may_be_text(schema):
             return [] if "array" in types(schema) else {} if "object" in types(schema) else None
         return from_text(text, schema)
-    children = _children(text.strip(), mark, calls.key_end)
+    children = _children(text.strip(), mark, end)
     if children is None:
         return from_text(text, schema)
     wants = _container(schema, children)
     if wants == "array":
         items = _part(schema, "items")
-        return [from_elements(body, items, calls, depth + 1) for _, body in children]
-    return {key: from_elements(body, _member(schema, key), calls, depth + 1) for key, body in children}
+        return [from_elements(body, items, mark, end, depth + 1) for _, body in children]
+    return {key: from_elements(body, _member(schema, key), mark, end, depth + 1) for key, body in children}
 
 
 def _children(text: str, mark: str, end: str) -> list[tuple[str, str]] | None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llamasrv.chat.formats import Calls
-from llamasrv.chat.notations import write_calls
 from llamasrv.domain.request import Tool
 
 
@@ -57,7 +56,7 @@ def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
         "You can call functions. These are available, one JSON description a line:\n<tools>\n"
         + "\n".join(lines)
         + "\n</tools>\nTo call functions, write this, with the names and arguments that you need, and then stop:\n"
-        + write_calls(calls, [("function_name", '{"argument_name": "value"}')]).strip()
+        + calls.write([("function_name", '{"argument_name": "value"}')]).strip()
         + "\nYou will be given the results. Call functions only where they help; otherwise answer in plain words."
     )
 

@@ -14,7 +14,7 @@ from llamasrv.chat import families
 from llamasrv.chat.families import THINK
 from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
 from llamasrv.chat.grammar import constrain
-from llamasrv.chat.notations import write_calls
+from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Content, Message, Tool
@@ -90,7 +90,7 @@ FORMATS = list(dict(all_formats()).items())
 def test_it_accepts_what_a_model_would_write(name, format, must_call):
     made = MADE if format.calls.parallel else MADE[:1]
     constraint = constrain(format, tools=TOOLS, must_call=must_call)
-    assert accepts(constraint, write_calls(format.calls, made).lstrip("\n"))
+    assert accepts(constraint, format.calls.write(made).lstrip("\n"))
 
 
 @pytest.mark.parametrize("name, format", FORMATS)
@@ -107,22 +107,22 @@ def test_a_required_call_leaves_no_other_way(name, format):
     constraint = constrain(format, tools=TOOLS, must_call=True)
     assert not accepts(constraint, "Words.")
     assert not accepts(constraint, "")
-    wrong = write_calls(format.calls, [("unknown", "{}")]).lstrip("\n")
+    wrong = format.calls.write([("unknown", "{}")]).lstrip("\n")
     assert not accepts(constraint, wrong)
 
 
 @pytest.mark.parametrize("name, format", [row for row in FORMATS if row[1].calls.parallel])
 def test_one_call_can_be_the_most(name, format):
     constraint = constrain(format, tools=TOOLS, must_call=True, parallel=False)
-    assert accepts(constraint, write_calls(format.calls, MADE[:1]).lstrip("\n"))
-    assert not accepts(constraint, write_calls(format.calls, MADE[:2]).lstrip("\n"))
+    assert accepts(constraint, format.calls.write(MADE[:1]).lstrip("\n"))
+    assert not accepts(constraint, format.calls.write(MADE[:2]).lstrip("\n"))
 
 
 @pytest.mark.parametrize("name, format", FORMATS)
 def test_only_the_tools_that_are_allowed_can_be_called(name, format):
     constraint = constrain(format, tools=TOOLS[2:3], must_call=True)
-    assert accepts(constraint, write_calls(format.calls, [("ping", "{}")]).lstrip("\n"))
-    assert not accepts(constraint, write_calls(format.calls, MADE[:1]).lstrip("\n"))
+    assert accepts(constraint, format.calls.write([("ping", "{}")]).lstrip("\n"))
+    assert not accepts(constraint, format.calls.write(MADE[:1]).lstrip("\n"))
 
 
 def walk(constraint, random_source, ends, limit=4000):
@@ -155,7 +155,11 @@ def test_whatever_the_grammar_lets_through_is_a_valid_call(name, format):
     constraint = constrain(format, tools=TOOLS, must_call=True, thinking=False)
     finished = 0
     keys = [key for tool in TOOLS for key in tool.parameters["properties"]] + ["item", "a", "s"]
-    ends = ['<|"|>', '"', *(format.calls.value_end.replace("{key}", key) or "}" for key in keys)]
+    ends = [
+        '<|"|>',
+        '"',
+        *(getattr(format.calls.notation, "value_end", "").replace("{key}", key) or "}" for key in keys),
+    ]
     for _ in range(6):
         text = walk(constraint, random_source, ends)
         if text is None:
@@ -207,7 +211,7 @@ def test_a_call_ends_a_block_that_calls_end():
 def test_the_start_of_the_content_ends_such_a_block():
     constraint = constrain(families.KIMI_K3, prompt="<|open|>think<|sep|>", tools=TOOLS)
     assert accepts(constraint, "Hm<|open|>response<|sep|>Hello.<|close|>response<|sep|>")
-    assert accepts(constraint, "Hm" + write_calls(families.KIMI_K3.calls, MADE[:1]))
+    assert accepts(constraint, "Hm" + families.KIMI_K3.calls.write(MADE[:1]))
 
 
 def test_no_block_is_opened_where_thinking_is_off_or_only_assumed():
@@ -257,7 +261,7 @@ def test_content_of_a_form_keeps_its_wrapper():
 def test_harmony_may_say_something_before_a_call():
     constraint = constrain(families.HARMONY, tools=TOOLS)
     said = "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant"
-    assert accepts(constraint, said + write_calls(families.HARMONY.calls, MADE[:1]))
+    assert accepts(constraint, said + families.HARMONY.calls.write(MADE[:1]))
     assert accepts(constraint, said + "<|channel|>final<|message|>Nothing found.")
     assert not accepts(constrain(families.HARMONY, tools=TOOLS, must_call=True), said)
 
@@ -311,12 +315,8 @@ def test_free_text_ends_at_a_special_token():
 
 def test_text_between_tags_ends_at_a_special_token():
     calls = Calls(
-        "tagged",
+        Tagged(name_end="\n", key_start="<k>", key_end="=", value_end="</think>"),
         call_start="<tool_call>",
-        name_end="\n",
-        key_start="<k>",
-        key_end="=",
-        value_end="</think>",
         call_end="</tool_call>",
     )
     constraint = constrain(ChatFormat("x", calls=calls), tools=TOOLS[:1], must_call=True, special_tokens=SPECIAL)
@@ -333,7 +333,7 @@ def test_hundreds_of_arguments_keep_their_order_and_the_required_ones(name, form
     constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
 
     def call(*given):
-        return write_calls(format.calls, [("f", json.dumps(dict.fromkeys(given, 1)))]).lstrip("\n")
+        return format.calls.write([("f", json.dumps(dict.fromkeys(given, 1)))]).lstrip("\n")
 
     assert accepts(constraint, call("p0", "p7", "p150", "p199")) and accepts(constraint, call("p7", "p150"))
     assert not accepts(constraint, call("p0", "p150")) and not accepts(constraint, call("p150", "p7"))
@@ -346,7 +346,7 @@ def test_many_arguments_come_in_any_order_each_once(name, format):
     constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
 
     def call(given):
-        return write_calls(format.calls, [("f", json.dumps(dict.fromkeys(given, 1)))]).lstrip("\n")
+        return format.calls.write([("f", json.dumps(dict.fromkeys(given, 1)))]).lstrip("\n")
 
     assert accepts(constraint, call(["p39", "p30", "p8", "p7", "p0"])) and accepts(constraint, call(reversed(names)))
     assert not accepts(constraint, call(["p39", "p30", "p8"]))
@@ -363,7 +363,7 @@ def test_arrays_have_as_many_items_as_they_may(name, format):
             "required": ["a"],
         }
         constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
-        return accepts(constraint, write_calls(format.calls, [("f", json.dumps({"a": given}))]).lstrip("\n"))
+        return accepts(constraint, format.calls.write([("f", json.dumps({"a": given}))]).lstrip("\n"))
 
     assert accepted([1, 2], minItems=2, maxItems=2) and accepted([1, 2, 3], minItems=1) and accepted([], maxItems=0)
     assert not accepted([1], minItems=2) and not accepted([1, 2, 3], maxItems=2) and not accepted([1], maxItems=0)
@@ -415,8 +415,8 @@ def test_a_tools_parameters_are_an_object(kind):
 def test_a_required_argument_without_a_schema_can_be_anything(name, format):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "b"]}
     constraint = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
-    assert accepts(constraint, write_calls(format.calls, [("f", '{"a": 1, "b": "x"}')]).lstrip("\n"))
-    assert not accepts(constraint, write_calls(format.calls, [("f", '{"a": 1}')]).lstrip("\n"))
+    assert accepts(constraint, format.calls.write([("f", '{"a": 1, "b": "x"}')]).lstrip("\n"))
+    assert not accepts(constraint, format.calls.write([("f", '{"a": 1}')]).lstrip("\n"))
 
 
 # -- the collection
@@ -428,7 +428,7 @@ def test_every_template_of_the_collection_yields_a_working_grammar(template_file
     rendered = template.render(prompt)
     format = template.format
     made = MADE if format.calls.parallel else MADE[:1]
-    text = write_calls(format.calls, made).lstrip("\n")
+    text = format.calls.write(made).lstrip("\n")
     if rendered.text.endswith(format.calls.call_start.strip() or "\0"):
         text = text[len(format.calls.call_start) :]
     if format.reasoning.is_open(rendered.text) if format.reasoning else False:

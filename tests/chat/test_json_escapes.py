@@ -9,7 +9,6 @@ from hypothesis import given, settings, strategies
 from test_grammar import FORMATS, PLAIN, accepts, matcher
 
 from llamasrv.chat.grammar import constrain
-from llamasrv.chat.notations import write_calls
 from llamasrv.domain.request import Content, Tool
 
 TEXTS = strategies.text(max_size=30)
@@ -75,7 +74,7 @@ def test_calls_may_be_escaped_in_every_notation(name, format, escaped):
             "required": ["s"],
         },
     )
-    written = write_calls(format.calls, [("f", json.dumps({"s": "HERE", "o": {"a": "HERE"}, "l": ["HERE"]}))])
+    written = format.calls.write([("f", json.dumps({"s": "HERE", "o": {"a": "HERE"}, "l": ["HERE"]}))])
     assert accepts(constrain(format, tools=(tool,), must_call=True), written.lstrip("\n").replace("HERE", escaped))
 
 

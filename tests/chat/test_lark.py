@@ -12,7 +12,6 @@ from vectors import message_of
 
 from llamasrv.chat import families, lark
 from llamasrv.chat.grammar import Constraint, constrain
-from llamasrv.chat.notations import write_calls
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.errors import InvalidRequest
@@ -60,7 +59,7 @@ FORMATS = list(dict(formats()).items())
 
 
 def written(format, text):
-    return write_calls(format.calls, [(TOOL.name, json.dumps({"input": text}, ensure_ascii=False))]).lstrip("\n")
+    return format.calls.write([(TOOL.name, json.dumps({"input": text}, ensure_ascii=False))]).lstrip("\n")
 
 
 def read(format, text):
@@ -114,7 +113,7 @@ def walk(constraint, random_source, seed, length):
 def test_whatever_is_written_under_the_grammar_is_a_patch(name, format):
     random_source = random.Random(name)
     constraint = constrain(format, tools=[TOOL], must_call=True, thinking=False)
-    end = format.calls.value_end.replace("{key}", "input") or '"'
+    end = getattr(format.calls.notation, "value_end", "").replace("{key}", "input") or '"'
     seed = [
         "*** Begin Patch",
         "*** End Patch",
@@ -160,7 +159,7 @@ def test_a_grammar_means_the_same_in_json_and_between_tags(name):
     for format in (families.GENERIC, ChatTemplate(FAMILIES["values on lines"]).format):
         constraint = constrain(format, tools=[tool], must_call=True)
         for text in texts:
-            call = write_calls(format.calls, [("t", json.dumps({"input": text}, ensure_ascii=False))]).lstrip("\n")
+            call = format.calls.write([("t", json.dumps({"input": text}, ensure_ascii=False))]).lstrip("\n")
             assert accepts(constraint, call) == parses(text, plain), text
     assert any(parses(text, plain) for text in texts) and not all(parses(text, plain) for text in texts)
 
@@ -191,4 +190,4 @@ def test_a_definition_has_a_limit():
 
 def test_a_tool_without_a_grammar_takes_any_text():
     constraint = constrain(families.GENERIC, tools=[custom_tool("t", "", None)], must_call=True)
-    assert accepts(constraint, write_calls(families.GENERIC.calls, [("t", '{"input": "any\\ntext"}')]).lstrip("\n"))
+    assert accepts(constraint, families.GENERIC.calls.write([("t", '{"input": "any\\ntext"}')]).lstrip("\n"))

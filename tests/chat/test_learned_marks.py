@@ -13,6 +13,7 @@ from vectors import message_of
 from llamasrv.chat import round_trip
 from llamasrv.chat.formats import Headers
 from llamasrv.chat.grammar import constrain
+from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import Tool
@@ -50,7 +51,7 @@ def test_it_learns_blocks_for_text_thoughts_and_calls():
     format = format_of("blocks")
     assert (format.content_start, format.content_end) == ("<|SAY|>", "<|/SAY|>")
     assert (format.reasoning.start, format.reasoning.end) == ("<|MULL|>", "<|/MULL|>")
-    assert (format.calls.id_key, format.calls.name_key, format.calls.arguments_key) == ("ref_id", "fn", "input")
+    assert format.calls.notation == JsonObject(id_key="ref_id", id_first=True, name_key="fn", arguments_key="input")
     assert format.calls.section_end == "]<|/DO|>"
 
 
@@ -68,8 +69,8 @@ def test_it_learns_headers_with_recipients(name, headers):
 
 def test_it_learns_the_end_of_a_turn_and_attributes_of_values():
     assert format_of("ends of roles").role_ends == ("</turn>",)
-    assert format_of("wrapped").calls.cdata
-    kinds = format_of("kinds").calls
+    assert format_of("wrapped").calls.notation.cdata
+    kinds = format_of("kinds").calls.notation
     assert (kinds.string_type, kinds.other_type) == (' kind="text">', ' kind="data">')
 
 

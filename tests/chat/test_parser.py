@@ -13,7 +13,8 @@ from vectors import message_of
 from llamasrv.chat import families
 from llamasrv.chat.families import GENERIC_CALLS, THINK
 from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
-from llamasrv.chat.notations import write_calls
+from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.events import Text
@@ -77,7 +78,7 @@ def all_formats():
 @pytest.mark.parametrize("name, format", list(all_formats()))
 def test_it_reads_back_what_a_model_would_write(name, format):
     made = MADE if format.calls.parallel else MADE[:1]
-    text = write_calls(format.calls, [(n, json.dumps(a, ensure_ascii=False)) for n, a in made]).strip()
+    text = format.calls.write([(n, json.dumps(a, ensure_ascii=False)) for n, a in made]).strip()
     content, reasoning, calls, complete = outcome(format, text)
     assert [(n, json.loads(a)) for n, a in calls] == made
     assert (content, reasoning, complete) == ("", "", len(made))
@@ -85,9 +86,9 @@ def test_it_reads_back_what_a_model_would_write(name, format):
 
 @pytest.mark.parametrize("name, format", list(all_formats()))
 def test_words_before_a_call_are_content(name, format):
-    if format.calls.bare or format.calls.notation == "harmony":
+    if format.calls.bare or format.calls.notation.in_header:
         pytest.skip("this format has no free text before a call")
-    text = write_calls(format.calls, [("ping", "{}")])
+    text = format.calls.write([("ping", "{}")])
     content, _, calls, _ = outcome(format, "Let me look.\n" + text.lstrip("\n"))
     assert content.strip() == "Let me look." and calls == [("ping", "{}")]
 
@@ -128,9 +129,9 @@ def test_a_line_break_is_held_back_until_the_next_letter_only():
 
 @pytest.mark.parametrize("name, format", list(all_formats()))
 def test_without_tools_everything_is_content(name, format):
-    if format.calls.notation == "harmony":
+    if format.calls.notation.in_header:
         pytest.skip("channels are there without tools, too")
-    text = "See: " + write_calls(format.calls, [("ping", "{}")])
+    text = "See: " + format.calls.write([("ping", "{}")])
     content, _, calls, _ = outcome(format, text, tools=())
     assert calls == []
     for mark in format.silent:
@@ -140,7 +141,7 @@ def test_without_tools_everything_is_content(name, format):
 
 @pytest.mark.parametrize("name, format", list(all_formats()))
 def test_a_cut_off_call_is_never_complete(name, format):
-    text = write_calls(format.calls, [("note", '{"text": "ab", "tags": ["x"]}')]).strip()
+    text = format.calls.write([("note", '{"text": "ab", "tags": ["x"]}')]).strip()
     whole = parse(format, text)[0]["tool_calls"][0]["arguments"]
     for cut in range(len(text)):
         message, parser = parse(format, text[:cut])
@@ -282,7 +283,7 @@ def test_arguments_that_stop_being_json_are_passed_as_written_and_incomplete():
 
 
 def test_an_object_alone_is_a_call_only_with_the_name_of_a_tool():
-    format = ChatFormat("bare", calls=Calls("json", bare=True, arguments_key="parameters"))
+    format = ChatFormat("bare", calls=Calls(JsonObject(arguments_key="parameters")))
     assert outcome(format, '{"name": "ping", "parameters": {}}')[2] == [("ping", "{}")]
     for text in (
         '{"name": "Ann", "parameters": {}}',
@@ -304,14 +305,10 @@ def test_forgotten_marks_make_no_difference_to_a_call_of_a_known_tool():
 LINES = ChatFormat(
     "lines",
     calls=Calls(
-        "tagged",
+        Tagged(name_end=">\n", key_start="<arg=", key_end=">\n", value_end="\n</arg>\n"),
         call_start="<call>\n<fn=",
         call_end="</fn>\n</call>",
         separator="\n",
-        name_end=">\n",
-        key_start="<arg=",
-        key_end=">\n",
-        value_end="\n</arg>\n",
     ),
 )
 
@@ -490,7 +487,7 @@ def test_it_survives_whatever_a_model_writes_and_every_cut_gives_the_same(name, 
     made = [(n, json.dumps(a, ensure_ascii=False)) for n, a in (MADE if format.calls.parallel else MADE[:1])]
     thought = format.reasoning
     for _ in range(60):
-        text = "Words. " * random_source.randint(0, 1) + write_calls(format.calls, made)
+        text = "Words. " * random_source.randint(0, 1) + format.calls.write(made)
         if thought is not None and random_source.random() < 0.5:
             text = thought.start + "thought" + thought.end + text
         text = spoilt(random_source, text)
@@ -504,7 +501,7 @@ def test_it_survives_whatever_a_model_writes_and_every_cut_gives_the_same(name, 
 def test_its_work_is_linear(step):
     """100,000 characters in under 0.2 s of CPU in pieces of a token's size; some leave for slow machines."""
     prose = ("The quick <b>brown</b> fox jumps over [1, 2] {dogs}.\n" * 2000)[:100_000]
-    long_call = write_calls(GENERIC_CALLS, [("note", json.dumps({"text": prose}))])
+    long_call = GENERIC_CALLS.write([("note", json.dumps({"text": prose}))])
     long_value = f"<fn=note>\n<arg=tags>\n{json.dumps(list(range(16000)))}\n</arg>\n</fn>"
     cases = [(PLAIN, prose), (PLAIN, "<think>" + prose), (PLAIN, long_call), (LINES, long_value), (PLAIN, "<" * 100_000),
              (PLAIN, "\n" * 100_000), (PLAIN, "<tool_cal" * 11_000), (LINES, f"<fn=note>\n<arg=text>\n{prose}\n</arg>")]  # fmt: skip

@@ -2,46 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from chat_samples import FAMILIES, HERMES, STRICT
 
-from llamasrv.chat.families import TABLE
+from llamasrv.chat.families import GENERIC_CALLS, TABLE
+from llamasrv.chat.formats import Calls
+from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.named import Named
+from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, fallback_source
 from llamasrv.domain.events import Text
 from llamasrv.domain.request import Tool
 
 LEARNED = {
-    "objects between tags": {"notation": "json", "call_start": "<call>\n", "call_end": "\n</call>", "separator": "\n"},
-    "a list of objects": {"section_start": "<CALLS>[", "section_end": "]</CALLS>", "separator": ", ", "array": True},
-    "an object alone": {"notation": "json", "bare": True, "parallel": False},
-    "a list alone": {"notation": "json", "bare": True, "array": True, "section_start": "[", "section_end": "]"},
-    "names as keys": {"name_is_key": True, "array": True, "section_start": "<|calls|>["},
-    "name, then object": {"notation": "named", "call_start": "[CALL]", "name_end": "[ARGS]"},
-    "name and id, then object": {"id_mark": "[ID]", "name_end": "[ARGS]", "call_start": "[CALL]"},
-    "a section of named calls": {
-        "section_start": "<|calls|>", "section_end": "<|/calls|>", "call_start": "<|call|>", "call_end": "<|/call|>",
-    },
-    "fenced": {"name_end": "\n```json\n", "call_end": "\n```<|/call|>", "separator": "\n"},
-    "function tags": {"call_start": "<fn=", "name_end": ">", "call_end": "</fn>"},
-    "values on lines": {
-        "notation": "tagged", "call_start": "<call>\n<fn=", "call_end": "</fn>\n</call>", "name_end": ">\n",
-        "key_start": "<arg=", "key_end": ">\n", "value_end": "\n</arg>\n",
-    },
-    "keys and values": {"call_start": "<call>", "name_end": "\n", "key_start": "<key>", "key_end": "</key>\n<value>"},
-    "attributes": {
-        "section_start": "<calls>\n", "call_start": '<invoke name="', "name_end": '">\n', "call_end": "</invoke>",
-        "key_start": '<parameter name="', "key_end": '">', "value_end": "</parameter>\n",
-    },
-}  # fmt: skip
+    "objects between tags": Calls(JsonObject(), call_start="<call>\n", call_end="\n</call>", separator="\n"),
+    "a list of objects": Calls(JsonObject(), section_start="<CALLS>[", section_end="]</CALLS>", separator=", "),
+    "an object alone": Calls(JsonObject(), parallel=False),
+    "a list alone": Calls(JsonObject(), section_start="[", section_end="]", separator=", "),
+    "names as keys": Calls(
+        JsonObject(name_is_key=True), section_start="<|calls|>[", section_end="]<|/calls|>", separator=", "
+    ),
+    "name, then object": Calls(Named(name_end="[ARGS]"), call_start="[CALL]"),
+    "name and id, then object": Calls(Named(name_end="[ARGS]", id_mark="[ID]"), call_start="[CALL]"),
+    "a section of named calls": Calls(
+        Named(name_end="<|sep|>"),
+        section_start="<|calls|>",
+        section_end="<|/calls|>",
+        call_start="<|call|>",
+        call_end="<|/call|>",
+    ),
+    "fenced": Calls(
+        Named(name_end="\n```json\n"),
+        section_start="<|calls|>",
+        section_end="<|/calls|>",
+        call_start="<|call|>",
+        call_end="\n```<|/call|>",
+        separator="\n",
+    ),
+    "function tags": Calls(Named(name_end=">"), call_start="<fn=", call_end="</fn>"),
+    "values on lines": Calls(
+        Tagged(name_end=">\n", key_start="<arg=", key_end=">\n", value_end="\n</arg>\n"),
+        call_start="<call>\n<fn=",
+        call_end="</fn>\n</call>",
+        separator="\n",
+    ),
+    "keys and values": Calls(
+        Tagged(name_end="\n", key_start="<key>", key_end="</key>\n<value>", value_end="</value>\n"),
+        call_start="<call>",
+        call_end="</call>",
+        separator="\n",
+    ),
+    "attributes": Calls(
+        Tagged(name_end='">\n', key_start='<parameter name="', key_end='">', value_end="</parameter>\n"),
+        section_start="<calls>\n",
+        section_end="\n</calls>",
+        call_start='<invoke name="',
+        call_end="</invoke>",
+        separator="\n",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_learns_how_calls_are_written(name):
     format = ChatTemplate(FAMILIES[name]).format
-    assert format.learned and format.calls is not None
-    for field, value in LEARNED[name].items():
-        assert getattr(format.calls, field) == value, field
+    assert format.learned and format.calls == LEARNED[name]
 
 
 def test_it_learns_the_marks_around_reasoning():
@@ -62,7 +90,7 @@ def test_it_assumes_the_usual_marks_where_nothing_is_said():
 @pytest.mark.parametrize("source", [STRICT, fallback_source(), fallback_source("plain")])
 def test_a_template_without_tools_gets_the_generic_format(source):
     format = ChatTemplate(source).format
-    assert format.name == "generic" and format.calls.notation == "json" and format.calls.call_start == "<tool_call>\n"
+    assert format.name == "generic" and replace(format.calls, gap="") == GENERIC_CALLS
 
 
 def test_it_describes_itself_without_what_is_not_set():

@@ -8,7 +8,6 @@ import pytest
 from test_grammar import FORMATS, PLAIN, accepts, matcher
 
 from llamasrv.chat.grammar import constrain
-from llamasrv.chat.notations import write_calls
 from llamasrv.chat.schema_closing import closed
 from llamasrv.domain.request import Content, Tool
 from llamasrv.errors import InvalidRequest
@@ -95,7 +94,7 @@ def test_objects_inside_arguments_are_closed_in_every_notation(name, format):
     form = constrain(format, tools=(Tool("f", "", schema),), must_call=True)
 
     def call(value):
-        return write_calls(format.calls, [("f", json.dumps({"o": value}))]).lstrip("\n")
+        return format.calls.write([("f", json.dumps({"o": value}))]).lstrip("\n")
 
     assert accepts(form, call({"a": 1})) and not accepts(form, call({"a": 1, "b": 2}))
 

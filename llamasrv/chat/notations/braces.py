@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import (
@@ -16,10 +17,8 @@ from llamasrv.chat.argument_rules import (
     properties,
     repeats,
 )
-from llamasrv.chat.call_marks import closers
-from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Notation, values_of
+from llamasrv.chat.notations.base import Around, Notation, values_of
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
 from llamasrv.chat.scanner import Steps
 from llamasrv.domain.request import Tool
@@ -28,31 +27,34 @@ if TYPE_CHECKING:
     from llamasrv.chat.calls import CallReader
 
 
+@dataclass(frozen=True, slots=True)
 class Braces(Notation):
     """JSON without quotes around keys, and with a mark for quotes."""
 
-    name = "braces"
+    name: ClassVar[str] = "braces"
 
-    def write(self, calls: Calls, name: str, arguments: str, place: int) -> str:
-        return name + _braces(values_of(arguments))
+    quote: str = '<|"|>'  # at both ends of a text
 
-    def read(self, reader: CallReader, calls: Calls) -> Steps:
+    def write(self, name: str, arguments: str, place: int) -> str:
+        return name + _braces(values_of(arguments), self.quote)
+
+    def read(self, reader: CallReader, around: Around) -> Steps:
         """name{key:<|"|>value<|"|>,other:1}"""
         name, mark = yield from reader.name(marks("{"))
         if name is None:
             return
         reader.start_call(name)
         reader.argue("{")
-        quote = '<|"|>'
+        quote = self.quote
         depth = ["}"]
         key = True  # a key comes next
         while depth:
             char = yield from reader.char()
             if char == "":
                 return
-            if char == "<":
+            if char == quote[0]:
                 if (yield from reader.mark(marks(quote))) is None:
-                    yield from reader.until(marks(*closers(calls)), reader.argue)
+                    yield from reader.until(marks(*around.closers), reader.argue)
                     return
                 reader.argue('"')
                 if (yield from reader.until(marks(quote), reader.argue_text)) is None:
@@ -81,20 +83,20 @@ class Braces(Notation):
                 reader.argue(values.bare(word))
         reader.complete_calls += 1
 
-    def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
+    def rule(self, rules: RuleWriter, tool: Tool) -> str:
         schema = arguments(tool)
         if tool.input_grammar:
             schema["properties"] = {key: part for key, part, _ in properties(tool)}
-        return f"{rules.literal(tool.name)} {_value_rule(rules, schema, 0)}"
+        return f"{rules.literal(tool.name)} {_value_rule(rules, self.quote, schema, 0)}"
 
 
-def _braces(value: Any) -> str:
+def _braces(value: Any, quote: str) -> str:
     if isinstance(value, str):
-        return f'<|"|>{value}<|"|>'
+        return f"{quote}{value}{quote}"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_braces(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_braces(item, quote)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_braces, value)) + "]"
+        return "[" + ",".join(_braces(item, quote) for item in value) + "]"
     return json.dumps(value)
 
 
@@ -110,18 +112,17 @@ def _bare_value(reader: CallReader) -> Steps:
         yield
 
 
-def _value_rule(rules: RuleWriter, schema: Any, depth: int) -> str:
+def _value_rule(rules: RuleWriter, quote: str, schema: Any, depth: int) -> str:
     """A value in Gemma's notation: JSON without quotes around keys, and with a mark for quotes."""
     schema = schema if isinstance(schema, Mapping) and depth < MAX_DEPTH else {}
     kinds = values.types(schema)
     branches: list[str] = []
-    quote = '<|"|>'
     if not kinds or "string" in kinds:
         branches.append(f"{rules.literal(quote)} {plain_text(rules, schema, quote)}")
     if "object" in kinds:
-        branches.append(_braces_object(rules, schema, depth))
+        branches.append(_braces_object(rules, quote, schema, depth))
     if "array" in kinds:
-        item = _value_rule(rules, schema.get("items"), depth + 1)
+        item = _value_rule(rules, quote, schema.get("items"), depth + 1)
         branches.append(f'"[" {_listed(item, schema)} "]"')
     plain = (kinds & {"integer", "number", "boolean", "null"}) if kinds else {"number", "boolean", "null"}
     if plain:
@@ -129,18 +130,18 @@ def _value_rule(rules: RuleWriter, schema: Any, depth: int) -> str:
     return rules.rule(" | ".join(branches))
 
 
-def _braces_object(rules: RuleWriter, schema: Mapping[str, Any], depth: int) -> str:
+def _braces_object(rules: RuleWriter, quote: str, schema: Mapping[str, Any], depth: int) -> str:
     properties = schema.get("properties")
     needed = schema.get("required") or ()
     if isinstance(properties, Mapping) and properties:
         items = []
         for key in properties:
-            part = _value_rule(rules, values.property_schema(schema, key), depth + 1)
+            part = _value_rule(rules, quote, values.property_schema(schema, key), depth + 1)
             items.append((rules.rule(f"{rules.literal(key + ':')} {part}"), key in needed))
         return f'"{{" {members(rules, items, chr(34) + "," + chr(34))} "}}"'
     if depth == 0 or schema.get("additionalProperties") is False:
         return '"{" "}"'
-    anything = _anything(rules)
+    anything = _anything(rules, quote)
     pair = rules.rule(f"/[A-Za-z_][A-Za-z0-9_]*:/ {anything}")
     return f'"{{" ({pair} ("," {pair})*)? "}}"'
 
@@ -154,14 +155,13 @@ def _listed(item: str, schema: Mapping[str, Any]) -> str:
     return f"{item} {more}" if least else f"({item} {more})?"
 
 
-def _anything(rules: RuleWriter) -> str:
+def _anything(rules: RuleWriter, quote: str) -> str:
     """Any value in Gemma's notation."""
     known = rules._names.get("anything")
     if known is not None:
         return known
     name = rules.reserve()
     rules._names["anything"] = name
-    quote = '<|"|>'
     pair = f"/[A-Za-z_][A-Za-z0-9_]*:/ {name}"
     branches = (
         f"{rules.literal(quote)} {rules.until(quote)}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from llamasrv.chat.argument_rules import json_arguments
-from llamasrv.chat.formats import Calls, pieces
-from llamasrv.chat.markers import marks
+from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import NUMBER, SHORT_ID, Core, Notation, decoded, read_arguments
+from llamasrv.chat.notations.base import NUMBER, SHORT_ID, Around, Learned, Notation, decoded, read_arguments
 from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Steps
 from llamasrv.domain.request import Tool
@@ -17,61 +17,73 @@ if TYPE_CHECKING:
     from llamasrv.chat.calls import CallReader
 
 
+@dataclass(frozen=True, slots=True)
 class Named(Notation):
     """The name, optionally an id, a mark, and a JSON object."""
 
-    name = "named"
+    name: ClassVar[str] = "named"
 
-    def write(self, calls: Calls, name: str, arguments: str, place: int) -> str:
-        if calls.id_form:
-            name = calls.id_form.format(name=name, index=place)
-        elif calls.id_mark:
+    name_end: str = ""
+    id_mark: str = ""  # between name and id, or between id and name
+    id_first: bool = False
+    id_form: str = ""  # the name is part of an id: "functions.{name}:{index}"
+    content_name: str = ""  # this "name" addresses the user: content follows
+
+    def write(self, name: str, arguments: str, place: int) -> str:
+        if self.id_form:
+            name = self.id_form.format(name=name, index=place)
+        elif self.id_mark:
             id = f"{place:09}"
-            name = f"{id}{calls.id_mark}{name}" if calls.id_first else f"{name}{calls.id_mark}{id}"
-        return name + calls.name_end + (arguments or "{}")
+            name = f"{id}{self.id_mark}{name}" if self.id_first else f"{name}{self.id_mark}{id}"
+        return name + self.name_end + (arguments or "{}")
 
-    def read(self, reader: CallReader, calls: Calls) -> Steps:
+    def read(self, reader: CallReader, around: Around) -> Steps:
         """Read the name, then the arguments as JSON."""
-        end = pieces(calls.name_end)
-        stops = marks(*(end[:1] or ("\n",)), calls.id_mark, *(("\n",) if "\n" in calls.name_end else ()))
+        end = pieces(self.name_end)
+        stops = marks(*(end[:1] or ("\n",)), self.id_mark, *(("\n",) if "\n" in self.name_end else ()))
         id: str | None = None
         name, mark = yield from reader.name(stops)
         if name is None:
             return
-        if calls.id_mark and mark == calls.id_mark:
+        if self.id_mark and mark == self.id_mark:
             other, mark = yield from reader.name(marks(end[0]))
             if other is None:
                 return
-            name, id = (other, name) if calls.id_first else (name, other)
-        if calls.id_form:
+            name, id = (other, name) if self.id_first else (name, other)
+        if self.id_form:
             id = name
-            name = _without_form(name, calls.id_form)
-        if calls.content_name and name == calls.content_name:
+            name = _without_form(name, self.id_form)
+        if self.content_name and name == self.content_name:
             reader.trail = None  # what follows is content
             return
-        if calls.content_name and name not in reader.tools:
+        if self.content_name and name not in reader.tools:
             return
         for piece in end if mark == "\n" else end[1:]:
             yield from reader.skip_space()
             yield from reader.mark(marks(piece))
         reader.start_call(name, id)
-        if (yield from read_arguments(reader, calls)):
+        if (yield from read_arguments(reader, around, may_be_missing=True)):
             reader.complete_calls += 1
 
-    def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
+    def rule(self, rules: RuleWriter, tool: Tool) -> str:
         arguments = json_arguments(rules, tool)
         lit = rules.literal
-        if calls.id_form:
-            before, _, after = calls.id_form.partition("{name}")
+        if self.id_form:
+            before, _, after = self.id_form.partition("{name}")
             around, _, behind = after.partition("{index}")
-            return f"{lit(before + tool.name + around)} {NUMBER} {lit(behind + calls.name_end)} {arguments}"
-        if calls.id_mark and calls.id_first:
-            return f"/[a-zA-Z0-9_-]{{1,40}}/ {lit(calls.id_mark + tool.name + calls.name_end)} {arguments}"
-        if calls.id_mark:
-            return f"{lit(tool.name + calls.id_mark)} {SHORT_ID} {lit(calls.name_end)} {arguments}"
-        return f"{lit(tool.name + calls.name_end)} {arguments}"
+            return f"{lit(before + tool.name + around)} {NUMBER} {lit(behind + self.name_end)} {arguments}"
+        if self.id_mark and self.id_first:
+            return f"/[a-zA-Z0-9_-]{{1,40}}/ {lit(self.id_mark + tool.name + self.name_end)} {arguments}"
+        if self.id_mark:
+            return f"{lit(tool.name + self.id_mark)} {SHORT_ID} {lit(self.name_end)} {arguments}"
+        return f"{lit(tool.name + self.name_end)} {arguments}"
 
-    def learn(self, text: str, begin: int, number: int) -> Core | None:
+    @property
+    def to_user(self) -> str:
+        return self.content_name and self.content_name + self.name_end
+
+    @classmethod
+    def learn(cls, text: str, begin: int, number: int) -> Learned | None:
         name, id = trial.NAMES[number], trial.IDS[number]
         for start, end, value in decoded(text, begin):
             at = text.rfind(name, begin, start)
@@ -80,8 +92,8 @@ class Named(Notation):
             between = text[at + len(name) : start]
             mark, found, name_end = between.partition(id)
             if found:
-                return Core(at, end, Calls("named", id_mark=mark, name_end=name_end))
-            return Core(at, end, Calls("named", name_end=between))
+                return Learned(at, end, cls(id_mark=mark, name_end=name_end))
+            return Learned(at, end, cls(name_end=between))
         return None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import has_grammar, json_text, members, properties
-from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Notation, values_of
+from llamasrv.chat.notations.base import Around, Notation, values_of
 from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Steps
 from llamasrv.domain.request import Tool
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from llamasrv.chat.calls import CallReader
 
 
+@dataclass(frozen=True, slots=True)
 class PythonCall(Notation):
     """name(key=value, …), values as in Python or JSON."""
 
-    name = "python"
+    name: ClassVar[str] = "python"
+    listed: ClassVar[bool] = True
 
-    def write(self, calls: Calls, name: str, arguments: str, place: int) -> str:
+    def write(self, name: str, arguments: str, place: int) -> str:
         pairs = (f"{key}={_python(value)}" for key, value in values_of(arguments).items())
         return f"{name}({', '.join(pairs)})"
 
-    def read(self, reader: CallReader, calls: Calls) -> Steps:
+    def read(self, reader: CallReader, around: Around) -> Steps:
         """name(key="value", other=1), values as in Python or JSON."""
         name, mark = yield from reader.name(marks("("))
         if name is None:
@@ -57,14 +59,11 @@ class PythonCall(Notation):
         reader.argue("}" if opened else "{}")
         reader.complete_calls += 1
 
-    def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
+    def rule(self, rules: RuleWriter, tool: Tool) -> str:
         items = []
         for key, schema, needed in properties(tool):
             items.append((rules.rule(f"{rules.literal(key + '=')} {_python_value(rules, schema)}"), needed))
         return f"{rules.literal(tool.name + '(')} {members(rules, items, rules.literal(', '))} {rules.literal(')')}"
-
-    def in_lists(self, calls: Calls) -> bool:
-        return True
 
     def may_begin(self, char: str) -> bool:
         return char.isalpha() or char == "_"

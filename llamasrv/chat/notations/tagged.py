@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import (
@@ -17,11 +18,9 @@ from llamasrv.chat.argument_rules import (
     repeats,
     without_text,
 )
-from llamasrv.chat.call_marks import call_ends
-from llamasrv.chat.formats import Calls, pieces
-from llamasrv.chat.markers import Marks, marks
+from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import NUMBER, Core, Notation, ignore, values_of
+from llamasrv.chat.notations.base import NUMBER, Around, Learned, Notation, ignore, options_of, values_of
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
 from llamasrv.chat.scanner import Steps
 from llamasrv.domain.request import Tool
@@ -34,31 +33,44 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _MOST_SPACE = 256  # before CDATA
 
 
+@dataclass(frozen=True, slots=True)
 class Tagged(Notation):
-    """The name, then <key>value</key> in the marks that the format names; or nested elements."""
+    """The name, then <key>value</key> in marks of the template's own; or nested elements."""
 
-    name = "tagged"
+    name: ClassVar[str] = "tagged"
 
-    def write(self, calls: Calls, name: str, arguments: str, place: int) -> str:
+    name_end: str = ""  # may hold {number}
+    key_start: str = ""
+    key_end: str = ""  # between key and value
+    value_end: str = ""  # may hold {key}
+    string_type: str = ""  # the attribute that says whether a value is text: its text for "is text"
+    other_type: str = ""  # and for "is JSON"; may hold {type}
+    whole_type: str = "number"  # what {type} says of an integer
+    cdata: bool = False  # texts stand in <![CDATA[…]]>
+    elements: bool = False  # objects and arrays are written as nested tags
+
+    def write(self, name: str, arguments: str, place: int) -> str:
         values = values_of(arguments)
-        text = name + calls.name_end.replace("{number}", str(place + 1))
+        text = name + self.name_end.replace("{number}", str(place + 1))
         for key, value in values.items():
-            if calls.elements:
-                text += _write_element(calls, key, value)
+            if self.elements:
+                text += _write_element(self, key, value)
                 continue
             is_text = isinstance(value, str)
-            kind = calls.string_type if is_text else calls.other_type.replace("{type}", _type_name(value, calls))
+            kind = (
+                self.string_type if is_text else self.other_type.replace("{type}", _type_name(value, self.whole_type))
+            )
             shown = value if is_text else json.dumps(value, ensure_ascii=False)
-            if is_text and calls.cdata:
+            if is_text and self.cdata:
                 shown = _CDATA + value.replace("]]>", "]]]]><![CDATA[>") + _CDATA_END
-            text += calls.key_start + key + calls.key_end + kind + shown + calls.value_end.replace("{key}", key)
+            text += self.key_start + key + self.key_end + kind + shown + self.value_end.replace("{key}", key)
         return text
 
-    def read(self, reader: CallReader, calls: Calls) -> Steps:
+    def read(self, reader: CallReader, around: Around) -> Steps:
         """Read the name, then each argument between marks."""
-        key_start, ends = calls.key_start.strip(), call_ends(calls)
+        key_start, ends = self.key_start.strip(), around.ends
         heads = marks(key_start, *ends)
-        name, mark = yield from _name_before_keys(reader, calls, (key_start, *ends))
+        name, mark = yield from _name_before_keys(reader, self, (key_start, *ends))
         if name is None:
             return
         schema = reader.tools[name].parameters if name in reader.tools else {}
@@ -76,49 +88,58 @@ class Tagged(Notation):
                 if mark != key_start:
                     break
             mark = None
-            key, kind = yield from _key(reader, calls)
+            key, kind = yield from _key(reader, self)
             if key is None:
                 return
             reader.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
             opened = True
-            if not (yield from _value(reader, calls, key, kind, values.property_schema(schema, key))):
+            if not (yield from _value(reader, self, key, kind, values.property_schema(schema, key))):
                 return
         reader.argue("}" if opened else "{}")
         reader.complete_calls += 1
 
-    def rule(self, rules: RuleWriter, calls: Calls, tool: Tool) -> str:
-        element = _element if calls.elements else _argument
-        items = [(rules.rule(element(rules, calls, key, part, 0)), needed) for key, part, needed in properties(tool)]
-        name, number, end = (tool.name + calls.name_end).partition("{number}")
+    def rule(self, rules: RuleWriter, tool: Tool) -> str:
+        element = _element if self.elements else _argument
+        items = [(rules.rule(element(rules, self, key, part, 0)), needed) for key, part, needed in properties(tool)]
+        name, number, end = (tool.name + self.name_end).partition("{number}")
         head = f"{rules.literal(name)} {NUMBER} {rules.literal(end)}" if number else rules.literal(name)
         return f"{head} {members(rules, items, '')}"
 
-    def learn(self, text: str, begin: int, number: int) -> Core | None:
+    @classmethod
+    def learn(cls, text: str, begin: int, number: int) -> Learned | None:
         name = trial.NAMES[number]
         at = text.find(name, begin)
         found = _TRIAL.match(text, at + len(name)) if at >= 0 else None
         if found is None:
             return None
-        opened = re.search(r"[<\[][^<\[]*\Z", found[1])
-        if opened is None or not found[3].endswith(opened[0]):
+        name_end, before_text, after_text, before_number = found.groups()
+        cdata = before_text.endswith(_CDATA) and after_text.startswith(_CDATA_END)
+        if cdata:
+            before_text, after_text = before_text.removesuffix(_CDATA), after_text.removeprefix(_CDATA_END)
+        opened = re.search(r"[<\[][^<\[]*\Z", name_end)
+        if opened is None or not after_text.endswith(opened[0]):
             return None
-        key_end, string_type, other_type = _attributes(found[2], found[4])
+        key_end, string_type, other_type = _attributes(before_text, before_number)
         if key_end is None:
             return None
-        value_end = found[3][: -len(opened[0])]
+        value_end = after_text[: -len(opened[0])]
         end = found.end()
         end += len(value_end) if text.startswith(value_end, end) else len(value_end.rstrip())
-        calls = Calls(
-            "tagged",
-            name_end=found[1][: opened.start()],
+        notation = cls(
+            name_end=name_end[: opened.start()],
             key_start=opened[0],
             key_end=key_end,
             string_type=string_type,
             other_type=other_type.replace('"integer"', '"{type}"').replace('"number"', '"{type}"'),
             whole_type="integer" if '"integer"' in other_type else "number",
             value_end=value_end,
+            cdata=cdata,
         )
-        return Core(at, end, calls)
+        return Learned(at, end, notation)
+
+    def options(self) -> dict[str, Any]:
+        found = options_of(self)
+        return found if "{type}" in self.other_type else {k: v for k, v in found.items() if k != "whole_type"}
 
 
 _TRIAL = re.compile(r"(.*?)zqfirst(.*?)zqtext(.*?)zqsecond(.*?)7", re.DOTALL)
@@ -140,25 +161,25 @@ def _attributes(text: str, other: str) -> tuple[str | None, str, str]:
 _ATTRIBUTE = re.compile(r' \w+="\w+"\s*>\s*\Z')
 
 
-def _write_element(calls: Calls, key: str, value: Any) -> str:
+def _write_element(tags: Tagged, key: str, value: Any) -> str:
     """One value between tags; objects and arrays as tags inside it."""
     if isinstance(value, dict):
-        inner = "".join(_write_element(calls, k, item) for k, item in value.items())
+        inner = "".join(_write_element(tags, k, item) for k, item in value.items())
     elif isinstance(value, list):
-        inner = "".join(_write_element(calls, "item", item) for item in value)
+        inner = "".join(_write_element(tags, "item", item) for item in value)
     else:
         inner = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return calls.key_start + key + calls.key_end + inner + calls.value_end.replace("{key}", key)
+    return tags.key_start + key + tags.key_end + inner + tags.value_end.replace("{key}", key)
 
 
-def _type_name(value: Any, calls: Calls) -> str:
-    names = {bool: "boolean", int: calls.whole_type, float: "number", list: "array", dict: "object", type(None): "null"}
+def _type_name(value: Any, whole_type: str) -> str:
+    names = {bool: "boolean", int: whole_type, float: "number", list: "array", dict: "object", type(None): "null"}
     return names.get(type(value), "object")
 
 
-def _name_before_keys(reader: CallReader, calls: Calls, next_marks: tuple[str, ...]) -> Steps:
+def _name_before_keys(reader: CallReader, tags: Tagged, next_marks: tuple[str, ...]) -> Steps:
     """The name, read with everything up to the first key; and the mark that ended the name."""
-    shown, numbered, rest = calls.name_end.partition("{number}")
+    shown, numbered, rest = tags.name_end.partition("{number}")
     end = pieces(shown.partition(" ")[0] if numbered else shown)
     name, mark = yield from reader.name(marks(*end[:1], "\n", *(() if end else next_marks)))
     if name is None:
@@ -171,9 +192,9 @@ def _name_before_keys(reader: CallReader, calls: Calls, next_marks: tuple[str, .
     return name, mark
 
 
-def _key(reader: CallReader, calls: Calls) -> Steps:
+def _key(reader: CallReader, tags: Tagged) -> Steps:
     """A key, and what its attribute says about the value: "text", "json" or None."""
-    end = pieces(calls.key_end)
+    end = pieces(tags.key_end)
     kept: list[str] = []
     mark = yield from reader.until(marks(*end[:1]), kept.append)
     if mark is None:
@@ -182,28 +203,28 @@ def _key(reader: CallReader, calls: Calls) -> Steps:
         yield from reader.skip_space()
         yield from reader.mark(marks(piece))
     kind = None
-    if calls.string_type:
+    if tags.string_type:
         attribute: list[str] = []
-        stop = calls.string_type[calls.string_type.rindex('"') + 1 :]
+        stop = tags.string_type[tags.string_type.rindex('"') + 1 :]
         mark = yield from reader.until(marks(stop), attribute.append)
         if mark is None:
             return None, None
         said = "".join(attribute).strip()
-        kind = "text" if said == calls.string_type.strip()[: -len(stop)] else "json"
+        kind = "text" if said == tags.string_type.strip()[: -len(stop)] else "json"
     return "".join(kept).strip(), kind
 
 
-def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema: Any) -> Steps:
+def _value(reader: CallReader, tags: Tagged, key: str, kind: str | None, schema: Any) -> Steps:
     """Read one argument's value and pass it on as JSON. Text is passed on as it comes, anything else once it is
     complete."""
-    end = calls.value_end.replace("{key}", key)
-    lines = calls.value_end.startswith("\n")  # values stand on lines of their own
+    end = tags.value_end.replace("{key}", key)
+    lines = tags.value_end.startswith("\n")  # values stand on lines of their own
     stops = marks(*pieces(end)[:1])
     is_text = kind == "text" or (kind is None and values.only_text(schema))
     if is_text:
         reader.argue('"')
     if (yield from _begins_cdata(reader)):
-        return (yield from _cdata_value(reader, calls, stops, {} if kind == "json" else schema, is_text))
+        return (yield from _cdata_value(reader, tags, stops, {} if kind == "json" else schema, is_text))
     if is_text:
         return (yield from _text_value(reader, stops, lines))
     text, mark = yield from _held_value(reader, stops)
@@ -212,8 +233,8 @@ def _value(reader: CallReader, calls: Calls, key: str, kind: str | None, schema:
     if mark is None:
         reader.argue(text.strip() if not values.may_be_text(schema) else json.dumps(text, ensure_ascii=False)[:-1])
         return False
-    if calls.elements:
-        reader.argue(json.dumps(values.from_elements(text, schema, calls), ensure_ascii=False))
+    if tags.elements:
+        reader.argue(json.dumps(values.from_elements(text, schema, tags.key_start, tags.key_end), ensure_ascii=False))
     else:
         reader.argue(values.as_json(text, {} if kind == "json" else schema))
     return True
@@ -233,7 +254,7 @@ def _begins_cdata(reader: CallReader) -> Steps:
         yield
 
 
-def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, is_text: bool) -> Steps:
+def _cdata_value(reader: CallReader, tags: Tagged, stops: Marks, schema: Any, is_text: bool) -> Steps:
     """Read a value in one or more sections of CDATA, up to the mark after it. The quote before a text is already
     written."""
     kept: list[str] = []
@@ -252,7 +273,7 @@ def _cdata_value(reader: CallReader, calls: Calls, stops: Marks, schema: Any, is
     if mark is None:
         reader.argue(quoted[:-1] if values.may_be_text(schema) else said.strip())
         return False
-    if calls.elements:
+    if tags.elements:
         reader.argue(json.dumps(values.from_text(said, schema), ensure_ascii=False))
     else:
         reader.argue(values.as_json(said, schema))
@@ -303,37 +324,37 @@ def _text_value(reader: CallReader, stops: Marks, lines: bool) -> Steps:
     return True
 
 
-def _argument(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int) -> str:
+def _argument(rules: RuleWriter, tags: Tagged, key: str, schema: Any, depth: int) -> str:
     """Read one argument between its marks."""
-    start = calls.key_start + key + calls.key_end
-    end = calls.value_end.replace("{key}", key)
+    start = tags.key_start + key + tags.key_end
+    end = tags.value_end.replace("{key}", key)
     branches = []
     if values.may_be_text(schema):
-        before, behind = (_CDATA, _CDATA_END + end) if calls.cdata else ("", end)
-        text = plain_text(rules, schema, behind, _CDATA_END if calls.cdata else None)
-        branches.append(f"{rules.literal(start + calls.string_type + before)} {text}")
+        before, behind = (_CDATA, _CDATA_END + end) if tags.cdata else ("", end)
+        text = plain_text(rules, schema, behind, _CDATA_END if tags.cdata else None)
+        branches.append(f"{rules.literal(start + tags.string_type + before)} {text}")
     if not values.only_text(schema):
         kinds = sorted(values.types(schema) - {"string"}) or ["object"]
         inner = rules.schema(without_text(schema))
-        for kind in kinds if "{type}" in calls.other_type else [""]:
-            said = calls.other_type.replace("{type}", calls.whole_type if kind == "integer" else kind)
+        for kind in kinds if "{type}" in tags.other_type else [""]:
+            said = tags.other_type.replace("{type}", tags.whole_type if kind == "integer" else kind)
             branches.append(f"{rules.literal(start + said)} {inner} {rules.literal(end)}")
     return " | ".join(dict.fromkeys(branches))
 
 
-def _element(rules: RuleWriter, calls: Calls, key: str, schema: Any, depth: int) -> str:
+def _element(rules: RuleWriter, tags: Tagged, key: str, schema: Any, depth: int) -> str:
     """Read one argument whose objects and arrays are nested elements."""
-    start = calls.key_start + key + calls.key_end
-    end = calls.value_end.replace("{key}", key)
+    start = tags.key_start + key + tags.key_end
+    end = tags.value_end.replace("{key}", key)
     schema = schema if isinstance(schema, Mapping) else {}
     kinds = values.types(schema)
     properties = schema.get("properties")
     if kinds == {"object"} and isinstance(properties, Mapping) and depth < MAX_DEPTH:
         needed = schema.get("required") or ()
-        inner = [(rules.rule(_element(rules, calls, k, s, depth + 1)), k in needed) for k, s in properties.items()]
+        inner = [(rules.rule(_element(rules, tags, k, s, depth + 1)), k in needed) for k, s in properties.items()]
         return f"{rules.literal(start)} {members(rules, inner, '')} {rules.literal(end)}"
     if kinds == {"array"} and depth < MAX_DEPTH:
-        item = rules.rule(_element(rules, calls, "item", schema.get("items"), depth + 1))
+        item = rules.rule(_element(rules, tags, "item", schema.get("items"), depth + 1))
         least, most = num_items(schema)
         items = "" if most == 0 else f"{item}{repeats(least, most)} "
         return f"{rules.literal(start)} {items}{rules.literal(end)}"

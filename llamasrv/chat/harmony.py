@@ -6,32 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Core, ignore
-from llamasrv.chat.notations.named import Named
+from llamasrv.chat.notations.base import ignore
+from llamasrv.chat.notations.in_header import read_body
 from llamasrv.chat.scanner import Steps
 
 if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
     from llamasrv.chat.parser import Parser
 
 
 _HEADER = re.compile(r"<\|channel\|>(?:\w*\Z|(?:analysis|commentary|final)\b)")  # cut off
-
-
-class Harmony(Named):
-    """The name in the header, a JSON object as the body. It reads whole messages, not calls."""
-
-    name = "harmony"
-
-    def learn(self, text: str, begin: int, number: int) -> Core | None:
-        return None
-
-
-def read_body(reader: CallReader, name: str) -> Steps:
-    """Read the arguments of a call whose name stood in the header of its message."""
-    reader.start_call(name)
-    if (yield from reader.json_value(reader.argue)):
-        reader.complete_calls += 1
 
 
 def read_messages(parser: Parser, continues: str | None) -> Steps:
