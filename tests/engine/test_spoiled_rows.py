@@ -12,7 +12,7 @@ ADAPTED = ((0, 100.0),)
 
 
 class Poisoned(RecordingBackend):
-    """A lane with adapters computes no numbers; and without flash attention (`spreads`) nor does any other then, until
+    """A lane with adapters yields NaN; without flash attention (`spreads`) so does every other lane from then on, until
     the context is made anew. `always`: nothing does."""
 
     def __init__(self, *, spreads, always=False, **settings):
@@ -70,7 +70,7 @@ def test_a_model_that_computes_no_numbers_is_not_ready_any_more(drive, flash_att
         assert end_of(driver_take(driver)).error is not None
         assert driver.engine.status.state == "ready"
     assert end_of(driver_take(driver)).error is not None
-    assert driver.engine.status.state == "failed" and "no numbers" in driver.engine.status.reason
+    assert driver.engine.status.state == "failed" and "NaN" in driver.engine.status.reason
     with pytest.raises(Unavailable):
         driver.submit(chat("again"))
 
