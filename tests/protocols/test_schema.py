@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.request import GenerateRequest
+from llamasrv.domain.request import ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.schema import (
     Bound,
@@ -196,10 +196,11 @@ def schemas(base=WireSchema):
 def test_every_place_exists():
     import llamasrv.protocols.openapi  # noqa: F401  all schemas
 
-    requests = {one.name for one in dataclasses.fields(GenerateRequest)}
+    kinds = (GenerateRequest, EmbedRequest, RerankRequest, ClassifyRequest)
+    requests = {one.name for kind in kinds for one in dataclasses.fields(kind)}
     sampling = {one.name for one in dataclasses.fields(SamplingParams)}
     places = [(schema.__name__, field.to) for schema in schemas() for field in schema().fields.values() if field.to]
-    assert len(places) > 30
+    assert len(places) > 100
     for name, place in places:
         part, _, key = place.rpartition(".")
         assert part in ("", "sampling") and key in (sampling if part else requests), (name, place)

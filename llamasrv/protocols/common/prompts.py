@@ -13,8 +13,8 @@ from llamasrv.protocols.limits import Limits
 class Prompts(WireField):
     """`most` names the limit on their number. Texts may be empty if `empty` says so."""
 
-    def __init__(self, note: str = "", *, most: str = "prompts", empty: bool = True, required: bool = False) -> None:
-        super().__init__(note, required=required)
+    def __init__(self, note: str = "", *, most: str = "prompts", empty: bool = True, **place: Any) -> None:
+        super().__init__(note, **place)
         self.most, self.empty = most, empty
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:

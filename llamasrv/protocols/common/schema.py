@@ -298,12 +298,12 @@ class Names(WireField):
 
 
 class Nested(WireField):
-    """An object with a schema of its own, whose fields say where they go."""
+    """An object with a schema of its own, whose fields say where they go; with `to=None` they go nowhere."""
 
     schema: type[WireSchema]
 
-    def __init__(self, note: str = "") -> None:
-        super().__init__(note, to="")
+    def __init__(self, note: str = "", *, to: str | None = "") -> None:
+        super().__init__(note, to=to)
 
     @cached_property
     def _loader(self) -> Loader:

@@ -12,16 +12,20 @@ from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
-from llamasrv.protocols.common.schema import Count, Loader, String, WireSchema
+from llamasrv.protocols.common.schema import Count, Loader, String, WireSchema, build
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint, Made
 
 
 class EmbeddingSchema(WireSchema):
-    content = Inputs("a text, texts, token ids of this model, or arrays of them", most="inputs", empty=False)
-    input = Inputs("the same as `content`", most="inputs", empty=False)
-    model = String("a name or alias; absent: the model that is served")
-    embd_normalize = Count(-1, 1000, "-1: none, 0: largest value, 2 (one vector: default): Euclidean, p: p-norm")
+    content = Inputs(
+        "a text, texts, token ids of this model, or arrays of them", most="inputs", empty=False, to="prompts"
+    )
+    input = Inputs("the same as `content`", most="inputs", empty=False, to="prompts")
+    model = String("a name or alias; absent: the model that is served", to="model")
+    embd_normalize = Count(
+        -1, 1000, "-1: none, 0: largest value, 2 (one vector: default): Euclidean, p: p-norm", to="normalise"
+    )
 
 
 class NativeEmbedding:
@@ -36,14 +40,11 @@ class NativeEmbedding:
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[EmbedRequest, None]:
         data = self._load(body)
-        prompts = data.get("content") or data.get("input")
-        if prompts is None:
+        if "prompts" not in data.parts:
             raise InvalidRequest(
                 "Missing required parameter: 'content'.", param="content", code="missing_required_parameter"
             )
-        normalise = data.get("embd_normalize")
-        request = EmbedRequest(prompts, model=data.get("model"), normalise=normalise, timeout=timeout, owner=owner)
-        return request, None
+        return build(EmbedRequest, data, timeout=timeout, owner=owner), None
 
     def whole(self, options: None, made: Made) -> bytes:
         body = [

@@ -10,7 +10,7 @@ from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, Invalid, Loader, String, WireField, wrong_type
+from llamasrv.protocols.common.schema import Count, Flag, Invalid, Loader, String, WireField, build, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import ModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
@@ -35,13 +35,18 @@ class Input(WireField):
 
 
 class EmbedSchema(ModelSchema):
-    input = Input("a text or texts")
-    truncate = Flag("true if absent: a text that is too long is cut off")
-    dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again")
+    input = Input("a text or texts", to="prompts", via=lambda texts: tuple(map(TextPrompt, texts)))
+    truncate = Flag("true if absent: a text that is too long is cut off", to="truncate", load_default=True)
+    dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again", to="dimensions")
 
 
 class EmbeddingsSchema(ModelSchema):
-    prompt = String("a text; its vector is not normalised")
+    prompt = String(
+        "a text; its vector is not normalised",
+        to="prompts",
+        via=lambda text: (TextPrompt(text),) if text else (),
+        load_default="",
+    )
 
 
 class EmbedOptions(NamedTuple):
@@ -72,17 +77,8 @@ class Embed:
         if "input" not in data:
             missing = "missing_required_parameter"
             raise InvalidRequest("Missing required parameter: 'input'.", param="input", code=missing)
-        request = EmbedRequest(
-            prompts=tuple(map(TextPrompt, data["input"])),
-            model=model_of(data),
-            dimensions=data.get("dimensions"),
-            normalise=EUCLIDEAN,
-            truncate=data.get("truncate", True),
-            timeout=timeout,
-            owner=owner,
-            keep_alive=data.get("keep_alive"),
-        )
-        return request, EmbedOptions(data["model"], time.perf_counter())
+        options = EmbedOptions(model_of(data), time.perf_counter())
+        return build(EmbedRequest, data, normalise=EUCLIDEAN, timeout=timeout, owner=owner), options
 
     def whole(self, options: EmbedOptions, made: Made) -> bytes:
         return dumps({
@@ -106,17 +102,9 @@ class Embeddings:
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[EmbedRequest, EmbedOptions]:
         data = self._load(body)
-        prompt = data.get("prompt")
-        request = EmbedRequest(
-            prompts=(TextPrompt(prompt),) if prompt else (),
-            model=model_of(data),
-            normalise=AS_IT_IS,
-            truncate=True,
-            timeout=timeout,
-            owner=owner,
-            keep_alive=data.get("keep_alive"),
-        )
-        return request, EmbedOptions(data["model"], time.perf_counter())
+        options = EmbedOptions(model_of(data), time.perf_counter())
+        request = build(EmbedRequest, data, normalise=AS_IT_IS, truncate=True, timeout=timeout, owner=owner)
+        return request, options
 
     def whole(self, options: EmbedOptions, made: Made) -> bytes:
         return dumps({"embedding": made.vectors[0].tolist() if made.vectors else []})

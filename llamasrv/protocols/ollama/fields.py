@@ -109,6 +109,7 @@ class Options(Nested):
 
 
 _READ = ", ".join(row.field for row in rows(OptionsSchema) if row.verdict == HONOURED and row.field != "num_ctx")
+_OPTIONS = f"{_READ}; absent ones: the model's own; others have no effect"
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _STEP = r"(\d+\.?\d*|\.\d+)(ns|us|\u00b5s|ms|s|m|h)"
@@ -191,7 +192,7 @@ class ModelSchema(WireSchema):
 
     model = String("a name or alias", to="model")
     keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never", to="keep_alive")
-    options = Options(f"{_READ}; absent ones: the model's own; others have no effect")
+    options = Options(_OPTIONS, to=None)
 
 
 class AnswerSchema(ModelSchema):
@@ -199,6 +200,7 @@ class AnswerSchema(ModelSchema):
 
     generates = True
 
+    options = Options(_OPTIONS)
     stream = Flag("absent: true", to="stream", load_default=True)
     format = Format(f'"json" or a JSON schema; {CLOSED}', to="content")
     think = Think("true, false or an effort; refused where the model has no thinking")

@@ -12,7 +12,8 @@ import orjson
 
 from llamasrv.domain.request import ClassifyRequest
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Count, Ignored, Loader, String, WireSchema
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import Count, Ignored, Loader, String, WireSchema, build
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.score import Texts, listed
 
@@ -34,9 +35,15 @@ class Classified(Protocol):
 
 
 class ClassifySchema(WireSchema):
-    input = Texts("a text, or several", required=True)
-    model = String("a name or alias; absent: the model that is served")
-    truncate_prompt_tokens = Count(-1, 2**31 - 1, "any number: a text that is too long is cut; absent: it is refused")
+    input = Texts("a text, or several", required=True, to="texts")
+    model = String("a name or alias; absent: the model that is served", to="model")
+    truncate_prompt_tokens = Count(
+        -1,
+        INT_MAX,
+        "any number: a text that is too long is cut; absent: it is refused",
+        to="truncate",
+        via=lambda _: True,
+    )
     user = Ignored()
     priority = Ignored()
 
@@ -54,10 +61,7 @@ class ClassifyEndpoint:
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[ClassifyRequest, ClassifyOptions]:
-        data = self._load(body)
-        cut = "truncate_prompt_tokens" in data
-        request = ClassifyRequest(data["input"], model=data.get("model"), truncate=cut, timeout=timeout, owner=owner)
-        return request, ClassifyOptions()
+        return build(ClassifyRequest, self._load(body), timeout=timeout, owner=owner), ClassifyOptions()
 
     def whole(self, options: ClassifyOptions, found: Classified) -> bytes:
         data = []

@@ -16,7 +16,17 @@ from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import (
+    Count,
+    Ignored,
+    Invalid,
+    Loader,
+    String,
+    WireField,
+    WireSchema,
+    build,
+    wrong_type,
+)
 from llamasrv.protocols.limits import Limits
 
 
@@ -51,11 +61,16 @@ class EmbeddingsSchema(WireSchema):
         most="inputs",
         empty=False,
         required=True,
+        to="prompts",
     )
-    model = String("a name or alias; absent: the model that is served")
+    model = String("a name or alias; absent: the model that is served", to="model")
     encoding_format = Encoding("float, or base64 of little-endian 32-bit floats")
-    dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again; at most the model's own")
-    embd_normalize = Count(-1, 1000, "-1: none, 0: largest absolute value, 2 (default): Euclidean, p: the p-norm")
+    dimensions = Count(
+        1, INT_MAX, "the first so many numbers, normalised again; at most the model's own", to="dimensions"
+    )
+    embd_normalize = Count(
+        -1, 1000, "-1: none, 0: largest absolute value, 2 (default): Euclidean, p: the p-norm", to="normalise"
+    )
     user = Ignored()
 
 
@@ -75,16 +90,8 @@ class EmbeddingsEndpoint:
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[EmbedRequest, EmbeddingOptions]:
         data = self._load(body)
-        get = data.get
-        request = EmbedRequest(
-            data["input"],
-            model=get("model"),
-            dimensions=get("dimensions"),
-            normalise=get("embd_normalize"),
-            timeout=timeout,
-            owner=owner,
-        )
-        return request, EmbeddingOptions(get("encoding_format") == "base64")
+        request = build(EmbedRequest, data, timeout=timeout, owner=owner)
+        return request, EmbeddingOptions(data.get("encoding_format") == "base64")
 
     def whole(self, options: EmbeddingOptions, made: Made) -> bytes:
         if made.pooling == "none":

@@ -24,6 +24,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    build,
     wrong_type,
 )
 from llamasrv.protocols.limits import Limits
@@ -68,12 +69,12 @@ class RerankSchema(WireSchema):
     query = String("the question", required=True)
     documents = Documents("texts, or objects with a `text`; the reply has Jina's shape")
     texts = Documents("texts; the reply has the shape of text-embeddings-inference")
-    model = String("a name or alias; absent: the model that is served")
+    model = String("a name or alias; absent: the model that is served", to="model")
     top_n = Count(1, INT_MAX, "only the best so many")
     return_documents = Flag("the reply repeats the documents; default false")
     return_text = Flag("the same with `texts`")
     raw_scores = Flag("with `texts`: what the model writes, instead of its sigmoid; default false")
-    truncate = Flag("a pair that is too long is cut; default false: refused")
+    truncate = Flag("a pair that is too long is cut; default false: refused", to="truncate")
     user = Ignored()
     max_tokens_per_doc = Ignored()
     rank_fields = Ignored("of a document `text` is read")
@@ -113,10 +114,7 @@ class RerankEndpoint:
             raw=get("raw_scores", not tei),
         )
         pairs = tuple((data["query"], text) for text in texts)
-        request = RerankRequest(
-            pairs, model=get("model"), truncate=get("truncate", False), timeout=timeout, owner=owner
-        )
-        return request, options
+        return build(RerankRequest, data, pairs=pairs, timeout=timeout, owner=owner), options
 
     def whole(self, options: RerankOptions, ranked: Ranked) -> bytes:
         scores = ranked.scores if options.raw else ranked.probabilities

@@ -12,7 +12,18 @@ import orjson
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import (
+    Count,
+    Ignored,
+    Invalid,
+    Loader,
+    String,
+    WireField,
+    WireSchema,
+    build,
+    wrong_type,
+)
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.rerank import Ranked
 
@@ -42,8 +53,14 @@ class ScoreSchema(WireSchema):
     documents = Texts("the same as `text_2`")
     data_1 = Texts("the same as `text_1`")
     data_2 = Texts("the same as `text_2`")
-    model = String("a name or alias; absent: the model that is served")
-    truncate_prompt_tokens = Count(-1, 2**31 - 1, "any number: a pair that is too long is cut; absent: it is refused")
+    model = String("a name or alias; absent: the model that is served", to="model")
+    truncate_prompt_tokens = Count(
+        -1,
+        INT_MAX,
+        "any number: a pair that is too long is cut; absent: it is refused",
+        to="truncate",
+        via=lambda _: True,
+    )
     user = Ignored()
     priority = Ignored()
 
@@ -72,9 +89,8 @@ class ScoreEndpoint:
                 f"Invalid 'text_1': expected one text or {len(second)}, as many as in 'text_2', but got {len(first)}.",
                 param="text_1",
             )
-        cut = "truncate_prompt_tokens" in data
-        pairs = tuple(zip(first, second))
-        return RerankRequest(pairs, model=data.get("model"), truncate=cut, timeout=timeout, owner=owner), ScoreOptions()
+        request = build(RerankRequest, data, pairs=tuple(zip(first, second)), timeout=timeout, owner=owner)
+        return request, ScoreOptions()
 
     def _texts(self, data: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
