@@ -13,7 +13,7 @@ from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (
 from web.hostile_batches import URL, inputs
 from web.test_batches import MESSAGES, ask, ended, run  # noqa: F401
 
-from llamasrv.store.batches import Batch
+from llamasrv.store.batches import StoredBatch
 from llamasrv.web.service import WebOptions
 from llamasrv.web.streams.batch_input import check_input
 
@@ -67,7 +67,7 @@ def test_a_line_without_an_end_is_not_read_whole(tmp_path):
     path = tmp_path / "in"
     with path.open("wb") as file:
         file.truncate(2**30)
-    batch = Batch("batch_", "", "openai", URL, 0, 0)
+    batch = StoredBatch("batch_", "", "openai", URL, 0, 0)
     before = peak()
     with path.open("rb") as file:
         errors, total = check_input(file, batch, 1_000_000)
@@ -79,7 +79,7 @@ def test_a_file_of_empty_lines_ends(tmp_path):
     path.write_bytes(b"\n" * 2_000_000)
     began = time.monotonic()
     with path.open("rb") as file:
-        errors, _ = check_input(file, Batch("batch_", "", "openai", URL, 0, 0), 1_000_000)
+        errors, _ = check_input(file, StoredBatch("batch_", "", "openai", URL, 0, 0), 1_000_000)
     assert errors[0]["code"] == "too_many_requests" and time.monotonic() - began < 5
 
 

@@ -20,7 +20,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.stored import Stored
-from llamasrv.store import Entry, StoreError
+from llamasrv.store import StoredEntry, StoreError
 from llamasrv.web.service import WebOptions
 from llamasrv.web.streams import background
 
@@ -288,7 +288,7 @@ def test_what_has_not_come_to_an_end_cannot_be_continued(own, status):
 
 def put(service, response, *, lease=None, owner=""):
     stored = Stored(response, [], [])
-    service.store.put(owner, Entry(response["id"], stored.pack(), response["previous_response_id"], lease))
+    service.store.put(owner, StoredEntry(response["id"], stored.pack(), response["previous_response_id"], lease))
 
 
 def test_input_items_come_in_pages(client):
