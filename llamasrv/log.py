@@ -70,15 +70,18 @@ def reopen() -> None:
             handler.close()  # the next line opens it
 
 
-class StandardError(logging.StreamHandler):
+class StandardError(logging.Handler):
     """Writes to `sys.stderr` as it is now: while a progress bar is drawn, that is what prints lines above it."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            self.flush()
+        except Exception:
+            self.handleError(record)
 
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]
-        return sys.stderr
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 class FileHandler(logging.FileHandler):
@@ -93,7 +96,7 @@ class FileHandler(logging.FileHandler):
 
 # Where a line comes from is in no line: what logging would find out for each of them is left out, as its documentation
 # shows under "Optimization".
-logging._srcfile = None  # type: ignore[attr-defined]
+logging._srcfile = None
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 

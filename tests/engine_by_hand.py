@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llamasrv.engine.channels import Stream
-from llamasrv.engine.core import EngineCore, answer
+from llamasrv.engine.core import answer
 from llamasrv.engine.engine import Engine
 
 
@@ -13,14 +13,10 @@ class HandEngine(Engine):
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
         self.arrived = []  # all sequences that were submitted
-        put = self._mailbox.put
 
-        def note(mail):
-            if mail[0] is EngineCore.arrive:
-                self.arrived += mail[1]
-            put(mail)
-
-        self._mailbox.put = note
+    def _hand_in(self, sequences):
+        self.arrived += sequences
+        super()._hand_in(sequences)
 
     @property
     def host(self):
@@ -69,7 +65,7 @@ class HandEngine(Engine):
     def ask_by_hand(self, act):
         """Like `ask`, on this thread."""
         stream = Stream(self.doorbell)
-        answer(self.core, (act, stream))
+        answer(self.core, act, stream)
         (result,) = stream.take()
         if isinstance(result, BaseException):
             raise result
@@ -77,6 +73,6 @@ class HandEngine(Engine):
 
     def take_mail(self, seconds=0):
         """Follow what is in the mailbox, without a step; who waits for an answer is woken as at a step's end."""
-        for act, argument in self._mailbox.take(seconds):
-            act(self.core, argument)
+        for command in self._mailbox.take(seconds):
+            command.act(self.core)
         self.doorbell.ring()

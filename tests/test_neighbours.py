@@ -30,7 +30,7 @@ NEIGHBOURS = {
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"
     " engine/media/turns engine/fake_projector",
     "engine/sampling/test_sampler.py": "domain/params",
-    "engine/test_engine.py": "engine/core engine/fake engine/interface engine/outputs engine/refused_steps"
+    "engine/test_engine.py": "engine/arrays engine/core engine/fake engine/interface engine/outputs engine/refused_steps"
     " domain/sequence_spec",
     "engine/test_scheduler.py": "engine/step_budget",
     "faults/test_input.py": "web/http/body",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from llamasrv.engine.arrays import Floats, Int32s
 from llamasrv.engine.sequence import Sequence
 
 Part = tuple[Sequence, int]
@@ -20,8 +21,8 @@ Part = tuple[Sequence, int]
 class MediaRows(NamedTuple):
     """Rows of images and sounds, in place of tokens."""
 
-    embeddings: np.ndarray  # float32 [rows, width]
-    positions: np.ndarray  # int32 [dimensions, rows]
+    embeddings: Floats  # float32 [rows, width]
+    positions: Int32s  # int32 [dimensions, rows]
     whole: bool  # non-causal: the rows of a lane all attend to each other
 
 
@@ -59,7 +60,7 @@ class Batch:
             first = [seq for seq, _ in parts[:single]]
             self.token[:single] = [seq.tokens[-1] for seq in first]
             self.position[:single] = [seq.num_computed - seq.shift for seq in first]
-            self.lane[:single] = [seq.lane for seq in first]  # type: ignore[assignment]  # all are seated
+            self.lane[:single] = [seq.seat for seq in first]
             self.wants_logits[:single] = 1
             outputs += [(seq, 1) for seq in first]
         row = single
@@ -86,8 +87,7 @@ class Batch:
             self.token[row + count : end] = seq.draft
         first = start if seq.media is None else seq.media.position(start)
         self.position[row:end] = np.arange(first, first + end - row)
-        assert seq.lane is not None, seq
-        self.lane[row:end] = seq.lane
+        self.lane[row:end] = seq.seat
         if seq.is_scored:
             assert not seq.draft, seq
             self.wants_logits[row:end] = 1
@@ -108,7 +108,7 @@ class Batch:
         whole = False
         for seq, count in parts:
             start, media = seq.num_computed, seq.media
-            assert media is not None and seq.lane is not None, seq
+            assert media is not None, seq
             number = media.at(start)
             assert number is not None and start + count <= media.spans[number].end, seq
             first = start - media.spans[number].start
@@ -117,7 +117,7 @@ class Batch:
             whole = media.spans[number].chunk.whole
             end = row + count
             assert end <= self.capacity, "more rows than the batch holds"
-            self.lane[row:end] = seq.lane
+            self.lane[row:end] = seq.seat
             self.wants_logits[row:end] = 0
             if start + count == seq.num_tokens:
                 self.wants_logits[end - 1] = 1

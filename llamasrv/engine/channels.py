@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
+from queue import SimpleQueue
 from time import perf_counter
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gevent import Timeout as GeventTimeout
 from gevent import get_hub, getcurrent, monkey
@@ -97,6 +98,10 @@ class End(NamedTuple):
     pinned: tuple[tuple[float, int], ...] = ()  # (seconds, number of newly pinned prompt tokens)
 
 
+TokenItem = Delta | PromptScored | PromptComputed | QueuePlace | End
+"""What a TokenStream brings."""
+
+
 class NativeLock(Protocol):
     def __enter__(self) -> bool: ...
 
@@ -157,7 +162,7 @@ class Mailbox(Generic[T]):
     """Commands for the engine thread. Any thread puts, one thread takes; `put` never blocks."""
 
     def __init__(self) -> None:
-        self._queue = _SimpleQueue()
+        self._queue: SimpleQueue[T] = _SimpleQueue()
         self._put = self._queue.put
 
     def put(self, command: T) -> None:
@@ -169,8 +174,7 @@ class Mailbox(Generic[T]):
 
     def take_one(self) -> T:
         """Wait for a command. Many threads may call this."""
-        command: T = self._queue.get()
-        return command
+        return self._queue.get()
 
     def take(self, timeout: float | None = 0) -> list[T]:
         """All queued commands. With a timeout (seconds; None: no limit), waits for the first one."""
@@ -189,12 +193,12 @@ class Mailbox(Generic[T]):
         return mail
 
 
-class Stream:
+class Stream(Generic[T]):
     """What one request receives: the items of all its choices, in order. The engine thread puts, one reader takes."""
 
     __slots__ = (
-        "_items", "_doorbell", "_resume", "_rung", "_enough", "is_due", "num_choices", "open_choices", "ended",
-        "reused", "_most_unread", "_overflow", "__weakref__",
+        "_items", "_doorbell", "_resume", "_rung", "_enough", "is_due", "num_choices", "open_choices",
+        "_most_unread", "_overflow", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -202,12 +206,12 @@ class Stream:
         doorbell: Doorbell,
         choices: int = 1,
         most_unread: int | None = None,
-        overflow: Callable[[Stream], None] | None = None,
+        overflow: Callable[[Stream[T]], None] | None = None,
     ) -> None:
         """`overflow` is called, on the reader's side, once more than `most_unread` items per choice are unread."""
         self._most_unread = None if most_unread is None else most_unread * choices
         self._overflow = overflow
-        self._items: deque[object] = deque()
+        self._items: deque[T] = deque()
         self._doorbell = doorbell
         self._resume: Callable[[bool], object] | None = None
         self._rung = False
@@ -215,10 +219,8 @@ class Stream:
         self.is_due = False  # whether to wake the reader now
         self.num_choices = choices
         self.open_choices = choices  # counted down by the engine thread as choices end
-        self.ended: set[int] = set()  # choices whose End was put
-        self.reused: dict[int, int] = {}  # by choice: tokens reused from a cache; set when the choice is seated
 
-    def put(self, item: object) -> None:
+    def put(self, item: T) -> None:
         """Engine thread only. Readers wake at the next `Doorbell.ring`."""
         items = self._items
         items.append(item)
@@ -228,12 +230,6 @@ class Stream:
                 self._rung = True
                 self._doorbell.ready.append(self)
 
-    def finish(self, end: End) -> None:
-        """Put the last item of a choice. Engine thread only."""
-        self.ended.add(end.index)
-        self.open_choices -= 1
-        self.put(end)
-
     def gather(self) -> None:
         """From now on wake the reader for GATHERED items at once, or for the end of a choice."""
         self._enough = GATHERED
@@ -241,7 +237,7 @@ class Stream:
     def __len__(self) -> int:
         return len(self._items)
 
-    def take(self) -> list[object]:
+    def take(self) -> list[T]:
         """All items put so far."""
         self.is_due = False  # before taking: an item put meanwhile sets it again
         items = self._items
@@ -257,6 +253,29 @@ class Stream:
         return self.is_due or self._doorbell.wait(self, timeout)
 
 
+class TokenStream(Stream[TokenItem]):
+    """The stream of sequences: each choice ends with an End."""
+
+    __slots__ = ("ended", "reused")
+
+    def __init__(
+        self,
+        doorbell: Doorbell,
+        choices: int = 1,
+        most_unread: int | None = None,
+        overflow: Callable[[Stream[TokenItem]], None] | None = None,
+    ) -> None:
+        super().__init__(doorbell, choices, most_unread, overflow)
+        self.ended: set[int] = set()  # choices whose End was put
+        self.reused: dict[int, int] = {}  # by choice: tokens reused from a cache; set when the choice is seated
+
+    def finish(self, end: End) -> None:
+        """Put the last item of a choice. Engine thread only."""
+        self.ended.add(end.index)
+        self.open_choices -= 1
+        self.put(end)
+
+
 class Doorbell:
     """Wakes the readers of all streams with new items, with one wake-up per step.
 
@@ -264,7 +283,7 @@ class Doorbell:
     """
 
     def __init__(self) -> None:
-        self.ready: deque[Stream] = deque()
+        self.ready: deque[Stream[Any]] = deque()
         self._green = monkey.is_module_patched("threading")
         if self._green:
             self._hub = get_hub()
@@ -309,7 +328,7 @@ class Doorbell:
                     self.ready.popleft()._rung = False
                 self._condition.notify_all()
 
-    def wait(self, stream: Stream, timeout: float | None) -> bool:
+    def wait(self, stream: Stream[T], timeout: float | None) -> bool:
         if not self._green:
             with self._condition:
                 return self._condition.wait_for(lambda: stream.is_due, timeout)

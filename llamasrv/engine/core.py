@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple, TypeVar
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import LaneAdmission
-from llamasrv.engine.channels import Doorbell, Mailbox, Stream
+from llamasrv.engine.channels import Doorbell, Mailbox, Stream, TokenItem
 from llamasrv.engine.compaction import Compaction
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter
@@ -48,8 +48,15 @@ log = logging.getLogger("llamasrv.engine")
 
 CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane table; a check takes 2 µs
 
-Mail = tuple[Callable[..., None], object]
-"""A command and its argument, called with the core between two steps: a method of EngineCore, `answer` or `call`."""
+R = TypeVar("R")
+
+
+class Command(NamedTuple):
+    """A command of the mailbox. `act` is called with the core between two steps; `refuse` in its place if the thread
+    has ended, where somebody waits for the result."""
+
+    act: Callable[[EngineCore], object]
+    refuse: Callable[[LlamasrvError], object] | None = None
 
 
 class EngineCore:
@@ -60,7 +67,7 @@ class EngineCore:
         backend: Backend,
         options: EngineOptions,
         *,
-        mailbox: Mailbox[Mail],
+        mailbox: Mailbox[Command],
         doorbell: Doorbell,
         publisher: ViewPublisher,
         metrics: EngineMetrics,
@@ -77,7 +84,7 @@ class EngineCore:
         self.scheduler = scheduler_for(backend, options)
         self.waiting: list[Sequence] = []  # without a lane; preempted ones first, then in order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
-        self._mail: deque[Mail] = deque()  # taken, not carried out yet: a command that raises must not lose the others
+        self._mail: deque[Command] = deque()  # taken, not carried out yet: one that raises must not lose the others
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
@@ -206,14 +213,17 @@ class EngineCore:
             if seq.media is not None and self.encoder is not None:
                 self.encoder.look_ahead(seq, self.memory.lookup(seq))
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: Stream[TokenItem]) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.end(seq, Ending(FinishReason.CANCELLED))
 
-    def give_up_unread(self, stream: Stream) -> None:
+    def give_up_unread(self, stream: Stream[TokenItem]) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.metrics.unread += 1
             self.end(seq, Ending(FinishReason.FAILED, error=TooSlow("The client did not read the response in time.")))
+
+    def hold_deferrable(self, seconds: float) -> None:
+        self.scheduler.holds_until = self.clock() + seconds
 
     def fail_all(self, error: LlamasrvError) -> None:
         for seq in [*self.running, *self.waiting]:
@@ -262,8 +272,7 @@ class EngineCore:
                 self._watch.begin()
                 self._mail.extend(mail)
                 while self._mail:
-                    act, argument = self._mail.popleft()
-                    act(self, argument)
+                    self._mail.popleft().act(self)
                 self._watch.mark("mail")
             pace.stuck = pace.stuck and not mail
             if not mail or not seconds or not self.waiting:
@@ -370,7 +379,8 @@ class EngineCore:
         extend = self.memory.lanes.extend
         for seq, count in plan.parts:
             seq.num_computed += count
-            extend(seq.lane, count)  # type: ignore[arg-type]  # all are seated
+            assert seq.lane is not None, seq
+            extend(seq.lane, count)
             if seq.checkpoints and not seq.draft:  # a draft's rows in the lane are not verified yet
                 self.memory.come_to_place(seq)
             if seq.state is SequenceState.PREFILL:
@@ -477,9 +487,8 @@ class EngineCore:
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 
-def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Stream]) -> None:
+def answer(core: EngineCore, act: Callable[[EngineCore], R], stream: Stream[R | LlamasrvError]) -> None:
     """Put a function's result into the stream, or its exception: only the asker fails."""
-    act, stream = question
     try:
         stream.put(act(core))
     except LlamasrvError as error:
@@ -491,18 +500,13 @@ def answer(core: EngineCore, question: tuple[Callable[[EngineCore], object], Str
             raise
 
 
-def call(core: EngineCore, act: Callable[[], None]) -> None:
-    """Mailbox command that ignores the core."""
-    act()
-
-
 def _open_encoder(core: EngineCore) -> Encoder | None:
     projector = core.backend.projector
     if projector is None:
         return None
 
     def post(result: Encoded) -> None:
-        core.mailbox.put((call, partial(encoder.take, result)))
+        core.mailbox.put(Command(lambda core: encoder.take(result)))
 
     encoder = Encoder(
         projector,
@@ -528,7 +532,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters),
         can_cut=backend.can_cut_saved,
         work=pool.queue(1).put,
-        post=lambda mail: core.mailbox.put((call, partial(mail[0], mail[1]))),
+        post=lambda act: core.mailbox.put(Command(lambda _: act())),
         clock=core.clock,
         metrics=core.metrics,
     )

@@ -16,14 +16,14 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from llamasrv.domain.media import MediaSpan
+from llamasrv.engine.arrays import Floats, Reals
 from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
 from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
-from llamasrv.engine.media.embedding_line import EmbeddingInput, EmbeddingLine
+from llamasrv.engine.media.embedding_line import Embedded, EmbeddingInput, EmbeddingLine
 from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.metrics import EmbedderMetrics
 from llamasrv.errors import (
@@ -44,14 +44,6 @@ NONE: Mapping[int, Sequence[MediaSpan]] = {}
 FILL_FROM = 16  # number of requests searched for inputs to fill a group
 
 
-class Embedded(NamedTuple):
-    """The result of input `index` of a request: its vector or an error."""
-
-    index: int  # type: ignore[assignment]
-    vector: np.ndarray | None  # float32 [size]; [tokens, size] with pooling "none"
-    error: LlamasrvError | None = None
-
-
 def _length(one: EmbeddingInput) -> int:
     return len(one.tokens)
 
@@ -67,14 +59,14 @@ class Embedder:
         self.metrics = EmbedderMetrics()
         self.queue_limit = queue_limit
         self.clock = clock
-        self._mailbox: Mailbox[tuple[Callable[..., None], object]] = Mailbox()
+        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._doorbell = Doorbell()
         self._thread = RealThread(self._run)
         self._waiting: dict[
             int, list[EmbeddingInput]
         ] = {}  # by stream, whose turn is next first; the shortest input first
         self.line = EmbeddingLine(
-            lambda result: self._mailbox.put((self.line.come, result)),
+            lambda result: self._mailbox.put(lambda: self.line.come(result)),
             lambda one, error: self._deliver(one, None, error),
             self.metrics,
         )
@@ -100,7 +92,7 @@ class Embedder:
         *,
         media: Mapping[int, Sequence[MediaSpan]] = NONE,
         deadline: float | None = None,
-    ) -> Stream:
+    ) -> Stream[Embedded]:
         """Submit the inputs of one request. `media`: by input, its images and sounds. Raises InvalidRequest,
         InputTooLong, Unsupported, QueueFull or Unavailable."""
         backend = self.backend
@@ -121,7 +113,7 @@ class Embedder:
             )
         if self.num_open + len(inputs) > self.queue_limit:
             raise QueueFull(f"The queue is full ({self.num_open} inputs). Try again shortly.")
-        stream = Stream(self._doorbell, len(inputs))
+        stream: Stream[Embedded] = Stream(self._doorbell, len(inputs))
         self._num_submitted += len(inputs)
         waiting = [
             EmbeddingInput(
@@ -129,7 +121,7 @@ class Embedder:
             )
             for i, tokens in enumerate(inputs)
         ]
-        self._mailbox.put((self._arrive, waiting))
+        self._mailbox.put(lambda: self._arrive(waiting))
         return stream
 
     def _check(self, spans: Sequence[MediaSpan], backend: EmbeddingBackend) -> None:
@@ -143,10 +135,10 @@ class Embedder:
                 param="input",
             )
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: Stream[Embedded]) -> None:
         """Cancel the open inputs of a request; its stream gets nothing more. Idempotent."""
         if stream.open_choices:
-            self._mailbox.put((self._cancel, stream))
+            self._mailbox.put(lambda: self._cancel(stream))
 
     def discard(self) -> None:
         """Free what belonged to the model. Call it after `close`, when no stream is being read any more."""
@@ -161,7 +153,7 @@ class Embedder:
     def close(self) -> None:
         """Fail open inputs and end the thread. Waits for the group being computed."""
         self._stopping = True
-        self._mailbox.put((self._fail_all, Unavailable(STOPPING)))
+        self._mailbox.put(lambda: self._fail_all(Unavailable(STOPPING)))
         if self._thread.alive:
             self._thread.wait()
         self._take_mail(wait=False)  # mail after the thread's last look, or of a thread that never started
@@ -195,8 +187,8 @@ class Embedder:
         return bool(group) or with_media
 
     def _take_mail(self, *, wait: bool) -> None:
-        for act, argument in self._mailbox.take(1.0 if wait else 0):
-            act(argument)
+        for command in self._mailbox.take(1.0 if wait else 0):
+            command()
 
     def _arrive(self, inputs: list[EmbeddingInput]) -> None:
         self.metrics.requests += 1
@@ -207,7 +199,7 @@ class Embedder:
             if one.media is not None:
                 self.line.add(one)
 
-    def _cancel(self, stream: Stream) -> None:
+    def _cancel(self, stream: Stream[Embedded]) -> None:
         gone = self._waiting.pop(id(stream), []) + self.line.drop(lambda one: one.stream is stream)
         self._count_out(stream, len(gone))
 
@@ -301,11 +293,11 @@ class Embedder:
         for one in group:
             self._deliver(one, None, EngineFailure("Decoding failed for this request."))
 
-    def _deliver(self, one: EmbeddingInput, vector: np.ndarray | None, error: LlamasrvError | None) -> None:
+    def _deliver(self, one: EmbeddingInput, vector: Floats | None, error: LlamasrvError | None) -> None:
         self._count_out(one.stream, 1)
-        one.stream.put(Embedded(one.index, vector, error))
+        one.stream.put(Embedded(one.place, vector, error))
 
-    def _count_out(self, stream: Stream, count: int) -> None:
+    def _count_out(self, stream: Stream[Embedded], count: int) -> None:
         stream.open_choices -= count
         self._num_ended += count
 
@@ -318,13 +310,14 @@ class Embedder:
             self._stopping = True
 
 
-def finished(vector: np.ndarray, *, dimensions: int | None, normalise: int) -> np.ndarray:
+def finished(vector: Floats, *, dimensions: int | None, normalise: int) -> Floats:
     """Vectors truncated to `dimensions`, then normalised. `normalise`: the norm, by llama.cpp's number."""
     out = vector if dimensions is None else vector[..., :dimensions]
-    return np.ascontiguousarray(_scaled(out, normalise), np.float32)
+    contiguous: Floats = np.ascontiguousarray(_scaled(out, normalise), np.float32)
+    return contiguous
 
 
-def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
+def _scaled(vector: Floats, how: int) -> Reals:
     if how < 0:
         return vector
     wide = vector.astype(np.float64)
@@ -334,13 +327,17 @@ def _scaled(vector: np.ndarray, how: int) -> np.ndarray:
         size = np.sqrt((wide * wide).sum(-1, keepdims=True))
     else:
         size = (np.abs(wide) ** how).sum(-1, keepdims=True) ** (1.0 / how)
-    return wide / np.where(size > 0, size, 1.0)
+    scaled: Reals = wide / np.where(size > 0, size, 1.0)
+    return scaled
 
 
-def pooled(rows: np.ndarray, pooling: str) -> np.ndarray:
+def pooled(rows: Floats, pooling: str) -> Floats:
     """One input's token vectors [tokens, size] as a single vector [size]; unchanged for "none"."""
-    if pooling == "mean":
-        return rows.mean(0, dtype=np.float64).astype(np.float32)
     if pooling == "none":
         return rows
-    return rows[0 if pooling == "cls" else -1].copy()
+    vector: Floats
+    if pooling == "mean":
+        vector = rows.mean(0, dtype=np.float64).astype(np.float32)
+    else:
+        vector = rows[0 if pooling == "cls" else -1].copy()
+    return vector

@@ -10,15 +10,16 @@ import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar, cast
+from functools import partial
+from typing import TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream
-from llamasrv.engine.core import EngineCore, Mail, answer, call
+from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream, TokenItem, TokenStream
+from llamasrv.engine.core import Command, EngineCore, answer
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
@@ -68,10 +69,10 @@ class Engine:
         pool = pool or NativePool()
         self.grammars = GrammarCompiler(pool)
         self._on_status = on_status
-        self._mailbox: Mailbox[Mail] = Mailbox()
+        self._mailbox: Mailbox[Command] = Mailbox()
         self._doorbell = Doorbell()
         self._publisher = ViewPublisher(on_status)
-        self._streams: WeakSet[Stream] = WeakSet()  # those that still have a reader
+        self._streams: WeakSet[TokenStream] = WeakSet()  # those that still have a reader
         self._num_submitted = 0
         self._draining = self._stopping = False
         shared = Shared(
@@ -172,7 +173,9 @@ class Engine:
 
     # work
 
-    def submit(self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None) -> Stream:
+    def submit(
+        self, specs: list[SequenceSpec], constraints: Iterable[OutputConstraint | None] | None = None
+    ) -> TokenStream:
         """Submit the choices of one request, each with its constraint; all write to the returned stream.
 
         Raises InvalidRequest, ContextTooLong, Unsupported, QueueFull or Unavailable.
@@ -193,7 +196,7 @@ class Engine:
             )
         if pending + len(specs) > most:
             raise QueueFull(f"The queue is full ({pending} sequences). Try again shortly.", wait=self.metrics.last_wait)
-        stream = Stream(self._doorbell, len(specs), self.options.unread_tokens, self._overflow)
+        stream = TokenStream(self._doorbell, len(specs), self.options.unread_tokens, self._overflow)
         self._streams.add(stream)
         now = self.clock()
         sequences = [
@@ -201,38 +204,37 @@ class Engine:
             for spec, constraint in zip(specs, constraints or itertools.repeat(None))
         ]
         self._num_submitted += len(sequences)
-        self._mailbox.put((EngineCore.arrive, sequences))
+        self._hand_in(sequences)
         if self._publisher.view.status.state == "stopped":
             self._refuse_mail()  # the thread may have taken its last mail before this
         return stream
 
+    def _hand_in(self, sequences: list[Sequence]) -> None:
+        self._mailbox.put(Command(lambda core: core.arrive(sequences), partial(_fail, sequences)))
+
     def _refuse_mail(self) -> None:
         """Fail the mail that arrived after the thread's last look."""
-        for act, argument in self._mailbox.take():
-            if act is EngineCore.arrive:
-                for seq in cast("list[Sequence]", argument):
-                    seq.stream.finish(end_of(seq, Ending(FinishReason.FAILED, error=Unavailable(STOPPING))))
-            elif act is answer:
-                _, stream = cast("tuple[object, Stream]", argument)
-                stream.put(Unavailable(STOPPING))
+        for command in self._mailbox.take():
+            if command.refuse is not None:
+                command.refuse(Unavailable(STOPPING))
         self._doorbell.ring()
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: Stream[TokenItem]) -> None:
         """Cancel the open choices of a request; each still gets its End. Idempotent."""
         if stream.open_choices:
-            self._mailbox.put((EngineCore.cancel, stream))
+            self._mailbox.put(Command(lambda core: core.cancel(stream)))
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
         """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""
         for constraint in constraints:
-            self._mailbox.put((call, constraint.end_thinking))
+            self._mailbox.put(Command(partial(_end_thinking, constraint)))
 
     def hold_deferrable(self, seconds: float) -> None:
         """Start no step for deferrable sequences for `seconds`: another request is about to arrive. 0: resume them."""
-        self._mailbox.put((_hold, seconds))
+        self._mailbox.put(Command(lambda core: core.hold_deferrable(seconds)))
 
-    def _overflow(self, stream: Stream) -> None:
-        self._mailbox.put((EngineCore.give_up_unread, stream))
+    def _overflow(self, stream: Stream[TokenItem]) -> None:
+        self._mailbox.put(Command(lambda core: core.give_up_unread(stream)))
 
     def _validate(self, spec: SequenceSpec) -> None:
         model, num_prompt = self.model, len(spec.tokens)
@@ -295,13 +297,13 @@ class Engine:
         status = self.status
         if status.state != "ready":
             raise _unavailable(status)
-        stream = Stream(self._doorbell)
-        self._mailbox.put((answer, (act, stream)))
+        stream: Stream[R | LlamasrvError] = Stream(self._doorbell)
+        self._mailbox.put(Command(lambda core: answer(core, act, stream), stream.put))
         if self._publisher.view.status.state == "stopped":
             self._refuse_mail()
         if not stream.wait(timeout):
             raise Unavailable("The engine is busy.")
-        result = cast("R | LlamasrvError", stream.take()[0])
+        result = stream.take()[0]
         if isinstance(result, LlamasrvError):
             raise result
         return result
@@ -319,7 +321,7 @@ class Engine:
 
     def fail_all(self, error: LlamasrvError) -> None:
         """End all open sequences with this error."""
-        self._mailbox.put((EngineCore.fail_all, error))
+        self._mailbox.put(Command(lambda core: core.fail_all(error)))
 
     def abandon(self, error: LlamasrvError) -> None:
         """End all streams while the thread is stuck in a step. The process has to exit afterwards."""
@@ -352,8 +354,13 @@ _UNAVAILABLE = {
 }
 
 
-def _hold(core: EngineCore, seconds: float) -> None:
-    core.scheduler.holds_until = core.clock() + seconds
+def _end_thinking(constraint: OutputConstraint, core: EngineCore) -> None:
+    constraint.end_thinking()
+
+
+def _fail(sequences: list[Sequence], error: LlamasrvError) -> None:
+    for seq in sequences:
+        seq.stream.finish(end_of(seq, Ending(FinishReason.FAILED, error=error.but())))
 
 
 def _unavailable(status: Status) -> Unavailable:

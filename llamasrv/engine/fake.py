@@ -18,6 +18,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.engine.arrays import Floats, Ids, Int32s, LaneState, Reals
 from llamasrv.engine.batch import Batch, MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.fake_projector import FakeProjector, fake_rows
@@ -94,9 +95,9 @@ class FakeChain:
         self._greedy = greedy or params.temperature <= 0
         self._random = np.random.default_rng(params.seed)
         self.closed = self.was_in_graph = False
-        self._left = np.empty(0, np.int64), np.empty(0)
+        self._left: tuple[Ids, Reals] = np.empty(0, np.int64), np.empty(0)
 
-    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+    def choose(self, ids: Ids, logits: Floats) -> int:
         assert len(ids) and np.isfinite(logits).all()
         order = np.lexsort((ids, -logits))
         if self._greedy:
@@ -113,7 +114,7 @@ class FakeChain:
         pick = int(np.searchsorted(np.cumsum(weights), self._random.random() * weights.sum()))
         return int(ids[order[min(pick, keep - 1)]])
 
-    def left(self) -> tuple[np.ndarray, np.ndarray]:
+    def left(self) -> tuple[Ids, Reals]:
         return self._left
 
     def accept(self, token: int) -> None:
@@ -252,12 +253,13 @@ class FakeBackend:
         if self.lane_chains:
             self._sample(batch.lane[:n][batch.wants_logits[:n] != 0].tolist())
 
-    def logits(self, num_rows: int) -> np.ndarray:
+    def logits(self, num_rows: int) -> Floats:
         assert num_rows == len(self._logits)
         return self._logits
 
-    def _row(self, tokens: list[int]) -> np.ndarray:
-        row = self._noise[zlib.crc32(array("i", tokens).tobytes()) % len(self._noise)].copy()
+    def _row(self, tokens: list[int]) -> Floats:
+        row: Floats = self._noise[zlib.crc32(array("i", tokens).tobytes()) % len(self._noise)]
+        row = row.copy()
         script, said = script_after(tokens, "".join(f", {self.adapters[n].name} {scale:g}" for n, scale in self._used))
         if said < len(script):
             row[script[said]] += _PEAK
@@ -354,7 +356,7 @@ class FakeBackend:
             mrope and self._kv[lane][-1] < 0 and (position > last or token < 0 and position == last)
         ), f"position {position} behind {last}"
 
-    def mark(self, lane: int) -> np.ndarray:
+    def mark(self, lane: int) -> LaneState:
         assert lane not in self._behind
         raw = array("i", self._kv[lane]).tobytes()
         return np.array([len(self._kv[lane]), zlib.crc32(raw), zlib.adler32(raw)], np.int64)
@@ -362,7 +364,7 @@ class FakeBackend:
     def mark_size(self, lane: int) -> int:
         return 24
 
-    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+    def rewind(self, lane: int, position: int, mark: LaneState) -> bool:
         self._drop(lane, bisect_left(self._places[lane], position))
         self._behind.discard(lane)
         assert mark.tolist() == self.mark(lane).tolist(), "a checkpoint of another timeline"
@@ -373,14 +375,14 @@ class FakeBackend:
         self._behind.discard(lane)
         self._kv[lane], self._cells[lane], self._places[lane] = [], [], []
 
-    def save(self, lane: int) -> np.ndarray:
+    def save(self, lane: int) -> LaneState:
         assert lane not in self._behind
         return np.array([*self._kv[lane], *self._places[lane], self._marks[lane]], np.int32)
 
     def saved_size(self, lane: int) -> int:
         return 4 * (2 * len(self._kv[lane]) + 1)
 
-    def restore(self, lane: int, saved: np.ndarray) -> bool:
+    def restore(self, lane: int, saved: LaneState) -> bool:
         length = len(saved) // 2
         if self.used_cells + length > self.num_cells:
             return False
@@ -404,18 +406,18 @@ class FakeEmbeddings:
         self.most_rows = 0 if pooling == "rank" else self.group_tokens
         self.closed = False
 
-    def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
+    def embed(self, inputs: Sequence[array[int]]) -> list[Floats]:
         lengths = [len(tokens) for tokens in inputs]
         assert 0 < len(lengths) <= self.group_inputs and sum(lengths) <= self.group_tokens
         assert max(lengths) <= self.context
         return [self._one(np.frombuffer(tokens, np.int32)) for tokens in inputs]
 
-    def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
+    def embed_media(self, tokens: array[int], media: MediaTimeline) -> Floats:
         for number, span in enumerate(media.spans):
             assert (media.rows[number] == fake_rows(span.chunk)).all(), "the rows of another image"
         return self._one(np.frombuffer(tokens, np.int32))
 
-    def _one(self, tokens: np.ndarray) -> np.ndarray:
+    def _one(self, tokens: Int32s) -> Floats:
         if self.pooling == "rank":
             parts = np.split(tokens, np.flatnonzero(tokens == IM_END)[:1])
             query, document = parts[0], parts[-1]  # the same, of a text alone

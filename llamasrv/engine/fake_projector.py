@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput, chunk_key
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.interface import MediaWork
 from llamasrv.errors import InvalidRequest
 
@@ -59,7 +60,7 @@ class FakeProjector:
         chunks = [self._window(media, number, length) for number, length in enumerate(lengths)]
         return Measured(media, (tuple(b"[audio"), *chunks, tuple(b"]")))
 
-    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
+    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[Floats]:
         assert media.data is not None, "nothing to encode"
         rows = []
         for chunk in chunks:
@@ -75,7 +76,7 @@ class FakeProjector:
         sizes = {(media.kind, chunk.num_tokens) for media, chunks in work for chunk in chunks}
         return len(chunks) <= self.most_together and len(sizes) == 1 and work[0].media.kind == "image"
 
-    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[np.ndarray]]:
+    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[Floats]]:
         assert self.fit_together(work) and all(media.data is not None for media, _ in work)
         if stop():
             return [[] for _ in work]
@@ -110,7 +111,7 @@ class FakeProjector:
         return MediaChunk(number, chunk_key(media, "fake", number), n, n)
 
 
-def fake_rows(chunk: MediaChunk) -> np.ndarray:
+def fake_rows(chunk: MediaChunk) -> Floats:
     """Float32 [num_tokens, WIDTH], finite."""
     raw = hashlib.shake_256(b"rows" + chunk.key).digest(2 * WIDTH * chunk.num_tokens)
     return np.frombuffer(raw, np.uint16).astype(np.float32).reshape(chunk.num_tokens, WIDTH)

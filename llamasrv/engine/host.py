@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llamasrv.engine.channels import Doorbell, Mailbox
-from llamasrv.engine.core import EngineCore, Mail
+from llamasrv.engine.core import Command, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, CheckpointKind, LoadFailed, Progress
 from llamasrv.engine.kv.host_cache import HostCache
@@ -33,7 +33,7 @@ STOPPING = "The server is shutting down."
 class Shared:
     """Thread-safe objects that the engine thread shares with others."""
 
-    mailbox: Mailbox[Mail]
+    mailbox: Mailbox[Command]
     doorbell: Doorbell
     publisher: ViewPublisher
     metrics: EngineMetrics

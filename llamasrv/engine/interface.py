@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.arrays import Floats, Ids, LaneState, Reals
 from llamasrv.engine.options import Adapter as Adapter
 from llamasrv.engine.use import FailedAllocation
 
 if TYPE_CHECKING:  # the process that checks model files does not import numpy
-    import numpy as np
-
     from llamasrv.engine.batch import Batch
     from llamasrv.engine.media.timeline import MediaTimeline
 
@@ -124,10 +123,10 @@ class Vocabulary(Protocol):
 class Chain(Protocol):
     """The native sampler chain of one sequence: chooses among candidates, remembers accepted tokens."""
 
-    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+    def choose(self, ids: Ids, logits: Floats) -> int:
         """One of `ids` (int64, at least one), by their logits (float32, finite)."""
 
-    def left(self) -> tuple[np.ndarray, np.ndarray]:
+    def left(self) -> tuple[Ids, Reals]:
         """Ids and logits of the candidates that remained after the last `choose`."""
 
     def accept(self, token: int) -> None: ...
@@ -149,10 +148,10 @@ class EmbeddingBackend(Protocol):
     group_inputs: int  # max inputs computed together
     most_rows: int  # max rows of an image that must be computed in one call; 0: it takes text only
 
-    def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
+    def embed(self, inputs: Sequence[array[int]]) -> list[Floats]:
         """One float32 [size] per input; with pooling "none" float32 [tokens, size]. Raises DecodeFailed."""
 
-    def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
+    def embed_media(self, tokens: array[int], media: MediaTimeline) -> Floats:
         """The same for one input with images or sounds; `media` must hold all their rows."""
 
     def reset(self) -> None:
@@ -201,14 +200,14 @@ class Projector(Protocol):
         """The exact size of an input in a timeline, without encoding it. Slow for sounds: about 5 ms per second of
         audio. Raises InvalidRequest if the projector cannot take the input."""
 
-    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
+    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[Floats]:
         """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Returns early, with fewer rows, when
         `stop` returns true. Raises LlamasrvError."""
 
     def fit_together(self, work: Sequence[MediaWork]) -> bool:
         """Whether one call can encode the chunks of all these inputs."""
 
-    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[np.ndarray]]:
+    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[Floats]]:
         """`encode` for inputs that fit together: the rows of each. Raises LlamasrvError if any of them fails; encode
         each alone to find out which."""
 
@@ -290,7 +289,7 @@ class Backend(Protocol):
     def decode(self) -> None:
         """Compute the batch. Raises OutOfCells, DecodeFailed."""
 
-    def logits(self, num_rows: int) -> np.ndarray:
+    def logits(self, num_rows: int) -> Floats:
         """Logits of the rows flagged in the batch, in batch order: float32 [num_rows, n_vocab], writable."""
 
     def sample_lane(self, lane: int, chain: Chain | None) -> bool:
@@ -323,22 +322,22 @@ class Backend(Protocol):
 
     def clear(self, lane: int) -> None: ...
 
-    def mark(self, lane: int) -> np.ndarray:
+    def mark(self, lane: int) -> LaneState:
         """A checkpoint: the current state of a lane that cannot be cut."""
 
     def mark_size(self, lane: int) -> int:
         """Bytes that `mark` would return."""
 
-    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+    def rewind(self, lane: int, position: int, mark: LaneState) -> bool:
         """Bring a lane back to an earlier position, with the `mark` taken there. False if that failed: the lane's
         contents are then unknown."""
 
-    def save(self, lane: int) -> np.ndarray: ...
+    def save(self, lane: int) -> LaneState: ...
 
     def saved_size(self, lane: int) -> int:
         """Bytes that `save` would return."""
 
-    def restore(self, lane: int, saved: np.ndarray) -> bool: ...
+    def restore(self, lane: int, saved: LaneState) -> bool: ...
 
     def chain(self, params: SamplingParams, *, greedy: bool) -> Chain: ...
 

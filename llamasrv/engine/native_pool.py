@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from llamasrv.engine.channels import Mailbox, RealThread, native_lock
@@ -113,7 +114,7 @@ class JobQueue:
 
         num_items = len(left)
         hands = range(1, min(self.width + 1, num_items))
-        helpers = sum(self.put(lambda hand=hand: help_as(hand)) for hand in hands)  # type: ignore[misc]
+        helpers = sum(self.put(partial(help_as, hand)) for hand in hands)
         share(0)
         for _ in range(helpers):
             ended.take_one()

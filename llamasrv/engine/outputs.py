@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.channels import PromptScored
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.interface import Backend
@@ -50,7 +51,7 @@ class Outputs:
         logits = self._backend.logits(batch.num_outputs)
         outcomes: list[Outcome] = []
         ready: list[tuple[Sequence, Row]] = []
-        drafted: list[tuple[Sequence, np.ndarray]] = []
+        drafted: list[tuple[Sequence, Floats]] = []
         end = 0
         for seq, count in batch.outputs:
             start, end = end, end + count
@@ -80,7 +81,7 @@ class Outputs:
             drafted = [item for item in drafted if self._agrees(*item, drafter)]
             yield from self._choose(self._next_rows(drafted))
 
-    def _agrees(self, seq: Sequence, rows: np.ndarray, drafter: Drafter) -> bool:
+    def _agrees(self, seq: Sequence, rows: Floats, drafter: Drafter) -> bool:
         """Whether the tokens chosen so far equal the draft, so that its next row counts. If not, settles the draft."""
         chosen = seq.tokens[seq.num_computed :]
         if (
@@ -92,7 +93,7 @@ class Outputs:
         drafter.settle(seq)
         return False
 
-    def _next_rows(self, drafted: list[tuple[Sequence, np.ndarray]]) -> list[tuple[Sequence, Row]]:
+    def _next_rows(self, drafted: list[tuple[Sequence, Floats]]) -> list[tuple[Sequence, Row]]:
         states = [seq.sampling for seq, _ in drafted if seq.sampling is not None]
         self._sampler.wait_for_masks(self._begin_masks(seq for seq, _ in drafted))
         ready = []
@@ -114,7 +115,7 @@ class Outputs:
         for (seq, (_, row)), choice in zip(ready, choices):
             yield seq, choice or self._nothing(seq, row)
 
-    def _keep(self, seq: Sequence, state: SamplingState, row: np.ndarray) -> None:
+    def _keep(self, seq: Sequence, state: SamplingState, row: Floats) -> None:
         """Keep the logits until the mask is ready."""
         state.late_row = row.copy()
         seq.enter(SequenceState.AWAITING_MASK)
@@ -136,7 +137,7 @@ class Outputs:
             (choice,) = self._sampler.choose([(state, row)])
             yield seq, choice or self._nothing(seq, row)
 
-    def _nothing(self, seq: Sequence, row: np.ndarray) -> Ending:
+    def _nothing(self, seq: Sequence, row: Floats) -> Ending:
         """The ending for a row of logits without a candidate."""
         if np.isnan(row).any() or np.isposinf(row).any():
             self.spoiled.append(seq)
@@ -159,7 +160,7 @@ class Outputs:
             self._note_first_token(seq)
         return state.deliver(seq.stream.put)
 
-    def _score(self, seq: Sequence, rows: np.ndarray, start: int) -> None:
+    def _score(self, seq: Sequence, rows: Floats, start: int) -> None:
         """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
         pieces, top = self._backend.vocab.pieces, seq.spec.logprobs or 0
         if not seq.scores:

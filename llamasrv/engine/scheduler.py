@@ -368,7 +368,7 @@ class Scheduler:
         return sorted(line, key=lambda s: s.spec.deferrable)
 
     def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
-        def rank(s: Sequence) -> tuple:
+        def rank(s: Sequence) -> tuple[object, ...]:
             return (
                 not s.is_resumed,
                 -s.spec.priority - int((now - s.arrived) / AGEING),
@@ -446,7 +446,7 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
 def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
     """The eldest of each kind, from a list in order of arrival: with a thousand waiting, the rest is not even
     compared."""
-    taken: dict[tuple, int] = {}
+    taken: dict[tuple[str, int, bool], int] = {}
     foremost = []
     for seq in waiting:
         kind = (seq.spec.owner, seq.spec.priority, seq.is_resumed)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from llamasrv.domain.events import DraftCounts, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import End, PromptComputed, Stream
+from llamasrv.engine.channels import End, PromptComputed, TokenStream
 from llamasrv.engine.kv.prefix_index import Commons, Match
 from llamasrv.engine.media.timeline import MediaTimeline
 
@@ -73,7 +73,12 @@ class Sequence:
     )  # fmt: skip
 
     def __init__(
-        self, spec: SequenceSpec, stream: Stream, *, constraint: OutputConstraint | None = None, arrived: float = 0.0
+        self,
+        spec: SequenceSpec,
+        stream: TokenStream,
+        *,
+        constraint: OutputConstraint | None = None,
+        arrived: float = 0.0,
     ) -> None:
         self.id = next(_ids)
         self.spec = spec
@@ -141,6 +146,12 @@ class Sequence:
         """Whether log-probabilities of its prompt are still due, so that every row needs logits. Do not derive it from
         `num_computed`: a context shift makes that smaller again."""
         return self.spec.prompt_logprobs and len(self.scores) < self.num_prompt
+
+    @property
+    def seat(self) -> int:
+        """The lane of a sequence that is seated."""
+        assert self.lane is not None, self
+        return self.lane
 
     @property
     def owed(self) -> int:

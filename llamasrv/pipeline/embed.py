@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, MediaPart, MixedPrompt, RerankRequest, TextPrompt
 from llamasrv.engine.channels import off_hub
-from llamasrv.engine.embedder import Embedded, finished
+from llamasrv.engine.embedder import finished
 from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import InputTooLong, InvalidRequest, Unavailable, Unsupported
 from llamasrv.pipeline.loaded_model import LoadedModel
@@ -101,11 +101,11 @@ class Work:
                 # A cancel from another greenlet puts nothing into the stream.
                 if not self._stream.wait(0.5) and self.cancelled:
                     raise Unavailable("The request was cancelled.")
-                for item in cast(list[Embedded], self._stream.take()):
+                for item in self._stream.take():
                     if item.error is not None:
                         raise item.error.but()  # others may be told the same
-                    numbers[item.index] = item.vector
-                    self.num_computed += self._lengths[item.index]
+                    numbers[item.place] = item.vector
+                    self.num_computed += self._lengths[item.place]
                     missing -= 1
         finally:
             if missing:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from llamasrv.domain.events import DraftCounts, Event, Failed, Finished, FinishReason, Text, Usage
-from llamasrv.engine.channels import Delta, End, PromptScored, Stream
+from llamasrv.engine.channels import Delta, End, PromptScored, TokenItem, TokenStream
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.progress import Progress
@@ -18,7 +17,7 @@ class Generation:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: TokenStream,
         cancel: Callable[[], None],
         *,
         choices: Sequence[Detokenizer],
@@ -91,16 +90,15 @@ class Generation:
                 timeout = give_up - now
         return []
 
-    def _convert(self, items: list[Any]) -> list[Event]:
+    def _convert(self, items: list[TokenItem]) -> list[Event]:
         """The events of one wake-up. Tokens without log-probabilities are joined into one text per choice."""
         out: list[Event] = []
         choices = self._choices
         said: dict[int, list[Delta]] = {}
         for item in items:
-            kind = type(item)
-            if self._progress is not None and kind is not End:
+            if self._progress is not None and not isinstance(item, End):
                 self._progress.note(item, out)
-            if kind is Delta:
+            if isinstance(item, Delta):
                 if item.logprobs is not None:
                     choices[item.index].hold(item, out)
                 elif item.index in said:
@@ -110,9 +108,9 @@ class Generation:
                 continue
             if item.index in said:
                 choices[item.index].say(said.pop(item.index), out)
-            if kind is End:
+            if isinstance(item, End):
                 self._end(item, out)
-            elif kind is PromptScored:
+            elif isinstance(item, PromptScored):
                 self._scored(item, out)
         for index, deltas in said.items():
             choices[index].say(deltas, out)

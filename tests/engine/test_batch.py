@@ -73,5 +73,5 @@ def test_a_row_with_logits_that_belongs_to_nobody_is_a_mistake_of_ours():
     batch = Batch(16)
     batch.fill([(seated([5, 6, 7], 0, computed=2), 1)])
     batch.wants_logits[:2], batch.num_rows = 1, 2
-    with pytest.raises(AssertionError, match="belong to nobody"):
+    with pytest.raises(AssertionError, match="no owner"):
         batch._count_outputs(1)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from recording_backend import RecordingEmbeddings
 
-from llamasrv.engine.embedder import Embedded, Embedder, finished, pooled
+from llamasrv.engine.embedder import Embedder, finished, pooled
 from llamasrv.engine.interface import DecodeFailed
+from llamasrv.engine.media.embedding_line import Embedded
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
 
@@ -42,7 +43,7 @@ def driver(request):
 
 
 def order(stream):
-    return [item.index for item in stream.take()]
+    return [item.place for item in stream.take()]
 
 
 def test_every_input_is_answered_once_in_any_order(driver):
@@ -50,7 +51,7 @@ def test_every_input_is_answered_once_in_any_order(driver):
     stream = d.submit(*range(1, 40))
     d.finish()
     items = stream.take()
-    assert sorted(item.index for item in items) == list(range(39))
+    assert sorted(item.place for item in items) == list(range(39))
     assert all(item.error is None and item.vector.shape == (32,) for item in items)
 
 
@@ -127,7 +128,7 @@ def test_a_failed_group_fails_its_own_inputs(driver):
     d.backend.fail_next.append(DecodeFailed("no"))
     stream = d.submit(10, 9)
     d.finish()
-    by_index = {item.index: item for item in stream.take()}
+    by_index = {item.place: item for item in stream.take()}
     assert isinstance(by_index[0].error, EngineFailure) and by_index[1].error is None
     assert [] not in d.backend.groups
 

@@ -6,6 +6,7 @@ from engine_driver import chat, end_of, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.core import Command
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.errors import EngineFailure, Unavailable
 
@@ -172,7 +173,7 @@ def test_books_that_differ_from_the_back_end_are_noticed(drive, monkeypatch):
 def test_mail_behind_a_command_that_fails_is_not_lost(drive):
     """One batch of mail had a command that raised, and requests behind it: nobody ever looked at those."""
     driver = drive()
-    driver.engine._mailbox.put((lambda core, argument: 1 / 0, None))
+    driver.engine._mailbox.put(Command(lambda core: 1 / 0))
     stream = driver.submit(chat("behind it"))
     assert driver.engine.host.turn(wait=False) and driver.engine.metrics.restarts == 1
     driver.finish()

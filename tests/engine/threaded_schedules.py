@@ -136,8 +136,8 @@ class ThreadedEpisode(Episode):
                     assert stream.wait(PATIENCE), "no vector comes"
                     for item in stream.take():
                         if not isinstance(item, End):
-                            assert item.error is None and item.index not in found
-                            found[item.index] = item.vector
+                            assert item.error is None and item.place not in found
+                            found[item.place] = item.vector
                 for index, tokens in enumerate(inputs):
                     (expected,) = alone.embed([np.array(tokens, np.int32)])
                     assert np.allclose(found[index], expected, atol=1e-6)

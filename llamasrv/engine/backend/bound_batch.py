@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.batch import Batch
@@ -18,7 +19,7 @@ class BoundBatch:
         self._one_lane = np.ones(batch.capacity, np.int32)
         self._lane_pointers = (batch.lane.ctypes.data + 4 * np.arange(batch.capacity)).astype(np.uint64)
 
-        def at(a: np.ndarray, kind: Any) -> Any:
+        def at(a: NDArray[np.integer], kind: Any) -> Any:
             return ctypes.cast(a.ctypes.data, ctypes.POINTER(kind))
 
         native: Any = C.llama_batch()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.media import MediaChunk, MediaInput
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.library import forget_errors, reason
 from llamasrv.engine.interface import MediaWork
 
@@ -62,7 +63,7 @@ class ChunkBatches:
             count += 1
         return count
 
-    def encode(self, context: Any, pointers: Sequence[Any], num_tokens: int) -> list[np.ndarray] | None:
+    def encode(self, context: Any, pointers: Sequence[Any], num_tokens: int) -> list[Floats] | None:
         """Rows of these chunks, each of which has `num_tokens`. None if the library refuses or fails: from then on it
         gets one chunk at a time."""
         lib = self._lib

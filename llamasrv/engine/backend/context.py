@@ -15,6 +15,7 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.allocator import drop_zeros
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
@@ -184,7 +185,7 @@ class LlamaBackend(LaneMemory):
         self._memory = C.llama_get_memory(context)
         self._taken_back = set()
         self.max_rollback = C.llama_n_rs_seq(context) if self._stateful else p.n_batch
-        self._logits_at: tuple[int, Any] = (0, None)
+        self._logits_at: tuple[int, Floats] = 0, np.empty((0, 0), np.float32)
         self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
         if o.spec == "mtp" and not o.mtp:
             raise LoadFailed(f"{self.info.path}: its MTP layer was not loaded")
@@ -277,7 +278,7 @@ class LlamaBackend(LaneMemory):
             self._threads_set = one, many
             C.llama_set_n_threads(self._context, one, many)
 
-    def logits(self, num_rows: int) -> np.ndarray:
+    def logits(self, num_rows: int) -> Floats:
         assert num_rows == self.batch.num_outputs, "rows of logits that nobody asked for"
         address = _get_logits(self._context)
         assert address, "logits of a batch without outputs"
@@ -285,7 +286,8 @@ class LlamaBackend(LaneMemory):
             size = self.max_outputs * self.vocab.size
             view = np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
             self._logits_at = address, view.reshape(self.max_outputs, self.vocab.size)
-        return self._logits_at[1][:num_rows]
+        rows: Floats = self._logits_at[1][:num_rows]
+        return rows
 
     def sample_lane(self, lane: int, chain: Chain | None) -> bool:
         assert 0 <= lane < self.num_lanes

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.options import Adapter, EngineOptions
@@ -41,7 +42,7 @@ _offset = _declare("gguf_get_tensor_offset", ctypes.c_size_t, _P, _I)
 _data = _declare("gguf_get_data_offset", ctypes.c_size_t, _P)
 
 
-def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> np.ndarray:
+def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> Floats:
     """The sum of the vectors, each times its scale: shape (layers, width), layer 1 first. Raises LoadFailed."""
     total = np.zeros((layers, width), np.float32)
     for vector in vectors:
@@ -56,7 +57,7 @@ def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> np.ndar
     return total
 
 
-def _read(path: str) -> list[tuple[int, np.ndarray]]:
+def _read(path: str) -> list[tuple[int, Floats]]:
     file = _open(os.fsencode(path), _Init(True, None))
     if not file:
         raise LoadFailed(f"{path}: not a GGUF file")

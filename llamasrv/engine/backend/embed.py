@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from llamasrv.engine.arrays import Floats, Int32s
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
@@ -146,7 +148,7 @@ class LlamaEmbeddings:
         takes_media = self._projector is not None and self._memory and not self._bidirectional
         self.most_rows = self._rows_a_call if takes_media and self.pooling != "rank" else 0
 
-    def embed(self, inputs: Sequence[array[int]]) -> list[np.ndarray]:
+    def embed(self, inputs: Sequence[array[int]]) -> list[Floats]:
         lengths = [len(tokens) for tokens in inputs]
         assert 0 < len(lengths) <= self.group_inputs and min(lengths) > 0 and sum(lengths) <= self.group_tokens
         token = np.concatenate([np.frombuffer(tokens, np.int32) for tokens in inputs])
@@ -165,7 +167,7 @@ class LlamaEmbeddings:
             if self._memory:
                 C.llama_memory_clear(self._memory, False)
 
-    def embed_media(self, tokens: array[int], media: MediaTimeline) -> np.ndarray:
+    def embed_media(self, tokens: array[int], media: MediaTimeline) -> Floats:
         numbers = np.frombuffer(tokens, np.int32)
         out = np.empty((len(numbers), self.size), np.float32)
         cell = 0
@@ -178,7 +180,7 @@ class LlamaEmbeddings:
         finally:
             C.llama_memory_clear(self._memory, False)
 
-    def _advance(self, numbers: np.ndarray, media: MediaTimeline, cell: int) -> int:
+    def _advance(self, numbers: Int32s, media: MediaTimeline, cell: int) -> int:
         """Compute the next tokens of text, or the next rows. Returns where they end."""
         number = media.at(cell)
         if number is None:
@@ -203,7 +205,7 @@ class LlamaEmbeddings:
         step = self._rows_a_call
         return [(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
 
-    def _decode(self, token: np.ndarray, position: np.ndarray, lane: np.ndarray) -> None:
+    def _decode(self, token: Int32s, position: Int32s, lane: Int32s) -> None:
         n = len(token)
         assert 0 < n <= self._rows_a_call
 
@@ -230,7 +232,7 @@ class LlamaEmbeddings:
             ),
         )
 
-    def _compute(self, n: int, lane: np.ndarray, compute: Callable[[Any], int]) -> None:
+    def _compute(self, n: int, lane: Int32s, compute: Callable[[Any], int]) -> None:
         """`compute` gets a batch with the rows' lanes; every row gives a vector."""
         ones, wants = np.ones(n, np.int32), np.ones(n, np.int8)
         lanes = (lane.ctypes.data + 4 * np.arange(n)).astype(np.uint64)
@@ -247,14 +249,14 @@ class LlamaEmbeddings:
         if code:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
 
-    def _vectors(self, num_rows: int) -> np.ndarray:
+    def _vectors(self, num_rows: int) -> Floats:
         """The vectors of the last call, row by row. Valid until the next call."""
         found = C.llama_get_embeddings(self._context)
         if not found:
             raise DecodeFailed("llama.cpp returned no embeddings")
         return np.ctypeslib.as_array(found, (num_rows, self.size))
 
-    def _rank(self, token: np.ndarray, position: np.ndarray, lane: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
+    def _rank(self, token: Int32s, position: Int32s, lane: Int32s, ends: Int32s) -> list[Floats]:
         out = []
         for start, end in self._calls(len(token)):
             self._decode(token[start:end], position[start:end], lane[start:end])
@@ -277,5 +279,5 @@ class LlamaEmbeddings:
             self._context = None
 
 
-def _at(numbers: np.ndarray, kind: Any) -> Any:
+def _at(numbers: NDArray[np.integer], kind: Any) -> Any:
     return ctypes.cast(numbers.ctypes.data, ctypes.POINTER(kind))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.library import C
 
 _STRING, _F32, _F16, _BF16 = 8, 0, 1, 30
@@ -61,7 +62,7 @@ class GgufFile:
     def has_tensor(self, name: str) -> bool:
         return bool(_find_tensor(self._pointer, name.encode()) >= 0)
 
-    def numbers(self, tensor: str) -> np.ndarray | None:
+    def numbers(self, tensor: str) -> Floats | None:
         """All numbers of a small tensor, as float32; None if there is no such tensor, or it is quantised."""
         at = _find_tensor(self._pointer, tensor.encode())
         kind = _tensor_type(self._pointer, at) if at >= 0 else -1

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from llamasrv.engine.arrays import LaneState
 from llamasrv.engine.backend.lane_state import read_state, state_size, write_state
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.memory_kind import PARTIAL
@@ -39,7 +38,7 @@ class LaneMemory:
             return True
         if self._stateful or not self._n_swa:
             return False
-        first = C.llama_memory_seq_pos_min(self._memory, lane)
+        first = int(C.llama_memory_seq_pos_min(self._memory, lane))
         return first == 0 or 0 < first <= position - self._n_swa + 1
 
     def copy(self, source: int, target: int, position: int) -> None:
@@ -77,20 +76,20 @@ class LaneMemory:
         C.llama_memory_seq_rm(self._memory, lane, start, start + count)
         C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
 
-    def mark(self, lane: int) -> np.ndarray:
+    def mark(self, lane: int) -> LaneState:
         return read_state(self._context, lane, PARTIAL)
 
     def mark_size(self, lane: int) -> int:
         return state_size(self._context, lane, PARTIAL)
 
-    def rewind(self, lane: int, position: int, mark: np.ndarray) -> bool:
+    def rewind(self, lane: int, position: int, mark: LaneState) -> bool:
         # In this order: cut first, the library refuses, or forgets what the window needs, without a word.
         assert 0 <= lane < self.num_lanes and self.checkpoints is CheckpointKind.PARTIAL
         read = write_state(self._context, lane, mark, PARTIAL)
         self._taken_back.discard(lane)
         if self._mtp is not None:
             self._mtp.cut(lane, position)
-        cut = C.llama_memory_seq_rm(self._memory, lane, position, -1)
+        cut = bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
         return read and cut and self.length(lane) == position
 
     def clear(self, lane: int) -> None:
@@ -101,15 +100,15 @@ class LaneMemory:
         C.llama_memory_seq_rm(self._memory, lane, -1, -1)
 
     def length(self, lane: int) -> int:
-        return C.llama_memory_seq_pos_max(self._memory, lane) + 1
+        return int(C.llama_memory_seq_pos_max(self._memory, lane)) + 1
 
     def saved_size(self, lane: int) -> int:
         return state_size(self._context, lane)
 
-    def save(self, lane: int) -> np.ndarray:
+    def save(self, lane: int) -> LaneState:
         return read_state(self._context, lane)
 
-    def restore(self, lane: int, saved: np.ndarray) -> bool:
+    def restore(self, lane: int, saved: LaneState) -> bool:
         if self._mtp is not None:
             self._mtp.forget(lane)
         self._taken_back.discard(lane)

@@ -46,8 +46,7 @@ class _Heard(threading.local):
 _heard = _Heard()
 
 
-@C.llama_log_callback
-def _on_log(level: int, text: bytes, _: Any) -> None:
+def _log_line(level: int, text: bytes, _: Any) -> None:
     """ggml.h: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before."""
     line = text.decode("utf-8", "replace").rstrip()
     if not line:
@@ -55,6 +54,9 @@ def _on_log(level: int, text: bytes, _: Any) -> None:
     if level == 4:
         _heard.errors.append(line)
     log.debug("%s", line)
+
+
+_on_log = C.llama_log_callback(_log_line)  # for as long as the process lives: the library keeps its address
 
 
 def mtmd() -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.library import C, fast, forget_errors, hidden_states, reason
 from llamasrv.engine.batch import Batch
@@ -37,18 +38,18 @@ class _Lane:
 
     __slots__ = ("computed", "before", "tokens", "hidden")
 
-    def __init__(self, computed: int, before: np.ndarray) -> None:
+    def __init__(self, computed: int, before: Floats) -> None:
         self.computed = computed
         self.before = before  # hidden state at `computed` - 1
         self.tokens: list[int] = []
-        self.hidden: list[np.ndarray] = []  # at the place of each
+        self.hidden: list[Floats] = []  # at the place of each
 
     @property
     def end(self) -> int:
         return self.computed + len(self.tokens)
 
     @property
-    def last(self) -> np.ndarray:
+    def last(self) -> Floats:
         return self.hidden[-1] if self.hidden else self.before
 
     def advance(self, count: int) -> None:
@@ -117,7 +118,7 @@ class LlamaMtp:
                 int(lanes[start]), int(batch.position[start]), batch.token[start:end].tolist(), list(hidden[start:end])
             )
 
-    def _add(self, number: int, position: int, tokens: list[int], hidden: list[np.ndarray]) -> None:
+    def _add(self, number: int, position: int, tokens: list[int], hidden: list[Floats]) -> None:
         lane = self._lanes.get(number)
         if lane is None or lane.end != position:
             self._forget([number])
@@ -194,7 +195,7 @@ class LlamaMtp:
             self._hidden[row + 1 : end] = lane.hidden[: count - 1] if count > 1 else 0
         return end
 
-    def _fill_one(self, row: int, number: int, token: int, position: int, hidden: np.ndarray) -> None:
+    def _fill_one(self, row: int, number: int, token: int, position: int, hidden: Floats) -> None:
         b = self._batch
         b.token[row], b.position[row], b.lane[row], b.wants_logits[row] = token, position, number, 1
         self._hidden[row] = hidden

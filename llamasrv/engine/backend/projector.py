@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput, chunk_key
+from llamasrv.engine.arrays import Floats, Int32s
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.chunk_batches import ChunkBatches
 from llamasrv.engine.backend.cores import CORES
@@ -59,7 +60,7 @@ class LlamaProjector:
         self._lib, self._path = mtmd(), options.mmproj
         self._context: Any = None
         self._stop: Callable[[], bool] = lambda: False
-        self._break: np.ndarray | None = None
+        self._break: Floats | None = None
         kind = self._check_file(options)
         params, self._alive = self._params(options)
         forget_errors()
@@ -152,10 +153,10 @@ class LlamaProjector:
     def fit_together(self, work: Sequence[MediaWork]) -> bool:
         return self._batches.fit(work)
 
-    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[np.ndarray]:
+    def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[Floats]:
         return self.encode_together([MediaWork(media, chunks)], stop)[0]
 
-    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[np.ndarray]]:
+    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[Floats]]:
         for media, _ in work:
             self._check(media)
             assert media.data is not None, "nothing to encode"
@@ -184,12 +185,12 @@ class LlamaProjector:
         if context:
             self._lib.mtmd_free(context)
 
-    def _encode_chunks(self, pointers: list[Any], pairs: list[tuple[MediaInput, MediaChunk]]) -> list[np.ndarray]:
+    def _encode_chunks(self, pointers: list[Any], pairs: list[tuple[MediaInput, MediaChunk]]) -> list[Floats]:
         """Fewer rows once it is to stop."""
         for pointer, (_, chunk) in zip(pointers, pairs):
             if self._lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
                 raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
-        rows: list[np.ndarray] = []
+        rows: list[Floats] = []
         while len(rows) < len(pairs) and not self._stop():
             begin, count = len(rows), self._batches.count(pairs[len(rows) :])
             media, chunk = pairs[begin]
@@ -205,7 +206,7 @@ class LlamaProjector:
             rows += [self._finite(one) for one in some]
         return rows
 
-    def _encode(self, pointer: Any, chunk: MediaChunk) -> np.ndarray:
+    def _encode(self, pointer: Any, chunk: MediaChunk) -> Floats:
         lib = self._lib
         forget_errors()
         if lib.mtmd_encode_chunk(self._context, pointer):
@@ -213,7 +214,7 @@ class LlamaProjector:
         view = np.ctypeslib.as_array(lib.mtmd_get_output_embd(self._context), (chunk.num_tokens, self.width))
         return np.array(view, np.float32)  # the next one is written over it
 
-    def _finite(self, rows: np.ndarray) -> np.ndarray:
+    def _finite(self, rows: Floats) -> Floats:
         wrong = ~np.isfinite(rows).all(axis=1)
         if wrong.any():
             # The library adds uninitialised memory, times 0, to the rows that break lines.
@@ -269,7 +270,7 @@ class LlamaProjector:
                 )
         return tuple(shapes)
 
-    def _places(self, pointer: Any, start: int) -> np.ndarray | None:
+    def _places(self, pointer: Any, start: int) -> Int32s | None:
         """Int32 [4, num_tokens]: time, y, x, z of each row; None if the rows' positions are consecutive."""
         lib = self._lib
         if self.dimensions == 1 or lib.mtmd_input_chunk_get_type(pointer) == 2:
@@ -277,7 +278,8 @@ class LlamaProjector:
         count = lib.mtmd_input_chunk_get_n_tokens(pointer)
         out = (lib.mtmd_decoder_pos * count)()
         lib.mtmd_helper_image_get_decoder_pos(lib.mtmd_input_chunk_get_tokens_image(pointer), start, out)
-        return np.frombuffer(out, np.int32).reshape(count, 4)[:, [0, 2, 1, 3]].T.copy()
+        places: Int32s = np.frombuffer(out, np.int32).reshape(count, 4)[:, [0, 2, 1, 3]].T.copy()
+        return places
 
     @contextmanager
     def _tokenized(self, media: MediaInput, data: bytes | None) -> Iterator[list[Any]]:

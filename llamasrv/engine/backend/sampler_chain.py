@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
+from llamasrv.engine.arrays import Floats, Ids, Reals
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
@@ -52,7 +53,7 @@ class LlamaChain:
         self._ids, self._logits = self._data["id"], self._data["logit"]
         self._start = self._data.ctypes.data_as(C.llama_token_data_p)
 
-    def choose(self, ids: np.ndarray, logits: np.ndarray) -> int:
+    def choose(self, ids: Ids, logits: Floats) -> int:
         n = len(ids)
         assert n, "nothing to choose from would abort the process"
         if n > self._room:
@@ -64,9 +65,9 @@ class LlamaChain:
         (_apply if n <= _FEW else _apply_freely)(self._pointer, self._address)
         at = a.selected
         assert 0 <= at < a.size, "the chain selected nothing"
-        return a.data[at].id  # of `data` as it is now: samplers may answer in a buffer of their own
+        return int(a.data[at].id)  # of `data` as it is now: samplers may answer in a buffer of their own
 
-    def left(self) -> tuple[np.ndarray, np.ndarray]:
+    def left(self) -> tuple[Ids, Reals]:
         a = self._array
         size = a.size * _TOKEN_DATA.itemsize
         data = np.frombuffer(ctypes.string_at(a.data, size), _TOKEN_DATA)

@@ -96,7 +96,8 @@ class TokenPieces(dict[int, bytes]):
         if n < 0:
             buffer = ctypes.create_string_buffer(-n)
             n = _to_piece(self._vocab, token, buffer, -n, 0, False)
-        piece = self[token] = buffer[:n]
+        piece: bytes = buffer[:n]
+        self[token] = piece
         return piece
 
     def all(self) -> list[bytes]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llamasrv.engine.arrays import Int32s
+
 if TYPE_CHECKING:
     from llamasrv.engine.backend.context import LlamaBackend
 
@@ -44,7 +46,7 @@ def measure_decode(backend: LlamaBackend, prompts: list[int], num_tokens: int) -
     return n * (num_tokens - 1) / seconds
 
 
-def _decode_row(backend: LlamaBackend, tokens: list[int], position: int | np.ndarray) -> None:
+def _decode_row(backend: LlamaBackend, tokens: list[int], position: int | Int32s) -> None:
     """One token for each of the first lanes."""
     n = len(tokens)
     b = backend.batch

@@ -7,6 +7,7 @@ the answer, and done in pieces. Where it does not pay, it is tried again more an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from llamasrv.engine.cost_model import RowTimes
@@ -141,7 +142,7 @@ class CallTimes:
         if not known:
             return 0.0
         nearest = min(known, key=lambda n: abs(n - count))
-        return known[nearest] * max(1.0, count / nearest) ** 0.5
+        return known[nearest] * math.sqrt(max(1.0, count / nearest))
 
     def learn(self, count: int, seconds: float) -> None:
         known = self._seconds.get(count)

@@ -18,9 +18,8 @@ from bisect import bisect_right, insort
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.arrays import LaneState
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Key, Match, key_of
 from llamasrv.engine.kv.tier import Entry
@@ -36,7 +35,7 @@ class Checkpoint(SavedState):
 
     __slots__ = ("spares", "uses", "value")
 
-    def __init__(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey, spares: int) -> None:
+    def __init__(self, tokens: array[int], data: LaneState, cache_key: CacheKey, spares: int) -> None:
         super().__init__(tokens, data, cache_key)
         self.spares = spares
         self.uses = 1
@@ -80,7 +79,7 @@ class Checkpoints:
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.limit and length >= KEY_LENGTH and length not in self.along(tokens, length, cache_key)
 
-    def add(self, tokens: array[int], data: np.ndarray, cache_key: CacheKey) -> None:
+    def add(self, tokens: array[int], data: LaneState, cache_key: CacheKey) -> None:
         """Keep the state after exactly these tokens, if it fits; what is worth least makes room for it."""
         before = max(self.along(tokens, len(tokens), cache_key), default=0)
         self.put(Checkpoint(tokens, data, cache_key, len(tokens) - before))

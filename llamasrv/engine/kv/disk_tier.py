@@ -79,7 +79,7 @@ class DiskTier:
         adapter_digests: tuple[str, ...] = (),
         can_cut: bool = True,
         work: Callable[[Callable[[], None]], object],
-        post: Callable[[tuple[Callable[..., None], object]], None],
+        post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
     ) -> None:
@@ -191,8 +191,7 @@ class DiskTier:
             self._forget(stored.path)
             self._work(partial(stored.path.unlink, missing_ok=True))
 
-    def _have_read(self, result: tuple[StoredState, SavedState | None, Give]) -> None:
-        stored, state, give = result
+    def _have_read(self, stored: StoredState, state: SavedState | None, give: Give) -> None:
         if state is None:
             self._forget(stored.path)
         else:
@@ -202,8 +201,7 @@ class DiskTier:
             self._metrics.prefixes_read += 1
         give(stored, state)
 
-    def _have_written(self, result: tuple[StoredState | None, list[Path], str]) -> None:
-        stored, gone, error = result
+    def _have_written(self, stored: StoredState | None, gone: list[Path], error: str) -> None:
         self._writing.clear()
         for path in gone:
             self._forget(path)
@@ -257,7 +255,7 @@ class DiskTier:
             log.warning("%s cannot be used and is removed: %s", stored.path, error)
             with contextlib.suppress(OSError):
                 stored.path.unlink()
-        self._post((self._have_read, (stored, entry, give)))
+        self._post(lambda: self._have_read(stored, entry, give))
 
     def _write(self, state: SavedState) -> None:
         stored: StoredState | None = None
@@ -270,7 +268,7 @@ class DiskTier:
             stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error)
-        self._post((self._have_written, (stored, gone, reason)))
+        self._post(lambda: self._have_written(stored, gone, reason))
 
     def _get(self, stored: StoredState) -> SavedState:
         with open(stored.path, "rb") as file:

@@ -10,9 +10,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.arrays import LaneState
 from llamasrv.engine.cost_model import CostModel
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
@@ -28,7 +27,7 @@ class _Candidate(NamedTuple):
     length: int
     cache_key: CacheKey
     size: Callable[[], int]
-    data: Callable[[], np.ndarray]
+    data: Callable[[], LaneState]
 
 
 class DiskWriter:

@@ -11,9 +11,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import numpy as np
-
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.arrays import LaneState
 from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.kv.prefix_index import (
     EVERYBODY,
@@ -38,7 +37,7 @@ class SavedState(Entry):
     __slots__ = ("data", "origin", "points")
 
     def __init__(
-        self, tokens: array[int], data: np.ndarray, cache_key: CacheKey = EVERYBODY, *, origin: str = "host"
+        self, tokens: array[int], data: LaneState, cache_key: CacheKey = EVERYBODY, *, origin: str = "host"
     ) -> None:
         super().__init__(tokens, cache_key)
         self.data = data

@@ -11,6 +11,8 @@ from collections import OrderedDict
 
 import numpy as np
 
+from llamasrv.engine.arrays import Int32s
+
 
 class LaneTable:
     """`num_lanes` lanes over one pool of `num_cells` cells.
@@ -30,7 +32,7 @@ class LaneTable:
         self.changes = 0  # the sum of them
         self.used_cells = 0  # referred to by any lane
         self.held_cells = 0  # referred to by a held lane
-        self._cells: list[np.ndarray] = [_NONE] * num_lanes  # numbered cells, of [0, len(_cells[lane]))
+        self._cells: list[Int32s] = [_NONE] * num_lanes  # numbered cells, of [0, len(_cells[lane]))
         self._refs = np.zeros(num_cells, np.int16)
         self._holds = np.zeros(num_cells, np.int16)
         self._numbers = np.arange(num_cells - 1, -1, -1, dtype=np.int32)  # free numbers, a stack
@@ -161,7 +163,7 @@ class LaneTable:
             self._holds[fresh] = lane in self.held
             self._cells[lane] = np.concatenate((known, fresh))
 
-    def _drop(self, cells: np.ndarray, *, held: bool) -> None:
+    def _drop(self, cells: Int32s, *, held: bool) -> None:
         if not len(cells):
             return
         if held:

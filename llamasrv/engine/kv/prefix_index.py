@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.arrays import Int32s
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.checkpoints import Checkpoint
@@ -198,7 +199,7 @@ def key_of(tokens: array[int], cache_key: CacheKey) -> Key:
     return cache_key, tokens[:KEY_LENGTH].tobytes()
 
 
-def _common_length(a: np.ndarray, b: np.ndarray) -> int:
+def _common_length(a: Int32s, b: Int32s) -> int:
     n = min(len(a), len(b))
     if not n:
         return 0

@@ -18,9 +18,12 @@ import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import BufferedIOBase
 from typing import BinaryIO
 
 import numpy as np
+
+from llamasrv.engine.arrays import LaneState
 
 MAGIC = b"llamasrv state\n"
 FORMAT = 4
@@ -53,12 +56,12 @@ def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
 def write(
     file: BinaryIO,
     tokens: array[int],
-    state: np.ndarray,
+    state: LaneState,
     *,
     facts: dict[str, object],
     scope: str = "",
     adapters: list[tuple[str, float]] | None = None,
-    points: Sequence[tuple[int, np.ndarray]] = (),
+    points: Sequence[tuple[int, LaneState]] = (),
 ) -> int:
     """Returns the number of bytes written. `points` maps numbers of first tokens to states."""
     data = np.ascontiguousarray(state)
@@ -124,18 +127,18 @@ def read_tokens(file: BinaryIO, head: Head) -> array[int]:
     return tokens
 
 
-def read_state(file: BinaryIO, head: Head) -> np.ndarray:
+def read_state(file: BufferedIOBase, head: Head) -> LaneState:
     """Follows the tokens."""
     return _read_bytes(file, head.num_bytes, head.state_check, head.kind)
 
 
-def read_points(file: BinaryIO, head: Head) -> list[tuple[int, np.ndarray]]:
+def read_points(file: BufferedIOBase, head: Head) -> list[tuple[int, LaneState]]:
     """Follows the state."""
     return [(length, _read_bytes(file, size, check, kind)) for length, size, check, kind in head.points]
 
 
-def _read_bytes(file: BinaryIO, size: int, check: int, kind: str) -> np.ndarray:
+def _read_bytes(file: BufferedIOBase, size: int, check: int, kind: str) -> LaneState:
     data = np.empty(size, np.uint8)
-    if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != check:  # type: ignore[attr-defined]
+    if file.readinto(data.data) != len(data) or zlib.crc32(data.data) != check:
         raise ValueError("its state is damaged")
     return data.view(kind)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.arrays import Int32s
 from llamasrv.engine.view import ModelFacts
 from llamasrv.errors import InvalidRequest, Unsupported
 
 
-def check_media(spec: SequenceSpec, ids: np.ndarray, model: ModelFacts) -> None:
+def check_media(spec: SequenceSpec, ids: Int32s, model: ModelFacts) -> None:
     """`ids`: the prompt's tokens. Raises InvalidRequest or Unsupported."""
     if model.projector is None:
         raise Unsupported(

@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from llamasrv.domain.media import MediaChunk, MediaInput
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.channels import Stream
 from llamasrv.engine.media.encoder import Encoded, Job
 from llamasrv.engine.media.timeline import MediaTimeline
@@ -23,12 +22,20 @@ from llamasrv.errors import LlamasrvError
 AHEAD = 2  # inputs encoded ahead: the second is ready when the first was computed
 
 
+class Embedded(NamedTuple):
+    """The result of one input, by its place in the request: its vector or an error."""
+
+    place: int
+    vector: Floats | None  # [size]; [tokens, size] with pooling "none"
+    error: LlamasrvError | None = None
+
+
 class EmbeddingInput(NamedTuple):
     """Input `index` of a request."""
 
-    index: int  # type: ignore[assignment]
+    place: int
     tokens: array[int]
-    stream: Stream
+    stream: Stream[Embedded]
     deadline: float | None
     media: MediaTimeline | None = None
 
@@ -53,7 +60,7 @@ class EmbeddingLine:
         self._tell, self._fail, self._metrics = tell, fail, metrics
         self._line: deque[EmbeddingInput] = deque()
         self._jobs: dict[bytes, Job] = {}  # by the chunk's key
-        self._rows: dict[bytes, np.ndarray] = {}
+        self._rows: dict[bytes, Floats] = {}
 
     def __bool__(self) -> bool:
         return bool(self._line)

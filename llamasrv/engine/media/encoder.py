@@ -18,9 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.channels import Mailbox, RealThread
 from llamasrv.engine.interface import MediaWork, Projector
 from llamasrv.engine.kv.prefix_index import Match
@@ -60,7 +59,7 @@ class Encoded(NamedTuple):
     """`rows` of the job's first chunks; `error` if the others failed."""
 
     job: Job
-    rows: list[np.ndarray]
+    rows: list[Floats]
     seconds: float
     error: LlamasrvError | None
 
@@ -81,7 +80,7 @@ class Encoder:
         self.limit = limit
         self.used = 0  # bytes of all rows
         self._post, self._fail, self._metrics = post, fail, metrics
-        self._rows: OrderedDict[Key, np.ndarray] = OrderedDict()  # least recently used first
+        self._rows: OrderedDict[Key, Floats] = OrderedDict()  # least recently used first
         self._pins: dict[Key, int] = {}  # number of sequences that need a chunk's rows
         self._served: set[Sequence] = set()  # sequences with their rows, not all of them computed
         self._line: list[tuple[Sequence, list[int]]] = []  # waiting sequences, with the spans they need
@@ -300,7 +299,7 @@ class Encoder:
 
     def _encode(self, job: Job) -> None:
         started = time.monotonic()
-        rows: list[np.ndarray] = []
+        rows: list[Floats] = []
         error: LlamasrvError | None = None
         try:
             rows = self.projector.encode(job.media, job.chunks, lambda: job.unwanted or self._stopping)

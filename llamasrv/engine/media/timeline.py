@@ -12,6 +12,7 @@ from bisect import bisect_right
 import numpy as np
 
 from llamasrv.domain.media import MediaSpan
+from llamasrv.engine.arrays import Floats, Int32s
 
 _MOVES = np.array([[1], [1], [1], [0]], np.int32)  # of (time, y, x, z): whether it advances with the timeline
 
@@ -23,7 +24,7 @@ class MediaTimeline:
 
     def __init__(self, spans: tuple[MediaSpan, ...]) -> None:
         self.spans = spans
-        self.rows: dict[int, np.ndarray] = {}
+        self.rows: dict[int, Floats] = {}
         self._starts = [span.start for span in spans]
         self._shifts = [0]  # cells minus positions, before each span and after the last one
         for span in spans:
@@ -52,7 +53,7 @@ class MediaTimeline:
             number -= 1
         return cell - self._shifts[number]
 
-    def positions(self, number: int, first: int, count: int, dimensions: int) -> np.ndarray:
+    def positions(self, number: int, first: int, count: int, dimensions: int) -> Int32s:
         """Positions of `count` rows of a span from its row `first` on: int32 [dimensions, count]."""
         span = self.spans[number]
         start = self.position(span.start)

@@ -374,7 +374,7 @@ def _tokenizer(vocab: Vocabulary, control_texts: dict[int, bytes]) -> llguidance
         wrapper = llguidance.TokenizerWrapper(_PythonTokenizer(vocab, tokens))
         return llguidance.LLTokenizer(wrapper, eos_token=ends or None, slices=[])
     pointer, tokenize = native
-    made: llguidance.LLTokenizer = llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
+    made: llguidance.LLTokenizer = llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # not in its stub
         tokens=tokens, vocab_ptr=pointer, tokenize_fptr=tokenize, eos_token=ends or [vocab.size - 1], slices=[]
     )
     return made

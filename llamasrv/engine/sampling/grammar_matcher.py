@@ -13,6 +13,7 @@ import re
 import llguidance
 import numpy as np
 
+from llamasrv.engine.arrays import Ids, Int32s
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 
@@ -72,8 +73,8 @@ class GrammarMatcher:
         self.pending = False  # a mask is being computed
         self.ready = False  # `ids` or `banned` hold for the next token
         self.error = ""
-        self.ids: np.ndarray | None = None  # the allowed tokens, if they are few: int64 [n]
-        self.banned: np.ndarray | None = None  # else the others: int64 [n] if they are few, or bool [n_vocab]
+        self.ids: Ids | None = None  # the allowed tokens, if they are few: int64 [n]
+        self.banned: Ids | None = None  # else the others: int64 [n] if they are few, or bool [n_vocab]
         self.is_stuck = False  # nothing may follow but an end
         self.is_complete = bool(matcher.is_stopped())  # nothing may follow; asked for while a mask is computed, too
 
@@ -174,15 +175,15 @@ def reason_of(error: str) -> str:
     return line.strip().rstrip(".")[:400]
 
 
-def _listed(bits: np.ndarray, size: int) -> np.ndarray | None:
+def _listed(bits: Int32s, size: int) -> Ids | None:
     """The numbers of the set bits among the first `size`, if they are few; most words then need no look."""
-    words = bits.nonzero()[0]
+    words: Ids = bits.nonzero()[0]
     if len(words) > FEW:
         return None
     places = np.unpackbits(bits[words].view(np.uint8), bitorder="little").nonzero()[0]
     if len(places) > FEW:
         return None
-    ids = words[places >> 5] * 32 + (places & 31)
+    ids: Ids = words[places >> 5] * 32 + (places & 31)
     return ids if not len(ids) or ids[-1] < size else ids[ids < size]
 
 

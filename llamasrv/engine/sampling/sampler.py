@@ -18,6 +18,7 @@ import numpy as np
 
 from llamasrv.domain.events import TokenLogprob, TopLogprob
 from llamasrv.domain.params import Keeps, SamplerType, SamplingParams, samplers_of
+from llamasrv.engine.arrays import Floats, Ids, Reals
 from llamasrv.engine.interface import Backend, Chain, Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.late_chain import ChainMaker, LateChain, is_slow, made
@@ -103,14 +104,14 @@ class Sampler:
             self.chain.close()
             self.chain = None
 
-    def _adjust(self, row: np.ndarray) -> None:
+    def _adjust(self, row: Floats) -> None:
         """Apply bias and bans, in place."""
-        if self.bias_ids is not None:
+        if self.bias_ids is not None and self.bias is not None:
             row[self.bias_ids] += self.bias
         if self.banned is not None and len(self._tokens) - self._num_prompt < self.min_tokens:
             row[self.banned] = -np.inf
 
-    def choose(self, row: np.ndarray, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
+    def choose(self, row: Floats, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
         """The next token, given its logits (float32 [n_vocab], changed in place) and the timeline so far; None if
         there is nothing to choose from. `matcher` has its mask ready."""
         if self._is_broken:
@@ -129,7 +130,7 @@ class Sampler:
         if chain is None:
             token = int(row.argmax())
             return token if isfinite(row[token]) else None
-        seen: np.ndarray | None = None
+        seen: Ids | None = None
         if self.window != 0 and not self._sees_all:
             # What penalties can move joins the candidates: exact whatever they do.
             tokens = self._tokens
@@ -145,7 +146,7 @@ class Sampler:
         chain.accept(token)
         return token
 
-    def _choose_among(self, ids: np.ndarray, row: np.ndarray) -> int | None:
+    def _choose_among(self, ids: Ids, row: Floats) -> int | None:
         """The next token when only a few are allowed."""
         if not len(ids):
             return None
@@ -166,7 +167,7 @@ class Sampler:
         return token
 
     @property
-    def left(self) -> tuple[np.ndarray, np.ndarray] | None:
+    def left(self) -> tuple[Ids, Reals] | None:
         """The candidates of the last token, ids and logits, as the samplers left them; None: only that token."""
         return None if self.chain is None else self.chain.left()
 
@@ -195,9 +196,7 @@ class CandidateFinder:
         self._maxima = np.empty(self._blocks, np.float32)
         self._above = np.empty(n_vocab, bool)
 
-    def __call__(
-        self, row: np.ndarray, keep: int | None, *, within: float | None = None, seen: np.ndarray | None = None
-    ) -> np.ndarray:
+    def __call__(self, row: Floats, keep: int | None, *, within: float | None = None, seen: Ids | None = None) -> Ids:
         """Ids, ascending; all finite ones if `keep` is None or large; none if the row contains NaN.
 
         `within` (without `keep`): only those at most this far below the largest. `seen`, ids in any order, are among
@@ -217,7 +216,7 @@ class CandidateFinder:
             above[seen] = held > -np.inf
         return above.nonzero()[0]
 
-    def _floor(self, row: np.ndarray, keep: int | None, within: float | None) -> float:
+    def _floor(self, row: Floats, keep: int | None, within: float | None) -> float:
         """NaN stays NaN, and nothing is above it."""
         if within is not None:
             peak = float(row.max())
@@ -226,7 +225,7 @@ class CandidateFinder:
         blocks = self._blocks
         maxima = np.maximum.reduce(row[: self._whole].reshape(_STRIDE, blocks), axis=0, out=self._maxima)
         maxima.partition(blocks - keep)
-        return max(maxima[blocks - keep], _LOWEST)
+        return max(float(maxima[blocks - keep]), _LOWEST)
 
 
 def seeded(p: SamplingParams) -> SamplingParams:
@@ -260,7 +259,7 @@ def _comes_first(name: str, least: Keeps, p: SamplingParams, kinds: list[Sampler
     return False
 
 
-def log_probability(row: np.ndarray, token: int, top: int, pieces: Pieces) -> TokenLogprob:
+def log_probability(row: Floats, token: int, top: int, pieces: Pieces) -> TokenLogprob:
     """A log-probability of the model's own distribution, before any sampling parameter: log softmax, natural
     logarithm."""
     peak = row.max()
@@ -273,14 +272,12 @@ def log_probability(row: np.ndarray, token: int, top: int, pieces: Pieces) -> To
     return TokenLogprob(token, pieces[token], _finite(float(row[token]) - norm), alternatives)
 
 
-def sampled_probability(
-    left: tuple[np.ndarray, np.ndarray] | None, token: int, top: int, pieces: Pieces
-) -> TokenLogprob:
+def sampled_probability(left: tuple[Ids, Reals] | None, token: int, top: int, pieces: Pieces) -> TokenLogprob:
     """A log-probability among what the samplers left: ids and logits. None: only this token."""
     if left is None:
         left = np.array([token]), np.zeros(1)
-    ids, logits = left
-    logits = logits.astype(np.float64)
+    ids = left[0]
+    logits = left[1].astype(np.float64)
     logprobs = logits - logits.max()
     logprobs -= np.log(np.exp(logprobs).sum())
     own = logprobs[ids == token]

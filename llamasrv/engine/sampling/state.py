@@ -13,10 +13,9 @@ from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.channels import Delta
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.sampling.late_chain import ChainMaker
@@ -71,7 +70,7 @@ class SamplingState:
         once the context is full."""
         vocab, num_prompt = backend.vocab, len(spec.tokens)
         self.constraint = constraint
-        self.late_row: np.ndarray | None = None  # logits that wait for their mask
+        self.late_row: Floats | None = None  # logits that wait for their mask
         self.device: DeviceSampler | None = None  # chooses instead, while it has a lane
         self.num_undelivered = 0  # of the last tokens: the client has not got them yet
         self._sampler = Sampler(spec.params, tokens, num_prompt, backend, chains)
@@ -105,7 +104,7 @@ class SamplingState:
         end = self._context if self._most is None else min(self._context, self._most)
         return end - len(self._tokens)
 
-    def choose(self, row: np.ndarray, find: CandidateFinder) -> Choice | None:
+    def choose(self, row: Floats, find: CandidateFinder) -> Choice | None:
         """The next token, given its logits (float32 [n_vocab], changed in place); None if there is nothing to choose
         from."""
         constraint, wanted = self.constraint, self._logprobs

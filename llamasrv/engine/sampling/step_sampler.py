@@ -6,8 +6,7 @@ plans.
 
 from __future__ import annotations
 
-import numpy as np
-
+from llamasrv.engine.arrays import Floats
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.masks import Masks, Matcher
@@ -17,7 +16,7 @@ from llamasrv.engine.sampling.state import Choice, SamplingState
 
 MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
 
-Row = tuple[SamplingState, np.ndarray]
+Row = tuple[SamplingState, Floats]
 
 
 class StepSampler:

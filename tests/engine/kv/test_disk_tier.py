@@ -30,7 +30,7 @@ class Store:
             limit,
             adapter_digests=digests,
             work=lambda job: job(),
-            post=lambda mail: mail[0](mail[1]),
+            post=lambda act: act(),
             **options,
         )
 
@@ -264,7 +264,7 @@ from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 os.fsync = lambda fd: None
 disk = DiskTier(
-    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda mail: mail[0](mail[1])
+    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda act: act()
 )
 for n in range(200):
     data = np.full(2**18, n, np.int32)

@@ -53,7 +53,7 @@ def driver():
 
 
 def vectors(stream):
-    found = {item.index: item for item in stream.take()}
+    found = {item.place: item for item in stream.take()}
     return [found[i].error or found[i].vector.tolist() for i in sorted(found)]
 
 
