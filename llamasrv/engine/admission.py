@@ -116,7 +116,7 @@ class LaneAdmission:
             seq.source = match.source if match is not None and seq.num_computed else ""
             self._metrics.note_reuse(seq.source, seq.num_computed)
             self._metrics.last_wait = now - seq.arrived
-            self._metrics.queue_time.observe(now - seq.arrived)
+            self._metrics.queue_seconds.observe(now - seq.arrived)
         seq.admitted = now
 
     def _sample_on_device(self, seq: Sequence, lane: int) -> None:

@@ -92,7 +92,7 @@ class EngineCore:
         self._doorbell, self._publisher = doorbell, publisher
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
-        self._watch = StepWatch(metrics.slow_parts, clock)
+        self._watch = StepWatch(metrics.slow_step_parts, clock)
         self.encoder = _open_encoder(self)
         self.disk = _open_disk(self, pool)
         self.reads = (

@@ -150,4 +150,4 @@ def test_a_prompt_that_was_scored_is_not_scored_again_behind_a_shift(drive):
 
     alone, _ = answers(spec="off")
     beside, driver = answers(spec="ngram")
-    assert beside == alone and sum(driver.engine.metrics.accepted.values()) > 0
+    assert beside == alone and sum(driver.engine.metrics.accepted_tokens.values()) > 0

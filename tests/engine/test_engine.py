@@ -711,8 +711,8 @@ def test_metrics_count(drive):
     m = driver.engine.metrics
     assert m.requests == 1 and m.finished == {"stop": 1}
     assert m.generated_tokens == len("You said: count me") + 1
-    assert sum(m.first_token_time.counts) == sum(m.queue_time.counts) == 1
-    assert m.step_time.cumulative()[-1] == ("+Inf", m.steps)
+    assert sum(m.first_token_seconds.counts) == sum(m.queue_seconds.counts) == 1
+    assert m.step_seconds.cumulative()[-1] == ("+Inf", m.steps)
 
 
 def test_short_steps_share_a_wake_up_but_first_tokens_and_ends_do_not_wait(drive):

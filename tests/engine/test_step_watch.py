@@ -48,10 +48,12 @@ def test_each_part_of_a_step_is_told_by_its_name(drive, monkeypatch, part, slowe
 
     monkeypatch.setattr(owner, name, slow)
     driver.answer(chat("hello"))
-    assert {name for name, count in driver.engine.metrics.slow_parts.items() if count} == ({part} if part else set())
+    assert {name for name, count in driver.engine.metrics.slow_step_parts.items() if count} == (
+        {part} if part else set()
+    )
 
 
 def test_an_engine_that_is_quick_has_none(drive):
     driver = drive()
     driver.answer(chat("hello"))
-    assert driver.engine.metrics.slow_parts == EngineMetrics().slow_parts
+    assert driver.engine.metrics.slow_step_parts == EngineMetrics().slow_step_parts

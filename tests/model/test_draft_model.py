@@ -62,8 +62,8 @@ def test_one_by_one_the_text_is_that_of_plain_decoding(real, model_path, other_p
     cheap_drafts(engine)
     assert [texts(engine, [one])[0] for one in specs(engine, 4)] == plain(real)
     metrics = engine.engine.metrics
-    assert metrics.drafted["draft"] > 40
-    share = metrics.accepted["draft"] / metrics.drafted["draft"]
+    assert metrics.drafted_tokens["draft"] > 40
+    share = metrics.accepted_tokens["draft"] / metrics.drafted_tokens["draft"]
     assert share > 0.4 if agrees else share < 0.5
 
 
@@ -77,7 +77,7 @@ def test_side_by_side_with_preemptions(real, model_path):
     alone = [reference.run([one])[0] for one in specs(reference, 4, logprobs=5)]
     assert max(a.distance_to(b) for a, b in zip(alone, both)) < 0.15
     assert [len(result.tokens) for result in both] == [60] * 4
-    assert engine.engine.metrics.accepted["draft"] > 20
+    assert engine.engine.metrics.accepted_tokens["draft"] > 20
 
 
 def test_with_logprobs_and_a_prompt_that_goes_on(real, model_path):
@@ -105,14 +105,14 @@ def test_texts_that_repeat_themselves(real, kind):
         assert texts(engine, [engine.sequence(prompt, **settings)]) == texts(
             reference, [reference.sequence(prompt, **settings)]
         )
-    assert engine.engine.metrics.accepted.get("ngram", 0) > 0
+    assert engine.engine.metrics.accepted_tokens.get("ngram", 0) > 0
 
 
 @pytest.mark.parametrize(("kind", "rollback"), [("mamba", None), ("qwen3next", None), ("hybrid", 0)])
 def test_what_cannot_take_back_is_not_drafted_for(real, kind, rollback, model_path):
     engine = real(kind, spec="auto", draft_model=model_path("llama"), draft_rollback=rollback, **SETTINGS)
     texts(engine, [engine.sequence([7, 8, 9] * 10, params=PARAMS[0], max_tokens=30)])
-    assert not engine.engine.metrics.drafted
+    assert not engine.engine.metrics.drafted_tokens
 
 
 STATES = ["hybrid", "qwen35", "nemotron_h", "deepseek4"]  # memories that go back to an earlier state
@@ -136,7 +136,7 @@ def test_states_go_back_to_what_was_accepted(real, kind):
         else:
             assert drafted.tokens == plain.tokens
     metrics = engine.engine.metrics
-    assert metrics.drafted["prediction"] > metrics.accepted["prediction"] > 60
+    assert metrics.drafted_tokens["prediction"] > metrics.accepted_tokens["prediction"] > 60
     assert engine.backend.max_rollback == 3
 
 
@@ -193,7 +193,7 @@ def test_states_with_company_and_preemption(real, kind):
     ]
     both = engine.run(mine, at_turn=lambda turn: engine.preempt(mine[turn % 4]) if turn % 5 == 4 else None)
     assert max(a.distance_to(b) for a, b in zip(answers, both)) < 0.02
-    assert engine.engine.metrics.accepted["prediction"] > 40
+    assert engine.engine.metrics.accepted_tokens["prediction"] > 40
 
 
 def test_more_rows_and_outputs_than_there_are(real):
@@ -208,7 +208,7 @@ def test_more_rows_and_outputs_than_there_are(real):
         for i, prompt in enumerate(asked)
     ]
     assert [len(result.tokens) for result in engine.run(mine)] == [24] * 40
-    assert sum(engine.engine.metrics.drafted.values()) > 40
+    assert sum(engine.engine.metrics.drafted_tokens.values()) > 40
 
 
 def test_another_vocabulary_is_refused_with_the_reason(model_path, tmp_path):
@@ -233,4 +233,4 @@ def test_where_it_does_not_pay_it_is_not_asked(real, model_path):
     rows.predict = lambda n: 0.001 * n
     engine.core.drafter.model_source.calls.learn(1, 0.01)
     texts(engine, [engine.sequence([7, 8, 9], params=PARAMS[0], max_tokens=60)])
-    assert not engine.engine.metrics.drafted
+    assert not engine.engine.metrics.drafted_tokens

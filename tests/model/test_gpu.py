@@ -172,7 +172,7 @@ def test_drafts_never_lose(drafting, spec, least, sequences):
     metrics = drafted.engine.metrics
     print(
         f"{spec}, {sequences} sequences: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to "
-        f"{max(ratios):.2f}); taken {dict(metrics.accepted)} of {dict(metrics.drafted)}"
+        f"{max(ratios):.2f}); taken {dict(metrics.accepted_tokens)} of {dict(metrics.drafted_tokens)}"
     )
     if MODEL and (spec != "draft" or DRAFT_MODEL):
         assert statistics.median(ratios) >= (least if sequences < 8 else min(least, 1.0))

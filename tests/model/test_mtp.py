@@ -66,7 +66,7 @@ def drafting_twice(real, with_mtp):
 
 def share(engine):
     metrics = engine.engine.metrics
-    return metrics.accepted.get("mtp", 0) / metrics.drafted["mtp"]
+    return metrics.accepted_tokens.get("mtp", 0) / metrics.drafted_tokens["mtp"]
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -76,7 +76,7 @@ def test_one_by_one_the_text_is_that_of_plain_decoding(drafting, arch, kind):
     assert [texts(engine, [one]) for one in specs(engine, 4)] == [
         texts(reference, [one]) for one in specs(reference, 4)
     ]
-    assert engine.engine.metrics.drafted["mtp"] > 40
+    assert engine.engine.metrics.drafted_tokens["mtp"] > 40
     assert share(engine) > 0.3 if kind == "agrees" else share(engine) < 0.3
 
 
@@ -102,7 +102,7 @@ def test_what_it_was_told_piece_by_piece_is_what_it_is_told_at_once(drafting_twi
     engine, reference = drafting_twice(arch, "differs")
     asked = [[(7 * i + n) % 300 + 5 for i in range(150)] for n in range(3)]
     streams = [engine.engine.submit([engine.sequence(p, params=PARAMS[0], max_tokens=90)]) for p in asked]
-    while engine.engine.metrics.drafted.get("mtp", 0) < 60:
+    while engine.engine.metrics.drafted_tokens.get("mtp", 0) < 60:
         engine.engine.turn()
     for seq in list(engine.core.running):
         told = engine.backend.draft_model.propose([Timeline(seq.lane, seq.tokens)], 2)
@@ -139,7 +139,7 @@ def test_side_by_side_with_preemptions_and_cancels(drafting, arch):
     both = engine.run(mine, at_turn=at_turn)
     alone = [reference.run([one])[0] for one in specs(reference, 4, logprobs=5)]
     assert max(a.distance_to(b) for a, b in zip(alone, both)) < 0.02
-    assert [len(result.tokens) for result in both] == [60] * 4 and engine.engine.metrics.accepted["mtp"] > 20
+    assert [len(result.tokens) for result in both] == [60] * 4 and engine.engine.metrics.accepted_tokens["mtp"] > 20
 
 
 @pytest.mark.parametrize("arch", ["qwen35", "glm4moe"])
@@ -167,7 +167,7 @@ def test_a_layer_without_cells_costs_its_drafts_and_nothing_else(drafting, arch)
     ends = [stream.take()[-1] for stream in streams]
     assert refused
     assert [end.reason.value for end in ends] == ["length"] * 4, [end.error for end in ends]
-    assert engine.engine.metrics.restarts == 0 and engine.engine.metrics.drafted["mtp"] > 0
+    assert engine.engine.metrics.restarts == 0 and engine.engine.metrics.drafted_tokens["mtp"] > 0
 
 
 def test_choices_of_one_request_share_a_prompt(drafting):
@@ -181,7 +181,7 @@ def test_choices_of_one_request_share_a_prompt(drafting):
         ]
         runs.append(one.run(asked))
     assert max(a.distance_to(b) for a, b in zip(*runs)) < 0.02
-    assert engine.engine.metrics.accepted["mtp"] > 0
+    assert engine.engine.metrics.accepted_tokens["mtp"] > 0
 
 
 def test_where_it_does_not_pay_nothing_is_handed_out(drafting):
@@ -189,7 +189,7 @@ def test_where_it_does_not_pay_nothing_is_handed_out(drafting):
     engine.core.scheduler.cost.rows.predict = lambda n: 0.001 * n
     engine.core.drafter.model_source.calls.learn(1, 0.01)
     texts(engine, [engine.sequence([7, 8, 9], params=PARAMS[0], max_tokens=60)])
-    assert not engine.engine.metrics.drafted and not engine.backend.draft_model.follows
+    assert not engine.engine.metrics.drafted_tokens and not engine.backend.draft_model.follows
 
 
 def test_it_is_followed_again_once_it_pays(drafting):

@@ -183,7 +183,7 @@ def test_logits_are_those_of_the_helper(seeing, helper, kind):
     first, second, _, third = real.run(beside, at_turn=preempt)
     assert gave_way and difference(first, row) < TOLERANCE and difference(third, row) < TOLERANCE
     assert difference(second, other_row) < TOLERANCE
-    assert real.engine.metrics.chunks_encoded == len({span.chunk.key for spec in beside for span in spec.media})
+    assert real.engine.metrics.media_encoded == len({span.chunk.key for spec in beside for span in spec.media})
 
 
 def test_a_prompt_may_end_with_an_image(seeing):
@@ -323,7 +323,7 @@ def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(se
     spec = prompt(second, BEFORE, media, AFTER)
     (again,) = second.run([spec])
     assert difference(again, row) < TOLERANCE and again.end.num_reused >= spec.media[-1].end
-    assert second.engine.metrics.chunks_encoded == 0
+    assert second.engine.metrics.media_encoded == 0
 
 
 @pytest.mark.parametrize("kind", ["pixtral", "qwen3vl"])
@@ -346,7 +346,7 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
     spec = prompt(again, BEFORE, media, AFTER)
     (result,) = again.run([spec])
     assert difference(result, row) < TOLERANCE and result.end.num_reused >= spec.media[-1].end
-    assert again.engine.metrics.chunks_encoded == 0
+    assert again.engine.metrics.media_encoded == 0
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl", "qwen3vl", "idefics3", "llava", "ultravox"])
@@ -362,7 +362,7 @@ def test_vectors_of_images_are_those_of_the_helper(seeing, helper, kind):
         pass
     first, second, again, text = sorted(stream.take())
     assert first.error is second.error is None and (first.vector == again.vector).all()
-    assert engine.embedder.metrics.chunks_encoded == len(specs[0].media) * 2
+    assert engine.embedder.metrics.media_encoded == len(specs[0].media) * 2
     for embedded, media in ((first, one), (second, other)):
         expected = library.vector(BEFORE, media, AFTER)
         assert np.abs(embedded.vector - expected).max() < 0.01 * np.abs(expected).max()  # 16-bit KV there

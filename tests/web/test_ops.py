@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from llamasrv.engine.engine import Status
+from llamasrv.engine.metrics import EmbedderMetrics, EngineMetrics, figures
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.web.service import WebOptions
 
@@ -87,6 +88,15 @@ def test_metrics_count_what_was_served(start):
     assert value(now, "llamasrv_finished_total", reason="stop") == 1
     assert value(now, "llamasrv_first_token_seconds_count") == 1
     assert value(now, "llamasrv_running") == 0
+
+
+def test_every_counter_of_the_engine_is_shown_under_its_name(start):
+    client = start().client
+    client.post("/v1/chat/completions", json=HELLO)
+    shown = families(client)
+    for prefix, metrics in (("llamasrv_", EngineMetrics()), ("llamasrv_embedding_", EmbedderMetrics())):
+        declared = {name: help for name, help, _, _ in figures(metrics)}
+        assert {name: shown[prefix + name].documentation for name in declared} == declared
 
 
 def test_metrics_have_llama_servers_names(client, start):

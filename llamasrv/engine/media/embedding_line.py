@@ -94,8 +94,8 @@ class EmbeddingLine:
 
     def come(self, result: Encoded) -> None:
         job, rows, seconds, error = result
-        self._metrics.encode_seconds += seconds
-        self._metrics.chunks_encoded += len(rows)
+        self._metrics.media_encode_seconds += seconds
+        self._metrics.media_encoded += len(rows)
         self._rows.update((chunk.key, some) for chunk, some in zip(job.chunks, rows))
         for chunk in job.chunks:
             if self._jobs.get(chunk.key) is job:

@@ -146,8 +146,8 @@ class Encoder:
     def take(self, result: Encoded) -> None:
         job, rows, seconds, error = result
         self._asked.remove(job)
-        self._metrics.encode_seconds += seconds
-        self._metrics.chunks_encoded += len(rows)
+        self._metrics.media_encode_seconds += seconds
+        self._metrics.media_encoded += len(rows)
         for chunk, one in zip(job.chunks, rows):
             key = job.scope, chunk.key
             if key not in self._rows:
@@ -219,7 +219,7 @@ class Encoder:
         if all(number in media.rows for number in needed):
             self._line = [waiting for waiting in self._line if waiting[0] is not seq]
             self._served.add(seq)
-            self._metrics.chunks_served += len(needed)
+            self._metrics.media_served += len(needed)
             seq.enter(SequenceState.WAITING)
 
     def _ask(self, scope: str, spans: list[MediaSpan]) -> None:

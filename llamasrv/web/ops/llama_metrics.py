@@ -63,9 +63,9 @@ class LlamaMetrics:
             ("n_decode_total", "Total number of llama_decode() calls", m.steps + e.groups),
             ("n_tokens_max", "Largest observed sequence length (prompt + generation)", m.longest_sequence),
             ("spec_decode_num_draft_tokens_total", "Speculative: Total draft tokens generated",
-             sum(m.drafted.values())),
+             sum(m.drafted_tokens.values())),
             ("spec_decode_num_accepted_tokens_total", "Speculative: Total draft tokens accepted by the model",
-             sum(m.accepted.values())),
+             sum(m.accepted_tokens.values())),
             ("spec_decode_num_drafts_total", "Speculative: Total speculative decoding verification steps", m.drafts),
         ]  # fmt: skip
         gauges: list[tuple[str, str, float]] = [

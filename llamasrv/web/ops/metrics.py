@@ -11,9 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
-from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.metrics import EngineMetrics
+from llamasrv.engine.metrics import EmbedderMetrics, EngineMetrics, Histogram, figures
 from llamasrv.engine.view import PlainView
 from llamasrv.models.model import Model
 from llamasrv.web.ops.llama_metrics import LlamaMetrics
@@ -112,9 +111,10 @@ class ServiceCollector(Collector):
     def _engine(self, families: _Families, model: str, engine: Engine) -> None:
         now = engine.snapshot()
         self._pool(families, model, engine, now)
-        self._work(families, model, engine.metrics)
-        self._times(families, model, engine.metrics)
-        self._embedder(families, model, engine.embedder)
+        families.add("llamasrv_", engine.metrics, model=model)
+        families.add("llamasrv_embedding_", engine.embedder.metrics, model=model)
+        waiting = engine.embedder.num_open
+        families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", waiting, model=model)
 
     @staticmethod
     def _pool(families: _Families, model: str, engine: Engine, now: PlainView) -> None:
@@ -143,92 +143,6 @@ class ServiceCollector(Collector):
             model=model,
         )
 
-    @staticmethod
-    def _work(families: _Families, model: str, m: EngineMetrics) -> None:
-        families.counters(
-            "llamasrv_",
-            (
-                ("requests", "Requests that reached the engine.", m.requests),
-                ("prompt_tokens", "Prompt tokens computed.", m.prompt_tokens),
-                ("cached_tokens", "Prompt tokens reused instead of computed.", m.cached_tokens),
-                ("generated_tokens", "Tokens generated.", m.generated_tokens),
-                ("steps", "Steps of the engine.", m.steps),
-                ("prefill_seconds", "Time in steps with prompt tokens.", m.prefill_seconds),
-                ("decode_seconds", "Time in steps without prompt tokens.", m.decode_seconds),
-                ("preemptions", "Sequences preempted.", m.preemptions),
-                ("swaps", "Preempted sequences kept in host memory.", m.swaps),
-                ("context_shifts", "Times a sequence dropped tokens because its context was full.", m.context_shifts),
-                ("checkpoints", "Checkpoints kept where prompts diverge.", m.checkpoints),
-                ("pins", "Prefixes kept because a client asked for it.", m.pins),
-                ("evictions", "Prefixes dropped to make room.", m.evictions),
-                ("compactions", "Times the cells of running sequences were laid out anew.", m.compactions),
-                ("prefixes_read", "Prefixes read from disk.", m.prefixes_read),
-                ("prefixes_written", "Prefixes written to disk.", m.prefixes_written),
-                ("media_encoded", "Images, image slices and audio windows encoded for answers.", m.chunks_encoded),
-                ("media_served", "Those that prompts needed, newly encoded or cached.", m.chunks_served),
-                ("media_encode_seconds", "Seconds spent encoding images and audio.", m.encode_seconds),
-                ("failed_steps", "Steps that failed.", m.failed_steps),
-                ("restarts", "Contexts recreated after a failure.", m.restarts),
-                ("spoiled_rows", "Rows of logits that were not numbers; their sequences failed.", m.spoiled_rows),
-                ("unread", "Sequences cancelled because nobody read their answer.", m.unread),
-            ),
-            model=model,
-        )
-        for part, count in m.slow_parts.items():
-            text = "Parts of steps, beside computing, that took longer than 50 ms while all sequences waited."
-            families.counter("llamasrv_slow_step_parts", text, count, model=model, part=part)
-        for source, count in m.reused.items():
-            text = "Prompt tokens reused, by tier."
-            families.counter("llamasrv_reused_tokens", text, count, model=model, source=source)
-        for source, count in sorted(m.drafted.items()):
-            families.counter(
-                "llamasrv_drafted_tokens", "Tokens tried as drafts, by their source.", count, model=model, source=source
-            )
-            families.counter(
-                "llamasrv_accepted_tokens",
-                "Accepted draft tokens.",
-                m.accepted[source],
-                model=model,
-                source=source,
-            )
-        for reason, count in sorted(m.finished.items()):
-            families.counter("llamasrv_finished", "Sequences ended, by reason.", count, model=model, reason=reason)
-
-    @staticmethod
-    def _times(families: _Families, model: str, m: EngineMetrics) -> None:
-        for name, text, histogram in (
-            ("queue_seconds", "Time from arrival to a lane.", m.queue_time),
-            ("first_token_seconds", "Time from arrival to the first token.", m.first_token_time),
-            ("token_seconds", "Average time between two tokens of a sequence.", m.token_time),
-            ("step_seconds", "Duration of an engine step.", m.step_time),
-            ("step_rows", "Tokens computed in one step.", m.batch_rows),
-        ):
-            families.histogram(f"llamasrv_{name}", text, histogram.cumulative(), histogram.total, model=model)
-        text = "Parts of a step: deciding, computing, choosing tokens and delivering them."
-        for part, histogram in m.parts.items():
-            families.histogram(
-                "llamasrv_step_part_seconds", text, histogram.cumulative(), histogram.total, model=model, part=part
-            )
-
-    @staticmethod
-    def _embedder(families: _Families, model: str, embedder: Embedder) -> None:
-        e = embedder.metrics
-        families.counters(
-            "llamasrv_",
-            (
-                ("embedding_requests", "Requests that reached the embedder.", e.requests),
-                ("embedding_inputs", "Inputs turned into vectors or scores.", e.inputs),
-                ("embedding_tokens", "Tokens of those inputs.", e.tokens),
-                ("embedding_groups", "Computations, each over several inputs.", e.groups),
-                ("embedding_failed", "Computations that failed.", e.failed),
-                ("embedding_seconds", "Time in them.", e.seconds),
-                ("embedding_media_encoded", "Images, slices and windows encoded for vectors.", e.chunks_encoded),
-                ("embedding_media_encode_seconds", "Seconds spent encoding them.", e.encode_seconds),
-            ),
-            model=model,
-        )
-        families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", embedder.num_open, model=model)
-
 
 class _Families:
     """Metrics by name, so that several models share one family."""
@@ -253,6 +167,13 @@ class _Families:
     def counters(self, prefix: str, rows: Rows, **labels: str) -> None:
         for name, text, value in rows:
             self.counter(prefix + name, text, value, **labels)
+
+    def add(self, prefix: str, metrics: EngineMetrics | EmbedderMetrics, **labels: str) -> None:
+        for name, text, own, value in figures(metrics):
+            if isinstance(value, Histogram):
+                self.histogram(prefix + name, text, value.cumulative(), value.total, **labels, **own)
+            else:
+                self.counter(prefix + name, text, value, **labels, **own)
 
     def histogram(self, name: str, text: str, buckets: list[tuple[str, int]], total: float, **labels: str) -> None:
         if name not in self.all:

@@ -101,7 +101,7 @@ def both(drive, submit, drafts="auto", **options):
 
 
 def accepted(driver):
-    return sum(driver.engine.metrics.accepted.values())
+    return sum(driver.engine.metrics.accepted_tokens.values())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -109,7 +109,7 @@ def test_one_sequence(drive, drafts, case):
     off, on, driver = both(drive, lambda driver: [driver.submit(ASKED, **CASES[case])], drafts)
     assert on == off
     assert accepted(driver) > 0 or case in ("wild", "bias") or drafts == "one that is always wrong"
-    assert driver.engine.metrics.drafted
+    assert driver.engine.metrics.drafted_tokens
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -135,7 +135,7 @@ def test_a_memory_of_states(drive, case, rollback):
 
     states = {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "max_rollback": rollback}
     off, on, driver = both(drive, submit, parallel=3, **states)
-    assert on == off and driver.engine.metrics.drafted
+    assert on == off and driver.engine.metrics.drafted_tokens
 
 
 def test_it_takes_fewer_steps(drive):
@@ -154,7 +154,7 @@ def test_choices_of_one_request(drive, drafts):
 
     off, on, driver = both(drive, submit, drafts)
     by_choice = [[[item for item in heard if item.index == i] for i in range(4)] for (heard,) in (off, on)]
-    assert by_choice[0] == by_choice[1] and driver.engine.metrics.drafted
+    assert by_choice[0] == by_choice[1] and driver.engine.metrics.drafted_tokens
 
 
 GRAMMARS = {
@@ -178,7 +178,7 @@ def test_what_a_grammar_forces_is_drafted_where_each_token_is_told_with_others(d
     off, on, driver = both(drive, submit)
     metrics = driver.engine.metrics
     assert on == off and text_of(on[0]).endswith(" words.")
-    assert metrics.drafted["grammar"] == metrics.accepted["grammar"] > 30
+    assert metrics.drafted_tokens["grammar"] == metrics.accepted_tokens["grammar"] > 30
     assert metrics.steps < 30
 
 
@@ -239,7 +239,7 @@ def test_a_thinking_budget(drive, drafts, tokens):
         return [driver.submit(ASKED, constraint=constraint(driver, budget=budget), max_tokens=100)]
 
     off, on, driver = both(drive, submit, drafts)
-    assert on == off and driver.engine.metrics.drafted
+    assert on == off and driver.engine.metrics.drafted_tokens
 
 
 def test_adapters(drive, drafts):
@@ -274,7 +274,7 @@ def test_preempted_again_and_again(drive, drafts, can_share):
             driver.core.memory.lanes.check()
         driver.finish()
         heard.append([told(stream.take())[:-1] for stream in streams])
-    assert heard[0] == heard[1] and driver.engine.metrics.drafted
+    assert heard[0] == heard[1] and driver.engine.metrics.drafted_tokens
 
 
 @pytest.mark.parametrize("drafts", ["auto", "a draft model", "one that is often wrong"])
@@ -368,7 +368,7 @@ def test_the_context_is_not_exceeded(drive):
 def test_where_nothing_is_drafted(drive, options):
     driver = drive(**({"spec": "auto"} | options))
     assert driver.answer(ASKED) == ANSWER
-    assert not driver.engine.metrics.drafted
+    assert not driver.engine.metrics.drafted_tokens
 
 
 def test_what_is_slow_is_not_drafted(drive):
@@ -433,7 +433,9 @@ def test_a_prediction(drive, prediction):
     off, on, driver = both(drive, submit)
     assert on == off
     metrics = driver.engine.metrics
-    assert (metrics.accepted.get("prediction", 0) > 20) == (prediction in ("right", "changed", "shorter", "longer"))
+    assert (metrics.accepted_tokens.get("prediction", 0) > 20) == (
+        prediction in ("right", "changed", "shorter", "longer")
+    )
 
 
 def test_counts_of_a_prediction_are_exact(drive):
@@ -442,9 +444,11 @@ def test_counts_of_a_prediction_are_exact(drive):
     stream = driver.submit(ASKED, prediction=tokens)
     driver.finish()
     counts, metrics = end_of(stream.take()).drafts, driver.engine.metrics
-    assert counts.predicted == metrics.drafted["prediction"] and counts.predicted > counts.predicted_accepted > 40
-    assert counts.predicted_accepted == metrics.accepted["prediction"]
-    assert counts.drafted == sum(metrics.drafted.values()) and counts.accepted == accepted(driver)
+    assert (
+        counts.predicted == metrics.drafted_tokens["prediction"] and counts.predicted > counts.predicted_accepted > 40
+    )
+    assert counts.predicted_accepted == metrics.accepted_tokens["prediction"]
+    assert counts.drafted == sum(metrics.drafted_tokens.values()) and counts.accepted == accepted(driver)
 
 
 def test_no_prediction_is_told_of_where_there_was_none(drive):

@@ -211,7 +211,9 @@ def test_a_prefix_that_left_the_pool_can_be_brought_back_to_a_checkpoint(drive):
         said, (reused,) = run(driver, SYSTEM + chat("other"))
         assert said == ["You said: other"] and reused > 500
         assert (
-            driver.engine.metrics.reused["host" if kind["checkpoints"] is CheckpointKind.PARTIAL else "checkpoint"]
+            driver.engine.metrics.reused_tokens[
+                "host" if kind["checkpoints"] is CheckpointKind.PARTIAL else "checkpoint"
+            ]
             > 500
         )
 

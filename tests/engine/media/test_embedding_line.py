@@ -63,7 +63,7 @@ def test_equal_images_give_equal_vectors_and_are_encoded_once(driver):
     driver.finish()
     first, second, text, other = vectors(stream)
     assert first == second and first != text and first != other
-    assert len(driver.projector.encoded) == 2 == driver.embedder.metrics.chunks_encoded
+    assert len(driver.projector.encoded) == 2 == driver.embedder.metrics.media_encoded
 
 
 def test_texts_do_not_wait_for_an_image(driver):

@@ -47,7 +47,7 @@ def test_eight_that_wait_are_one_call_and_each_gets_its_own_rows(see):
     driver, media = see(), [picture(f"{n}") for n in range(8)]
     assert texts(driver, ask_all(driver, media)) == answers(8)
     assert driver.backend.projector.calls == [8]
-    assert driver.engine.metrics.chunks_encoded == 8
+    assert driver.engine.metrics.media_encoded == 8
 
 
 def test_a_call_takes_no_more_than_the_projector_does(see):

@@ -76,7 +76,7 @@ def test_one_image_of_eight_requests_is_encoded_and_computed_once(see, kind):
     driver.finish()
     assert [text_of(s.take()) for s in streams] == [f"You said: [image]question {n}" for n in range(8)]
     assert len(driver.backend.projector.encoded) == 1
-    assert driver.engine.metrics.chunks_encoded == 1
+    assert driver.engine.metrics.media_encoded == 1
     assert driver.engine.metrics.cached_tokens >= 7 * (1 + len("user\n[image") + 12)
 
 
@@ -85,13 +85,13 @@ def test_two_scopes_encode_the_same_image_each_for_itself(see):
     driver = see()
     for scope in ("ann", "bob", "ann"):
         answer(driver, scope, picture("cat"), "one", max_tokens=40, cache_key=CacheKey(scope=scope))
-    assert driver.engine.metrics.chunks_encoded == 2
+    assert driver.engine.metrics.media_encoded == 2
     streams = [
         ask(driver, picture("dog"), "one", max_tokens=40, cache_key=CacheKey(scope=scope)) for scope in ("ann", "bob")
     ]
     driver.finish()
     assert [text_of(s.take()) for s in streams] == 2 * ["You said: [image]one"]
-    assert driver.engine.metrics.chunks_encoded == 4 and len(driver.core.encoder._rows) == 4
+    assert driver.engine.metrics.media_encoded == 4 and len(driver.core.encoder._rows) == 4
 
 
 @KINDS
@@ -429,4 +429,4 @@ def test_drafts_behind_an_image_are_cut_back_to_the_right_place(see, mrope):
     words = "one two three four five six seven eight nine ten " * 3
     text, _ = answer(driver, picture("cat"), words, max_tokens=250)
     assert text == f"You said: [image]{words}"
-    assert sum(driver.engine.metrics.drafted.values()) > 0
+    assert sum(driver.engine.metrics.drafted_tokens.values()) > 0
