@@ -72,13 +72,26 @@ class RunningService:
         registry = Registry([Model("fake", self.engine, aliases=aliases, **(model or {}))], any_name=any_name)
         self.service = Service.of(registry, web or WebOptions(), self.store)
         self.app = create_app(self.service)
+        self.app.wsgi_app = closed_at_the_end(self.app.wsgi_app)
         self.client = self.app.test_client()
 
     @property
     def backend(self):
         return self.backends[-1]
 
+    def check_at_rest(self):
+        """Nothing of a test goes on after it: a body that was not read to its end, a batch. It would be seen by
+        another test, which fails in its place."""
+        stats = self.service.stats
+        try:
+            wait_until(lambda: not stats.num_open, what="the end of every request (is its body closed?)")
+            wait_until(lambda: not self.service.gaps.num_workers, what="the end of every batch")
+        finally:
+            stats.num_open = 0  # the next test is not to blame
+
     def close(self):
+        self.service.batches.close()
+        self.check_at_rest()
         wait_until(lambda: self.engine.num_open == 0)
         assert self.engine.stop(10)
         self.engine.memory.lanes.check()
@@ -88,10 +101,38 @@ class RunningService:
         assert all(chain.closed for chain in self.backend.chains)
 
 
-def wait_until(condition, timeout=10.0):
+def closed_at_the_end(application):
+    """The application with bodies that are closed after their last piece, as a server does; the test client leaves that
+    to its caller."""
+
+    def call(environ, start_response):
+        body = application(environ, start_response)
+        close = getattr(body, "close", None)
+        return body if close is None else ClosedAtTheEnd(body, close)
+
+    return call
+
+
+class ClosedAtTheEnd:
+    def __init__(self, body, close):
+        self._pieces = iter(body)
+        self.close = close
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            self.close()
+            raise
+
+
+def wait_until(condition, timeout=10.0, what="it"):
     end = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < end, f"{what} did not come in time"
         time.sleep(0.001)
 
 

@@ -14,6 +14,15 @@ def running():
     service.close()
 
 
+@pytest.fixture(autouse=True)
+def at_rest(request):
+    """What a test leaves behind on the shared service fails that test."""
+    running = request.getfixturevalue("running") if "running" in request.fixturenames else None
+    yield
+    if running is not None:
+        running.check_at_rest()
+
+
 @pytest.fixture
 def client(running):
     return running.client

@@ -252,8 +252,8 @@ def test_errors_begin_with_the_words_that_claude_code_looks_for(client, body, wo
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_that_were_left_out_are_told(client, stream):
     search = {"type": "web_search_20250305", "name": "web_search"}
-    reply = client.post(MESSAGES, json={**BODY, "tools": [search, *TOOLS, search], "stream": stream})
-    assert reply.status_code == 200 and reply.headers[LEFT_OUT] == "web_search_20250305"
+    with client.post(MESSAGES, json={**BODY, "tools": [search, *TOOLS, search], "stream": stream}) as reply:
+        assert reply.status_code == 200 and reply.headers[LEFT_OUT] == "web_search_20250305"
     assert LEFT_OUT not in client.post(MESSAGES, json={**BODY, "tools": TOOLS}).headers
     refused = client.post(MESSAGES, json={**BODY, "tools": [search], "stream": stream})
     assert refused.status_code == 400 and "web_search_20250305" in refused.get_json()["error"]["message"]

@@ -95,7 +95,8 @@ def test_every_reply_has_an_id(client, path):
 
 
 def test_a_stream_has_an_id(client):
-    assert client.post(CHAT, json={**HELLO, "stream": True}).headers["x-request-id"]
+    with client.post(CHAT, json={**HELLO, "stream": True}) as response:
+        assert response.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("header", ["X-Request-Id", "X-Client-Request-Id"])

@@ -589,7 +589,8 @@ def test_too_long_is_an_error_unless_it_may_be_truncated(client):
 def test_tools_that_are_left_out_are_named_in_a_header(client):
     tools = [{"type": "web_search"}, {"type": "image_generation"}, {"type": "web_search"}]
     for more in ({}, {"stream": True}, {"background": True}):
-        assert create(client, tools=tools, **more).headers[LEFT_OUT] == "web_search, image_generation"
+        with create(client, tools=tools, **more) as response:
+            assert response.headers[LEFT_OUT] == "web_search, image_generation"
     assert LEFT_OUT not in create(client).headers
 
 

@@ -180,7 +180,8 @@ def test_what_is_followed_is_called_what_it_is(client):
     followed = follow(client, "ollama")
     assert followed.content_type == "application/x-ndjson" and followed.get_data() == whole
     begin(client, "openai").get_data()
-    assert follow(client, "openai").content_type.startswith("text/event-stream")
+    with follow(client, "openai") as followed:
+        assert followed.content_type.startswith("text/event-stream")
 
 
 def test_reading_on_costs_what_is_read_and_not_what_is_kept():
@@ -224,4 +225,5 @@ def test_a_name_may_have_any_letters(client):
     assert follow(client, name).get_data() == whole
     assert [one["conversation_id"] for one in lookup(client, name)] == [name]
     begin(client, "Gespr\xe4ch").get_data()  # not UTF-8: as it is
-    assert follow(client, "Gespräch").status_code == 200
+    with follow(client, "Gespräch") as followed:
+        assert followed.status_code == 200
