@@ -18,8 +18,8 @@ _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _LEFT = {"expired": "expired", "cancelled": "canceled"}
 
 
-def parse_requests(body: Mapping[str, Any]) -> list[bytes]:
-    """A line for each request. The requests themselves are checked when their turn comes, as Anthropic does."""
+def parse_requests(body: Mapping[str, Any]) -> tuple[int, bytes]:
+    """The number of requests, and a line for each. The requests themselves are checked when their turn comes, as Anthropic does."""
     requests = body.get("requests")
     if type(requests) is not list or not 0 < len(requests) <= MOST:
         raise InvalidRequest(f"requests: expected an array of 1 to {MOST} requests", param="requests")
@@ -43,7 +43,7 @@ def parse_requests(body: Mapping[str, Any]) -> list[bytes]:
             raise InvalidRequest(f"{where}.params.thread: cannot be used in a batch", param=f"{where}.params.thread")
         seen.add(custom_id)
         lines.append(orjson.dumps({"custom_id": custom_id, "body": params}))
-    return lines
+    return len(lines), b"\n".join(lines)
 
 
 def parse_line(line: bytes) -> tuple[str, dict[str, Any]]:

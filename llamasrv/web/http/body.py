@@ -38,6 +38,14 @@ def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     return parsed(environ, parse_json, data, limits.json_depth)
 
 
+def read_json_as(environ: dict[str, Any], limits: Limits, function: Callable[[dict[str, Any]], R]) -> R:
+    """What the function makes of the request's body. A large body is also freed off the hub, which takes a tenth of a
+    microsecond for each of its objects."""
+    data = _read_text(environ, limits)
+    environ[_IS_LARGE] = is_large(data)
+    return parsed(environ, lambda: function(parse_json(data, limits.json_depth)))
+
+
 def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] | list[Any]:
     """The request's body as a JSON object or array."""
     data = _read_text(environ, limits)

@@ -19,7 +19,7 @@ from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.batches import BatchNotFound, StoredBatch
 from llamasrv.store.files import new_id
 from llamasrv.store.paging import Page
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import read_json, read_json_as
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.files import check_kept
@@ -73,10 +73,9 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/v1/messages/batches")
     def create_message_batch() -> Response:
-        body = read_json(request.environ, service.options.limits)
-        lines = parsed(request.environ, anthropic.parse_requests, body)
-        new = _new(service, "anthropic", "msgbatch_", anthropic.MESSAGES)._replace(total=len(lines))
-        create = partial(batches.create, new, lines)
+        total, lines = read_json_as(request.environ, service.options.limits, anthropic.parse_requests)
+        new = _new(service, "anthropic", "msgbatch_", anthropic.MESSAGES)._replace(total=total)
+        create = partial(batches.create, new, [lines])
         off_hub(create) if batches.shelf.blocks else create()
         service.batches.wake()
         return json_answer(anthropic.batch_body(new, _base()))
