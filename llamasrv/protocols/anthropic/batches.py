@@ -19,7 +19,8 @@ _LEFT = {"expired": "expired", "cancelled": "canceled"}
 
 
 def parse_requests(body: Mapping[str, Any]) -> tuple[int, bytes]:
-    """The number of requests, and a line for each. The requests themselves are checked when their turn comes, as Anthropic does."""
+    """The number of requests, and a line for each. The requests themselves are checked when their turn comes, as
+    Anthropic does."""
     requests = body.get("requests")
     if type(requests) is not list or not 0 < len(requests) <= MOST:
         raise InvalidRequest(f"requests: expected an array of 1 to {MOST} requests", param="requests")
