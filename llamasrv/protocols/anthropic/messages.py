@@ -33,6 +33,7 @@ from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_bo
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools, check_some_are_left, left_out
 from llamasrv.protocols.common.forms import CLOSED
+from llamasrv.protocols.common.loader import Loaded, Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
@@ -40,8 +41,6 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
-    Loaded,
-    Loader,
     Names,
     Number,
     Refused,
@@ -49,7 +48,6 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
-    build,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables

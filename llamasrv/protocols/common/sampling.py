@@ -21,6 +21,7 @@ from llamasrv.protocols.common.forms import (
     ResponseFormat,
     StructuredOutputs,
 )
+from llamasrv.protocols.common.loader import Loaded
 from llamasrv.protocols.common.lora import Lora
 from llamasrv.protocols.common.schema import (
     Bound,
@@ -28,7 +29,6 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
-    Loaded,
     Names,
     Number,
     StreamFlag,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content
 from llamasrv.protocols.common.forms import CLOSED
+from llamasrv.protocols.common.loader import Nested
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
     Count,
@@ -15,7 +16,6 @@ from llamasrv.protocols.common.schema import (
     Ignored,
     Invalid,
     Names,
-    Nested,
     Number,
     Object,
     Refusal,

@@ -10,9 +10,10 @@ from marshmallow import ValidationError
 
 from llamasrv.domain.request import EmbedRequest, TextPart, TextPrompt
 from llamasrv.errors import Unsupported
+from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Ignored, Invalid, Loader, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Count, Ignored, Invalid, WireField, WireSchema, wrong_type
 from llamasrv.protocols.gemini.contents import Contents
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits

@@ -12,8 +12,9 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loaded, Loader, build, inside
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Ignored, Loaded, Loader, Refused, WireSchema, build, inside
+from llamasrv.protocols.common.schema import Ignored, Refused, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.gemini.config import GenerationConfig, Thinking, content_of
 from llamasrv.protocols.gemini.contents import Contents, System

@@ -15,6 +15,7 @@ import orjson
 from llamasrv.domain.events import Finished, Pace, PromptProgress, PromptWaits, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.common.loader import Loaded, Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import prompt_of, token_ids
 from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, unless_negative
@@ -24,14 +25,11 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
-    Loaded,
-    Loader,
     Names,
     Number,
     Refused,
     String,
     WireField,
-    build,
     wrong_type,
 )
 from llamasrv.protocols.common.wire import dumps, logprob

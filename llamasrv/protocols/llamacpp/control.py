@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.common.schema import Ignored, Invalid, Loader, String, WireSchema
+from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.schema import Ignored, Invalid, String, WireSchema
 from llamasrv.protocols.limits import Limits
 
 UNKNOWN = "no active completion for this id"

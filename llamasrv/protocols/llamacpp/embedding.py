@@ -10,9 +10,10 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
-from llamasrv.protocols.common.schema import Count, Loader, String, WireSchema, build
+from llamasrv.protocols.common.schema import Count, String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint, Made
 

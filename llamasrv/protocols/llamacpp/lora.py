@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.lora import Lora
-from llamasrv.protocols.common.schema import Loader, Number, String, WireSchema
+from llamasrv.protocols.common.schema import Number, String, WireSchema
 from llamasrv.protocols.limits import Limits
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.common.schema import Loader, Names, WireSchema
+from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.schema import Names, WireSchema
 from llamasrv.protocols.limits import Limits
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.schema import Flag, Invalid, Loader, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.schema import Flag, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
 
 MOST_PIECES = 131_072  # tokens that are listed with their pieces; the reply takes some hundred bytes for each

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from llamasrv.protocols.common.schema import Flag, Loader, Object, String, WireSchema
+from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.schema import Flag, Object, String, WireSchema
 from llamasrv.protocols.limits import Limits
 
 

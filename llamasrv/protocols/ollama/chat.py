@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest
+from llamasrv.protocols.common.loader import Loaded, Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import logprobs_of
-from llamasrv.protocols.common.schema import Flag, Loaded, Loader, build
+from llamasrv.protocols.common.schema import Flag
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import AnswerSchema, model_of

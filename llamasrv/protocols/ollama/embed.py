@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, Invalid, Loader, String, WireField, build, wrong_type
+from llamasrv.protocols.common.schema import Count, Flag, Invalid, String, WireField, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import ModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds

@@ -9,6 +9,7 @@ from typing import Any
 from llamasrv.domain.request import Content, MediaPart
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.forms import CLOSED
+from llamasrv.protocols.common.loader import Nested
 from llamasrv.protocols.common.media import from_base64
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
@@ -17,7 +18,6 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
-    Nested,
     StreamFlag,
     String,
     WireField,

@@ -7,9 +7,10 @@ from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Prompt, TextPart, TextPrompt
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Loader, Refused, String, WireField, wrong_type
+from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Refused, String, WireField, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.chat import answer, thinking
 from llamasrv.protocols.ollama.fields import AnswerSchema, Images

@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.schema import (
-    Flag,
-    Ignored,
-    Invalid,
-    Loader,
-    Refused,
-    String,
-    WireField,
-    WireSchema,
-    build,
-    wrong_type,
-)
+from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Refused, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import Options
 from llamasrv.protocols.ollama.messages import Messages

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.schema import Flag, Ignored, Loader, String, WireSchema
+from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.schema import Flag, Ignored, String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.wire import dumps, timestamp, with_tag
 

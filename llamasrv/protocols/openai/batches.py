@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.schema import Loader, String, WireSchema
+from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.schema import String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.schema import Metadata
 

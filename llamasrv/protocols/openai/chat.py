@@ -23,6 +23,7 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, Tool, ToolCall
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.common.loader import Loaded, Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, logprobs_of
 from llamasrv.protocols.common.schema import (
@@ -31,15 +32,12 @@ from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
     Invalid,
-    Loaded,
-    Loader,
     Moderation,
     Object,
     Refusal,
     Refused,
     String,
     WireField,
-    build,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import thinking_variables

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from llamasrv.domain.request import ClassifyRequest
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Ignored, Loader, String, WireSchema, build
+from llamasrv.protocols.common.schema import Count, Ignored, String, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.score import Texts, listed
 

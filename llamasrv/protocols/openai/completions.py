@@ -16,10 +16,11 @@ import orjson
 from llamasrv.domain.events import Finished, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of
-from llamasrv.protocols.common.schema import Bound, Count, Flag, Loader, String, build
+from llamasrv.protocols.common.schema import Bound, Count, Flag, String
 from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.limits import Limits

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest, NotFound
-from llamasrv.protocols.common.schema import Loader, WireField, WireSchema, inside
+from llamasrv.protocols.common.loader import Loader, inside
+from llamasrv.protocols.common.schema import WireField, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.schema import Metadata, items_of

@@ -13,20 +13,11 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import Unsupported
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import (
-    Count,
-    Ignored,
-    Invalid,
-    Loader,
-    String,
-    WireField,
-    WireSchema,
-    build,
-    wrong_type,
-)
+from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
 
 

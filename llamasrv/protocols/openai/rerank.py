@@ -13,20 +13,10 @@ import orjson
 
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import (
-    Count,
-    Flag,
-    Ignored,
-    Invalid,
-    Loader,
-    String,
-    WireField,
-    WireSchema,
-    build,
-    wrong_type,
-)
+from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
 
 

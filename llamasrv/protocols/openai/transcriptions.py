@@ -16,19 +16,18 @@ import orjson
 from llamasrv.domain.events import Finished, Text, TokenLogprob, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, MediaPart, Message, TextPart
 from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.protocols.common.loader import Loader, build
 from llamasrv.protocols.common.sampling import INT_MAX, seed_of
 from llamasrv.protocols.common.schema import (
     Count,
     Flag,
     Ignored,
     Invalid,
-    Loader,
     Number,
     Refused,
     String,
     WireField,
     WireSchema,
-    build,
 )
 from llamasrv.protocols.common.wire import logprob
 from llamasrv.protocols.errors import openai_body

@@ -17,9 +17,9 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.loader import Loaded, Loader, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
-from llamasrv.protocols.common.schema import Loaded, Loader, build, inside
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.ids import new_response_id

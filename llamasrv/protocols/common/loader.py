@@ -1,0 +1,168 @@
+"""Turns a parsed body into checked values, and those into a request.
+
+`Loader` reads a body through a schema, or raises InvalidRequest that names the field as the client wrote it. `build`
+makes the request: each value is where its field says. Unknown fields and nulls are dropped. Knows no endpoint and no
+HTTP.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeVar
+
+from marshmallow import ValidationError, missing
+
+from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.protocols.common.schema import Complaint, Ignored, WireField, WireSchema, wrong_type
+from llamasrv.protocols.limits import Limits
+
+_LONGEST_NAME = 64  # characters of an unknown field's name in an error
+MOST_UNKNOWN = 64  # names that nobody knows; clients choose how many there are
+
+_Request = TypeVar("_Request")
+
+_ASKS_FOR_FORM = re.compile(
+    r"guided|schema|regex|grammar|ebnf|gbnf|lark|structur|json_mode|response_format|output_format|^format$"
+)
+"""Part of the name of a field that asks for a form of the answer. A client that sends one relies on it."""
+
+_NOTHING: tuple[Any, ...] = (None, False, "", [], {})
+
+
+class Nested(WireField):
+    """An object with a schema of its own, whose fields say where they go; with `to=None` they go nowhere."""
+
+    schema: type[WireSchema]
+
+    def __init__(self, note: str = "", *, to: str | None = "") -> None:
+        super().__init__(note, to=to)
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return Loader(self.schema, self.limits)
+
+    def unknown_in(self, value: Any) -> list[str]:
+        return self._loader.unknown(value)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise wrong_type("an object", value)
+        return self._loader.checked(value)
+
+    def put(self, parts: dict[str, Any], value: dict[str, Any]) -> None:
+        self._loader.place(value, parts)
+
+
+class Loaded(dict[str, Any]):
+    """The checked values of a body, by the names that clients use. `parts` has what belongs into the request, by the
+    names of its fields; a value whose field has no place there is not among them."""
+
+    __slots__ = ("parts",)
+
+    parts: dict[str, Any]
+
+
+def build(kind: type[_Request], data: Loaded, **others: Any) -> _Request:
+    """The request of this kind that a body asks for. `others` win over the body; what neither sets keeps the default of
+    the request's own field."""
+    return kind(**{**data.parts, **others})
+
+
+class Loader:
+    """Loads bodies through one schema, field by field as the schema's own `load` does. That one visits all fields for
+    each body, absent ones included, and collects all complaints, of which a client gets the first."""
+
+    def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
+        fields: Mapping[str, Any] = schema(limits).fields
+        self._order = {name: i for i, name in enumerate(fields)}
+        self._nested = {name: field for name, field in fields.items() if isinstance(field, Nested)}
+        self._known = frozenset(fields) if schema.generates else None
+        self._active = {name: field for name, field in fields.items() if not isinstance(field, Ignored)}
+        # Absent ones are visited, too.
+        self._always = frozenset(
+            name for name, field in fields.items() if field.required or field.load_default is not missing
+        )
+        self._put = {name: field.put for name, field in fields.items() if field.to is not None}
+
+    def unknown(self, body: Mapping[str, Any]) -> list[str]:
+        """The first names in the body that the endpoint does not know; those of objects inside it as `options.name`."""
+        known, found = self._order, []
+        if not body.keys() <= known.keys():
+            unknown = (name for name, value in body.items() if name not in known and value is not None)
+            found = list(islice(unknown, MOST_UNKNOWN))
+        for name, field in self._nested.items():
+            if type(body.get(name)) is dict:
+                found += [f"{name}.{inner}" for inner in field.unknown_in(body[name])]
+        return found
+
+    def load(self, body: Mapping[str, Any]) -> Loaded:
+        """The checked values. Raises InvalidRequest."""
+        try:
+            data = Loaded(self.checked(body))
+        except ValidationError as error:
+            raise invalid_request(error.messages) from None
+        data.parts = {}
+        self.place(data, data.parts)
+        return data
+
+    def place(self, values: Mapping[str, Any], parts: dict[str, Any]) -> None:
+        """Put each checked value where its field says."""
+        put = self._put
+        for name, value in values.items():
+            if name in put:
+                put[name](parts, value)
+
+    def checked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The checked values of an object inside a field. Raises ValidationError, to which the caller adds the field's
+        name."""
+        active = self._active
+        if self._known is not None and not body.keys() <= self._known:
+            _refuse_forms(body, body.keys() - self._known)
+        given = {name: value for name, value in body.items() if value is not None and name in active}
+        data = {}
+        for name in sorted(self._always.union(given), key=self._order.__getitem__):
+            try:
+                data[name] = active[name].deserialize(given.get(name, missing), name, given)
+            except ValidationError as error:
+                raise ValidationError({name: error.messages}) from None
+        return data
+
+
+def _refuse_forms(body: Mapping[str, Any], unknown: Iterable[str]) -> None:
+    for name in sorted(unknown):
+        if _ASKS_FOR_FORM.search(name) and body[name] not in _NOTHING:
+            shown = name[:_LONGEST_NAME]
+            raise Unsupported(
+                f"'{shown}' is not a field of this endpoint, although it seems to ask for a form of the answer. The "
+                "documentation lists the fields that do.",
+                param=shown,
+            )
+
+
+def invalid_request(messages: Any) -> InvalidRequest:
+    """The first complaint, as an error that names the field: `messages[1].content`."""
+    param = ""
+    while isinstance(messages, dict):
+        step, messages = next(iter(messages.items()))
+        param += f"[{step}]" if isinstance(step, int) else f".{step}" if param else step
+    complaint = messages[0]
+    if not isinstance(complaint, Complaint):  # marshmallow's own: a required field is missing
+        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    if complaint.error is Unsupported:
+        return Unsupported(str(complaint), param=param, about=complaint.about)
+    kind = " type for" if complaint.code == "invalid_type" else ""
+    text = f"Invalid{kind} '{param}': {complaint}"
+    return complaint.error(text, param=param, code=complaint.code, about=complaint.about)
+
+
+@contextmanager
+def inside(field: str) -> Iterator[None]:
+    """Puts the field's name in front of errors raised inside it."""
+    try:
+        yield
+    except ValidationError as error:
+        raise invalid_request({field: error.messages}) from None
