@@ -1,7 +1,7 @@
-"""How much work the rows of a prompt are on a CPU. The unit is what a row's multiplications with the weights take.
+"""The work of prompt rows on a CPU, in units of one row's matmuls with the weights.
 
-Attention takes a tile of rows at once, where a step has so many; fewer are computed one by one, at twice the cost of a
-cell. Behind 3,000 tokens 24 rows take 300 ms and 64 take 426; behind 7,000 501 and 727 (0.5B, Q8_0).
+Attention computes a tile of rows at once if a step has enough of them; fewer are computed one by one, at twice the cost
+per cell. After 3,000 tokens 24 rows take 300 ms and 64 take 426; after 7,000 it is 501 and 727 ms (0.5B, Q8_0).
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 TILE = 64  # rows that attention on a CPU computes at once
-IN_TILE, ONE_BY_ONE = 2.2, 4.6  # what a row's own cell costs it, in shares: one of another sequence costs a tile's 1
+IN_TILE, ONE_BY_ONE = 2.2, 4.6  # cost of a row's own cell, relative to a foreign cell in a tile
 
 Piece = tuple[int, int]
-"""Rows of a prompt, and the tokens behind which they are computed."""
+"""Rows of a prompt, and the number of tokens before them."""
 
 
 class PromptWork:
-    """`cell_share`: what a cell of another sequence adds to a row's work in a tile, as a part of all of it; 0 where
-    tiles do not matter, or nothing is known of them. Then a row is a row."""
+    """`cell_share`: attention cost of one foreign KV cell in a tile, relative to a row's matmuls; 0 if tiles do not
+    matter or are unknown: then all rows cost the same."""
 
     def __init__(self, cell_share: float) -> None:
         self.cell_share = cell_share
 
     def of(self, pieces: Sequence[Piece], num_decodes: int = 0) -> float:
-        """Of a step with these pieces and so many decodes."""
+        """The work of a step with these pieces beside `num_decodes`."""
         a_cell = self._a_cell(sum(rows for rows, _ in pieces) + num_decodes)
         return sum(rows * (1.0 + a_cell * (behind + rows / 2)) for rows, behind in pieces)
 
     def rows_within(self, work: float, prompts: Sequence[Piece], num_decodes: int) -> int:
-        """How many rows of prompts, of which so many wait behind so many tokens, are that much work beside so many
-        decodes. Those who have least come first, and the work that they leave is for rows behind nothing."""
+        """Largest number of prompt rows that fit `work` next to `num_decodes`; shortest remainders first. Work left
+        after all `prompts` is filled with rows that have no tokens before them."""
         if not self.cell_share:
             return int(work)
         prompts = sorted(prompts)
@@ -39,8 +39,8 @@ class PromptWork:
         return min(self._rows(work, prompts, self._a_cell(1)), TILE - 1 - num_decodes)
 
     def fills_tile(self, positions: int, rows: int, cells: int) -> bool:
-        """Whether so few rows, with so many tokens before all of them together, are more work than a whole tile that
-        passes over so many cells."""
+        """Whether computing `rows` one by one costs more than a whole tile. `positions`: sum of the rows' positions;
+        `cells`: number of cells that the tile reads."""
         one_by_one = rows + self._a_cell(1) * positions
         tile = TILE * (1.0 + self.cell_share * cells) + (self._a_cell(TILE) - self.cell_share) * positions
         return rows < TILE and one_by_one > tile

@@ -1,16 +1,16 @@
 """Decides what to compute next.
 
-A pure decision: from the sequences that wait and run, and the cells and lanes at hand, to a Plan. Holds no lock, no
-clock, no thread and no library; the engine carries the plan out.
+From waiting and running sequences and the available cells and lanes to a Plan, which the core carries out. Has no lock,
+clock, thread or library.
 
-    1. every running sequence that owes one token goes in: decodes never wait for prompts, but for one step where both
-       cost less in turns (prompt_turns.py)
-    2. prompt tokens fill up what the latency target leaves
-    3. new sequences by priority, then fair share per owner, then age; followers of a prefix that is just being
-       computed wait for it
-    4. admission is optimistic: cells have to last until being let in has paid, not to the end (preemption.py)
-    5. deferrable sequences are computed only while there are no others, and give up their places to any that arrive
-    6. a step computes with one set of adapters: the sets take turns, so that none waits longer than there are others
+    1. every running sequence that owes one token goes in: decodes wait for prompts one step at most, where both cost
+       less in turns (prompt_turns.py)
+    2. prompt tokens fill what the latency target leaves
+    3. newcomers by priority, then fair share per owner, then age; followers of a prefix that is being computed wait
+       for it
+    4. admission is optimistic: cells must last until it has paid off, not until the end (preemption.py)
+    5. deferrable sequences run only while there are no others, and yield their places to any that arrive
+    6. a step computes with one set of adapters; the sets take turns
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from llamasrv.engine.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
-LOOK_AHEAD = 4  # waiting sequences looked at per place, so that a long queue costs little
+LOOK_AHEAD = 4  # waiting sequences examined per free place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
-AWAY = 60.0  # seconds between two looks at who is here
-GUESTS = 4  # one place more for so many, for owners who would have none
-ROWS_BESIDE = 0.035  # seconds that a step of rows may take beside decodes, and a step of theirs
-DEFERRED_SECONDS = 0.05  # longest step for those who can be deferred: whoever comes waits for its end
-BESIDE_SECONDS = 0.003  # the same where somebody was there in the last QUIET_SECONDS
+AWAY = 60.0  # seconds between two checks for owners that are gone
+GUESTS = 4  # one extra place per 4, for owners with nothing running
+ROWS_BESIDE = 0.035  # seconds of a step of media rows beside decodes, in addition to a step of the decodes
+DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
+BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
 QUIET_SECONDS = 5.0
 
 
 class Pool(NamedTuple):
-    """The cells and lanes available now. `reclaimable` counts free cells and those that eviction would free, `held`
-    those of running sequences."""
+    """The cells and lanes available now. `reclaimable_cells`: free ones and those that eviction would free;
+    `held_cells`: those of running sequences."""
 
     reclaimable_cells: int
     available_lanes: int
@@ -58,16 +58,16 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
-    token_work: float = 1.0  # of each of those, in rows; see prompt_work.py
-    num_drafted: int = 0  # rows more, for drafts of the decodes
-    draft_seconds: float = 0.0  # that a draft model took
+    token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
+    num_drafted: int = 0  # additional rows for drafts of the decodes
+    draft_seconds: float = 0.0  # time of the draft model
     adapters: Adapters = ()  # of all parts
-    encode: list[tuple[Sequence, int]] = field(default_factory=list)  # who needs rows, from which cell on
-    read: list[tuple[Sequence, Match]] = field(default_factory=list)  # who waits for a file
+    encode: list[tuple[Sequence, int]] = field(default_factory=list)  # sequences that need rows, from this cell on
+    read: list[tuple[Sequence, Match]] = field(default_factory=list)  # sequences that wait for a file
 
     @property
     def work(self) -> float:
-        """Of the prompt tokens."""
+        """Work of the prompt tokens, in rows."""
         return self.num_prompt * self.token_work
 
 
@@ -76,7 +76,7 @@ Common = Callable[[Sequence, Sequence], int]
 
 
 class Scheduler:
-    """`parallel` sequences run at once; `target` is the wanted step time, in seconds, while any sequence decodes."""
+    """`parallel`: how many sequences run at once; `target`: seconds of a step while any sequence decodes."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Scheduler:
         cell_share: float = 0.0,
     ) -> None:
         self.parallel = parallel
-        self.one_prompt = one_prompt  # no step computes several tokens of more than one sequence
+        self.one_prompt = one_prompt  # at most one sequence per step has several tokens
         self.batch_size = batch_size
         self.ubatch_size = ubatch_size
         self.target = target
@@ -99,8 +99,8 @@ class Scheduler:
         self.deterministic = deterministic
         self.cost = CostModel()
         self.restore_cost = RestoreCost(self.cost)
-        self.served: dict[str, float] = {}  # tokens per owner: who had least goes first
-        self._next_look, self._were_here = -inf, set[str]()  # at owners: when, and who was here at the last one
+        self.served: dict[str, float] = {}  # tokens per owner; the owner with the fewest goes first
+        self._next_look, self._were_here = -inf, set[str]()  # next check of owners, and those seen at the last one
         self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
         self._budget = StepBudget(
@@ -111,9 +111,9 @@ class Scheduler:
             row_multiple=row_multiple,
             cell_share=cell_share,
         )
-        self._any_deferrable = False  # whether somebody who can be deferred may be there
-        self.holds_until = -inf  # on the engine's clock: up to then nothing is computed for those, somebody is coming
-        self._line: list[Adapters] = []  # sets of adapters that are at work: whose turn is next, first
+        self._any_deferrable = False  # whether there may be deferrable sequences
+        self.holds_until = -inf  # on the engine's clock: until then deferrable sequences are held back
+        self._line: list[Adapters] = []  # sets of adapters in use, in order of their turns
 
     def plan(
         self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
@@ -125,7 +125,7 @@ class Scheduler:
         decodes, prompts, media = _by_need(running)
         cells = self._make_room(plan, decodes, prompts, deferred, pool.reclaimable_cells) - len(decodes)
         if not (prompts or waiting or deferred or self.deterministic):
-            self._put_in_decodes(plan, decodes, prompts)  # most steps: there is nothing to share out
+            self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
             return plan
         places = max(0, self.parallel - len(decodes) - len(prompts))
         pieces = [(s.owed, s.num_computed) for s in (*prompts, *waiting[:places])]
@@ -139,17 +139,17 @@ class Scheduler:
                 plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common, resting
             )
             if kept_out and deferred:
-                # A plan that takes lanes away admits nobody: newcomers are looked up again once it is carried out.
+                # A plan that takes lanes away admits none: matches must be looked up again after it.
                 plan.preempt += deferred
                 plan.admit.clear()
         starts = {s.id: _start(s, m) for s, m in plan.admit}
-        prompts += [s for s, _ in plan.admit if s.media is None]  # where media begin is known once they are seated
+        prompts += [s for s, _ in plan.admit if s.media is None]  # with media, the first part is known once seated
         plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
         if self.deterministic:
             lacking = [s for s, _ in plan.encode]
             able = [s for s in decodes + prompts if s not in lacking]
             return self._one_alone(plan, able, starts, pool.max_outputs)
-        # The last rows have just kept the streams from a token: what follows them waits for one more step.
+        # The last step of media rows delayed the streams: prompts after it wait for one more step.
         after_rows = not media and self._media.end()
         after_prompts = self._budget.turns.take()
         if media and self._rows_next(plan, media, decodes, prompts, cells):
@@ -170,7 +170,7 @@ class Scheduler:
         return plan
 
     def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
-        """Add all decodes with the adapters of this step. Returns the prompts that use the same adapters."""
+        """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
         adapters = plan.adapters = self._next_adapters(decodes, prompts)
         if len(self._line) > 1:
             decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
@@ -189,8 +189,8 @@ class Scheduler:
         outputs: int,
         now: float,
     ) -> None:
-        """Pieces of prompts, within the step's budget, the cells, and the rows of logits available."""
-        # The shortest rest first, older ones counting as shorter: more first tokens sooner, nobody starves.
+        """Add chunks of prompts, within the step's budget, the cells, and the rows of logits available."""
+        # Shortest remainder first, discounted by age: more first tokens sooner, and no prompt starves.
         rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
         prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
         shares = _shares(budget, prompts, rest)
@@ -215,12 +215,12 @@ class Scheduler:
     def _rows_next(
         self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
     ) -> bool:
-        """Whether this step computes rows of images and sounds; adds the parts if so."""
+        """Whether this step computes media rows; adds the parts if so."""
         gone = [*plan.preempt, *(s for s, _ in plan.encode)]
         ready = [s for s in media if s not in gone]
         others = bool(decodes) or any(s not in media for s in prompts)
 
-        # Unlike a chunk of a prompt, such a step gives the decodes no token: their gap has one of their own steps, too.
+        # Unlike a prompt chunk, such a step has no decodes: the streams' gap also contains a step of their own.
         seconds = CHUNK_SECONDS
         if decodes:
             seconds = min(self.target, ROWS_BESIDE + self.cost.predict(0, len(decodes)))
@@ -229,13 +229,13 @@ class Scheduler:
 
         def budget() -> int:
             fits = self.cost.prompt_tokens_within(seconds, 0)
-            return max(SMALLEST_CHUNK, fits - fits % self.row_multiple)  # the rows beyond a block cost as much as one
+            return max(SMALLEST_CHUNK, fits - fits % self.row_multiple)  # a partial block costs as much as a whole one
 
         plan.parts = self._media.parts(ready, others_wait=others, cells=cells, budget=budget)
         if plan.parts:
             plan.adapters = plan.parts[0][0].spec.cache_key.adapters
             plan.num_prompt = sum(count for _, count in plan.parts)
-        elif len(ready) > 1 and not others:  # each has a part of the cells, and none has enough
+        elif len(ready) > 1 and not others:  # deadlock: each holds some cells, none has enough
             plan.preempt.append(max(ready, key=lambda s: (s.admitted or 0.0, s.id)))
         return bool(plan.parts)
 
@@ -246,15 +246,15 @@ class Scheduler:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 
     def charge(self, seq: Sequence, tokens: int) -> None:
-        """The step computed more tokens of a sequence than its part says."""
+        """Count `tokens` that the step computed for a sequence beyond its part."""
         self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + tokens
 
     def forget_owners(self) -> None:
-        """Nobody is here: no one may save up credit while away, and the table must not grow."""
+        """The engine is idle: drop all counts, so that no owner accrues credit while away and the table stays small."""
         self.served.clear()
 
     def note_owners(self, now: float, waiting: list[Sequence], running: list[Sequence]) -> None:
-        """The same while others are here, for those who were not at two looks in a row."""
+        """The same on a busy engine, for owners absent at two checks in a row."""
         if now < self._next_look:
             return
         self._next_look = now + AWAY
@@ -263,7 +263,7 @@ class Scheduler:
         self._were_here = here
 
     def arrive(self, seq: Sequence) -> None:
-        """A newcomer starts level with the owner that was served least."""
+        """Register a newcomer; a new owner starts level with the one served least."""
         self._any_deferrable = self._any_deferrable or seq.spec.deferrable
         if seq.spec.owner not in self.served:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
@@ -271,8 +271,8 @@ class Scheduler:
     def _make_room(
         self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], deferred: list[Sequence], cells: int
     ) -> int:
-        """Get cells for the decodes: deferrable sequences are preempted first, then those that are cheapest to bring
-        back."""
+        """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
+        cells available."""
         if deferred and len(decodes) + 1 > cells:
             plan.preempt += deferred
             cells += sum(s.num_computed - s.reused for s in deferred)
@@ -288,8 +288,8 @@ class Scheduler:
     def _set_aside(
         self, waiting: list[Sequence], running: list[Sequence], now: float
     ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
-        """The waiting and running sequences, without the deferrable ones if there are others or some are about to
-        come; and the deferrable ones that stay seated without a step, as long as nobody needs their place."""
+        """(waiting, running, deferred). If there are other sequences, or one is about to arrive, the deferrable ones
+        are set aside: running ones stay seated without a step until their place is needed."""
         in_line = [s for s in waiting if not s.spec.deferrable]
         at_work = [s for s in running if not s.spec.deferrable]
         if not in_line and not at_work:
@@ -298,7 +298,7 @@ class Scheduler:
         return in_line, at_work, [s for s in running if s.spec.deferrable]
 
     def _deferred_seconds(self, now: float) -> float:
-        """The longest step for deferrable sequences."""
+        """Seconds of the longest step for deferrable sequences."""
         return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
 
     def _admit(
@@ -315,8 +315,8 @@ class Scheduler:
         common: Common,
         resting: set[int | None],
     ) -> bool:
-        """Choose newcomers. Returns whether lanes or cells keep any of them out: what others could give up. `resting`:
-        lanes that nothing is computed in, so nobody waits for what is coming there."""
+        """Choose newcomers. Returns whether a lack of lanes or cells keeps one out. `resting`: lanes of deferred
+        sequences, whose prefixes do not grow: do not wait for them."""
         num_running = len(decodes) + len(prompts)
         places = self.parallel - num_running
         if places <= 0 and len(self.served) > 1:
@@ -355,7 +355,7 @@ class Scheduler:
             growing.append((left(seq), need))
             ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
             if need + growth(growing, ahead) > cells and not alone:
-                return True  # the next in line may be smaller, but would keep this one out for ever
+                return True  # a smaller one behind might fit, but would starve this one
             plan.admit.append((seq, match))
             places -= 1
             cells -= need
@@ -363,7 +363,7 @@ class Scheduler:
         return False
 
     def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
-        """All that wait for a place, the next one first, as of now."""
+        """All waiting sequences in the current order, the next one first."""
         line = self._in_order(waiting, now, len(waiting))
         return sorted(line, key=lambda s: s.spec.deferrable)
 
@@ -380,8 +380,7 @@ class Scheduler:
         return sorted(_foremost(waiting, most), key=rank)[:most]
 
     def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
-        """The adapter set whose turn it is. A new set waits for those that are there: being new does not bring it to
-        the front."""
+        """The set of adapters whose turn it is. New sets queue behind the present ones."""
         here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
         if len(here) == 1:
             self._line = list(here)
@@ -392,9 +391,9 @@ class Scheduler:
         return line[0] if line else ()
 
     def _one_alone(self, plan: Plan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> Plan:
-        """Deterministic mode: one sequence a step, in turn, with prompts cut at fixed positions. Kernels round
-        differently for one row and for many, and where a prompt is cut shows, too: what a sequence computes must not
-        depend on its neighbours, so it has none."""
+        """Deterministic mode: one sequence per step, in turn, with prompts cut at fixed positions. Kernels round
+        differently for one row and for many, and depending on where a prompt is cut; alone, a sequence's results do not
+        depend on others."""
         if sequences:
             seq = sequences[self._turn % len(sequences)]
             self._turn += 1
@@ -412,8 +411,8 @@ class Scheduler:
 
 
 def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
-    """Sequences that owe one token, those that owe more, and those of the latter that continue with rows of media. A
-    sequence that waits for a mask owes nothing."""
+    """(decodes, prompts, media): sequences that owe one token, those that owe more, and those of the latter that
+    continue with media rows. A sequence that waits for a mask owes nothing."""
     decodes: list[Sequence] = []
     prompts: list[Sequence] = []
     media: list[Sequence] = []
@@ -430,7 +429,7 @@ def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], l
 
 
 def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
-    """A scheduler for a backend's abilities."""
+    """A scheduler for what a back end can do."""
     return Scheduler(
         parallel=min(options.places, backend.num_lanes),
         batch_size=backend.batch.capacity,
@@ -444,8 +443,7 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
 
 
 def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
-    """The eldest of each kind, from a list in order of arrival: with a thousand waiting, the rest is not even
-    compared."""
+    """The oldest `most` of each kind, from a list in order of arrival, so that a queue of thousands is not sorted."""
     taken: dict[tuple[str, int, bool], int] = {}
     foremost = []
     for seq in waiting:
@@ -458,7 +456,7 @@ def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
 
 
 def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
-    """The eldest of each owner that has nothing running: if others have every place, it may come in beside them."""
+    """The oldest sequence of each owner with nothing running: candidates for the extra places."""
     here = {s.spec.owner for s in running}
     eldest: dict[str, Sequence] = {}
     for seq in waiting:
@@ -468,7 +466,7 @@ def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence
 
 
 def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:
-    """Prompt tokens of this step for each owner: equal shares, and what one does not need goes to the others."""
+    """Prompt tokens of this step per owner: equal shares; what one does not need goes to the others."""
     wanted: dict[str, int] = {}
     for seq in prompts:
         wanted[seq.spec.owner] = wanted.get(seq.spec.owner, 0) + rest[seq.id]
@@ -480,12 +478,12 @@ def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[
 
 
 def _start(seq: Sequence, match: Match | None) -> int:
-    """How much of a sequence is in KV once it is admitted."""
+    """How many tokens of a sequence are in KV once it is admitted."""
     if seq.saved is not None:
         return seq.saved.length
     return match.length if match else 0
 
 
 def _rest(seq: Sequence, start: int) -> int:
-    """The tokens from here on that one batch can take: up to the next image or sound."""
+    """Number of tokens from `start` on that one batch can take: up to the next image or sound."""
     return (seq.num_tokens if seq.media is None else seq.media.text_end(start, seq.num_tokens)) - start

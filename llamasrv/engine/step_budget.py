@@ -1,6 +1,6 @@
-"""How many prompt tokens a step computes beside its decodes, and whether it leaves these to the next one.
+"""How many prompt tokens a step computes, and whether its decodes wait for the next step.
 
-Pure: from the lengths of prompts, the decodes and the cost model's predictions. step_length.py has what readers notice,
+Pure: from the lengths of prompts, the decodes and the cost model. step_length.py knows what readers notice,
 prompt_work.py and prompt_turns.py what attention costs.
 """
 
@@ -14,14 +14,14 @@ from llamasrv.engine.prompt_work import TILE, Piece, PromptWork
 from llamasrv.engine.sequence import Sequence
 from llamasrv.engine.step_length import LONG_SECONDS, LONGER, longest_step, round_rows, seconds_beside, seconds_for
 
-SMALLEST_CHUNK = 16  # prompt tokens a step at least, so that prompts advance beside any load
-CHUNK_SECONDS = 0.5  # longest step while nobody decodes: newcomers are noticed, cancels heard
-WORTH_WAITING = 1.3  # times as many prompt tokens a second in whole tiles
+SMALLEST_CHUNK = 16  # min prompt tokens per step, so that prompts advance under any load
+CHUNK_SECONDS = 0.5  # longest step without decodes, so that arrivals and cancels are noticed
+WORTH_WAITING = 1.3  # min speed-up of prompts for which streams wait for a whole tile
 CROWDED_SECONDS = 1.0  # longest step while far more short prompts wait than sequences decode
 
 
 class PromptBudget(NamedTuple):
-    """`tokens` of prompts, for a step of so many `seconds`. `is_long`: one of the prompts is."""
+    """Prompt `tokens` of a step of `seconds`. `is_long`: one of the prompts is long."""
 
     tokens: int
     seconds: float
@@ -29,7 +29,7 @@ class PromptBudget(NamedTuple):
 
 
 class StepBudget:
-    """`target` is the wanted step time, in seconds, while any sequence decodes."""
+    """`target`: seconds of a step while any sequence decodes."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class StepBudget:
     def plan(
         self, decodes: list[Sequence], prompts: list[Piece], longest: int, now: float, most_seconds: float | None
     ) -> PromptBudget:
-        """`prompts`: what is left of each, and how much is there; `longest`: the whole length of the longest, but for
-        what was reused. `most_seconds`: within which the step keeps in any case."""
+        """`prompts`: (tokens left, tokens computed) of each. `longest`: length of the longest prompt without its reused
+        part. `most_seconds`: hard limit of the step; None: the target rules."""
         seconds, long = most_seconds or self._target, self._cost.prompt_tokens_within(LONG_SECONDS, 0)
         is_long = bool(decodes) and most_seconds is None and longest > long
         if is_long:
@@ -110,8 +110,8 @@ class StepBudget:
         return min(room, fits)
 
     def alone(self, budget: PromptBudget, num_decodes: int, prompts: list[Piece], held_cells: int) -> int:
-        """Prompt tokens for a step that leaves these decodes to the next one; 0 if it has them. `held_cells`: those of
-        all that run."""
+        """Prompt tokens of a step without these decodes, which go next; 0 if the step should contain them.
+        `held_cells`: cells of all running sequences."""
         most = min(self._batch_size, sum(rest for rest, _ in prompts))
         if not (budget.is_long and num_decodes) or most < TILE:
             return 0

@@ -1,4 +1,4 @@
-"""Where sequences leave checkpoints along the way, and when they reach them. Belongs to the engine thread."""
+"""Where in its prompt a sequence leaves checkpoints, and taking them there. Belongs to the engine thread."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llamasrv.engine.sequence import Sequence
 if TYPE_CHECKING:
     from llamasrv.engine.scheduler import Plan
 
-LEAST = 32  # tokens that a checkpoint has to spare beyond the one before it
-APART = 256  # tokens between two beginnings of messages that both get one, but for the last two
-APART_RAW = 48  # the same in a prompt of which nobody says where it may part
-BEFORE_END = 4  # tokens: what ends a prompt is often written otherwise the next time
+LEAST = 32  # min tokens that a checkpoint must save beyond the one before it
+APART = 256  # min tokens between checkpoints at starts of messages, except the last two
+APART_RAW = 48  # the same in a prompt without known message boundaries
+BEFORE_END = 4  # tokens before the end of a prompt: its last tokens often differ in the next turn
 EVERY = 2048  # tokens
-NEAR = 16  # tokens before a place that was asked for where a checkpoint does as well
+NEAR = 16  # tokens: a checkpoint this close before a requested position serves it
 
 
 class Checkpointing:
-    """One per context. Only consulted if it `is_on`."""
+    """One per context; unused unless it `is_on`."""
 
     def __init__(self, checkpoints: Checkpoints, backend: Backend, metrics: EngineMetrics) -> None:
         self._checkpoints = checkpoints
@@ -33,7 +33,7 @@ class Checkpointing:
         self._places: dict[int, list[int]] = {}  # of the sequence in a lane
 
     def along(self, seq: Sequence) -> dict[int, Checkpoint]:
-        """The checkpoints to which a sequence could be brought back, by length."""
+        """The checkpoints on the sequence's path, by length."""
         if self._checkpoints.whole:
             return {}
         return self._checkpoints.along(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
@@ -45,8 +45,7 @@ class Checkpointing:
         self._places.pop(lane, None)
 
     def plan(self, seq: Sequence, start: int, *, branch: int) -> None:
-        """Where a newcomer that has `start` tokens already, and shares `branch` tokens with others, leaves
-        checkpoints."""
+        """Choose the checkpoints of a newcomer that has `start` tokens and shares `branch` tokens with others."""
         if not seq.spec.cache_prompt:
             return
         wanted = checkpoint_places(seq.num_tokens, start, seq.spec.boundaries, branch if branch - start >= LEAST else 0)
@@ -55,15 +54,15 @@ class Checkpointing:
         seq.checkpoints[:] = sorted({at for at in (*wanted, *seq.checkpoints) if at > start})
 
     def ask(self, lane: int, length: int) -> None:
-        """Have the sequence in this lane leave a checkpoint there: another one waits for it."""
+        """Have the sequence in this lane leave a checkpoint at `length`, for another that waits for it."""
         _add(self._places.get(lane), length)
 
     def ask_of(self, seq: Sequence, length: int) -> None:
-        """The same, for a sequence that is about to be seated."""
+        """`ask`, for a sequence that is about to be seated."""
         _add(seq.checkpoints, length)
 
     def take(self, seq: Sequence) -> None:
-        """After a step: keep the state of a sequence that has reached one of its places."""
+        """After a step: save a checkpoint if the sequence has reached one of its positions."""
         places = seq.checkpoints
         at, lane, key = seq.num_computed, seq.lane, seq.spec.cache_key
         while places and places[0] < at:
@@ -71,7 +70,7 @@ class Checkpointing:
         if not places or places[0] != at or lane is None:
             return
         del places[0]
-        if not self.is_on:  # somebody else wanted it
+        if not self.is_on:  # a pin's position
             return
         whole, backend = self._checkpoints.whole, self._backend
         size = backend.saved_size(lane) if whole else backend.mark_size(lane)
@@ -81,7 +80,7 @@ class Checkpointing:
 
 
 def _add(places: list[int] | None, length: int) -> None:
-    """Add a place, unless there is one close before it."""
+    """Add a position, unless there is one close before it."""
     if places is None or length < LEAST:
         return
     at = bisect_right(places, length)
@@ -90,11 +89,11 @@ def _add(places: list[int] | None, length: int) -> None:
 
 
 def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], branch: int = 0) -> list[int]:
-    """Where a prompt that is computed from `start` on gets checkpoints, ascending.
+    """Positions of checkpoints in a prompt that is computed from `start` on, ascending.
 
-    `boundaries` are where it may diverge from other prompts: the last two get one each, and enough of those before.
-    They are denser towards the end, because prompts diverge there most often. `branch` is where it diverges from one
-    that was computed: what two prompts share, others will share.
+    `boundaries`: where it may diverge from other prompts; the last two get one each, the others at intervals.
+    Checkpoints are denser towards the end, where prompts diverge most often. `branch`: where it diverges from another
+    prompt already; what two prompts share, others will share.
     """
     marks = sorted(set(boundaries))
     must = {branch, *marks[-2:]}
@@ -114,7 +113,7 @@ def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], br
 
 
 def stop_at_checkpoints(plan: Plan) -> None:
-    """End the part of a sequence where its state is to be kept; other parts are not changed."""
+    """Shorten the parts of a plan so that they end at the sequences' checkpoints."""
     parts = plan.parts
     for i in range(plan.num_decodes, len(parts)):
         seq, count = parts[i]

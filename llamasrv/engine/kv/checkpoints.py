@@ -3,8 +3,8 @@
 Recurrent and hybrid models, and windows that have slid, go back to a checkpoint or not at all. One checkpoint serves
 any number of sequences: it is found by the tokens before it, whichever lane computed them.
 
-    partial    the part that cannot be cut; the rest comes from a lane, or a state, that has at least as much
-    whole      all of it: it fills an empty lane by itself
+    partial    the part that cannot be cut; the rest comes from a lane, or a saved state, at least that long
+    whole      everything: it fills an empty lane by itself
 
 Knows no lanes and no library: states are bytes.
 """
@@ -31,7 +31,7 @@ MOST_POINTS, MOST_WHOLE = 8, 2  # in one file
 
 
 class Checkpoint(SavedState):
-    """The state after `tokens`. `spares`: the tokens that it saves beyond the checkpoint before it."""
+    """The state after `tokens`. `spares`: tokens that it saves beyond the checkpoint before it."""
 
     __slots__ = ("spares", "uses", "value")
 
@@ -43,35 +43,35 @@ class Checkpoint(SavedState):
 
 
 class Checkpoints:
-    """At most `limit` bytes, keeping what is worth most per byte; 0 keeps nothing. With `whole` they are a tier of
-    their own."""
+    """At most `limit` bytes (0: none), keeping what saves most tokens per byte. With `whole` they are a tier of their
+    own."""
 
     def __init__(self, limit: int, *, whole: bool = False) -> None:
         self.limit = limit
         self.whole = whole
         self.used = 0
-        self.changes = 0  # how often what is here has changed
+        self.changes = 0  # grows with every change
         self._groups: dict[Key, _Group] = {}
-        # What was evicted last was worth so much: what is new counts from there, so that old merit fades.
+        # Value of the last evicted checkpoint: new values start from it, so that old ones fade (GreedyDual).
         self._floor = 0.0
         self._order = itertools.count()
-        self._heap: list[tuple[float, int, Checkpoint]] = []  # with entries whose value has changed since
+        self._heap: list[tuple[float, int, Checkpoint]] = []  # by value; contains outdated entries
         self._there: dict[int, Checkpoint] = {}
 
     def __len__(self) -> int:
         return len(self._there)
 
     def points(self) -> list[Checkpoint]:
-        """Those worth least first."""
+        """All checkpoints, the least valuable first."""
         return sorted(self._there.values(), key=lambda point: point.value)
 
     def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, Checkpoint]:
-        """The checkpoints of beginnings of `tokens[:limit]`, by length, shortest first."""
+        """The checkpoints of prefixes of `tokens[:limit]`, by length, shortest first."""
         group = self._groups.get(key_of(tokens, cache_key))
         return {} if group is None else group.along(tokens, limit)
 
     def accompany(self, state: SavedState) -> SavedState:
-        """The state, on its way to a file, with the last of the checkpoints within it."""
+        """Attach the last checkpoints within a state to it, for a file."""
         points = self.along(state.tokens, state.length, state.cache_key)
         state.points = tuple(points.values())[-(MOST_WHOLE if self.whole else MOST_POINTS) :]
         return state
@@ -80,7 +80,7 @@ class Checkpoints:
         return 0 < size <= self.limit and length >= KEY_LENGTH and length not in self.along(tokens, length, cache_key)
 
     def add(self, tokens: array[int], data: LaneState, cache_key: CacheKey) -> None:
-        """Keep the state after exactly these tokens, if it fits; what is worth least makes room for it."""
+        """Keep the state after exactly these tokens, if it fits; evicts the least valuable ones."""
         before = max(self.along(tokens, len(tokens), cache_key), default=0)
         self.put(Checkpoint(tokens, data, cache_key, len(tokens) - before))
 
@@ -142,7 +142,7 @@ class Checkpoints:
         return Match(None, length, saved=entry, source="checkpoint")
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
-        """Forget the checkpoints of all beginnings of these tokens."""
+        """Drop the checkpoints of all prefixes of these tokens."""
         for point in self.along(tokens, len(tokens), cache_key).values():
             self.discard(point)
 
@@ -163,8 +163,8 @@ class Checkpoints:
 
 
 class _Group:
-    """Checkpoints of timelines with the same beginning, by length and a digest of the tokens: nobody can make two that
-    are equal."""
+    """Checkpoints of timelines with the same first tokens, by length and a SHA-256 of their tokens, which clients
+    cannot make collide."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []

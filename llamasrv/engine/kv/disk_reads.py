@@ -1,8 +1,8 @@
-"""Sequences that wait for a file, and what was read for them.
+"""Sequences that wait for a file, and the states read for them.
 
-Every sequence that waits gets exactly one answer: the state, or that it is of no use (the file is damaged, or takes
-longer than computing would). It waits once. What was read is held until all who got it are seated or have
-ended, and counts as host memory; then it is a prefix in host memory like any other. Belongs to the engine thread.
+Each waiting sequence gets exactly one answer: the state, or none (the file is damaged, or reading takes longer than
+computing would). It waits only once. A state is held, and counts as host memory, until all sequences that got it are
+seated or have ended; then it becomes an ordinary prefix in host memory. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.sequence import Sequence, SequenceState
 
-PATIENCE = 0.2  # seconds that a file may take to read, however little computing it spares
+PATIENCE = 0.2  # min seconds to wait for a file, however little computing it saves
 
 
 class _Read:
-    """A file on its way (`state` is None), or what it had."""
+    """A file being read (`state` is None), or its state."""
 
     def __init__(self) -> None:
         self.state: SavedState | None = None
-        self.until: dict[Sequence, float] = {}  # sequences that wait, and how long each does, on the clock
-        self.holders: set[Sequence] = set()  # those that got the state, and are not seated
+        self.until: dict[Sequence, float] = {}  # waiting sequences, and when each gives up, on the clock
+        self.holders: set[Sequence] = set()  # sequences that got the state and are not seated yet
 
 
 class DiskReads:
-    """One per engine. `reserve` is called with the bytes of host memory that reads take, whenever that changes; `keep`
-    with every state that nobody holds any more."""
+    """One per engine. `reserve` is called with the host memory that reads take, in bytes, whenever it changes; `keep`
+    with each state that no sequence holds any more."""
 
     def __init__(
         self,
@@ -37,24 +37,24 @@ class DiskReads:
         keep: Callable[[SavedState], None],
         reserve: Callable[[int], None],
     ) -> None:
-        self.held = 0  # bytes of states that are held or on their way
+        self.held = 0  # bytes of states that are held or being read
         self.num_waiting = 0
-        self.changes = 0  # how often it has changed what a lookup finds here
+        self.changes = 0  # grows whenever a lookup may find something else
         self._disk, self._clock, self._keep, self._reserve = disk, clock, keep, reserve
         self._reads: dict[StoredState, _Read] = {}
-        self._answered: set[Sequence] = set()  # those that have waited
+        self._answered: set[Sequence] = set()  # sequences that have waited already
 
     def may_want(self, seq: Sequence, stored: StoredState, room: int) -> bool:
-        """Whether the file may be used: it has been read, or this sequence has not waited before, and `room` bytes of
-        memory are enough."""
+        """Whether a sequence may use the file: it has been read, or the sequence has not waited before and the state
+        fits `room` bytes."""
         read = self._reads.get(stored)
         if read is not None and read.state is not None:
             return True
         return seq not in self._answered and (read is not None or stored.size <= room)
 
     def want(self, seq: Sequence, stored: StoredState, seconds: float) -> None:
-        """It waits for this file, for about as long as computing its tokens takes; it is WAITING again once it has its
-        answer."""
+        """Make a sequence wait for this file, for `seconds` (what computing takes) but at least PATIENCE. It is WAITING
+        again when it has its answer."""
         seq.enter(SequenceState.AWAITING_DISK)
         self.num_waiting += 1
         read = self._reads.get(stored)
@@ -66,11 +66,11 @@ class DiskReads:
         read.until[seq] = self._clock() + max(PATIENCE, seconds)
 
     def state_for(self, seq: Sequence) -> SavedState | None:
-        """What was read for this sequence."""
+        """The state that was read for this sequence, if any."""
         return next((read.state for read in self._reads.values() if seq in read.holders), None)
 
     def share(self, seq: Sequence, stored: StoredState) -> SavedState | None:
-        """What is in the file, if it was read for others that still hold it."""
+        """The file's state, if other sequences still hold it; the sequence now holds it, too."""
         read = self._reads.get(stored)
         if read is None or read.state is None:
             return None
@@ -78,13 +78,13 @@ class DiskReads:
         return read.state
 
     def tick(self, now: float) -> None:
-        """Answer those for whom computing would have been sooner."""
+        """Stop the wait of sequences that would have been computed by now."""
         for read in self._reads.values():
             for seq in [s for s, until in read.until.items() if now >= until]:
                 self._answer(seq, read)
 
     def release(self, seq: Sequence) -> None:
-        """It is seated, or has ended: it neither waits nor holds anything."""
+        """A sequence is seated or has ended: it no longer waits for files or holds states."""
         if seq.state is SequenceState.ENDED:
             self._answered.discard(seq)
         for stored, read in list(self._reads.items()):
@@ -95,8 +95,7 @@ class DiskReads:
                 self._end_unless_held(stored, read)
 
     def forget_all(self) -> None:
-        """All sequences have ended. What was read for them is dropped; files that are on their way are kept once they
-        are here."""
+        """All sequences have ended: drop their states. Files being read become prefixes in host memory."""
         self._reads = {stored: read for stored, read in self._reads.items() if read.state is None}
         for read in self._reads.values():
             read.until.clear()

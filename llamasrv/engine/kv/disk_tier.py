@@ -1,10 +1,9 @@
-"""Prefixes on disk: prefixes that several prompts shared, still warm after a restart.
+"""Prefixes on disk, which survive a restart.
 
     FOLDER/<key>/<name>.prefix     one prefix (state_file.py)
 
-The key tells model, library and number formats apart: a state made with any other is not looked at. Files are read and
-written on a native thread, one after another; the engine thread hands over bytes and gets them, as it does with host
-memory. Knows no lanes and no library.
+The key stands for model, library and number formats; states of other keys are ignored. A native thread reads and writes
+the files, one after another; the engine thread exchanges bytes with it. Knows no lanes and no library.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from llamasrv.engine.metrics import EngineMetrics
 log = logging.getLogger("llamasrv.engine")
 
 ENDING = ".prefix"
-MOST_FILES = 2000  # of one model that are known, those used last
-TOKEN_SHARE = 1 / 32  # of the memory for prefixes, that the tokens of files may take beside it
-SPARE = 256 * 2**20  # bytes of the disk that stay free
-STALE = 3600.0  # seconds after which a file that was never finished is nobody's any more
-SHUTDOWN = 10.0  # seconds for what is being written when the engine ends
+MOST_FILES = 2000  # max files indexed per model, most recently used first
+TOKEN_SHARE = 1 / 32  # memory for the tokens of indexed files, relative to that for prefixes
+SPARE = 256 * 2**20  # bytes of the disk to leave free
+STALE = 3600.0  # age, in seconds, at which an unfinished temporary file counts as abandoned
+SHUTDOWN = 10.0  # max seconds to wait for pending writes when the engine ends
 REST, LONGEST_REST = 20.0, 3600.0  # seconds without writing after a failure, doubled with each in a row
 
 
@@ -56,17 +55,17 @@ class StoredState(Entry):
         super().__init__(tokens, cache_key)
         self.points = points  # lengths of the checkpoints beside its state
         self.path = path
-        self.size = size  # bytes of its state, and of its checkpoints
+        self.size = size  # bytes of its state and its checkpoints
 
 
 Give = Callable[[StoredState, "SavedState | None"], None]
 
 
 class DiskTier:
-    """At most `limit` bytes in `folder`; the least recently used prefixes, of any key, leave first.
+    """At most `limit` bytes in `folder`; evicts the least recently used prefixes, of any key.
 
-    Everything but the file work belongs to the engine thread. `work` runs a job on another thread, in order; `post`
-    puts a call into the engine's mailbox.
+    All but the file work belongs to the engine thread. `work` runs jobs on another thread, in order; `post` puts a call
+    into the engine's mailbox.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class DiskTier:
     ) -> None:
         self.limit = limit
         self.can_cut = can_cut
-        self.largest = min(largest, limit)  # bytes of one state
+        self.largest = min(largest, limit)  # max bytes of one state
         self.num_read = 0
         self.num_written = 0
         self._root = folder
@@ -96,30 +95,30 @@ class DiskTier:
         self._work, self._post, self._clock = work, post, clock
         self._metrics = metrics or EngineMetrics()
         self._index: dict[Key, list[StoredState]] = {}
-        self.changes = 0  # how often what is here has changed
-        self._known: OrderedDict[Path, StoredState] = OrderedDict()  # all in the index; least recently used first
+        self.changes = 0  # grows with every change
+        self._known: OrderedDict[Path, StoredState] = OrderedDict()  # the index by path; least recently used first
         self._most_tokens = int(largest * TOKEN_SHARE) // 4
         self._num_tokens = 0
-        self._failures = 0  # writes in a row
+        self._failures = 0  # failed writes in a row
         self._rests_until = -inf
         self._writing: list[tuple[array[int], CacheKey]] = []
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._find()
         except OSError as error:
-            log.warning("prefixes are not kept in %s: %s", folder, error.strerror)
+            log.warning("the prefix cache on disk is off: cannot use %s: %s", folder, error.strerror)
             self.limit = self.largest = 0
 
     def know(self, adapter_digest: str) -> None:
-        """One more adapter that prefixes may have been computed with."""
+        """Register the adapter that the engine has just loaded."""
         self._digests += (adapter_digest,)
 
     def close(self) -> None:
-        """Finish what is being written, within bounds."""
+        """Wait for pending writes, at most SHUTDOWN seconds."""
         ended: Mailbox[bool] = Mailbox()
         self._work(lambda: ended.put(True))
         if not ended.take(SHUTDOWN):
-            log.warning("prefixes could not be written to %s in time", self._root)
+            log.warning("writing prefixes to %s did not finish within %d seconds", self._root, SHUTDOWN)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -137,7 +136,8 @@ class DiskTier:
         *,
         may_use: Callable[[StoredState], bool] = lambda stored: True,
     ) -> tuple[StoredState, int] | None:
-        """The entry with most of `tokens[:limit]`, and how much, of those that the caller may use."""
+        """The file with the longest usable prefix of `tokens[:limit]`, and that length, among those that `may_use`
+        allows."""
         best, most = None, KEY_LENGTH - 1
         commons = commons or Commons()
         for stored in self._index.get(key_of(tokens, cache_key), ()):
@@ -154,7 +154,7 @@ class DiskTier:
 
     @property
     def can_write(self) -> bool:
-        """Whether it would take a state now: it writes one at a time, and rests after a failure."""
+        """Whether `put` would write a state now: it writes one at a time, and pauses after a failure."""
         return not self._writing and not self.is_resting
 
     @property
@@ -162,25 +162,25 @@ class DiskTier:
         return self._clock() < self._rests_until
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
-        """The most of `tokens[:limit]` that a file begins with, whether it is usable or not."""
+        """The longest prefix of `tokens[:limit]` that any file shares, usable or not."""
         entries = self._index.get(key_of(tokens, cache_key), ())
         return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
 
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey) -> bool:
-        """Whether all of `tokens[:length]` is there, or will be in a moment."""
+        """Whether a file begins with `tokens[:length]`, or one being written does."""
         there = [stored.tokens for stored in self._index.get(key_of(tokens, cache_key), ())]
         there += [other for other, theirs in self._writing if theirs == cache_key]
         return any(common_prefix(other, tokens) >= length for other in there)
 
     def read(self, stored: StoredState, give: Give) -> None:
-        """Have a file read. `give` is called once, later, with its state; with None if it cannot be used."""
+        """Start reading a file. `give` is called once, later, with its state, or None if it is unusable."""
         self._work(lambda: self._read(stored, give))
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.largest and self.can_write and not self.covers(tokens, length, cache_key)
 
     def put(self, state: SavedState, *, queue: bool = False) -> None:
-        """One at a time, unless it is to `queue`."""
+        """Start writing a state; ignored while another is being written, unless `queue`."""
         if (self._writing and not queue) or not 0 < state.data.nbytes <= self.largest:
             return
         self._writing.append((state.tokens, state.cache_key))
@@ -219,20 +219,20 @@ class DiskTier:
             self._add(stored)
 
     def _outgrow(self, stored: StoredState) -> None:
-        """A conversation that has gone on does not need the file of its previous turn."""
+        """Delete the file of a conversation's previous turn, now that a longer one exists."""
         for other in list(self._index.get(key_of(stored.tokens, stored.cache_key), ())):
             is_prefix = common_prefix(other.tokens, stored.tokens) == other.length
             if is_prefix and stored.length > other.length > stored.length // 2:
                 self.drop(other.tokens, other.cache_key)
 
     def _add(self, stored: StoredState) -> None:
-        self._forget(stored.path)  # it was written again
+        self._forget(stored.path)  # the file may have been replaced
         self._index.setdefault(key_of(stored.tokens, stored.cache_key), []).append(stored)
         self._known[stored.path] = stored
         self._num_tokens += stored.length
         self.changes += 1
         while len(self._known) > MOST_FILES or self._num_tokens > self._most_tokens:
-            self._forget(next(iter(self._known)))  # the file stays, for another start
+            self._forget(next(iter(self._known)))  # the file stays, for the next start
 
     def _forget(self, path: Path) -> None:
         stored = self._known.pop(path, None)
@@ -252,7 +252,7 @@ class DiskTier:
         try:
             entry = self._get(stored)
         except Exception as error:
-            log.warning("%s cannot be used and is removed: %s", stored.path, error)
+            log.warning("%s is deleted, since it cannot be used: %s", stored.path, error)
             with contextlib.suppress(OSError):
                 stored.path.unlink()
         self._post(lambda: self._have_read(stored, entry, give))
@@ -276,7 +276,7 @@ class DiskTier:
             file.seek(4 * head.num_tokens, os.SEEK_CUR)
             data = state_file.read_state(file, head)
             points = state_file.read_points(file, head)
-        os.utime(stored.path)  # used last now
+        os.utime(stored.path)  # mtime is the time of last use
         state = SavedState(stored.tokens, data, stored.cache_key, origin="disk")
         state.points = tuple(
             Checkpoint(stored.tokens[:length], data, stored.cache_key, length) for length, data in points
@@ -296,8 +296,8 @@ class DiskTier:
         return path
 
     def _make_room(self, need: int) -> list[Path]:
-        """Delete what must leave for so many bytes: prefixes of any model, the least recently used first. Nothing is
-        deleted unless that is enough. Raises OSError."""
+        """Delete the least recently used prefixes, of any model, until `need` bytes fit. Deletes nothing if that would
+        not be enough. Raises OSError."""
         there = []
         for path in self._root.glob(f"*/*{ENDING}"):
             with contextlib.suppress(FileNotFoundError):
@@ -309,7 +309,7 @@ class DiskTier:
         if missing > used:
             if need > self.limit:
                 raise OSError(f"a prefix of {need >> 20} MiB is larger than the limit")
-            raise OSError(f"its disk has {free >> 20} MiB free, of which {SPARE >> 20} MiB are left to others")
+            raise OSError(f"its disk has {free >> 20} MiB free, of which {SPARE >> 20} MiB must stay free")
         gone = []
         for _, size, path in sorted(there):
             if missing <= 0:
@@ -322,13 +322,13 @@ class DiskTier:
     # before any thread
 
     def _find(self) -> None:
-        """Take in what an earlier process left, if it is intact and for this model."""
+        """Index the files of earlier processes that are intact and for this model."""
         for path in self._root.glob("*/.*"):
             if path.is_file() and time.time() - path.stat().st_mtime > STALE:
                 path.unlink(missing_ok=True)
         numbers = {digest: number for number, digest in enumerate(self._digests)}
         found = [(path.stat().st_mtime, path) for path in self._folder.glob(f"*{ENDING}")]
-        for _, path in sorted(found)[-MOST_FILES:]:  # the last are kept in memory longest
+        for _, path in sorted(found)[-MOST_FILES:]:  # ascending: the index keeps the last ones longest
             try:
                 with open(path, "rb") as file:
                     head = state_file.read_head(file, self._facts)
@@ -336,7 +336,7 @@ class DiskTier:
                 if head.num_bytes > self.limit:
                     raise ValueError("its sizes are inconsistent")
             except (OSError, ValueError, TypeError) as error:
-                log.warning("%s is left out: %s", path, error)
+                log.warning("%s is ignored: %s", path, error)
                 continue
             if all(digest in numbers for digest, _ in head.adapters):
                 adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head.adapters))

@@ -1,7 +1,7 @@
-"""Decides what goes to disk and when: prefixes that would be missed if the process ended.
+"""Decides which prefixes are written to disk, and when.
 
-Looks every few seconds whether one is worth a file and has none yet; a kill loses what came since. At the end of the
-engine all that is worth a file is written.
+Checks every EVERY seconds for a prefix that is worth a file and has none, so a killed process loses little. A regular
+end writes all that are worth it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import BUSY_BYTES, WORTH_WRITING, KVCacheManager
 from llamasrv.engine.sequence import Sequence, SequenceState
 
-EVERY = 20.0  # seconds between two looks; a file that was written is followed by the next at once
-GROWN = 0.1  # share of a prefix that is new since it was written, for it to be written again
+EVERY = 20.0  # seconds between two checks; after writing a file the next check follows at once
+GROWN = 0.1  # min share of new tokens for a prefix to be written again
 
 
 class _Candidate(NamedTuple):
@@ -40,7 +40,7 @@ class DiskWriter:
         self._next: float | None = None
 
     def tick(self, now: float, running: list[Sequence]) -> None:
-        """Between two steps: hand one prefix over, if it is time and one is worth it."""
+        """Between two steps: start writing one prefix, if it is time and one is worth it."""
         if self._next is None:
             self._next = now + EVERY
         if now < self._next or not self._disk.can_write:
@@ -53,7 +53,7 @@ class DiskWriter:
         self._next = now + EVERY
 
     def write_all(self) -> None:
-        """At the end: everything that is worth a file, most recently used first."""
+        """At the end: write everything worth a file, most recently used first."""
         if self._disk.is_resting:
             return
         for found in self._candidates([]):

@@ -1,7 +1,7 @@
-"""A model's prefixes after its engine ends: states in host memory for the next engine of the same model.
+"""The prefixes of a model in host memory, which outlive its engine.
 
-An engine opens it and has it to itself until it ends. What was made with another file, library or number format is
-forgotten then.
+An engine opens it and owns it until it ends. States made with another file, library or number format are dropped when
+the next engine opens it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llamasrv.engine.options import EngineOptions
 
 
 class HostCache:
-    """The tiers in host memory."""
+    """The two tiers in host memory: prefixes and checkpoints."""
 
     def __init__(self) -> None:
         self.host = HostTier(0)
@@ -29,7 +29,7 @@ class HostCache:
         return self.host.used + self.checkpoints.used
 
     def open(self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic) -> HostCache:
-        """Open them for an engine; empty, unless that engine can use the last one's states."""
+        """Prepare it for an engine; drops everything that engine cannot use."""
         kind = backend.checkpoints
         limits = (
             options.cache_bytes,
@@ -47,7 +47,7 @@ class HostCache:
         return self
 
     def take_over(self, other: HostCache) -> None:
-        """Take over what another one has that was made for the same model and settings."""
+        """Take over the states of another cache if it was made for the same model and settings; clears that one."""
         if other._made_for is not None and other._made_for == self._made_for and other is not self:
             for state in reversed(other.host.entries()):
                 self.host.put(state)

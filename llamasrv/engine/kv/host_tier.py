@@ -1,8 +1,8 @@
-"""Prefixes in host memory: evicted from the KV cells, kept for their next reader.
+"""Prefixes in host memory: evicted from KV, kept for reuse.
 
-An idle prefix in the pool slows every decode, since attention passes over its cells; in host memory it costs nothing
-until it is copied back, which is some hundred times cheaper than computing it again. An entry serves many readers and
-leaves when it is the least recently used one past the limit. Knows no lanes and no library: states are bytes.
+An idle prefix in the pool slows every decode, since attention reads its cells. In host memory it costs nothing until it
+is copied back, about a hundred times cheaper than computing it again. An entry may be reused many times and is evicted
+by least recent use. Knows no lanes and no library: states are bytes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from llamasrv.engine.kv.prefix_index import (
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
 
-ENTRY_BYTES = 600  # of an entry without its state and its tokens, measured
+ENTRY_BYTES = 600  # overhead of an entry beside its state and tokens, measured
 
 
 class SavedState(Entry):
-    """A prefix with its KV: `data` are the backend's own bytes. `origin`: the tier that it came from; `points`:
-    checkpoints that come or go with it."""
+    """A prefix with its KV: `data` are the back end's own bytes. `origin`: the tier that it came from. `points`: its
+    checkpoints on the way from or to a file."""
 
     __slots__ = ("data", "origin", "points")
 
@@ -46,7 +46,7 @@ class SavedState(Entry):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of host memory, including its place in the store: small states are many."""
+        """Bytes of host memory, including overhead, which matters for many small states."""
         return self.data.nbytes + self.tokens.itemsize * self.length + ENTRY_BYTES
 
     @property
@@ -58,7 +58,7 @@ class HostTier:
     """At most `limit` bytes; 0 keeps nothing."""
 
     def __init__(self, limit: int, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
-        """`pin_share`: the share of it for pins."""
+        """`pin_share`: share of `limit` for pins."""
         self.limit = limit
         self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
         self.used = 0
@@ -77,17 +77,17 @@ class HostTier:
 
     @property
     def room(self) -> int:
-        """Bytes that a state may have to be kept: what the limit leaves beside pins, and what others have of it."""
+        """Max bytes of a new state: the limit minus pins and reserved bytes."""
         return self.limit - self.pins.used - self.reserved
 
     def reserve(self, size: int) -> None:
-        """So many bytes, no more than there is room for, belong to others from now on."""
+        """Lend `size` bytes of the limit to states held elsewhere; replaces the previous amount."""
         self.reserved = size
         self.changes += 1
         self._shrink(self.limit - size)
 
     def put(self, entry: SavedState) -> None:
-        """Keep it, if there is room for it. Entries that are a prefix of it are removed."""
+        """Keep a state if it fits. Drops unpinned entries that are a prefix of it."""
         there = self.exactly(entry.tokens, entry.cache_key)
         if there is not None and self.pins.keeps(there) or entry.num_bytes > self.room:
             return
@@ -105,18 +105,18 @@ class HostTier:
         self.used += entry.num_bytes
 
     def exactly(self, tokens: array[int], cache_key: CacheKey) -> SavedState | None:
-        """The entry of these tokens and no others."""
+        """The entry of exactly these tokens."""
         entries = self._index.get(key_of(tokens, cache_key), ())
         return next((entry for entry in entries if entry.tokens == tokens), None)
 
     def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
-        """Keep it for that long, whatever else comes; False if its owner's share has no room for it."""
+        """Pin a state for `seconds`; False if its owner's share has no room for it."""
         if not self.pins.make_room(entry, owner, seconds):
             return False
         if id(entry) not in self._entries:
             self.put(entry)
         if id(entry) not in self._entries:
-            return False  # what is read from disk has the room
+            return False  # memory is reserved for reads from disk
         self.pins.hold(entry, owner, seconds)
         self.changes += 1
         return True
@@ -130,7 +130,7 @@ class HostTier:
         media: MediaTimeline | None = None,
         commons: Commons | None = None,
     ) -> tuple[SavedState, int] | None:
-        """The entry with most of `tokens[:limit]`, and how much; None below KEY_LENGTH."""
+        """The entry with the longest usable prefix of `tokens[:limit]`, and that length; None below KEY_LENGTH."""
         best, most = None, KEY_LENGTH - 1
         commons = commons or Commons()
         for entry in self._index.get(key_of(tokens, cache_key), ()):
@@ -156,12 +156,12 @@ class HostTier:
         return 0 < size <= self.limit and not self.covers(tokens, length, cache_key)
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
-        """The most of `tokens[:limit]` that an entry begins with, whether it is usable or not."""
+        """The longest prefix of `tokens[:limit]` that any entry shares, usable or not."""
         entries = self._index.get(key_of(tokens, cache_key), ())
         return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
 
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey = EVERYBODY) -> bool:
-        """Whether an entry holds all of `tokens[:length]` already."""
+        """Whether an entry begins with `tokens[:length]`."""
         return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, cache_key), ()))
 
     def drop(self, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
@@ -170,7 +170,7 @@ class HostTier:
             self._remove(entry)
 
     def _shrink(self, size: int) -> None:
-        """Remove the least recently used entries without a pin until that many bytes are left."""
+        """Evict the least recently used entries without a pin until at most `size` bytes are used."""
         while self.used > size:
             oldest = next((e for e in self._entries.values() if not self.pins.keeps(e)), None)
             if oldest is None:

@@ -1,4 +1,4 @@
-"""The lanes as the first tier: what running and resident sequences hold, and what they are about to hold."""
+"""The lanes as the nearest tier: prefixes of running and resident sequences, computed or about to be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llamasrv.engine.media.timeline import MediaTimeline
 
 
 class LaneEntry(Entry):
-    """What was found in a lane."""
+    """A prefix found in a lane."""
 
     __slots__ = ("match",)
 
@@ -24,7 +24,7 @@ class LaneEntry(Entry):
 
 
 class LaneTier:
-    """`follow`: whether a newcomer gains by waiting for a lane that is computing its beginning."""
+    """`follow`: whether a newcomer may wait for a lane that is computing its prefix."""
 
     def __init__(self, backend: Backend, lanes: LaneTable, index: PrefixIndex, *, follow: bool) -> None:
         self._lanes, self._index = lanes, index

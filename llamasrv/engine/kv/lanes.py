@@ -1,8 +1,8 @@
 """Lanes and cells: which rows of KV exist, how long they are, and what they share.
 
 A lane is one row of KV. It is free, held by a running sequence, or resident (a finished prefix kept for reuse).
-A cell holds one position of one or more lanes; sharing a prefix shares its cells. This table mirrors what the
-backend does, so that the scheduler knows what is free without asking. Knows no tokens and no sequences.
+A cell holds one position of one or more lanes; sharing a prefix shares its cells. This table mirrors the back end, so
+that the scheduler knows what is free without asking the library. Knows no tokens and no sequences.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from llamasrv.engine.arrays import Int32s
 class LaneTable:
     """`num_lanes` lanes over one pool of `num_cells` cells.
 
-    A cell gets a number only when its lane is shared; until then a lane's cells are its own and only counted, so that
-    a decode step costs one addition.
+    Cells get numbers only when their lane is shared; until then they are only counted, so that a decode step costs one
+    addition.
     """
 
     def __init__(self, num_lanes: int, num_cells: int) -> None:
@@ -48,7 +48,7 @@ class LaneTable:
         return self.num_cells - self.held_cells
 
     def strip(self) -> list[tuple[int, int, str]]:
-        """(lane, cells, held or resident) of each lane that has any. Safe to call from any thread."""
+        """(lane, cells, "held" or "resident") of each lane with cells. Safe to call from any thread."""
         held = self.held
         lengths = enumerate(list(self.lengths))
         return [(lane, length, "held" if lane in held else "resident") for lane, length in lengths if length]
@@ -108,11 +108,11 @@ class LaneTable:
         self._holds[cells] += 1
 
     def cut(self, lane: int, length: int) -> None:
-        """Forget the cells of a held lane from `length` on."""
+        """Release the cells of a held lane from `length` on."""
         self.remove(lane, length, self.lengths[lane] - length)
 
     def remove(self, lane: int, start: int, count: int) -> None:
-        """Forget `count` cells of a held lane from `start` on; those after them move up."""
+        """Release `count` cells of a held lane from `start` on; later ones move up."""
         assert lane in self.held and 0 <= count and start + count <= self.lengths[lane]
         self._change(lane)
         self._number(lane)
@@ -122,7 +122,7 @@ class LaneTable:
         self._drop(cells[start : start + count], held=True)
 
     def unshare(self, lane: int) -> None:
-        """A held lane gets cells of its own in place of those that it shared."""
+        """Give a held lane cells of its own in place of shared ones."""
         assert lane in self.held
         cells, self._cells[lane] = self._cells[lane], _NONE
         self._drop(cells, held=True)
@@ -130,7 +130,7 @@ class LaneTable:
         self.held_cells += len(cells)
 
     def is_own(self, lane: int, start: int) -> bool:
-        """Whether no other lane refers to this one's cells from `start` on."""
+        """Whether no other lane shares this lane's cells from `start` on."""
         return bool((self._refs[self._cells[lane][start:]] == 1).all())
 
     def drop(self, lane: int) -> None:
@@ -152,7 +152,7 @@ class LaneTable:
         self.free.append(lane)
 
     def _number(self, lane: int) -> None:
-        """Number the cells that were only counted so far."""
+        """Give numbers to the lane's cells that were only counted so far."""
         known = self._cells[lane]
         count = self.lengths[lane] - len(known)
         if count:
@@ -177,7 +177,7 @@ class LaneTable:
         self._num_numbers = top + len(gone)
 
     def check(self) -> None:
-        """Raises AssertionError if the table contradicts itself. Runs when the loop is idle."""
+        """Raises AssertionError if the table is inconsistent. Runs when the loop is idle."""
         lanes = set(self.free) | self.held | set(self.resident)
         assert len(lanes) == self.num_lanes == len(self.free) + len(self.held) + len(self.resident), "lanes lost"
         refs = np.zeros_like(self._refs)

@@ -1,7 +1,7 @@
-"""The KV cache manager: lanes, checkpoints, host memory and disk, kept in step with the back end.
+"""The KV cache manager: keeps lanes, checkpoints, host memory and disk in step with the back end.
 
-Finds the prefix that a sequence can start from, seats it in a lane, takes lanes back, and moves idle prefixes out of
-the way. Decides nothing about who runs. Belongs to the engine thread.
+Finds the prefix a sequence can start from, prepares lanes, takes them back, and evicts idle prefixes. Does not decide
+which sequences run. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from llamasrv.engine.sequence import Sequence
 
 log = logging.getLogger("llamasrv.engine")
 
-WORTH_COPYING = 0.002  # seconds of computing that a copy has to spare, however small it is
-WORTH_READING = 0.05  # the same for a file
-WORTH_WRITING = 0.1  # seconds of computing; what takes less is computed again after a restart
-BUSY_BYTES = 64 * 2**20  # of a state that may be copied for the disk while others wait for their next token
+WORTH_COPYING = 0.002  # min seconds of computing that a copy must save
+WORTH_READING = 0.05  # the same for reading a file
+WORTH_WRITING = 0.1  # the same for writing a file
+BUSY_BYTES = 64 * 2**20  # max size of a state to copy for the disk while other sequences run
 
 
 class Unclean(Exception):
-    """A lane cannot be emptied: the books and the context differ from here on, so it has to be made anew."""
+    """A lane cannot be emptied: lane table and context differ from here on, so the context must be recreated."""
 
 
 class KVCacheManager:
-    """The KV memory of one context. `time` predicts what computing a prefix again would cost."""
+    """The KV memory of one context. `time` predicts the cost of computing a prefix again."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class KVCacheManager:
         self.checkpoints = prefixes.checkpoints
         self.host = prefixes.host
         self.disk = disk
-        # Whether who begins alike may wait for what one of them computes.
+        # Whether sequences with a common prefix may wait until one of them has computed it.
         self._follow = bool(self.checkpoints.limit) if not backend.can_cut else backend.can_share
         self.checkpointing = Checkpointing(self.checkpoints, backend, metrics)
         self.pinning = Pinning(self.host, backend, metrics)
-        self.has_places = self.checkpointing.is_on  # steps may have to end where a state is to be kept
+        self.has_places = self.checkpointing.is_on  # whether steps may have to end at checkpoints or pins
         self.tiers = self._in_order()
         self._reads = reads
         if reads is not None:
@@ -74,7 +74,7 @@ class KVCacheManager:
         self._metrics = metrics
 
     def _in_order(self) -> list[Tier]:
-        """Nearest first."""
+        """The tiers, nearest first."""
         tiers: list[Tier] = [LaneTier(self.backend, self.lanes, self.cache, follow=self._follow)]
         if self.checkpoints.whole:
             tiers.append(self.checkpoints)
@@ -82,8 +82,8 @@ class KVCacheManager:
         return tiers
 
     def lookup(self, seq: Sequence) -> Match | None:
-        """Where most of this sequence is, or is about to be; None if it has to start from nothing. Remembered until a
-        tier has changed, or what it would wait for is nearly there."""
+        """The longest usable prefix of this sequence that is, or soon will be, in some tier; None if there is none. The
+        result is remembered until a tier has changed or a growing prefix is nearly done."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self.backend.split:
             return None
         age = self._age()
@@ -94,18 +94,18 @@ class KVCacheManager:
         return match
 
     def _age(self) -> int:
-        """How often what a lookup finds has changed."""
+        """A counter that grows with every change in any tier."""
         age = self.lanes.changes + self.checkpoints.changes + self.host.changes
         if self.disk is not None and self._reads is not None:
             age += self.disk.changes + self._reads.changes
         return age
 
     def _stands(self, match: Match | None) -> bool:
-        """Whether what was found is as it was, though running lanes have grown since."""
+        """Whether a remembered match still holds although running lanes have grown."""
         if match is None or match.lane is None:
             return match is None or not match.coming
         if not match.coming:
-            return not match.held or self.backend.can_cut  # else it may have gone on past where it could be used
+            return not match.held or self.backend.can_cut  # otherwise the lane may have grown past the usable state
         return match.length + match.coming - self.lanes.lengths[match.lane] >= FOLLOW
 
     def _lookup(self, seq: Sequence) -> Match | None:
@@ -136,11 +136,12 @@ class KVCacheManager:
         return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
 
     def _worth(self, num_copied: int) -> float:
-        """Seconds of computing that a copy of that many bytes has to spare; for less it is left where it is."""
+        """Min seconds of computing that a copy of that many bytes must save; negative if nothing is copied."""
         return max(WORTH_COPYING, self._restore_cost.copy_seconds(num_copied)) if num_copied else -1.0
 
     def _on_disk(self, seq: Sequence, most: int, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
-        """What was read for a sequence, or a file to wait for, if that is worth it beside the tokens `at_hand`."""
+        """A match with a state read for the sequence, or with a file to wait for, if it saves enough beyond the
+        `at_hand` tokens of other tiers."""
         disk, reads, key = self.disk, self._reads, seq.spec.cache_key
         assert disk is not None and reads is not None
         state = reads.state_for(seq)
@@ -165,7 +166,7 @@ class KVCacheManager:
     def _of_state(
         self, state: SavedState, seq: Sequence, most: int, points: dict[int, Checkpoint], at_hand: int
     ) -> Match | None:
-        """How a sequence begins with a state that was read for it, with its own checkpoints."""
+        """The match of a sequence with a state read from disk and its checkpoints."""
         own = {point.length: point for point in state.points if isinstance(point, Checkpoint)}
         common = min(common_prefix(state.tokens, seq.tokens), most)
         can_cut, cuts = self.backend.can_cut_saved, sorted({*points, *own})
@@ -181,18 +182,18 @@ class KVCacheManager:
         return replace(match, saved=point) if self.checkpoints.whole else replace(match, checkpoint=point)
 
     def read(self, seq: Sequence, match: Match) -> None:
-        """It waits for a file."""
+        """Make a sequence wait for the match's file."""
         assert self._reads is not None and match.file is not None
         self._reads.want(seq, match.file, match.seconds)
 
     def release(self, seq: Sequence) -> None:
-        """It is seated, or has ended: what was read for it is not held for it any more."""
+        """A sequence is seated or has ended: release what was read for it."""
         if self._reads is not None:
             self._reads.release(seq)
 
     def common(self, a: Sequence, b: Sequence) -> int:
-        """How much of `a` could be taken over from `b`, once that is computed. If that takes a checkpoint, `b` is
-        going to leave one there."""
+        """How many tokens `a` could reuse once `b` has computed them. If that needs a checkpoint, has `b` leave one
+        there."""
         if (
             not (self._follow and a.spec.cache_prompt and b.spec.cache_prompt)
             or a.spec.prompt_logprobs
@@ -208,14 +209,14 @@ class KVCacheManager:
         return length
 
     def _ends_at(self, match: Match) -> bool:
-        """Whether a found entry ends where it is used up to, or can be cut there."""
+        """Whether the matched entry ends at the match's length or can be cut there."""
         if match.saved is not None:
             return match.saved.length == match.length
         lane = match.lane
         return lane is None or match.length == self.lanes.lengths[lane] or self.backend.usable(lane, match.end)
 
     def is_stale(self, match: Match) -> bool:
-        """Whether the lane that it names has something else by now."""
+        """Whether the match's lane has changed hands or lost cells since the lookup."""
         return match.lane is not None and match.generation != self.lanes.generations[match.lane]
 
     def seat(self, match: Match | None) -> int:
@@ -230,7 +231,7 @@ class KVCacheManager:
                 if not whole:
                     self._bring_back(source, match)
                 return source
-            lanes.touch(source)  # not the one to be evicted now
+            lanes.touch(source)  # so that it is not the one evicted next
         if not lanes.free:
             self.evict()
         lane = lanes.take()
@@ -246,7 +247,7 @@ class KVCacheManager:
         return lane
 
     def _bring_back(self, lane: int, match: Match) -> None:
-        """Bring the lane back to the length of the match; to nothing if the library refuses."""
+        """Bring the lane back to the length of the match; empty it if the library refuses."""
         point, length = match.checkpoint, match.length
         try:
             if point is None:
@@ -264,7 +265,7 @@ class KVCacheManager:
             raise
 
     def branches(self, match: Match | None) -> bool:
-        """Whether a prompt shares only the beginning of a timeline: what two prompts share, others will share."""
+        """Whether the match is a proper prefix of its entry: what two prompts share, others will share."""
         if self.disk is None or match is None or not match.length:
             return False
         if match.saved is not None:
@@ -272,8 +273,8 @@ class KVCacheManager:
         return len(self.cache.tokens(match.lane or 0)) > match.length
 
     def keep(self, lane: int, tokens: array[int], cache_key: CacheKey) -> None:
-        """Write the contents of this lane to disk, if they are worth a file and there is none yet. What is not written
-        now, because it is large and others are running, is written when the next prompt brings it."""
+        """Write the lane's contents to disk, if they are worth a file and there is none yet. A large state is not
+        written while others run; the next prompt with this prefix tries again."""
         length = self.lanes.lengths[lane]
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
@@ -284,7 +285,7 @@ class KVCacheManager:
             self.disk.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
 
     def restore(self, lane: int, entry: SavedState, match: Match | None = None) -> int:
-        """Bring a state back into an empty lane, as far as the match uses it; returns how many tokens it now has."""
+        """Restore a state into an empty lane, cut to the match's length; returns the lane's tokens, 0 on failure."""
         self.make_room(entry.length)
         if self.lanes.free_cells < entry.length or not self.backend.restore(lane, entry.data):
             self.backend.clear(lane)
@@ -297,7 +298,7 @@ class KVCacheManager:
         return self.lanes.lengths[lane]
 
     def occupy(self, lane: int, seq: Sequence, length: int) -> None:
-        """From now on this sequence computes in this lane, which holds `length` of its tokens."""
+        """Assign a lane, which holds the first `length` tokens of the sequence, to it."""
         if self.checkpointing.is_on:
             if seq.admitted is None:
                 most, key = seq.num_tokens - 1, seq.spec.cache_key
@@ -310,26 +311,26 @@ class KVCacheManager:
         self.cache.put(lane, seq.tokens, seq.spec.cache_key)
 
     def come_to_place(self, seq: Sequence) -> None:
-        """After a step: keep the state of a sequence that has reached one of its places."""
+        """After a step: save the state of a sequence that has reached a checkpoint or pin."""
         if seq.spec.pins and seq.lane is not None:
             self.pinning.take(seq, seq.lane)
         self.checkpointing.take(seq)
 
     def can_shift(self, lane: int, keep: int) -> bool:
-        """Whether what follows the first `keep` tokens may move: a cell has one position for all lanes that refer to
-        it."""
+        """Whether the lane's cells after the first `keep` can be moved: a cell that lanes share has one position for
+        all."""
         return self.backend.can_shift and self.lanes.is_own(lane, keep)
 
     def shift(self, lane: int, keep: int, count: int) -> None:
-        """Forget `count` tokens after the first `keep`, and move up what follows. The moved tokens were computed with
-        the forgotten ones in sight, so others may not reuse them: only the first `keep` are offered."""
+        """Drop `count` tokens after the first `keep`, and move the rest up. The moved tokens were computed with the
+        dropped ones in sight, so others may reuse only the first `keep`."""
         self.backend.shift(lane, keep, count)
         self.lanes.remove(lane, keep, count)
         self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
 
     def compact(self) -> list[int]:
-        """Lay out the cells of the held lanes anew, each lane's in one piece; what they shared each has for itself
-        then. Returns the lanes whose state the library did not take back: they are empty there."""
+        """Save and restore all held lanes, so that each is contiguous; they share no cells then. Returns the lanes that
+        the library failed to restore: they are empty."""
         lanes = self.lanes
         saved = [(lane, self.backend.save(lane)) for lane in sorted(lanes.held) if lanes.lengths[lane]]
         for lane, _ in saved:
@@ -338,12 +339,13 @@ class KVCacheManager:
         return [lane for lane, state in saved if not self.backend.restore(lane, state)]
 
     def trim(self, lane: int, length: int, position: int) -> None:
-        """A held lane keeps its first `length` tokens, those before a `position`."""
+        """Cut a held lane to its first `length` tokens, which lie before `position`."""
         self.backend.cut(lane, position)
         self.lanes.cut(lane, length)
 
     def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
-        """A sequence has ended; what it computed, `timeline`, stays for reuse where that is allowed."""
+        """A sequence has ended. With `keep` its lane becomes resident, with the computed `timeline`; else it is
+        dropped."""
         if self.checkpointing.is_on:
             self.checkpointing.leave(lane)
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
@@ -353,12 +355,12 @@ class KVCacheManager:
             self.drop(lane)
 
     def make_room(self, cells: int) -> None:
-        """Evict idle prefixes until that many cells are free, or none is left."""
+        """Evict resident prefixes until that many cells are free or none is left."""
         while self.lanes.free_cells < cells and self.lanes.resident:
             self.evict()
 
     def evict(self) -> None:
-        """The least recently used resident prefix leaves the pool, for host memory if that is worth it."""
+        """Evict the least recently used resident prefix, to host memory if a copy is worth it."""
         lane = next(iter(self.lanes.resident))
         length = self.lanes.lengths[lane]
         tokens, cache_key = self.cache.tokens(lane), self.cache.cache_key(lane)
@@ -371,7 +373,7 @@ class KVCacheManager:
         self._metrics.evictions += 1
 
     def save_all(self) -> None:
-        """Before the context is freed: move the contents of idle lanes to host memory, as far as they fit."""
+        """Before the context is freed: move resident prefixes to host memory, as many as fit."""
         room = self.host.limit
         for lane in reversed(list(self.lanes.resident)):
             room -= self.backend.saved_size(lane)
@@ -381,20 +383,20 @@ class KVCacheManager:
             self.evict()
 
     def take_back(self, state: SavedState) -> None:
-        """A state that was on disk is in host memory from now on, with its checkpoints, as far as they fit."""
+        """Put a state from disk and its checkpoints into host memory, as far as they fit."""
         for point in state.points:
             self.checkpoints.put(point)
         state.points = ()
         self.host.put(state)
 
     def clear_idle(self) -> None:
-        """Limit the cells of idle prefixes to what the backend can have without slowing down."""
+        """Evict resident prefixes beyond the cells that the back end can hold without slowing down."""
         lanes = self.lanes
         while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
             self.evict()
 
     def drop(self, lane: int) -> None:
-        """A lane becomes free and empty, here and in the backend. Raises Unclean."""
+        """Free and empty a lane, here and in the back end. Raises Unclean."""
         try:
             self.backend.clear(lane)
         except Exception as error:

@@ -1,7 +1,5 @@
-"""How a sequence's pins come about: its state is saved where they are, when it comes there.
-
-Belongs to the engine thread.
-"""
+"""Pins what requests ask for: saves a sequence's state when it reaches a pin's position. Belongs to the engine
+thread."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ class Pinning:
         self._metrics = metrics
 
     def begin(self, seq: Sequence, lane: int, start: int) -> None:
-        """It has `start` tokens: pins among them are prolonged, or made now; for the others it will stop at their
-        places."""
+        """A sequence starts with `start` tokens in its lane: pin those among them now, or prolong existing pins, and
+        schedule stops for later ones."""
         pins = self._host.pins
         if not pins.limit or self._backend.split or not seq.spec.cache_prompt:
             return
@@ -36,10 +34,10 @@ class Pinning:
                 if at not in seq.checkpoints:
                     insort(seq.checkpoints, at)
             else:
-                self._pin(seq, lane, start, seconds)  # what is there ends no sooner
+                self._pin(seq, lane, start, seconds)  # the shortest state available that contains it
 
     def take(self, seq: Sequence, lane: int) -> None:
-        """After a step that ended at one of its places."""
+        """After a step: pin the state if the sequence has reached a pin's position."""
         at = seq.num_computed
         for place, seconds in self._places(seq):
             if place == at and self._pin(seq, lane, at, seconds):
@@ -47,7 +45,8 @@ class Pinning:
                 seq.pinned.append((seconds, max(0, at - counted)))
 
     def _places(self, seq: Sequence) -> list[tuple[int, float]]:
-        """Lengths and seconds. If states can be cut, the longest one stands for shorter ones that expire no later."""
+        """(length, seconds) of each pin, ascending. If saved states can be cut, a pin covers shorter ones that expire
+        no later."""
         found = []
         for at, seconds in seq.spec.pins:
             at = min(at, seq.num_prompt) if seq.media is None else seq.media.cut(min(at, seq.num_prompt))

@@ -1,8 +1,8 @@
-"""Pins: prefixes in host memory that stay for a while, whatever else comes.
+"""Pins: prefixes in host memory that are not evicted for a while.
 
-A pin holds a state of its own, which ends where the client said, so that it takes what it says and nothing more. All
-of them have at most `limit` bytes, which their owners share: one alone may have all of it, and gives back what is more
-than an equal part once others come. A pin that ends, or gives way, is a prefix like every other from then on.
+A pin has a state of its own that ends exactly where the client asked. All pins together take at most `limit` bytes,
+shared by their owners: a single owner may use all of it, and loses what exceeds an equal share when others pin, too.
+A pin that expires or is evicted becomes an ordinary prefix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class _Pin(NamedTuple):
     state: SavedState
     owner: str
-    until: float  # on the clock
+    until: float  # on the clock of `Pins`
 
 
 class Pins:
@@ -41,13 +41,13 @@ class Pins:
         return pin is not None
 
     def prolong(self, state: SavedState, seconds: float) -> None:
-        """An existing pin was asked for again."""
+        """Extend an existing pin."""
         pin = self._pins[id(state)]
         self._pins[id(state)] = pin._replace(until=max(pin.until, self.clock() + seconds))
 
     def make_room(self, state: SavedState, owner: str, seconds: float) -> bool:
-        """False if the owner's share has no room for it; otherwise older pins of owners with more than an equal share
-        are removed."""
+        """Make room for a new pin: release older pins of its owner, and of owners above an equal share. False if the
+        state exceeds an equal share."""
         now, size = self.clock(), state.num_bytes
         for pin in list(self._pins.values()):
             if pin.until <= now or self._is_outgrown(pin, state, now + seconds):
@@ -62,13 +62,13 @@ class Pins:
         return True
 
     def hold(self, state: SavedState, owner: str, seconds: float) -> None:
-        """Requires that there is room."""
+        """Pin a state. Call `make_room` first."""
         self.release(state)
         self._pins[id(state)] = _Pin(state, owner, self.clock() + seconds)
         self.used += state.num_bytes
 
     def standing(self) -> tuple[int, int]:
-        """How many pins there are, and their bytes."""
+        """(number of pins, their bytes)."""
         for pin in list(self._pins.values()):
             self.keeps(pin.state)
         return len(self._pins), self.used
@@ -79,7 +79,7 @@ class Pins:
             self.used -= pin.state.num_bytes
 
     def _is_outgrown(self, pin: _Pin, state: SavedState, until: float) -> bool:
-        """Whether the new state covers this one, for at least as long."""
+        """Whether the new state contains this pin's, for at least as long."""
         old = pin.state
         return (
             self._can_cut

@@ -1,8 +1,8 @@
 """Finds the lane that holds most of a prompt.
 
-Looks over all lanes, resident and running ones. Compares tokens, never hashes alone. Prefixes are told apart by their
-cache key first: what the same tokens are in KV depends on the adapters they were computed with, and how soon an answer
-begins would tell one client what another has sent. Decides nothing about eviction: that is the lane table's order.
+Searches all lanes, resident and running. Compares tokens, never hashes alone, and only within one cache key: the same
+tokens have different KV with different adapters, and across scopes a quicker answer would reveal what another client
+has sent. Does not decide about eviction.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from llamasrv.engine.media.timeline import MediaTimeline
 
 KEY_LENGTH = 8
-"""Shorter common prefixes are not worth a copy; the first tokens, exactly, are the index."""
+"""Shorter common prefixes are not worth a copy. The index is keyed by the first KEY_LENGTH tokens."""
 
 NUMBERS = itertools.count(1)
-"""Of all timelines that are kept somewhere: no two have one."""
+"""Unique numbers of stored timelines."""
 
-FOLLOW = 16  # tokens under way elsewhere that are worth waiting for
-MOST_COMMONS = 4096  # timelines that one is compared with, before all of it is forgotten
+FOLLOW = 16  # min tokens being computed elsewhere that are worth waiting for
+MOST_COMMONS = 4096  # max comparisons remembered by one timeline; then all are dropped
 
 EVERYBODY = CacheKey()
 Key = tuple[CacheKey, bytes]
@@ -42,11 +42,12 @@ Usable = Callable[[int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`lane` has the first `length` tokens in KV. `coming`: that many more are being computed there right now. `held`:
-    a running sequence has the lane, so its cells are taken anyway. `saved`: they are in host memory instead of a lane.
-    `checkpoint`: brings the lane back to `length`; None if it ends there, or can be cut anywhere. `file`: it has what
-    is coming, and is worth waiting for as long as `seconds`. `generation`: of the lane when it was found; in another
-    one the lane has something else."""
+    """The first `length` tokens are in the KV of `lane`, or in `saved`, a state in host memory.
+
+    `coming`: number of further tokens being computed in that lane, or read from `file`, which is worth waiting
+    `seconds` for. `held`: a running sequence holds the lane, so its cells are taken anyway. `checkpoint`: brings the
+    lane back to `length`; None if it ends there or can be cut. `generation`: the lane's at the time of the lookup; if
+    it has changed, the match is stale."""
 
     lane: int | None
     length: int
@@ -55,20 +56,20 @@ class Match:
     saved: SavedState | None = None
     checkpoint: Checkpoint | None = None
     source: str = ""  # running, resident, checkpoint, host or disk
-    position: int | None = None  # of what comes next; None: the same as `length`
+    position: int | None = None  # of the next token; None: the same as `length`
     file: StoredState | None = None
     seconds: float = 0.0
     generation: int = 0
 
     @property
     def end(self) -> int:
-        """The position at which a lane is cut for it."""
+        """The position at which to cut the lane."""
         return self.length if self.position is None else self.position
 
 
 class Commons:
-    """How much one timeline has in common with others, by their numbers, as was found last. None of them changes but by
-    growing, so that what was found equal is not compared again."""
+    """Common prefix lengths of one timeline with others, by their numbers. Timelines only grow, so known parts are not
+    compared again."""
 
     __slots__ = ("_lengths",)
 
@@ -76,18 +77,18 @@ class Commons:
         self._lengths: dict[int, int] = {}
 
     def of(self, mine: array[int], other: array[int], number: int) -> int:
-        if len(self._lengths) > MOST_COMMONS:  # many of those are gone
+        if len(self._lengths) > MOST_COMMONS:  # many of these timelines are gone
             self.clear()
         length = self._lengths[number] = common_prefix(mine, other, self._lengths.get(number, 0))
         return length
 
     def clear(self) -> None:
-        """Its own tokens have changed."""
+        """Call it when the timeline's own tokens have changed."""
         self._lengths.clear()
 
 
 class PrefixIndex:
-    """Timelines by lane. Without `can_cut` a lane is continued as a whole, or from a checkpoint."""
+    """Timelines by lane. Without `can_cut`, a lane is reused whole or from a checkpoint."""
 
     def __init__(self, *, can_cut: bool = True) -> None:
         self.can_cut = can_cut
@@ -100,8 +101,7 @@ class PrefixIndex:
         return len(self._timelines)
 
     def put(self, lane: int, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
-        """This lane computes, or holds, this timeline. The array may grow; one shorter than a key is found only once
-        it is put again."""
+        """Register the timeline of a lane. The array may grow later; put it again once it exceeds KEY_LENGTH."""
         self.remove(lane)
         key = self._keys[lane] = key_of(tokens, cache_key)
         self._timelines[lane] = tokens
@@ -137,11 +137,11 @@ class PrefixIndex:
         media: MediaTimeline | None = None,
         commons: Commons | None = None,
     ) -> Match | None:
-        """The lane with most of `tokens[:limit]`, given how much each lane has computed and which are held. None below
-        KEY_LENGTH.
+        """The lane with the longest usable prefix of `tokens[:limit]`; None below KEY_LENGTH. `computed`: length of
+        each lane; `held`: lanes of running sequences.
 
-        What is coming counts like what is there: a follower gains by waiting for its leader, unless it cannot
-        `follow`. A lane that is not `usable` up to the common end may be usable up to the nearest of `cuts`.
+        With `follow`, tokens that a lane is about to compute count like computed ones: waiting for them pays. A lane
+        that is not `usable` up to the common length may be usable up to one of `cuts`.
         """
         if limit < KEY_LENGTH:
             return None
@@ -164,7 +164,7 @@ class PrefixIndex:
     def common(
         self, tokens: array[int], limit: int, cache_key: CacheKey, commons: Commons | None = None
     ) -> Iterator[tuple[int, int]]:
-        """The lanes whose timelines may begin like `tokens[:limit]`, and how much they share."""
+        """Lanes whose timelines may begin like `tokens[:limit]`, and the length they share."""
         commons = commons or Commons()
         for lane in self._index.get(key_of(tokens, cache_key), ()):
             yield lane, min(limit, commons.of(tokens, self._timelines[lane], self._numbers[lane]))
@@ -180,13 +180,13 @@ def usable_length(
 
 
 def longest(lengths: list[int], most: int) -> int:
-    """The longest of the ascending lengths that is at most `most`; 0 if there is none."""
+    """The largest of the ascending lengths up to `most`; 0 if there is none."""
     at = bisect_right(lengths, most)
     return lengths[at - 1] if at else 0
 
 
 def common_prefix(a: array[int], b: array[int], known: int = 0) -> int:
-    """The number of equal tokens at the beginning, of which the first `known` are known to be equal."""
+    """Length of the common prefix; the first `known` tokens are known to be equal."""
     if known:
         return known + _common_length(np.frombuffer(a, np.int32)[known:], np.frombuffer(b, np.int32)[known:])
     if a[:KEY_LENGTH] != b[:KEY_LENGTH]:  # as a rule, and soon known
@@ -195,7 +195,7 @@ def common_prefix(a: array[int], b: array[int], known: int = 0) -> int:
 
 
 def key_of(tokens: array[int], cache_key: CacheKey) -> Key:
-    """Timelines with the same key may have a common prefix; others share nothing."""
+    """Timelines with the same key may share a prefix of at least KEY_LENGTH; others do not."""
     return cache_key, tokens[:KEY_LENGTH].tobytes()
 
 

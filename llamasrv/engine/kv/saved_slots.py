@@ -1,7 +1,7 @@
-"""Slots: the numbers under which clients save what a sequence computed, to a file by name, and restore it later.
+"""Slots: numbers under which clients save a finished sequence's state to a named file, and restore it later.
 
-The engine's side keeps the timelines and hands states over as bytes; the files are written and read on the HTTP side. A
-state that is brought back waits in host memory, like every prefix that left the pool, for a prompt that begins with it.
+The engine thread keeps the timelines and passes states as bytes; the HTTP side reads and writes the files. A restored
+state waits in host memory, like any evicted prefix, for a prompt that begins with it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 class SavedSlots:
     """The last timeline of each slot. Belongs to the engine thread.
 
-    There are as many slots as sequences may run at once, so that where one may run there is slot 0 alone. A client may
-    also name a number beyond those.
+    There are as many slots as sequences may run at once. A client may also name higher numbers.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._users: Counter[int] = Counter()  # clients may name one number for several sequences at once
-        self._free = OrderedDict.fromkeys(range(count))  # the one that has been free for longest comes first
+        self._users: Counter[int] = Counter()  # sequences per slot: clients may name one number for several
+        self._free = OrderedDict.fromkeys(range(count))  # free for longest first
         self._timelines: dict[int, tuple[array[int], CacheKey]] = {}
-        self._left_in: dict[int, int] = {}  # by lane, the slot whose timeline it was left with
+        self._left_in: dict[int, int] = {}  # by lane: the slot whose timeline it holds
 
     def take(self, wanted: int | None, lane: int | None) -> int:
-        """The slot of a sequence that is seated: the one that its client wants, or else the one whose timeline it
-        continues, which `lane` holds, or else one that is free."""
+        """The slot for a sequence that is being seated: the one its client wants, else the one whose timeline (in
+        `lane`) it continues, else the one free for longest."""
         number = self._left_in.get(-1 if lane is None else lane, -1) if wanted is None else wanted
         if wanted is None and number not in self._free:
             number = next(iter(self._free), 0)
@@ -61,7 +60,8 @@ class SavedSlots:
         self._left_in[lane] = number
 
     def save(self, number: int, memory: KVCacheManager) -> SavedState:
-        """The state of a slot, wherever it is now. Raises NotFound if nothing is left of it."""
+        """The state of a slot, from its lane or host memory. Raises NotFound if it is gone, Unsupported for one with
+        adapters, Unavailable while the slot is in use."""
         tokens, cache_key = self._timelines.get(number, (array("i"), EVERYBODY))
         if cache_key.adapters:
             raise Unsupported("A slot that used LoRA adapters cannot be saved.")
@@ -99,7 +99,7 @@ class SavedSlots:
         self._timelines[number] = entry.tokens, entry.cache_key
 
     def erase(self, number: int, memory: KVCacheManager) -> int:
-        """Forget what is kept of a slot; returns how many tokens that were."""
+        """Drop the state of a slot; returns how many tokens it had."""
         self._refuse_busy(number)
         tokens, cache_key = self._timelines.pop(number, (array("i"), EVERYBODY))
         for lane in list(memory.lanes.resident):
@@ -114,14 +114,14 @@ class SavedSlots:
 
 
 class SavedSlotFiles:
-    """States in the files of one folder. `facts` say what they can be used for: the model, the library."""
+    """States in the files of one folder. `facts`: what they are valid for: the model, the library."""
 
     def __init__(self, folder: Path, facts: dict[str, object]) -> None:
         self._folder = folder
         self._facts = state_file.as_facts(facts)
 
     def path(self, name: str) -> Path:
-        """Letters, digits, `-`, `_` and `.` only: no name leads out of the folder, and none is hidden."""
+        """The file of this name. Raises InvalidRequest for names that could leave the folder or hide the file."""
         if not _NAME.match(name):
             raise InvalidRequest(
                 "Invalid 'filename': expected up to 128 letters, digits, dots, dashes and underscores, no leading dot.",
@@ -130,7 +130,7 @@ class SavedSlotFiles:
         return self._folder / name
 
     def write(self, name: str, entry: SavedState) -> int:
-        """Returns the file's size. An older file of that name is replaced atomically, or not at all."""
+        """Write a state, atomically replacing an older file of that name; returns the file's size."""
         path = self.path(name)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         points = [(point.length, point.data) for point in entry.points if point.length < entry.length]
@@ -142,7 +142,7 @@ class SavedSlotFiles:
             )
 
     def read(self, name: str) -> tuple[SavedState, int]:
-        """The state, and the file's size. Raises NotFound, and InvalidRequest for a file that cannot be used."""
+        """The state and the file's size. Raises NotFound, or InvalidRequest for an unusable file."""
         try:
             with open(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 head = state_file.read_head(file, self._facts)

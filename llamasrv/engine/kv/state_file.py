@@ -4,9 +4,10 @@
     head                                  JSON: see `Head`
     tokens                                32-bit each
     state                                 the backend's own bytes
-    points                                states of beginnings of these tokens, one after another
+    points                                states of prefixes of these tokens, one after another
 
-Everything is checked before it is believed; what is wrong is a ValueError with half a sentence. Knows no folders.
+Everything read is validated; errors are ValueErrors that complete the sentence "the file cannot be used: ...". Knows no
+folders.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ MOST_TOKENS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`facts` say what the state can be used for: the model, the library, the number formats."""
+    """`facts`: what the state is valid for: the model, the library, the number formats."""
 
     facts: dict[str, object]
     scope: str
-    adapters: list[tuple[str, float]]  # digest and scale of each that it was computed with
+    adapters: list[tuple[str, float]]  # digest and scale of each adapter it was computed with
     num_tokens: int
     num_bytes: int  # of the state
-    kind: str  # numpy's name for its numbers
+    kind: str  # its numpy dtype
     tokens_check: int
     state_check: int
     points: list[tuple[int, int, int, str]]  # tokens, bytes, check and kind of each
@@ -48,7 +49,7 @@ class Head:
 
 
 def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
-    """In the form in which a file gives them back."""
+    """The facts as JSON returns them, so that they compare equal with those of a file."""
     result: dict[str, object] = json.loads(json.dumps(facts))
     return result
 
@@ -63,7 +64,7 @@ def write(
     adapters: list[tuple[str, float]] | None = None,
     points: Sequence[tuple[int, LaneState]] = (),
 ) -> int:
-    """Returns the number of bytes written. `points` maps numbers of first tokens to states."""
+    """Returns the number of bytes written. `points`: (length of the prefix, state) of each checkpoint."""
     data = np.ascontiguousarray(state)
     raw, numbers = data.data.cast("B"), tokens.tobytes()
     others = [(length, np.ascontiguousarray(point)) for length, point in points]
@@ -91,7 +92,7 @@ def write(
 
 
 def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
-    """Reads from the file's beginning. Raises ValueError for a file that is incomplete or made for other facts."""
+    """Read the head, from the file's start. Raises ValueError for a damaged file or one made for other facts."""
     if file.read(len(MAGIC)) != MAGIC:
         raise ValueError("it is not a saved state")
     length, check = struct.unpack("<II", file.read(8).ljust(8, b"\0"))
@@ -119,7 +120,7 @@ def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
 
 
 def read_tokens(file: BinaryIO, head: Head) -> array[int]:
-    """Follows the head."""
+    """Read the tokens, right after the head. Raises ValueError."""
     tokens = array("i")
     tokens.frombytes(file.read(4 * head.num_tokens))
     if len(tokens) != head.num_tokens or zlib.crc32(tokens.tobytes()) != head.tokens_check:
@@ -128,12 +129,12 @@ def read_tokens(file: BinaryIO, head: Head) -> array[int]:
 
 
 def read_state(file: BufferedIOBase, head: Head) -> LaneState:
-    """Follows the tokens."""
+    """Read the state, right after the tokens. Raises ValueError."""
     return _read_bytes(file, head.num_bytes, head.state_check, head.kind)
 
 
 def read_points(file: BufferedIOBase, head: Head) -> list[tuple[int, LaneState]]:
-    """Follows the state."""
+    """Read the checkpoints, right after the state. Raises ValueError."""
     return [(length, _read_bytes(file, size, check, kind)) for length, size, check, kind in head.points]
 
 

@@ -1,6 +1,6 @@
-"""The interface of a prefix tier. The manager asks each in turn, nearest first: lanes, checkpoints, memory.
+"""The interface of a prefix tier. The manager asks each in turn, nearest first: lanes, checkpoints, host memory.
 
-A disk comes after these; it answers later (disk_reads.py).
+The disk comes last and answers later (disk_reads.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A prefix in a tier: the whole timeline `tokens`, of one cache key."""
+    """A prefix in a tier: a timeline of `tokens` and its cache key."""
 
     __slots__ = ("tokens", "cache_key", "is_wanted", "number")
 
@@ -26,7 +26,7 @@ class Entry:
         self.tokens = tokens
         self.cache_key = cache_key
         self.number = next(NUMBERS)
-        self.is_wanted = False  # somebody brought it back by name: it is used whatever computing it would cost
+        self.is_wanted = False  # restored by name: use it even if computing it again would be cheaper
 
     @property
     def length(self) -> int:
@@ -37,7 +37,7 @@ class Tier(Protocol):
     """Belongs to the engine thread."""
 
     def num_copied(self, entry: Entry) -> int:
-        """Bytes that have to be copied before it can be used, however much of it is."""
+        """Bytes to copy before any part of the entry can be used."""
 
     def match(
         self,
@@ -48,22 +48,22 @@ class Tier(Protocol):
         media: MediaTimeline | None,
         commons: Commons | None = None,
     ) -> tuple[Entry, int] | None:
-        """The entry with most of `tokens[:limit]`, and how much of it is usable; None if nothing is worth a copy. A
-        state that cannot be cut anywhere is used whole, or up to the nearest of `cuts`, ascending lengths; nothing is
-        cut inside an image of the `media`. `commons` are of these tokens."""
+        """The entry with the longest usable prefix of `tokens[:limit]`, and that length; None below KEY_LENGTH. A state
+        that cannot be cut anywhere is used whole or up to one of `cuts`, ascending lengths; `media` are never cut.
+        `commons` belong to these tokens."""
 
     def take(self, entry: Entry, length: int) -> Match:
-        """Where a sequence that uses `length` tokens of it can begin: at once, or later (`Match.coming`)."""
+        """The match for a sequence that uses `length` tokens of the entry, now or later (`Match.coming`)."""
 
 
 class CopyTier(Tier, Protocol):
-    """A tier outside the lanes: things are copied into it. They get into a lane by being computed there."""
+    """A tier outside the lanes, into which states are copied."""
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
-        """Whether a state of `size` bytes for `tokens[:length]` would be kept; asked before it is copied."""
+        """Whether to copy a state of `size` bytes for `tokens[:length]` here."""
 
     def put(self, state: SavedState) -> None:
-        """Keep it, if it still fits; others may have to leave."""
+        """Keep a state if it fits; may evict others."""
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
-        """Forget the entry of exactly these tokens, if there is one."""
+        """Drop the entry of exactly these tokens, if there is one."""

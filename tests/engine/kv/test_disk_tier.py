@@ -234,7 +234,7 @@ def test_a_folder_that_cannot_be_made_only_switches_it_off(tmp_path, caplog):
     (tmp_path / "file").write_text("x")
     store = Store(tmp_path / "file" / "folder")
     store.write("a common beginning")
-    assert "not kept" in caplog.text
+    assert "disk is off" in caplog.text
 
 
 def test_files_are_for_their_owner_alone(tmp_path):
