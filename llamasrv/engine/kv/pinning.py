@@ -1,5 +1,4 @@
-"""Pins what requests ask for: saves a sequence's state when it reaches a pin's position. Belongs to the engine
-thread."""
+"""Pins what requests ask for: saves a sequence's state at each pin's position. Belongs to the engine thread."""
 
 from __future__ import annotations
 
