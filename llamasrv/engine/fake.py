@@ -1,8 +1,8 @@
 """A back end without a model: deterministic, instant, strict.
 
-Tokens are bytes and a few specials. It answers a chat with "You said: ..." and continues raw text with an echo of its
-end. Its logits depend on nothing but the lane's tokens, so that alone, in a batch, after a reuse or a swap must be
-equal exactly; and it refuses whatever the real library would abort on. Served by `--fake`, and used by most tests.
+Tokens are bytes and a few specials. It answers a chat with "You said: ..." and raw text with a fixed phrase. Its logits
+depend only on the lane's tokens, so results alone, in a batch, after reuse and after a swap must be exactly equal. It
+asserts wherever the real library would abort. Served by `--fake`, and used by most tests.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FakeVocabulary:
 
 
 class FakeChain:
-    """Temperature, top_k, top_p and min_p with a seeded generator; the other samplers need the real backend."""
+    """Temperature, top_k, top_p and min_p with a seeded generator; ignores the other samplers."""
 
     def __init__(self, params: SamplingParams, *, greedy: bool) -> None:
         self._params = params
@@ -118,7 +118,7 @@ class FakeChain:
         return self._left
 
     def accept(self, token: int) -> None:
-        """What was chosen before changes nothing here."""
+        """Nothing to do: it has no penalties."""
 
     def clone(self) -> FakeChain:
         other = copy.deepcopy(self)
@@ -131,7 +131,7 @@ class FakeChain:
 
 
 class FakeBackend:
-    """Refuses everything on which the real library would abort."""
+    """Asserts wherever the real library would abort."""
 
     generates = True
     state_facts: dict[str, object] = {"library": "fake"}
@@ -159,7 +159,7 @@ class FakeBackend:
         adapters: tuple[Adapter, ...] = (),
         projector: FakeProjector | None = None,
     ) -> None:
-        """With `pooling` it also answers embeddings; with a `projector` it takes images and sounds."""
+        """With `pooling` it also makes embeddings; with a `projector` it takes images and sounds."""
         self.info = ModelInfo(
             name="fake",
             description="fake model: echoes",
@@ -187,9 +187,9 @@ class FakeBackend:
         self.closed = False
         self._kv: list[list[int]] = []
         self._cells: list[list[object]] = []  # one object per cell; lanes share objects
-        self._places: list[list[int]] = []  # the position of each
+        self._places: list[list[int]] = []  # the position of each cell
         self._used: Adapters = ()
-        self._marks: list[int] = []  # by lane: what it was computed with
+        self._marks: list[int] = []  # by lane: hash of the adapters it was computed with
         self._logits = np.empty((0, N_VOCAB), np.float32)
         self._noise = np.random.default_rng(7).random((1024, N_VOCAB), np.float32) * _NOISE
         self.reset()
@@ -201,7 +201,7 @@ class FakeBackend:
         self._used, self._marks = (), [0] * self.num_lanes
         self.lane_chains: dict[int, Chain] = {}  # by lane
         self._sampled: dict[int, int] = {}  # by row of logits of the last batch
-        self._behind: set[int] = set()  # lanes that are to be brought back before they are used
+        self._behind: set[int] = set()  # lanes that need `rewind` before they are used
         self._fresh: dict[int, int] = {}  # by lane: tokens of its last decode that can be taken back
 
     def close(self) -> None:
@@ -265,7 +265,7 @@ class FakeBackend:
             row[script[said]] += _PEAK
         else:
             row[IM_END] += _PEAK
-            row[script[said % len(script)]] += _PEAK - 8  # what comes where ending is not allowed
+            row[script[said % len(script)]] += _PEAK - 8  # the next best, if ending is banned
         return row
 
     def sample_lane(self, lane: int, chain: Chain | None) -> bool:
@@ -280,7 +280,7 @@ class FakeBackend:
         return self._sampled[row]
 
     def _sample(self, lanes: list[int]) -> None:
-        """Choose for the lanes that have a chain; their rows are not kept."""
+        """Sample for lanes with a chain; overwrites their logits with NaN."""
         self._sampled = {}
         for number, (lane, row) in enumerate(zip(lanes, self._logits)):
             chain = self.lane_chains.get(lane)
@@ -302,7 +302,7 @@ class FakeBackend:
         self._behind.discard(target)
         if not self.can_cut and length < len(self._kv[source]):
             assert self.checkpoints is CheckpointKind.PARTIAL
-            self._behind.add(target)  # its state is that of another position
+            self._behind.add(target)  # its state belongs to a later position
         self._kv[target], self._marks[target] = self._kv[source][:length], self._marks[source]
         self._cells[target], self._places[target] = self._cells[source][:length], self._places[source][:length]
 
@@ -339,7 +339,7 @@ class FakeBackend:
         return length if self._kv[lane][-1] < 0 or position == places[-1] + 1 else None
 
     def _rows_as_tokens(self, media: MediaRows, n: int) -> tuple[list[int], list[int]]:
-        """What the lane remembers of each row, and its position."""
+        """A negative number for each row, by its content, and its position."""
         projector = self.projector
         assert projector is not None and media.embeddings.shape == (n, projector.width)
         assert media.embeddings.dtype == np.float32 and np.isfinite(media.embeddings).all()
@@ -396,7 +396,7 @@ class FakeBackend:
 
 
 class FakeEmbeddings:
-    """Counts bytes: texts with the same letters point the same way. Ranks by the letters that two texts share."""
+    """Counts bytes, so that texts with the same letters have similar vectors. Ranks by shared letters."""
 
     def __init__(self, pooling: str, *, context: int = 512, group_tokens: int = 1024, group_inputs: int = 32) -> None:
         self.pooling = pooling
@@ -420,13 +420,13 @@ class FakeEmbeddings:
     def _one(self, tokens: Int32s) -> Floats:
         if self.pooling == "rank":
             parts = np.split(tokens, np.flatnonzero(tokens == IM_END)[:1])
-            query, document = parts[0], parts[-1]  # the same, of a text alone
+            query, document = parts[0], parts[-1]  # equal if there is only one text
             return np.array([len(np.intersect1d(query, document)) - 4], np.float32)
         rows = np.eye(32, dtype=np.float32)[tokens % 32] + np.float32(0.01)
         return pooled(rows, self.pooling)
 
     def reset(self) -> None:
-        """Keeps nothing, so there is nothing to reset."""
+        """Nothing to do: it has no state."""
 
     def close(self) -> None:
         assert not self.closed, "closed twice"
@@ -434,7 +434,7 @@ class FakeEmbeddings:
 
 
 def script_after(tokens: list[int], adapters: str = "") -> tuple[list[int], int]:
-    """What to say after these tokens, and how much of it has been said."""
+    """The answer to these tokens, and how much of it they contain already."""
     try:
         turn = len(tokens) - 1 - tokens[::-1].index(IM_START)
     except ValueError:
@@ -454,7 +454,7 @@ def script_after(tokens: list[int], adapters: str = "") -> tuple[list[int], int]
 
 
 def _raw_said(tokens: list[int]) -> int:
-    """Raw text has no mark where the answer began: count how much of the script it already ends with."""
+    """Raw text has no mark where the answer starts: count how much of the script it ends with."""
     script = b" and so on, and so forth"
     tail = bytes(t if 0 <= t < 256 else 0 for t in tokens[-len(script) :])
     return next((n for n in range(min(len(script), len(tail)), 0, -1) if tail.endswith(script[:n])), 0)
@@ -469,7 +469,7 @@ def open_fake_backend(
     adapters: tuple[Adapter, ...] = (),
     projector: FakeProjector | None = None,
 ) -> FakeBackend:
-    """The backend that `--fake` serves."""
+    """The back end that `--fake` serves."""
     progress(1.0)
     return FakeBackend(
         num_lanes=num_lanes,

@@ -1,6 +1,7 @@
-"""A projector without a model: counts by size, encodes instantly, and writes "[image]" or "[audio]" around its rows.
+"""A projector without a model: sizes rows by pixels or seconds, encodes instantly, writes "[image]" or "[audio]"
+around.
 
-The rows depend on nothing but the content's hash, so that the fake backend can tell a wrong row from a right one.
+Rows depend only on the content's hash, so that the fake back end can tell wrong rows from right ones.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from llamasrv.engine.arrays import Floats
 from llamasrv.engine.interface import MediaWork
 from llamasrv.errors import InvalidRequest
 
-PIXELS = 32  # of a row's side
-MOST_SIDE = 16  # rows
+PIXELS = 32  # side of a row's square
+MOST_SIDE = 16  # max rows per side
 WINDOW = 30  # seconds of a chunk of sound
 ROWS_A_SECOND = 2
 WIDTH = 4
 
 
 class FakeProjector:
-    """`mrope`: an image takes as many positions as its longer side has rows. `whole`: an image is computed in one
-    step. `together`: so many images with equally many rows are encoded in one call. `encoded`: the keys of the
-    encoded chunks, in order; `calls`: how many chunks each call had."""
+    """`mrope`: an image takes as many positions as its longer side has rows. `whole`: an image is computed in one step.
+    `together`: max images with equally many rows per call. `encoded`: keys of the encoded chunks, in order; `calls`:
+    number of chunks of each call."""
 
     width = WIDTH
 

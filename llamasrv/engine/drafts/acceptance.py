@@ -1,24 +1,24 @@
-"""How likely a drafted token is right, learned per sequence from the outcome of its drafts.
+"""How likely a drafted token is accepted, learned per sequence from the outcome of its drafts.
 
-What lookups in the texts of all sequences came to is what a new one starts from: prose and new code are not drafted for
-at first only because edits would be. Counts alone are shared, no text.
+A new sequence starts from the n-gram acceptance of all sequences, so that prose and new code are not drafted for just
+because edits would pay. Only counts are shared, no text.
 """
 
 from __future__ import annotations
 
 NGRAM = "ngram"  # the source that all sequences have
-_FORGET, _FORGET_OF_ALL = 0.97, 0.995  # for each token seen: of one sequence, of all of them
+_FORGET, _FORGET_OF_ALL = 0.97, 0.995  # decay per observed token, for one sequence and for all
 _PRIOR_WEIGHT = 3.0  # observations
-_MOST = 0.99  # nothing is certain
+_MOST = 0.99  # upper bound of a chance
 
 
 class Acceptance:
-    """Acceptance by source and kind of guess. Until a kind has been seen, its prior stands for it."""
+    """Acceptance by source and kind of guess; a prior until a kind has been observed."""
 
     __slots__ = ("_seen", "_of_all", "_forget")
 
     def __init__(self, of_all: Acceptance | None = None) -> None:
-        """`of_all`: that of all sequences, for one of them."""
+        """`of_all`: the acceptance of all sequences; None for that one itself."""
         self._of_all = of_all
         self._forget = _FORGET_OF_ALL if of_all is None else _FORGET
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}  # (right, all)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Draft(NamedTuple):
-    """Tokens that may follow, each with its kind of guess and the chance that it is reached and right."""
+    """Proposed tokens, each with its kind of guess and the chance that it and all before it are accepted."""
 
     source: str
     tokens: list[int]

@@ -1,7 +1,7 @@
 """Adds drafts to the decodes of a step and learns from the outcome.
 
-Asking costs time, too: a sequence whose source has just been right is asked in every step, and everybody as often as a
-small share of the time allows. In all other steps there is nothing to do. Belongs to the engine thread.
+Asking sources costs time, too: sequences with a recently accepted draft are asked in every step, all others as often as
+ASKING_SHARE of the time allows. Belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from llamasrv.engine.prompt_work import TILE
 from llamasrv.engine.scheduler import Plan, Scheduler
 from llamasrv.engine.sequence import Sequence, SequenceState
 
-MOST_TOKENS = 31  # of one draft
-MOST_ROWS = TILE - 1  # of a step: a whole tile attends to all cells of all lanes
-ASKING_SHARE = 0.01  # of the time, for sources of which nothing is known
-RANKED = 256  # tokens that the policy looks at
+MOST_TOKENS = 31  # max tokens of one draft
+MOST_ROWS = TILE - 1  # max rows of a step: a whole tile would attend to all cells of all lanes
+ASKING_SHARE = 0.01  # share of the time for asking the sources of all sequences
+RANKED = 256  # max drafted tokens that the policy ranks
 
 
 class Drafter:
@@ -47,10 +47,10 @@ class Drafter:
         self._clock = clock
         self._guard = DraftGuard()
         self._acceptance = Acceptance()  # of all sequences
-        self._warm: set[int] = set()  # sequences that are asked in every step, by id
-        self._next_asking = 0.0  # of everybody, on the clock
-        self._ask_seconds = 1e-5  # of one sequence
-        self._rests = False  # until a step is computed
+        self._warm: set[int] = set()  # ids of sequences to ask in every step
+        self._next_asking = 0.0  # when to ask all sequences again, on the clock
+        self._ask_seconds = 1e-5  # per sequence
+        self._rests = False  # no drafts until a step is computed
         self._accepted = 0  # in this step
         self._most = min(MOST_TOKENS, backend.max_rollback)
         self._ngram = options.spec in ("auto", "ngram")
@@ -58,12 +58,12 @@ class Drafter:
         model = backend.draft_model
         if model is not None and options.spec in ("auto", model.source):
             self.model_source = ModelSource(model, self._rows, clock, most=min(self._most, options.draft_most))
-        # With back-end sampling one row of a sequence is chosen from in a step.
+        # The device samples only one row per sequence and step.
         one_row = options.deterministic or options.backend_sampling
         self.is_on = options.spec != "off" and not one_row and self._most > 0
 
     def expect(self, seq: Sequence) -> None:
-        """A newcomer. If it brings a prediction, or gets its forced tokens one by one, it is asked at once."""
+        """Register a newcomer. One with a prediction, or whose forced tokens go as drafts, is asked at once."""
         if seq.spec.prediction or (seq.sampling is not None and seq.sampling.drafts_forced):
             self._warm.add(seq.id)
 
@@ -83,12 +83,12 @@ class Drafter:
             started = self._clock()
             self._ask_model(self.model_source, plan, room - plan.num_drafted)
             plan.draft_seconds = self._clock() - started
-        if plan.num_drafted:  # those without drafts are laid out together
+        if plan.num_drafted:  # sequences without drafts come first: they are laid out together
             n = plan.num_decodes
             plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
 
     def _ask_texts(self, plan: Plan, room: int, everybody: bool, started: float) -> None:
-        """Ask the texts of all sequences, or only of the warm ones."""
+        """Ask the text sources of all sequences, or of the warm ones only."""
         decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is SequenceState.DECODE]
         if not everybody:
             decoding = [seq for seq in decoding if seq.id in self._warm]
@@ -108,7 +108,7 @@ class Drafter:
             self._try_out(plan, asked, drafts, counts)
         if everybody:
             ended = self._clock()
-            # What is indexed once is not to keep anybody from being asked for long.
+            # Cap the time counted: indexing a long text once must not delay the next asking for long.
             seconds = min(ended - started, 2 * len(decoding) * self._ask_seconds)
             self._next_asking = ended + seconds / ASKING_SHARE
 
@@ -119,7 +119,7 @@ class Drafter:
             plan.num_drafted += count
 
     def _ask_model(self, model: ModelSource, plan: Plan, room: int) -> None:
-        """Ask the draft model for the sequences whose texts had nothing."""
+        """Ask the draft model for sequences without a draft from text."""
         sequences = []
         for seq, _ in plan.parts[: plan.num_decodes]:
             if seq.state is SequenceState.DECODE and not seq.draft and seq.media is None:
@@ -135,13 +135,12 @@ class Drafter:
             if draft is not None:
                 asked.append(seq)
                 drafts.append(draft)
-        if drafts:  # what they cost is spent
+        if drafts:  # margin 1: the cost of proposing them is already spent
             counts = share(drafts, num_decodes=num_rows, room=room, rows=self._rows, margin=1.0)
             self._try_out(plan, asked, drafts, counts)
 
     def settle(self, seq: Sequence) -> None:
-        """A sequence's tokens are chosen: the accepted part of its draft counts as computed, the rest leaves its
-        lane."""
+        """After sampling: count the accepted part of a sequence's draft as computed, and roll the rest back."""
         draft, seq.draft = seq.draft, []
         if not draft:
             return
@@ -161,12 +160,12 @@ class Drafter:
         self._metrics.note_draft(source, len(draft), accepted)
 
     def leave(self, seq: Sequence) -> None:
-        """A sequence has ended."""
+        """Drop the draft state of an ended sequence."""
         seq.draft = []
         self._warm.discard(seq.id)
 
     def withdraw(self, plan: Plan) -> None:
-        """The step was not computed: the next one runs without drafts."""
+        """The step was not computed: drop its drafts, and run the next step without any."""
         for seq, _ in plan.parts:
             seq.draft = []
             if seq.drafts is not None:
@@ -174,14 +173,14 @@ class Drafter:
         self._rests = True
 
     def account(self, plan: Plan, seconds: float) -> None:
-        """Learn from a step that was computed."""
+        """Learn from a computed step."""
         if plan.num_drafted and not plan.num_prompt:
             plain = self._rows.predict(plan.num_decodes) / plan.num_decodes
             self._guard.note(seconds, (plan.num_decodes + self._accepted) * plain)
         self._accepted, self._rests = 0, False
 
     def _room(self, plan: Plan) -> int:
-        """How many rows the step has left, limited by the batch, outputs and cells."""
+        """Number of rows left in the step, limited by batch, outputs and cells."""
         outputs = rows = 0
         for seq, count in plan.parts:
             rows += count
@@ -195,7 +194,7 @@ class Drafter:
         )
 
     def _drafts_of(self, seq: Sequence) -> SequenceDrafts:
-        """Made when it is asked for the first time."""
+        """The sequence's draft state, made on first use."""
         if seq.drafts is None:
             seq.drafts = SequenceDrafts(seq.spec.prediction, ngram=self._ngram, of_all=self._acceptance)
         return seq.drafts
@@ -212,7 +211,7 @@ class Drafter:
             self._warm.discard(seq.id)
         if draft is not None and seq.constraint is not None:
             draft = draft.first(seq.constraint.num_allowed(draft.tokens))
-        if draft is not None and seq.media is not None:  # no row of an image is a token
+        if draft is not None and seq.media is not None:  # stop before an image's pseudo-tokens
             draft = draft.first(next((i for i, token in enumerate(draft.tokens) if token < 0), len(draft.tokens)))
         seconds = min(self._clock() - started, 10 * self._ask_seconds + 1e-6)
         self._ask_seconds += 0.05 * (seconds - self._ask_seconds)

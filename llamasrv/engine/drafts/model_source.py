@@ -1,8 +1,8 @@
-"""Drafts from a second, smaller model that runs beside the target model, or from its own layer for that.
+"""Drafts from a smaller model that runs beside the target model, or from the target's MTP layer.
 
-Unlike texts it costs steps of its own, so it is asked only where drafts as good as its last ones would pay with those
-steps counted. A sequence it has not followed so far has to be computed first: that is weighed against what is left of
-the answer, and done in pieces. Where it does not pay, it is tried again more and more rarely.
+Unlike text sources it costs steps of its own, so it is asked only if drafts of its recent quality pay for them. For a
+sequence it has not followed, it must first compute the prompt: that is weighed against the likely rest of the answer
+and done in chunks. While it does not pay, it is tried again at growing intervals.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.interface import DraftModel, Timeline
 from llamasrv.engine.sequence import Sequence
 
-# Logits that a token is ahead of the next best: a guess is of the kind of the first that it reaches.
+# Gap to the next best token, in logits: the kind of a guess is the first of these that it reaches.
 GAPS = (4.0, 2.0, 1.0, 0.5)
 PRIORS = (0.95, 0.8, 0.65, 0.55, 0.4)
 LEAST_CHANCE = 0.05
-ANY, ANY_PRIOR = len(PRIORS), 0.7  # all kinds together: what is known before it has drafted
+ANY, ANY_PRIOR = len(PRIORS), 0.7  # all kinds together: all that is known before drafting
 PIECE = 256  # tokens computed at once for a sequence that it has not followed
-LIKELY_LEFT = 128  # tokens of an answer whose end nobody knows
-FIRST_TRIAL, LAST_TRIAL = 64, 4096  # steps without drafts after which some are tried all the same
-TRIAL_STEPS = 4  # with drafts of one token
-LOOK_EVERY = 16  # steps, while it does not pay
+LIKELY_LEFT = 128  # assumed max rest of an answer, in tokens
+FIRST_TRIAL, LAST_TRIAL = 64, 4096  # min and max steps without drafts before a trial
+TRIAL_STEPS = 4  # steps of a trial, with drafts of one token
+LOOK_EVERY = 16  # steps between two decisions while it does not pay
 _RATE = 0.2
 
 
 class ModelSource:
-    """One per context. Learns times: seconds of a call, and of a token that it has to catch up on."""
+    """One per context. Learns the seconds of a call, and of a token it catches up on."""
 
     def __init__(self, model: DraftModel, rows: RowTimes, clock: Callable[[], float], *, most: int) -> None:
         self._model = model
@@ -40,15 +40,15 @@ class ModelSource:
         self.calls = CallTimes()
         self._token_seconds = 0.0
         self._acceptance = Acceptance()  # of all sequences together
-        self._said: list[tuple[Sequence, int, int]] = []  # the first tokens of its last drafts, and their places
+        self._said: list[tuple[Sequence, int, int]] = []  # of its last drafts: sequence, position and first token
         self._idle = 0
         self._next_trial = FIRST_TRIAL
-        self._trying = 0  # steps that a trial still has
-        self._passed_over = 0  # steps until the next look
+        self._trying = 0  # remaining steps of the current trial
+        self._passed_over = 0  # steps until the next decision
 
     def propose(self, sequences: list[Sequence], *, num_rows: int, room: int, margin: float) -> dict[int, Draft]:
-        """Drafts, by sequence id, for those of `sequences` where drafting pays. Without drafts the step has `num_rows`
-        rows, and room for `room` more."""
+        """Drafts by sequence id, for those of `sequences` where drafting pays. Without them the step has `num_rows`
+        rows and room for `room` more."""
         if self._passed_over:
             self._passed_over -= 1
             return {}
@@ -79,7 +79,7 @@ class ModelSource:
         return drafts
 
     def _trial(self) -> int:
-        """How many tokens to draft where it does not pay: 0, except for a few steps now and then."""
+        """How many tokens to draft although it does not pay: 0, except in the steps of a trial."""
         if not self._trying:
             self._idle += LOOK_EVERY
             if self._idle < self._next_trial:
@@ -90,7 +90,7 @@ class ModelSource:
         return 1
 
     def _learn(self) -> None:
-        """Learn how good its last drafts were, whether they were tried or not."""
+        """Learn how good the last drafts were, tried or not."""
         said, self._said = self._said, []
         for seq, place, token in said:
             if place < seq.num_tokens:
@@ -115,7 +115,7 @@ class ModelSource:
         return depth
 
     def _follows(self, seq: Sequence, most: int, num_rows: int) -> bool:
-        """Whether the model has computed all but the last few tokens of a sequence."""
+        """Whether the model has computed all but the last few tokens of a sequence; computes a chunk of it if not."""
         assert seq.lane is not None and seq.sampling is not None
         timeline = Timeline(seq.lane, seq.tokens)
         lag = self._model.lag(timeline)
@@ -123,7 +123,7 @@ class ModelSource:
             return lag is not None
         left = min(LIKELY_LEFT, seq.sampling.num_left)
         if lag * self._token_seconds > left * self._rows.predict(num_rows) / num_rows * 0.2:
-            return False  # more than what it can be expected to save
+            return False  # catching up costs more than drafts are likely to save
         started = self._clock()
         follows = self._model.advance(timeline, PIECE)
         seconds = (self._clock() - started) / min(lag, PIECE)
@@ -132,7 +132,7 @@ class ModelSource:
 
 
 class CallTimes:
-    """Seconds of a call of the draft model, by the number of lanes in it."""
+    """Seconds of a call of the draft model, by number of lanes."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}

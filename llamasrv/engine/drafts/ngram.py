@@ -1,8 +1,8 @@
 """Drafts from existing text: the sequence's own prompt and answer, or a client's prediction.
 
-Where the last tokens of a sequence stand in that text, what follows them there may follow here. The longest match wins,
-the newest of equals; a copy that has just been interrupted goes on beside where it was, also right behind one token
-that was replaced. Indexing costs O(1) a token, and nobody's text is seen by another sequence. Knows no engine.
+If the last tokens of a sequence occur in that text, what follows them there may follow here. The longest match wins,
+the newest among equals. A copy that was interrupted continues next to where it stopped, even right after a replaced
+token. Indexing costs O(1) per token, and sequences never see each other's text. Knows no engine.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 from llamasrv.engine.drafts.acceptance import Acceptance
 from llamasrv.engine.drafts.draft import Draft
 
-ORDER = 3  # tokens that a place in the index shares with the end of the sequence
-MOST_CANDIDATES = 4  # places looked at, the newest first
-LENGTHS = (20, 10, 6, 4, 3, 2, 1, 0)  # of matches; a guess is of the kind of the first that it reaches
-PRIORS = (0.95, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # chance of a token by the length of the match that found it
-COPIED = 6  # tokens in front of one that differs, for a match of length 0
+ORDER = 3  # tokens of an index key
+MOST_CANDIDATES = 4  # max places examined, newest first
+LENGTHS = (20, 10, 6, 4, 3, 2, 1, 0)  # of matches; the kind of a guess is the first of these that it reaches
+PRIORS = (0.95, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # acceptance by kind
+COPIED = 6  # matching tokens required before a token that differs, for a match of length 0
 _INDEXED = LENGTHS.index(ORDER)
 _AT_ONCE = 64  # tokens; fewer are indexed one by one
-_BITS = 20  # of a token in a key
+_BITS = 20  # per token in a key
 _MASK = (1 << _BITS) - 1
 _MASK_KEY = (1 << ORDER * _BITS) - 1
 LEAST_CHANCE = 0.02
 
 
 class NgramIndex:
-    """Places in a text by the ORDER tokens before them. The text may grow at its end."""
+    """Places in a text, by the ORDER tokens before them. The text may grow at its end."""
 
     __slots__ = ("text", "_newest", "_before")
 
@@ -38,10 +38,10 @@ class NgramIndex:
 
     def _forget(self) -> None:
         self._newest: dict[int, int] = {}  # place by key
-        self._before: array[int] = array("i", [-1] * ORDER)  # by place: the one before it with the same key
+        self._before: array[int] = array("i", [-1] * ORDER)  # by place: the previous one with the same key
 
     def places(self, tail: array[int]) -> list[int]:
-        """The places where the last tokens of `tail` precede another token, newest first."""
+        """The places preceded by the last ORDER tokens of `tail`, newest first."""
         text, before = self.text, self._before
         if len(text) < len(before) - 1:
             self._forget()  # it was cut
@@ -76,7 +76,7 @@ class NgramIndex:
             newest[key] = place
 
     def _build(self) -> None:
-        """Index the whole text at once, ten times as fast."""
+        """Index the whole text with numpy, ten times as fast."""
         tokens = np.array(self.text, np.int64) & _MASK
         size = len(tokens) - ORDER + 1
         keys = np.zeros(size, np.int64)
@@ -100,7 +100,7 @@ class Lookup:
         """`length`: the timeline's length at the text's beginning."""
         self.source = source
         self._index = NgramIndex(text)
-        self._at, self._when = 0, length  # a place in the text, and the length of the timeline that it belongs to
+        self._at, self._when = 0, length  # the last match: a place in the text, and the timeline's length then
 
     def propose(self, tokens: array[int], most: int, acceptance: Acceptance) -> Draft | None:
         """At most `most` tokens that may follow this timeline."""
@@ -126,7 +126,7 @@ class Lookup:
             if kind and length + i >= LENGTHS[kind - 1]:
                 kind -= 1
             chance *= acceptance.chance(self.source, kind, PRIORS[kind])
-            if token < 0 or chance < LEAST_CHANCE:  # below 0 there is no token
+            if token < 0 or chance < LEAST_CHANCE:  # negative: a pseudo-token of media
                 break
             kinds.append(kind)
             chances.append(chance)
@@ -134,7 +134,7 @@ class Lookup:
 
 
 def _kind(text: array[int], place: int, tail: array[int], below: int, otherwise: int) -> int:
-    """The kind of the longest match before a place, if it is better than `below`; else `otherwise`."""
+    """The kind of the longest match before a place, if better (lower) than `below`; else `otherwise`."""
     for kind in range(below):
         length = LENGTHS[kind]
         if not length:

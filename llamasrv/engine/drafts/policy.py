@@ -1,8 +1,8 @@
-"""How many proposed tokens a step tries: as many as make tokens arrive sooner.
+"""How many drafted tokens a step tries: the number with the most expected tokens per second.
 
-All drafts of a step are one list, the likeliest token first; chances fall along a draft, so that any beginning of the
-list is a beginning of each draft. What a beginning yields is weighed against what its rows cost, and the best is taken.
-Where nothing pays, nothing is drafted: under load that comes about by itself. Pure: no engine, no clock.
+All drafted tokens of a step are sorted by their chance. Chances fall along a draft, so any prefix of that list is made
+of prefixes of drafts. The best prefix by expected tokens over predicted cost is tried; under load that is none.
+Pure: no engine, no clock.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Sequence
 from llamasrv.engine.cost_model import RowTimes
 from llamasrv.engine.drafts.draft import Draft
 
-MARGIN = 1.05  # a gain must be larger, for what the prediction does not see
+MARGIN = 1.05  # min predicted gain, to cover what the prediction misses
 
 
 def share(
     drafts: Sequence[Draft], *, num_decodes: int, room: int, rows: RowTimes, beside: float = 0.0, margin: float = MARGIN
 ) -> list[int]:
-    """How many tokens of each draft to try; `room` is the total. `num_decodes` sequences owe one token each; `beside`:
-    the seconds that the step's prompts take."""
+    """How many tokens of each draft to try, `room` at most in total. `num_decodes`: sequences that owe one token;
+    `beside`: seconds of the step's prompts."""
     counts = [0] * len(drafts)
     if room < 1:
         return counts
     ranked = sorted(((p, -i) for i, draft in enumerate(drafts) for p in draft.chances), reverse=True)[:room]
     plain = rows.predict(num_decodes)
-    worth = plain / num_decodes  # seconds that a token costs without drafts
-    # Beside a prompt there is no whole block to fill: each row adds its share.
+    worth = plain / num_decodes  # seconds per token without drafts
+    # Beside a prompt rows do not come in blocks: each adds its share.
     each = (rows.predict(num_decodes + 16) - plain) / 16 if beside else 0.0
     best = 1.0 + (margin - 1.0) * plain / (plain + beside)
     tokens, taken, last = float(num_decodes), 0, len(ranked)
@@ -34,7 +34,7 @@ def share(
         tokens += chance
         total = num_decodes + count
         if count < last and rows.block(total + 1) == rows.block(total) and not beside:
-            continue  # the next one costs nothing
+            continue  # the next token is free: it fills the same block
         seconds = plain + each * count if beside else rows.predict(total)
         rate = (tokens * worth + beside) / (seconds + beside)
         if rate > best:
@@ -45,8 +45,8 @@ def share(
 
 
 class DraftGuard:
-    """Tracks whether drafting has paid off: the seconds of its steps against the seconds that the same tokens would
-    have taken without. If it has not, drafts must promise more for a while."""
+    """Checks predictions against reality: if drafting has cost more time than the same tokens without drafts would
+    have, raises `margin` for a while."""
 
     STEPS, PENANCE, DOUBT = 64, 256, 1.3
 
@@ -56,7 +56,7 @@ class DraftGuard:
         self._spent = self._earned = 0.0
 
     def note(self, spent: float, earned: float) -> None:
-        """One step with drafts: its seconds, and those of the same number of tokens without drafts."""
+        """One step with drafts: its seconds (`spent`), and those of as many tokens without drafts (`earned`)."""
         self._steps += 1
         self._spent += spent
         self._earned += earned

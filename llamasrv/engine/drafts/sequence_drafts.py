@@ -1,4 +1,4 @@
-"""Draft state of one sequence: its sources, their record, and its counts."""
+"""Draft state of one sequence: sources, their acceptance, and counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llamasrv.engine.drafts.ngram import Lookup
 from llamasrv.engine.sequence import Sequence
 
 PREDICTION, GRAMMAR = "prediction", "grammar"
-WARM = 16  # steps that a source is asked in, whatever that costs, after a draft was taken
+WARM = 16  # steps in which the sources are asked after a draft was accepted
 
 
 class SequenceDrafts:
@@ -29,10 +29,10 @@ class SequenceDrafts:
         self.counts = DraftCounts()
         self.warm = WARM if prediction else 0
         self.tried: Draft | None = None  # in this step
-        self._shadow: tuple[Draft, int] | None = None  # proposed and not tried, for this place of the timeline
+        self._shadow: tuple[Draft, int] | None = None  # a draft not tried, and the timeline's length then
 
     def propose(self, seq: Sequence, most: int) -> Draft | None:
-        """The most promising draft for what follows its tokens."""
+        """The most promising draft after the sequence's tokens."""
         if self._sources is None or seq.num_forgotten != self._num_forgotten:
             self._sources, self._shadow = self._begin(seq), None
         tokens = seq.tokens
@@ -49,15 +49,15 @@ class SequenceDrafts:
         return best
 
     def _forced(self, seq: Sequence) -> Draft | None:
-        """The tokens on which its grammar leaves no choice, if they have to be looked at row by row."""
+        """Tokens that the grammar forces, if they must be verified row by row."""
         if seq.sampling is None or not seq.sampling.drafts_forced or seq.constraint is None:
             return None
-        self.warm = WARM  # the next ones come where nobody knows
+        self.warm = WARM  # more forced tokens may come in any step
         tokens = list(seq.constraint.forced())
         return Draft(GRAMMAR, tokens, [0] * len(tokens), [1.0] * len(tokens)) if tokens else None
 
     def _begin(self, seq: Sequence) -> list[Lookup]:
-        self._num_forgotten = seq.num_forgotten  # a timeline of which a part is gone is another text
+        self._num_forgotten = seq.num_forgotten  # after a context shift the text is another one
         sources = []
         if self._prediction:
             sources.append(Lookup(PREDICTION, self._prediction, seq.num_tokens - seq.num_generated))
@@ -66,8 +66,8 @@ class SequenceDrafts:
         return sources
 
     def try_out(self, draft: Draft, count: int, length: int) -> list[int]:
-        """The first `count` tokens of a draft, for a timeline of that length. A draft that is not tried is still
-        compared with what follows."""
+        """The first `count` tokens of a draft for a timeline of `length`. A draft that is not tried is still compared
+        with what follows, to learn its acceptance."""
         if not count:
             self._shadow = draft, length
             return []
@@ -75,7 +75,7 @@ class SequenceDrafts:
         return draft.tokens[:count]
 
     def settle(self, count: int, accepted: int, *, differs: bool) -> None:
-        """`accepted` of `count` tried tokens were right; `differs`: the next one is known to be wrong."""
+        """`accepted` of `count` tried tokens were accepted; `differs`: the next one is known to be wrong."""
         draft, self.tried = self.tried, None
         assert draft is not None
         for i in range(accepted):
