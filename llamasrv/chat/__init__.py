@@ -11,7 +11,7 @@
     notations   how one call is written, read, allowed and learned: a file each
     round_trip  round_trip(template) -> which kinds of turns come back as they were
 
-`sandbox` and `guard` are the template's; `markers`, `scanner`, `calls`, `thoughts`, `messages` and `values` are the
-parser's; `rules`, `argument_rules`, `lark` and `structural_tag` the grammar's. Nothing here knows tokens, engines or
-protocols.
+`renderer`, `sandbox` and `guard` are the template's; `scanner`, `markers`, `emitter`, `calls`, `thoughts`, `messages`,
+`harmony` and `values` the parser's; `rules`, `argument_rules`, `lark` and `structural_tag` the grammar's. Nothing here
+knows tokens, engines or protocols.
 """

@@ -1,92 +1,83 @@
-"""Incremental reading of tool calls: the marks around them here, each call itself in its notation.
+"""Reading of tool calls: the marks around them here, each call itself in its notation.
 
-A call is announced as soon as its name is certain, and its arguments are passed on as JSON while they come.
 Reading stops where the text is no call any more; what was eaten before a call was announced is given back as content.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 
+from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks
+from llamasrv.chat.notations.base import OpenCall
 from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
 
-class CallReader(Scanner):
-    """Reads calls. What it finds goes to `_start_call` and `_argue`; text that is not a call goes to `_say`."""
+class CallReader:
+    """Reads the calls of one answer."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
-        super().__init__()
-        self.calls = 0
-        self.complete_calls = 0
-        self.tools = {tool.name: tool for tool in tools}
-        self.named: tuple[str, str | None] | None = None  # the call whose arguments have not begun
-        self.marks_in_json = True
+    def __init__(self, text: Scanner, out: Emitter, calls: Calls, tools: Mapping[str, Tool]) -> None:
+        self.calls = calls
+        self.openers = calls.openers
+        self._closers = calls.closers
+        self._marks = marks(*self._closers, *self.openers)
+        self._text, self._out, self._tools = text, out, tools
 
-    def start_call(self, name: str, id: str | None = None) -> None:
-        raise NotImplementedError
-
-    def argue(self, fragment: str) -> None:
-        raise NotImplementedError
-
-    def say(self, text: str) -> None:
-        raise NotImplementedError
-
-    def between_marks(self) -> None:
-        """White space that follows is not content."""
-        raise NotImplementedError
-
-    def section(
-        self,
-        calls: Calls,
-        mark: str,
-        *,
-        written: bool = True,
-        announced: bool = True,
-        lost: Give | None = None,
-    ) -> Steps:
+    def section(self, mark: str, *, written: bool = True, announced: bool = True, lost: Give | None = None) -> Steps:
         """Read from the first mark of a call, perhaps with the gap before it, until something follows that is not part
-        of a call; that goes to `lost`. Not `announced` means that no mark stands before the call."""
-        notation, around = calls.notation, calls.around(announced=announced and not calls.bare)
-        known = marks(*around.closers, *calls.openers)
-        in_lists = calls.lists or (notation.listed and around.announced)
-        self.trail = [mark] if written else []
+        of a call; that goes to `lost`, by default the content. Not `written` is a mark of the prompt's; not `announced`
+        means that no mark stands before the call. Returns the number of calls."""
+        text, calls = self._text, self.calls
+        announced = announced and not calls.bare
+        in_lists = calls.lists or (calls.notation.listed and announced)
+        text.trail = [mark] if written else []
         mark = mark.removeprefix(calls.gap)
         made = 0
         while True:
-            if not (yield from self.skip_space()):
+            if not (yield from text.skip_space()):
                 break
-            char = yield from self.char()
+            char = yield from text.char()
             if char in "[,]" and in_lists:
-                self.eat(self.position + 1)
+                text.eat(text.position + 1)
                 continue
-            if mark == calls.ready or notation.may_begin(char):
-                before = self.calls
-                yield from notation.read(self, around)
-                if self.calls == before:
+            if mark == calls.ready or calls.notation.may_begin(char):
+                call = self.open_call(announced)
+                yield from calls.notation.read(text, call)
+                if not call.started:
                     break
                 made += 1
                 mark = "\n"  # any text that is no mark
-                self.trail = []
+                text.trail = []
                 continue
-            mark = yield from self.mark(known)
+            mark = yield from text.mark(self._marks)
             if mark is None:
                 break
-            if mark in around.closers and made:
-                self.trail = []
-        self._give_back(made, lost or self.say)
+            if mark in self._closers and made:
+                text.trail = []
+        self._give_back(made, lost or self._out.say)
+        return made
+
+    def open_call(self, announced: bool = True) -> OpenCall:
+        return OpenCall(self._text, self._out, self._tools, self.calls.ends, self._closers, announced)
+
+    def body(self, name: str) -> Steps:
+        """Read the arguments of a call whose name stood in the header of its message."""
+        call = self.open_call()
+        call.start(name)
+        if (yield from self._text.json_value(call.argue)):
+            call.end()
+
+    def may_go_on(self, char: str) -> bool:
+        """Whether a call can continue with this character after its first mark: with another mark, or itself."""
+        return self.calls.notation.may_follow(char) or any(word.startswith(char) for word in self.openers)
 
     def _give_back(self, made: int, lost: Give) -> None:
         """What turned out not to belong to a call is content."""
-        trail, self.trail = "".join(self.trail or ()), None
+        trail, self._text.trail = "".join(self._text.trail or ()), None
         if made:
-            self.between_marks()
+            self._out.between_marks()
             trail = trail.lstrip(" \t\r\n],")
         if trail:
             lost(trail)
-
-    def argue_text(self, text: str) -> None:
-        self.argue(json.dumps(text, ensure_ascii=False)[1:-1])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamasrv.chat.markers import pieces
-from llamasrv.chat.notations.base import Around, Notation, options_of
+from llamasrv.chat.notations.base import Notation, options_of
 
 _MARK_AND_WORD = re.compile(r"(<[^<>\s]+>)\w+\Z")
 
@@ -116,8 +116,10 @@ class Calls:
         found = self.notation.unmarked
         return (*found, "[") if found and self.bare and self.lists else found
 
-    def around(self, *, announced: bool) -> Around:
-        return Around((pieces(self.call_end) or self.closers)[:1], self.closers, announced)
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The mark that ends a call, if any."""
+        return (pieces(self.call_end) or self.closers)[:1]
 
     def begun_by(self, prompt: str) -> bool:
         """Whether the prompt has written the mark of a call."""

@@ -3,94 +3,91 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from llamasrv.chat.formats import Calls, Headers
+from llamasrv.chat.calls import CallReader
+from llamasrv.chat.emitter import Emitter
+from llamasrv.chat.formats import Headers
 from llamasrv.chat.markers import Marks, marks
 from llamasrv.chat.notations.base import ignore
-from llamasrv.chat.notations.in_header import read_body
-from llamasrv.chat.scanner import Give, Steps
-
-if TYPE_CHECKING:
-    from llamasrv.chat.parser import Parser
+from llamasrv.chat.scanner import Give, Scanner, Steps
 
 _MOST_HEADER = 512  # characters
 
 
 def read_messages(
-    parser: Parser, headers: Headers, calls: Calls | None, openers: tuple[str, ...], continues: str | None
+    text: Scanner, out: Emitter, headers: Headers, calls: CallReader | None, continues: str | None
 ) -> Steps:
     """Read all messages of an answer. `continues` tells which one the prompt has begun."""
-    if calls is not None and calls.notation.in_header:
-        openers = ()  # the header is all that begins a call
+    in_header = calls is not None and calls.calls.notation.in_header  # which is all that begins a call
+    openers = calls.openers if calls is not None and not in_header else ()
     ends = marks(*_ends(headers), *openers)
     recipient = {"reasoning": headers.thinker, "content": headers.user}.get(continues or "")
     if recipient is None:
-        recipient = yield from _header(parser, headers)
+        recipient = yield from _header(text, headers)
     while recipient is not None:
-        give: Give = parser.say
+        give: Give = out.say
         if headers.thinker and recipient == headers.thinker:
-            give = parser.think
-            parser.in_reasoning = True
-            if not parser.split:
-                parser.say(headers.opening(recipient).strip())
-        elif calls is not None and calls.notation.in_header and recipient != headers.user:
-            yield from read_body(parser, recipient.removeprefix(headers.tools))
+            give = out.think
+            out.in_reasoning = True
+            if not out.split:
+                out.say(headers.opening(recipient).strip())
+        elif calls is not None and in_header and recipient != headers.user:
+            yield from calls.body(recipient.removeprefix(headers.tools))
             give = ignore  # what follows the arguments
-        mark = yield from parser.until(ends, give)
-        parser.in_reasoning = False
+        mark = yield from text.until(ends, give)
+        out.in_reasoning = False
         while mark in openers and calls is not None:
-            yield from parser.section(calls, mark)
-            mark = yield from parser.until(ends, parser.say)
+            yield from calls.section(mark)
+            mark = yield from text.until(ends, out.say)
         if mark is None:
             return
-        if give == parser.think and not parser.split:
-            parser.say(mark)
-        parser.between_marks()
-        recipient = yield from _next(parser, headers, ends)
+        if give == out.think and not out.split:
+            out.say(mark)
+        out.between_marks()
+        recipient = yield from _next(text, headers, ends)
 
 
 def _ends(headers: Headers) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark for mark in (headers.more.strip(), headers.last.strip()) if mark))
 
 
-def _header(parser: Parser, headers: Headers) -> Steps:
+def _header(text: Scanner, headers: Headers) -> Steps:
     """The recipient that a header names, by default the user. Text without a header is for the user."""
     body = marks(headers.body.strip())
     while True:
-        window = parser.buffer[parser.position : parser.position + _MOST_HEADER]
+        window = text.buffer[text.position : text.position + _MOST_HEADER]
         found = body.search(window)
         if found is not None:
             break
         if not _may_be_header(window, headers, body) or len(window) == _MOST_HEADER:
             return headers.user
-        if parser.ended:
-            parser.eat(len(parser.buffer))  # cut off
+        if text.ended:
+            text.eat(len(text.buffer))  # cut off
             return None
         yield
     said = window[: found.start()]
     if not _may_be_header(said, headers, body):
         return headers.user
-    parser.eat(parser.position + found.end())
+    text.eat(text.position + found.end())
     name = re.search(re.escape(headers.to.strip()) + r"\s*(\S+)", said)
     return name[1] if name else headers.user
 
 
-def _may_be_header(text: str, headers: Headers, body: Marks) -> bool:
+def _may_be_header(said: str, headers: Headers, body: Marks) -> bool:
     """Whether a text can be the start of a header: a role, a recipient, the mark after them."""
-    text = text[: body.begun(text, 0)].strip()
+    said = said[: body.begun(said, 0)].strip()
     to = headers.to.strip()
     role = headers.start.rpartition(">")[2].strip()
-    if text.startswith(role):
-        text = text[len(role) :].strip()
-    return not text or role.startswith(text) or to.startswith(text) or (text.startswith(to) and " " not in text)
+    if said.startswith(role):
+        said = said[len(role) :].strip()
+    return not said or role.startswith(said) or to.startswith(said) or (said.startswith(to) and " " not in said)
 
 
-def _next(parser: Parser, headers: Headers, ends: Marks) -> Steps:
+def _next(text: Scanner, headers: Headers, ends: Marks) -> Steps:
     """The header of the next message; None at the end of the text."""
-    if not (yield from parser.skip_space()):
+    if not (yield from text.skip_space()):
         return None
     start = headers.start.strip()
-    if (yield from parser.mark(marks(start, start.partition(">")[0] + ">"))) is None:
+    if (yield from text.mark(marks(start, start.partition(">")[0] + ">"))) is None:
         return headers.user  # text where a message should begin
-    return (yield from _header(parser, headers))
+    return (yield from _header(text, headers))

@@ -33,6 +33,18 @@ class Scanner:
         self.position = 0
         self.ended = False  # no more text will come
         self.trail: list[str] | None = None  # while set, keeps what is eaten: it may have to be given back
+        self.may_read_twice = True  # once only, so that reading stays linear
+
+    def feed(self, text: str) -> None:
+        """More text has come."""
+        if self.position < len(self.buffer):
+            text = self.buffer[self.position :] + text
+        self.buffer, self.position = text, 0
+
+    def shrink(self) -> None:
+        """Let go of what is eaten, if that is all."""
+        if self.position >= len(self.buffer):
+            self.buffer, self.position = "", 0
 
     def eat(self, end: int) -> str:
         text = self.buffer[self.position : end]
@@ -40,6 +52,11 @@ class Scanner:
         if self.trail is not None:
             self.trail.append(text)
         return text
+
+    def put_back(self, text: str) -> None:
+        """Text that was eaten last is read again."""
+        self.buffer = text + self.buffer[self.position :]
+        self.position = 0
 
     def until(self, stops: Marks, give: Give) -> Steps:
         """Yield text up to the first mark and consume the mark. Returns None if the text ends without one."""
@@ -73,6 +90,17 @@ class Scanner:
                 return True
             if self.ended:
                 return False
+            yield
+
+    def space(self) -> Steps:
+        """Consume white space and return it."""
+        kept = ""
+        while True:
+            end = _SPACE.match(self.buffer, self.position).end()  # type: ignore[union-attr]
+            if end > self.position:
+                kept += self.eat(end)
+            if end < len(self.buffer) or self.ended:
+                return kept
             yield
 
     def mark(self, words: Marks) -> Steps:

@@ -2,129 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from llamasrv.chat.calls import CallReader
-from llamasrv.chat.formats import Calls, ChatFormat
+from llamasrv.chat.emitter import Emitter
+from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.markers import Marks, marks
-from llamasrv.chat.scanner import Give, Steps
-from llamasrv.domain.request import Tool
+from llamasrv.chat.scanner import Give, Scanner, Steps
 
 _MOST_TRIES = 16  # at finding a call in a thought that never ended
 
 
-class ThoughtReader(CallReader):
-    """Reads thinking blocks. What it finds goes to `think`."""
+class ThoughtReader:
+    """Reads the thinking blocks of one answer."""
 
-    def __init__(self, format: ChatFormat, tools: Iterable[Tool], *, split: bool) -> None:
-        """Without `split` thinking is part of the content, marks included."""
-        super().__init__(tools)
-        self.format = format
-        self.in_reasoning = False
-        self.split = split
-        self.opened = ""  # how the prompt opened a block, where thinking is content: said with the first of it
+    def __init__(self, text: Scanner, out: Emitter, format: ChatFormat, calls: CallReader | None) -> None:
+        """Without `calls` none are looked for."""
+        thought = format.reasoning
+        self._text, self._out, self._calls = text, out, calls
+        self._end = thought.end.strip() if thought is not None else ""
+        self._ended_by_calls = thought is not None and thought.ended_by_calls
+        self._role_ends = format.role_ends
+        self._openers = calls.openers if calls is not None else ()
+        self._content_starts = tuple(word for word in (format.content_start.strip(),) if word.startswith("<"))
         self.unclosed: tuple[str, ...] = ()  # the end mark of a thought that a call has ended
 
-    def think(self, text: str) -> None:
-        raise NotImplementedError
-
-    def thinking(self, calls: Calls | None, openers: tuple[str, ...], fresh: bool = True) -> Steps:
-        """Read a thinking block, and the calls that end it if its end mark does not. False at the end of the text."""
-        thought = self.format.reasoning
-        assert thought is not None
-        end = thought.end.strip()
-        self.in_reasoning = True
-        text = tuple(word for word in (self.format.content_start.strip(),) if word.startswith("<"))
-        if thought.ended_by_calls or calls is None:
-            mark = yield from self._thought(end, (*(openers if thought.ended_by_calls else ()), *text))
+    def read(self, fresh: bool = True) -> Steps:
+        """Read a thinking block, and the calls that end it if its end mark does not. `fresh` means that it begins here.
+        False at the end of the text."""
+        text, calls, end, openers, starts = self._text, self._calls, self._end, self._openers, self._content_starts
+        self._out.in_reasoning = True
+        if self._ended_by_calls or calls is None:
+            mark = yield from self._until(end, (*(openers if self._ended_by_calls else ()), *starts))
             self._think_no_more(mark == end)
             if calls is not None and mark in openers:
-                yield from self.section(calls, mark)
+                yield from calls.section(mark)
             return mark is not None
         if fresh:
             # Some models call at once where the prompt has opened a block for thinking.
-            self.trail = []
-            mark = (yield from self.mark(marks(*openers, *text, end))) if (yield from self.skip_space()) else None
-            space, self.trail = "".join(self.trail), None
-            if mark is None and not self.split:
-                self.opened += space
-            if mark in openers and (yield from self._called_instead(calls, mark)):
+            space = yield from text.space()
+            mark = yield from text.mark(marks(*openers, *starts, end))
+            if mark is None:
+                self._keep(space)
+            elif mark in openers and (yield from self._called_instead(calls, mark)):
                 return True
-            if mark == end or mark in text:
+            if mark == end or mark in starts:
                 self._think_no_more(mark == end)
                 return True
-        mark = yield from self._thought(end, (*openers, *text))
+        mark = yield from self._until(end, (*openers, *starts))
         while mark in openers:
-            held = [(yield from self._with_space(mark))]
-            if (yield from self.char()) and not _may_be_call(calls, self.buffer[self.position]):
-                self.think(held[0])  # the mark's name alone
-                mark = yield from self._thought(end, (*openers, *text))
+            held = [mark, (yield from text.space())]
+            char = yield from text.char()
+            if char and not calls.may_go_on(char):
+                self._out.think("".join(held))  # the mark's name alone
+                mark = yield from self._until(end, (*openers, *starts))
                 continue
             # A call if the thought never ends, else part of it: wait for what comes.
-            mark = yield from self.until(marks(end), held.append)
+            mark = yield from text.until(marks(end), held.append)
             if mark is None:
-                return (yield from self._called_at_last(calls, openers, "".join(held)))
-            self.think("".join(held))
+                return (yield from self._called_at_last(calls, "".join(held)))
+            self._out.think("".join(held))
         self._think_no_more(mark == end)
         return mark is not None
 
-    def _with_space(self, mark: str) -> Steps:
-        """A mark that was consumed, and the white space after it."""
-        self.trail = [mark]
-        yield from self.skip_space()
-        text, self.trail = "".join(self.trail), None
-        return text
+    def role_end(self, mark: str, others: Marks, give: Give) -> Steps:
+        """The mark that ends a turn, written as text: it is not one if more text follows."""
+        space = yield from self._text.space()
+        if (yield from self._text.char()) and not (yield from self._text.peek(others)):
+            give(mark + space)
 
-    def _thought(self, end: str, exits: tuple[str, ...]) -> Steps:
+    def _until(self, end: str, exits: tuple[str, ...]) -> Steps:
         """Read thinking up to its end mark or another mark."""
-        ends = marks(end, *exits, *self.format.role_ends)
+        ends = marks(end, *exits, *self._role_ends)
         while True:
-            mark = yield from self.until(ends, self.think)
+            mark = yield from self._text.until(ends, self._out.think)
             if mark is None or mark == end or mark in exits:
                 return mark
-            yield from self.role_end(mark, ends, self.think)
+            yield from self.role_end(mark, ends, self._out.think)
+
+    def _keep(self, space: str) -> None:
+        """White space at the beginning is part of a thought that is content."""
+        if not self._out.split:
+            self._out.opened += space
 
     def _think_no_more(self, closed: bool) -> None:
-        self.in_reasoning = False
-        if self.split:
-            self.between_marks()
-        elif closed and self.format.reasoning is not None:
-            self.think(self.format.reasoning.end.strip())
+        self._out.in_reasoning = False
+        if self._out.split:
+            self._out.between_marks()
+        elif closed:
+            self._out.think(self._end)
 
-    def _called_instead(self, calls: Calls, mark: str) -> Steps:
+    def _called_instead(self, calls: CallReader, mark: str) -> Steps:
         """Read a call where a thought was expected, or is still open. Returns whether there was one."""
-        before = self.calls
-        self.in_reasoning = False
-        yield from self.section(calls, mark, lost=self.think)
-        if self.calls == before:
-            self.in_reasoning = True
+        self._out.in_reasoning = False
+        if not (yield from calls.section(mark, lost=self._out.think)):
+            self._out.in_reasoning = True
             return False
-        if self.format.reasoning is not None:
-            self.unclosed = (self.format.reasoning.end.strip(),)
+        self.unclosed = (self._end,)
         return True
 
-    def _called_at_last(self, calls: Calls, openers: tuple[str, ...], text: str) -> Steps:
+    def _called_at_last(self, calls: CallReader, held: str) -> Steps:
         """At the end of a thought that never ended: look for calls in the held text. Returns whether there was one."""
-        self.buffer, self.position = text, 0
+        self._text.put_back(held)
         for _ in range(_MOST_TRIES):
-            mark = yield from self.until(marks(*openers), self.think)
+            mark = yield from self._text.until(marks(*self._openers), self._out.think)
             if mark is None:
                 break
             if (yield from self._called_instead(calls, mark)):
                 return True
-        yield from self.until(marks(), self.think)
+        yield from self._text.until(marks(), self._out.think)
         self._think_no_more(False)
         return False
-
-    def role_end(self, mark: str, others: Marks, give: Give) -> Steps:
-        """The mark that ends a turn, written as text: it is not one if more text follows."""
-        self.trail = [mark]
-        more = (yield from self.skip_space()) and not (yield from self.peek(others))
-        text, self.trail = "".join(self.trail), None
-        if more:
-            give(text)
-
-
-def _may_be_call(calls: Calls, char: str) -> bool:
-    """Whether a call can continue with this character after its first mark: with another mark, or the call itself."""
-    return calls.notation.may_follow(char) or any(word.startswith(char) for word in calls.openers)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llamasrv.chat.parser import Event, Parser
+from llamasrv.chat.emitter import Event
+from llamasrv.chat.parser import Parser
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.template import ChatTemplate, Rendered
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart

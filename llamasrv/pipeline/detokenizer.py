@@ -10,7 +10,8 @@ from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from typing import Any
 
-from llamasrv.chat.parser import Parser, joined
+from llamasrv.chat.emitter import joined
+from llamasrv.chat.parser import Parser
 from llamasrv.domain.events import Event, Reasoning, Text, TokenLogprob
 from llamasrv.engine.channels import Delta
 

@@ -4,28 +4,65 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.markers import marks
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import Steps
+from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
-
-if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
 
 NUMBER = "/[0-9]{1,3}/"
 SHORT_ID = "/[a-zA-Z0-9]{9}/"
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """The marks around one call, in the form that readers search for."""
+class OpenCall:
+    """The call that is being read: which marks may stand around it, and where what is read of it goes."""
 
-    ends: tuple[str, ...]  # the mark that ends this call
-    closers: tuple[str, ...]  # all marks that may follow it
-    announced: bool  # by a mark; else only the name of a tool makes it a call
+    def __init__(
+        self,
+        text: Scanner,
+        out: Emitter,
+        tools: Mapping[str, Tool],
+        ends: tuple[str, ...],
+        closers: tuple[str, ...],
+        announced: bool,
+    ) -> None:
+        self.tools = tools
+        self.ends = ends  # the mark that ends this call
+        self.closers = closers  # all marks that may follow it
+        self.announced = announced  # by a mark; else only the name of a tool makes it a call
+        self.started = False
+        self._text, self._out = text, out
+        self.argue = out.argue  # a part of the arguments, as JSON text
+
+    def start(self, name: str, id: str | None = None) -> None:
+        """The name is certain: what was read is a call from here on. Without `id` it gets a new one."""
+        self._text.trail = None
+        self._out.start_call(name, id)
+        self.started = True
+
+    def argue_text(self, text: str) -> None:
+        """A part of a text among the arguments, as it is."""
+        self.argue(json.dumps(text, ensure_ascii=False)[1:-1])
+
+    def end(self) -> None:
+        """All of it was read, and its arguments are whole."""
+        self._out.complete_calls += 1
+
+    def forget(self) -> None:
+        """What was read is no call, and says nothing."""
+        self._text.trail = None
+
+    def between_marks(self) -> None:
+        """White space that follows is not content."""
+        self._out.between_marks()
+
+    def say(self, text: str) -> None:
+        """Text that stands inside the call and belongs to nothing in it: content."""
+        self._out.say(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +89,8 @@ class Notation(ABC):
         """A call as the model would write it. `arguments` is JSON text, `place` its number among its turn's calls."""
 
     @abstractmethod
-    def read(self, reader: CallReader, around: Around) -> Steps:
-        """Read one call. Announces it with `start_call` as soon as its name is certain; text read before that is given
-        back as content if it was not a call."""
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
+        """Read one call, from behind the mark that announces it up to the one that ends it; README.md says how."""
 
     @abstractmethod
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
@@ -94,28 +130,28 @@ def options_of(part: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def read_arguments(reader: CallReader, around: Around, *, may_be_missing: bool = False) -> Steps:
+def read_arguments(text: Scanner, call: OpenCall, *, may_be_missing: bool = False) -> Steps:
     """Read the JSON value of a call's arguments and pass it on as it comes. False if it is cut off or invalid."""
-    if not (yield from reader.skip_space()):
+    if not (yield from text.skip_space()):
         return False
-    char = yield from reader.char()
+    char = yield from text.char()
     if char == '"':  # JSON inside JSON
-        text = yield from reader.json_text()
-        if text is None:
+        inner = yield from text.json_text()
+        if inner is None:
             return False
-        reader.argue(unwrapped(text) if text.strip() else "{}")
+        call.argue(unwrapped(inner) if inner.strip() else "{}")
         return True
     if char != "{":
-        ends = marks(*(word for word in around.closers if word != "```"))
-        if may_be_missing and (yield from reader.peek(ends)):
-            reader.argue("{}")
+        ends = marks(*(word for word in call.closers if word != "```"))
+        if may_be_missing and (yield from text.peek(ends)):
+            call.argue("{}")
             return True
-        yield from reader.until(ends, reader.argue)
+        yield from text.until(ends, call.argue)
         return False
-    if (yield from reader.json_value(reader.argue)):
+    if (yield from text.json_value(call.argue)):
         return True
-    if not reader.ended and around.closers:
-        yield from reader.until(marks(*around.closers), reader.argue)
+    if not text.ended and call.closers:
+        yield from text.until(marks(*call.closers), call.argue)
     return False
 
 

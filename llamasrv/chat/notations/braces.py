@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import (
@@ -18,13 +18,10 @@ from llamasrv.chat.argument_rules import (
     repeats,
 )
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Around, Notation, values_of
+from llamasrv.chat.notations.base import Notation, OpenCall, values_of
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
-from llamasrv.chat.scanner import Steps
+from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
-
-if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +35,50 @@ class Braces(Notation):
     def write(self, name: str, arguments: str, place: int) -> str:
         return name + _braces(values_of(arguments), self.quote)
 
-    def read(self, reader: CallReader, around: Around) -> Steps:
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
         """name{key:<|"|>value<|"|>,other:1}"""
-        name, mark = yield from reader.name(marks("{"))
+        name, mark = yield from text.name(marks("{"))
         if name is None:
             return
-        reader.start_call(name)
-        reader.argue("{")
+        call.start(name)
+        call.argue("{")
         quote = self.quote
         depth = ["}"]
         key = True  # a key comes next
         while depth:
-            char = yield from reader.char()
+            char = yield from text.char()
             if char == "":
                 return
             if char == quote[0]:
-                if (yield from reader.mark(marks(quote))) is None:
-                    yield from reader.until(marks(*around.closers), reader.argue)
+                if (yield from text.mark(marks(quote))) is None:
+                    yield from text.until(marks(*call.closers), call.argue)
                     return
-                reader.argue('"')
-                if (yield from reader.until(marks(quote), reader.argue_text)) is None:
+                call.argue('"')
+                if (yield from text.until(marks(quote), call.argue_text)) is None:
                     return
-                reader.argue('"')
+                call.argue('"')
                 key = False
             elif char in "{[":
-                reader.argue(reader.eat(reader.position + 1))
+                call.argue(text.eat(text.position + 1))
                 depth.append("}" if char == "{" else "]")
                 key = char == "{"
             elif char in "}]":
-                reader.eat(reader.position + 1)
-                reader.argue(depth.pop())
+                text.eat(text.position + 1)
+                call.argue(depth.pop())
                 key = False
             elif char in ",:" or char.isspace():
-                reader.argue(reader.eat(reader.position + 1))
+                call.argue(text.eat(text.position + 1))
                 key = char == "," and depth[-1] == "}" or (char.isspace() and key)
             elif key:
                 kept: list[str] = []
-                if (yield from reader.until(marks(":"), kept.append)) is None:
+                if (yield from text.until(marks(":"), kept.append)) is None:
                     return
-                reader.argue(json.dumps("".join(kept).strip().strip("\"'"), ensure_ascii=False) + ":")
+                call.argue(json.dumps("".join(kept).strip().strip("\"'"), ensure_ascii=False) + ":")
                 key = False
             else:
-                word = yield from _bare_value(reader)
-                reader.argue(values.bare(word))
-        reader.complete_calls += 1
+                word = yield from _bare_value(text)
+                call.argue(values.bare(word))
+        call.end()
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         schema = arguments(tool)
@@ -100,14 +97,14 @@ def _braces(value: Any, quote: str) -> str:
     return json.dumps(value)
 
 
-def _bare_value(reader: CallReader) -> Steps:
+def _bare_value(text: Scanner) -> Steps:
     kept: list[str] = []
     stops = re.compile(r"[,}\]]")
     while True:
-        found = stops.search(reader.buffer, reader.position)
-        end = len(reader.buffer) if found is None else found.start()
-        kept.append(reader.eat(end))
-        if found is not None or reader.ended:
+        found = stops.search(text.buffer, text.position)
+        end = len(text.buffer) if found is None else found.start()
+        kept.append(text.eat(end))
+        if found is not None or text.ended:
             return "".join(kept).strip()
         yield
 

@@ -6,27 +6,24 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import (
     NUMBER,
     SHORT_ID,
-    Around,
     Learned,
     Notation,
+    OpenCall,
     decoded,
     quote,
     read_arguments,
     unwrapped,
 )
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import NAME, Steps
+from llamasrv.chat.scanner import NAME, Scanner, Steps
 from llamasrv.domain.request import Tool
-
-if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +49,12 @@ class JsonObject(Notation):
             return f"{{{quote(self.id_key)}: {quote(str(place))}, {head}}}"
         return f"{{{head}, {quote(self.id_key)}: {quote(f'{place:09}')}}}"
 
-    def read(self, reader: CallReader, around: Around) -> Steps:
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read an object that holds the name and the arguments."""
-        reader.named = None
-        yield from _read_object(reader, self, around)
-        if reader.named is not None and reader.ended:  # cut off behind the name
-            reader.start_call(*reader.named)
+        head = _Head()
+        yield from _read_object(text, call, self, head)
+        if head.whole and not call.started and text.ended:  # cut off behind the name
+            call.start(*head.whole)
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         arguments = json_arguments(rules, tool)
@@ -115,77 +112,75 @@ class _Head:
     name: str | None = None
     id: str | None = None
     early: str | None = None  # arguments that came before the name
-    started: bool = False
+    whole: tuple[str, str | None] | None = None  # the name and the id as they were behind the last whole member
 
 
-def _read_object(reader: CallReader, notation: JsonObject, around: Around) -> Steps:
+def _read_object(text: Scanner, call: OpenCall, notation: JsonObject, head: _Head) -> Steps:
     """Read the object itself. Returns silently if there is none, or if it is cut off."""
-    if (yield from reader.char()) != "{":
+    if (yield from text.char()) != "{":
         return
-    reader.eat(reader.position + 1)
-    head = _Head()
-    while (yield from reader.skip_space()):
-        char = yield from reader.char()
+    text.eat(text.position + 1)
+    while (yield from text.skip_space()):
+        char = yield from text.char()
         if char in ",}":
-            reader.eat(reader.position + 1)
+            text.eat(text.position + 1)
             if char == ",":
                 continue
-            if head.name is not None and not head.started:
-                _begin(reader, head)
-                reader.argue("{}")
-                reader.complete_calls += 1
+            if head.name is not None and not call.started:
+                _begin(call, head)
+                call.argue("{}")
+                call.end()
             return
-        key = yield from reader.json_text()
-        if key is None or not (yield from reader.colon()):
+        key = yield from text.json_text()
+        if key is None or not (yield from text.colon()):
             return
-        if not (yield from _member(reader, notation, around, key, head)):
+        if not (yield from _member(text, call, notation, key, head)):
             return
 
 
-def _member(reader: CallReader, notation: JsonObject, around: Around, key: str, head: _Head) -> Steps:
+def _member(text: Scanner, call: OpenCall, notation: JsonObject, key: str, head: _Head) -> Steps:
     """Read one member of a call's object. False if that ends the call."""
-    if notation.name_is_key and not head.started:
+    if notation.name_is_key and not call.started:
         if not NAME.match(key):
             return False
         head.name = key
-        return (yield from _begin_and_argue(reader, around, head))
+        return (yield from _begin_and_argue(text, call, head))
     if key == notation.name_key:
-        yield from reader.skip_space()
-        head.name = yield from reader.json_text()
-        if head.name is None or not NAME.match(head.name) or (not around.announced and head.name not in reader.tools):
+        yield from text.skip_space()
+        head.name = yield from text.json_text()
+        if head.name is None or not NAME.match(head.name) or (not call.announced and head.name not in call.tools):
             return False
         if head.early is not None:
-            _begin(reader, head)
-            reader.argue(head.early)
-            reader.complete_calls += 1
-    elif key in (notation.arguments_key, "arguments", "parameters") and not head.started:
+            _begin(call, head)
+            call.argue(head.early)
+            call.end()
+    elif key in (notation.arguments_key, "arguments", "parameters") and not call.started:
         if head.name is not None:
-            return (yield from _begin_and_argue(reader, around, head))
+            return (yield from _begin_and_argue(text, call, head))
         kept: list[str] = []
-        if not (yield from reader.json_value(kept.append)):
+        if not (yield from text.json_value(kept.append)):
             return False
         head.early = unwrapped("".join(kept))
-    elif not around.announced and key not in ("type", "id"):
+    elif not call.announced and key not in ("type", "id"):
         return False
     else:
         other: list[str] = []
-        if not (yield from reader.json_value(other.append)):
+        if not (yield from text.json_value(other.append)):
             return False
         if key == notation.id_key:
             head.id = unwrapped("".join(other))
-    reader.named = None if head.started or head.name is None else (head.name, head.id)
+    head.whole = None if head.name is None else (head.name, head.id)
     return True
 
 
-def _begin(reader: CallReader, head: _Head) -> None:
+def _begin(call: OpenCall, head: _Head) -> None:
     assert head.name is not None
-    reader.start_call(head.name, head.id)
-    head.started = True
+    call.start(head.name, head.id)
 
 
-def _begin_and_argue(reader: CallReader, around: Around, head: _Head) -> Steps:
-    _begin(reader, head)
-    if not (yield from read_arguments(reader, around)):
+def _begin_and_argue(text: Scanner, call: OpenCall, head: _Head) -> Steps:
+    _begin(call, head)
+    if not (yield from read_arguments(text, call)):
         return False
-    reader.complete_calls += 1
+    call.end()
     return True

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import NUMBER, SHORT_ID, Around, Learned, Notation, decoded, read_arguments
+from llamasrv.chat.notations.base import NUMBER, SHORT_ID, Learned, Notation, OpenCall, decoded, read_arguments
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import Steps
+from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
-
-if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +34,16 @@ class Named(Notation):
             name = f"{id}{self.id_mark}{name}" if self.id_first else f"{name}{self.id_mark}{id}"
         return name + self.name_end + (arguments or "{}")
 
-    def read(self, reader: CallReader, around: Around) -> Steps:
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then the arguments as JSON."""
         end = pieces(self.name_end)
         stops = marks(*(end[:1] or ("\n",)), self.id_mark, *(("\n",) if "\n" in self.name_end else ()))
         id: str | None = None
-        name, mark = yield from reader.name(stops)
+        name, mark = yield from text.name(stops)
         if name is None:
             return
         if self.id_mark and mark == self.id_mark:
-            other, mark = yield from reader.name(marks(end[0]))
+            other, mark = yield from text.name(marks(end[0]))
             if other is None:
                 return
             name, id = (other, name) if self.id_first else (name, other)
@@ -54,16 +51,16 @@ class Named(Notation):
             id = name
             name = _without_form(name, self.id_form)
         if self.content_name and name == self.content_name:
-            reader.trail = None  # what follows is content
+            call.forget()  # what follows is content
             return
-        if self.content_name and name not in reader.tools:
+        if self.content_name and name not in call.tools:
             return
         for piece in end if mark == "\n" else end[1:]:
-            yield from reader.skip_space()
-            yield from reader.mark(marks(piece))
-        reader.start_call(name, id)
-        if (yield from read_arguments(reader, around, may_be_missing=True)):
-            reader.complete_calls += 1
+            yield from text.skip_space()
+            yield from text.mark(marks(piece))
+        call.start(name, id)
+        if (yield from read_arguments(text, call, may_be_missing=True)):
+            call.end()
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         arguments = json_arguments(rules, tool)

@@ -6,18 +6,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import has_grammar, json_text, members, properties
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Around, Notation, values_of
+from llamasrv.chat.notations.base import Notation, OpenCall, values_of
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import Steps
+from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
-
-if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +28,33 @@ class PythonCall(Notation):
         pairs = (f"{key}={_python(value)}" for key, value in values_of(arguments).items())
         return f"{name}({', '.join(pairs)})"
 
-    def read(self, reader: CallReader, around: Around) -> Steps:
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
         """name(key="value", other=1), values as in Python or JSON."""
-        name, mark = yield from reader.name(marks("("))
+        name, mark = yield from text.name(marks("("))
         if name is None:
             return
-        reader.start_call(name)
+        call.start(name)
         opened = False
         while True:
-            if not (yield from reader.skip_space()):
+            if not (yield from text.skip_space()):
                 return
-            char = yield from reader.char()
+            char = yield from text.char()
             if char == ")":
-                reader.eat(reader.position + 1)
+                text.eat(text.position + 1)
                 break
             if char == ",":
-                reader.eat(reader.position + 1)
+                text.eat(text.position + 1)
                 continue
             kept: list[str] = []
-            if (yield from reader.until(marks("=", ")"), kept.append)) != "=":
+            if (yield from text.until(marks("=", ")"), kept.append)) != "=":
                 return
             key = "".join(kept).strip()
-            reader.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
+            call.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
             opened = True
-            if not (yield from _literal(reader)):
+            if not (yield from _literal(text, call)):
                 return
-        reader.argue("}" if opened else "{}")
-        reader.complete_calls += 1
+        call.argue("}" if opened else "{}")
+        call.end()
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         items = []
@@ -73,81 +70,81 @@ def _python(value: Any) -> str:
     return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
 
 
-def _literal(reader: CallReader) -> Steps:
+def _literal(text: Scanner, call: OpenCall) -> Steps:
     """Read a Python or JSON literal and pass it on as JSON. False if it is cut off or invalid."""
-    yield from reader.skip_space()
+    yield from text.skip_space()
     depth: list[str] = []
     comma = ""  # held: Python allows one behind the last item
     while True:
-        char = yield from reader.char()
+        char = yield from text.char()
         if char == "":
             return False
         if char in "]})":
             if not depth:
                 return False
-            reader.eat(reader.position + 1)
-            reader.argue(depth.pop())
+            text.eat(text.position + 1)
+            call.argue(depth.pop())
             comma = ""
         elif char in ",:" or char.isspace():
             if not depth:
                 return False
-            reader.eat(reader.position + 1)
+            text.eat(text.position + 1)
             if char == ",":
                 comma = ", "
             elif char == ":":
-                reader.argue(": ")
+                call.argue(": ")
             continue
         else:
-            reader.argue(comma)
+            call.argue(comma)
             comma = ""
             if char in "\"'":
-                if not (yield from _quoted(reader, char)):
+                if not (yield from _quoted(text, call, char)):
                     return False
             elif char in "[{(":
-                reader.eat(reader.position + 1)
+                text.eat(text.position + 1)
                 depth.append("}" if char == "{" else "]")
-                reader.argue("{" if char == "{" else "[")
+                call.argue("{" if char == "{" else "[")
             else:
-                word = yield from reader.word()
+                word = yield from text.word()
                 if not word:
                     return False
-                reader.argue(_PYTHON_WORDS.get(word) or values.bare(word))
+                call.argue(_PYTHON_WORDS.get(word) or values.bare(word))
         if not depth:
             return True
 
 
-def _quoted(reader: CallReader, quote: str) -> Steps:
+def _quoted(text: Scanner, call: OpenCall, quote: str) -> Steps:
     """Read a string in either kind of quotes and pass it on in JSON's."""
-    reader.eat(reader.position + 1)
-    reader.argue('"')
+    text.eat(text.position + 1)
+    call.argue('"')
     stops = re.compile(f"[\\\\{quote}]")
     while True:
-        found = stops.search(reader.buffer, reader.position)
-        end = len(reader.buffer) if found is None else found.start()
-        if end > reader.position:
-            reader.argue(json.dumps(reader.eat(end), ensure_ascii=False)[1:-1])
+        found = stops.search(text.buffer, text.position)
+        end = len(text.buffer) if found is None else found.start()
+        if end > text.position:
+            call.argue(json.dumps(text.eat(end), ensure_ascii=False)[1:-1])
         if found is None:
-            if reader.ended:
+            if text.ended:
                 return False
             yield
             continue
         if found.group() == quote:
-            reader.eat(end + 1)
-            reader.argue('"')
+            text.eat(end + 1)
+            call.argue('"')
             return True
         size = 2
-        while len(reader.buffer) < reader.position + size:
-            if reader.ended:
+        while len(text.buffer) < text.position + size:
+            if text.ended:
                 return False
             yield
-        escaped = reader.buffer[reader.position + 1]
+        escaped = text.buffer[text.position + 1]
         if escaped in "xuU":
             size = {"x": 4, "u": 6, "U": 10}[escaped]
-            while len(reader.buffer) < reader.position + size:
-                if reader.ended:
+            while len(text.buffer) < text.position + size:
+                if text.ended:
                     return False
                 yield
-        reader.argue(values.escape(reader.eat(reader.position + size)))
+        call.argue(values.escape(text.eat(text.position + size)))
 
 
 def _python_value(rules: RuleWriter, schema: Any) -> str:

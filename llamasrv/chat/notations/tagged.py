@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import (
@@ -20,14 +20,10 @@ from llamasrv.chat.argument_rules import (
 )
 from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import NUMBER, Around, Learned, Notation, ignore, options_of, values_of
+from llamasrv.chat.notations.base import NUMBER, Learned, Notation, OpenCall, ignore, options_of, values_of
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
-from llamasrv.chat.scanner import Steps
+from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
-
-if TYPE_CHECKING:
-    from llamasrv.chat.calls import CallReader
-
 
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _MOST_SPACE = 256  # before CDATA
@@ -66,37 +62,37 @@ class Tagged(Notation):
             text += self.key_start + key + self.key_end + kind + shown + self.value_end.replace("{key}", key)
         return text
 
-    def read(self, reader: CallReader, around: Around) -> Steps:
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then each argument between marks."""
-        key_start, ends = self.key_start.strip(), around.ends
+        key_start, ends = self.key_start.strip(), call.ends
         heads = marks(key_start, *ends)
-        name, mark = yield from _name_before_keys(reader, self, (key_start, *ends))
+        name, mark = yield from _name_before_keys(text, self, (key_start, *ends))
         if name is None:
             return
-        schema = reader.tools[name].parameters if name in reader.tools else {}
-        reader.start_call(name)
+        schema = call.tools[name].parameters if name in call.tools else {}
+        call.start(name)
         opened = False
         while mark not in ends:
             if mark != key_start:
-                if not (yield from reader.skip_space()):
+                if not (yield from text.skip_space()):
                     return
-                mark = yield from reader.mark(heads)
+                mark = yield from text.mark(heads)
                 if mark is None and ends:
-                    reader.between_marks()
-                    yield from reader.until(marks(*ends), reader.say)  # words where an argument should be
+                    call.between_marks()
+                    yield from text.until(marks(*ends), call.say)  # words where an argument should be
                     return
                 if mark != key_start:
                     break
             mark = None
-            key, kind = yield from _key(reader, self)
+            key, kind = yield from _key(text, self)
             if key is None:
                 return
-            reader.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
+            call.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
             opened = True
-            if not (yield from _value(reader, self, key, kind, values.property_schema(schema, key))):
+            if not (yield from _value(text, call, self, key, kind, values.property_schema(schema, key))):
                 return
-        reader.argue("}" if opened else "{}")
-        reader.complete_calls += 1
+        call.argue("}" if opened else "{}")
+        call.end()
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         element = _element if self.elements else _argument
@@ -177,36 +173,36 @@ def _type_name(value: Any, whole_type: str) -> str:
     return names.get(type(value), "object")
 
 
-def _name_before_keys(reader: CallReader, tags: Tagged, next_marks: tuple[str, ...]) -> Steps:
+def _name_before_keys(text: Scanner, tags: Tagged, next_marks: tuple[str, ...]) -> Steps:
     """The name, read with everything up to the first key; and the mark that ended the name."""
     shown, numbered, rest = tags.name_end.partition("{number}")
     end = pieces(shown.partition(" ")[0] if numbered else shown)
-    name, mark = yield from reader.name(marks(*end[:1], "\n", *(() if end else next_marks)))
+    name, mark = yield from text.name(marks(*end[:1], "\n", *(() if end else next_marks)))
     if name is None:
         return None, None
     if numbered:
-        yield from reader.until(marks(rest.lstrip('"')), ignore)
+        yield from text.until(marks(rest.lstrip('"')), ignore)
     for piece in end[1:]:
-        yield from reader.skip_space()
-        yield from reader.mark(marks(piece))
+        yield from text.skip_space()
+        yield from text.mark(marks(piece))
     return name, mark
 
 
-def _key(reader: CallReader, tags: Tagged) -> Steps:
+def _key(text: Scanner, tags: Tagged) -> Steps:
     """A key, and what its attribute says about the value: "text", "json" or None."""
     end = pieces(tags.key_end)
     kept: list[str] = []
-    mark = yield from reader.until(marks(*end[:1]), kept.append)
+    mark = yield from text.until(marks(*end[:1]), kept.append)
     if mark is None:
         return None, None
     for piece in end[1:]:
-        yield from reader.skip_space()
-        yield from reader.mark(marks(piece))
+        yield from text.skip_space()
+        yield from text.mark(marks(piece))
     kind = None
     if tags.string_type:
         attribute: list[str] = []
         stop = tags.string_type[tags.string_type.rindex('"') + 1 :]
-        mark = yield from reader.until(marks(stop), attribute.append)
+        mark = yield from text.until(marks(stop), attribute.append)
         if mark is None:
             return None, None
         said = "".join(attribute).strip()
@@ -214,7 +210,7 @@ def _key(reader: CallReader, tags: Tagged) -> Steps:
     return "".join(kept).strip(), kind
 
 
-def _value(reader: CallReader, tags: Tagged, key: str, kind: str | None, schema: Any) -> Steps:
+def _value(text: Scanner, call: OpenCall, tags: Tagged, key: str, kind: str | None, schema: Any) -> Steps:
     """Read one argument's value and pass it on as JSON. Text is passed on as it comes, anything else once it is
     complete."""
     end = tags.value_end.replace("{key}", key)
@@ -222,105 +218,102 @@ def _value(reader: CallReader, tags: Tagged, key: str, kind: str | None, schema:
     stops = marks(*pieces(end)[:1])
     is_text = kind == "text" or (kind is None and values.only_text(schema))
     if is_text:
-        reader.argue('"')
-    if (yield from _begins_cdata(reader)):
-        return (yield from _cdata_value(reader, tags, stops, {} if kind == "json" else schema, is_text))
+        call.argue('"')
+    if (yield from _begins_cdata(text)):
+        return (yield from _cdata_value(text, call, tags, stops, {} if kind == "json" else schema, is_text))
     if is_text:
-        return (yield from _text_value(reader, stops, lines))
-    text, mark = yield from _held_value(reader, stops)
+        return (yield from _text_value(text, call, stops, lines))
+    said, mark = yield from _held_value(text, stops)
     if lines:
-        text = text.removeprefix("\n").removesuffix("\n")
+        said = said.removeprefix("\n").removesuffix("\n")
     if mark is None:
-        reader.argue(text.strip() if not values.may_be_text(schema) else json.dumps(text, ensure_ascii=False)[:-1])
+        call.argue(said.strip() if not values.may_be_text(schema) else json.dumps(said, ensure_ascii=False)[:-1])
         return False
     if tags.elements:
-        reader.argue(json.dumps(values.from_elements(text, schema, tags.key_start, tags.key_end), ensure_ascii=False))
+        call.argue(json.dumps(values.from_elements(said, schema, tags.key_start, tags.key_end), ensure_ascii=False))
     else:
-        reader.argue(values.as_json(text, {} if kind == "json" else schema))
+        call.argue(values.as_json(said, {} if kind == "json" else schema))
     return True
 
 
-def _begins_cdata(reader: CallReader) -> Steps:
+def _begins_cdata(text: Scanner) -> Steps:
     """Consume the mark that begins CDATA, with white space before it; if there is none, nothing is consumed."""
     while True:
-        rest = reader.buffer[reader.position : reader.position + _MOST_SPACE + len(_CDATA)]
+        rest = text.buffer[text.position : text.position + _MOST_SPACE + len(_CDATA)]
         visible = rest.lstrip()
         if visible.startswith(_CDATA):
-            reader.eat(reader.position + len(rest) - len(visible) + len(_CDATA))
+            text.eat(text.position + len(rest) - len(visible) + len(_CDATA))
             return True
         room = len(rest) - len(visible) <= _MOST_SPACE and len(rest) < _MOST_SPACE + len(_CDATA)
-        if reader.ended or not (room and _CDATA.startswith(visible)):
+        if text.ended or not (room and _CDATA.startswith(visible)):
             return False
         yield
 
 
-def _cdata_value(reader: CallReader, tags: Tagged, stops: Marks, schema: Any, is_text: bool) -> Steps:
+def _cdata_value(text: Scanner, call: OpenCall, tags: Tagged, stops: Marks, schema: Any, is_text: bool) -> Steps:
     """Read a value in one or more sections of CDATA, up to the mark after it. The quote before a text is already
     written."""
     kept: list[str] = []
     while True:
-        closed = yield from reader.until(marks(_CDATA_END), kept.append)
+        closed = yield from text.until(marks(_CDATA_END), kept.append)
         if closed is None:
             break
-        if not (yield from reader.skip_space()) or (yield from reader.mark(marks(_CDATA))) is None:
+        if not (yield from text.skip_space()) or (yield from text.mark(marks(_CDATA))) is None:
             break
-    mark = None if closed is None else (yield from reader.until(stops, ignore))
+    mark = None if closed is None else (yield from text.until(stops, ignore))
     said = "".join(kept)
     quoted = json.dumps(said, ensure_ascii=False)
     if is_text:
-        reader.argue(quoted[1:] if mark is not None else quoted[1:-1])
+        call.argue(quoted[1:] if mark is not None else quoted[1:-1])
         return mark is not None
     if mark is None:
-        reader.argue(quoted[:-1] if values.may_be_text(schema) else said.strip())
+        call.argue(quoted[:-1] if values.may_be_text(schema) else said.strip())
         return False
     if tags.elements:
-        reader.argue(json.dumps(values.from_text(said, schema), ensure_ascii=False))
+        call.argue(json.dumps(values.from_text(said, schema), ensure_ascii=False))
     else:
-        reader.argue(values.as_json(said, schema))
+        call.argue(values.as_json(said, schema))
     return True
 
 
-def _held_value(reader: CallReader, stops: Marks) -> Steps:
+def _held_value(text: Scanner, stops: Marks) -> Steps:
     """Read a value that is not text, up to the mark after it. The mark may occur inside JSON's strings."""
     kept: list[str] = []
-    if reader.marks_in_json:
-        reader.trail = kept
-        yield from reader.skip_space()
-        reader.trail = None
-        if (yield from reader.char()) in ("{", "["):
-            whole = yield from reader.json_value(kept.append)
+    if text.may_read_twice:
+        kept.append((yield from text.space()))
+        if (yield from text.char()) in ("{", "["):
+            whole = yield from text.json_value(kept.append)
             read = "".join(kept)
             found = None if whole else stops.search(read)
             if found is not None:
                 # It was no JSON, and its end has been read over: go back, and do not try that again.
-                reader.marks_in_json = False
-                reader.buffer = read[found.end() :] + reader.buffer[reader.position :]
-                reader.position = 0
+                text.may_read_twice = False
+                text.put_back(read[found.end() :])
                 return read[: found.start()], found.group()
-    mark = yield from reader.until(stops, kept.append)
+    mark = yield from text.until(stops, kept.append)
     return "".join(kept), mark
 
 
-def _text_value(reader: CallReader, stops: Marks, lines: bool) -> Steps:
+def _text_value(text: Scanner, call: OpenCall, stops: Marks, lines: bool) -> Steps:
     """Text without quotes, as JSON, after its opening quote."""
     first = lines
     held = ""
 
-    def give(text: str) -> None:
+    def give(said: str) -> None:
         nonlocal first, held
         if first:
-            text = text.removeprefix("\n")
+            said = said.removeprefix("\n")
             first = False
         if lines:
-            text, held = held + text, ""
-            if text.endswith("\n"):
-                text, held = text[:-1], "\n"
-        reader.argue(json.dumps(text, ensure_ascii=False)[1:-1])
+            said, held = held + said, ""
+            if said.endswith("\n"):
+                said, held = said[:-1], "\n"
+        call.argue_text(said)
 
-    mark = yield from reader.until(stops, give)
+    mark = yield from text.until(stops, give)
     if mark is None:
         return False
-    reader.argue('"')
+    call.argue('"')
     return True
 
 
