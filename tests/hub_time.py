@@ -8,7 +8,7 @@ import traceback
 
 import greenlet
 
-from llamasrv.engine import channels
+from llamasrv import concurrency
 
 MOST = 0.020
 
@@ -23,8 +23,8 @@ class HubTime:
         self.too_long = []
 
     def __enter__(self):
-        self._monkeypatch.setattr(channels, "_has_hub", lambda: True)
-        self._monkeypatch.setattr(channels, "_computing", [])
+        self._monkeypatch.setattr(concurrency, "_has_hub", lambda: True)
+        self._monkeypatch.setattr(concurrency, "_computing", [])
         self.too_long = []
         greenlet.settrace(self._switched)
         self._since = time.thread_time()

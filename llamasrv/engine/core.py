@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.admission import LaneAdmission
-from llamasrv.engine.channels import Doorbell, Mailbox, Stream, TokenItem
+from llamasrv.engine.channels import Doorbell, Stream, TokenItem
 from llamasrv.engine.compaction import Compaction
 from llamasrv.engine.context_shift import shift
 from llamasrv.engine.drafts.drafter import Drafter

@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.media import MediaSpan
 from llamasrv.engine.arrays import Floats, Reals
-from llamasrv.engine.channels import Doorbell, Mailbox, RealThread, Stream
+from llamasrv.engine.channels import Doorbell, Stream
 from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
 from llamasrv.engine.media.embedding_line import Embedded, EmbeddingInput, EmbeddingLine
 from llamasrv.engine.media.timeline import MediaTimeline

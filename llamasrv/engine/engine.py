@@ -16,9 +16,10 @@ from weakref import WeakSet
 
 import numpy as np
 
+from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import Doorbell, End, Mailbox, RealThread, Stream, TokenItem, TokenStream
+from llamasrv.engine.channels import Doorbell, End, Stream, TokenItem, TokenStream
 from llamasrv.engine.core import Command, EngineCore, answer
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llamasrv.engine.channels import Doorbell, Mailbox
+from llamasrv.concurrency import Mailbox
+from llamasrv.engine.channels import Doorbell
 from llamasrv.engine.core import Command, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, CheckpointKind, LoadFailed, Progress

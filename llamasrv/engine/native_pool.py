@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from llamasrv.engine.channels import Mailbox, RealThread, native_lock
+from llamasrv.concurrency import Mailbox, RealThread, native_lock
 
 log = logging.getLogger("llamasrv.engine")
 

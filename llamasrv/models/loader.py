@@ -18,8 +18,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from llamasrv.concurrency import Notice, off_hub
 from llamasrv.engine.allocator import give_back
-from llamasrv.engine.channels import Notice, off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
 from llamasrv.models import gguf
 from llamasrv.models.made import Made

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from llamasrv.engine.channels import Notice
+from llamasrv.concurrency import Notice
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
 from llamasrv.models.pull import Progress, PullFailed, Reference
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.use import HOST
 from llamasrv.models.memory import as_gib

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
-from llamasrv.engine.channels import off_hub
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry

@@ -9,8 +9,8 @@ from typing import Any
 from llamasrv.chat.client_grammars import check_gbnf
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.grammar import Constraint, constrain
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Prompt
-from llamasrv.engine.channels import off_hub
 from llamasrv.engine.sampling.grammar_compiler import lark_of_gbnf
 from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar
 from llamasrv.engine.sampling.output_constraint import OutputConstraint

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.request import (
     ChatPrompt,
     DocumentPart,
@@ -22,7 +23,6 @@ from llamasrv.domain.request import (
     Prompt,
     TextPart,
 )
-from llamasrv.engine.channels import off_hub
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.media.decoder import Check, Decoder
 from llamasrv.media.limits import MediaLimits

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, MediaPart, MixedPrompt, RerankRequest, TextPrompt
-from llamasrv.engine.channels import off_hub
 from llamasrv.engine.embedder import finished
 from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import InputTooLong, InvalidRequest, Unavailable, Unsupported

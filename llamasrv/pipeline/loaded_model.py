@@ -12,6 +12,7 @@ from llamasrv.chat.media import media_of
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import (
@@ -28,7 +29,6 @@ from llamasrv.domain.request import (
     Tool,
     ToolChoice,
 )
-from llamasrv.engine.channels import off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llamasrv.chat.media import media_of
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.media import Measured, MediaInput
 from llamasrv.domain.request import ChatPrompt, MediaPart, MixedPrompt, Prompt
-from llamasrv.engine.channels import off_hub
 from llamasrv.engine.interface import Projector
 from llamasrv.errors import InvalidMedia, InvalidRequest, Unsupported
 from llamasrv.media import sniff

@@ -17,8 +17,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from llamasrv.concurrency import off_hub, within
 from llamasrv.config import Settings, keys, load_again, paths
-from llamasrv.engine.channels import off_hub, within
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llamasrv.concurrency import off_hub
 from llamasrv.config import paths
 from llamasrv.domain.key import Key
-from llamasrv.engine.channels import off_hub
 from llamasrv.engine.metrics import Histogram
 from llamasrv.errors import InvalidMedia
 from llamasrv.models.pulls import Pulls

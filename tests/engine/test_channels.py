@@ -1,26 +1,12 @@
-"""Threads and greenlets in their own processes: a patched interpreter cannot be unpatched."""
+"""Streams and their doorbell, between threads and greenlets."""
 
-import subprocess
-import sys
-import textwrap
 import time
 
+from patched_interpreter import PATCHED, run
+
+from llamasrv.concurrency import RealThread
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.channels import GATHERED, Doorbell, End, Mailbox, RealThread, Stream
-
-
-def run(code):
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.split()
-
-
-def test_a_mailbox_gives_everything_at_once():
-    box = Mailbox()
-    for i in range(3):
-        box.put(i)
-    assert box.take() == [0, 1, 2]
-    assert box.take() == [] and box.take(0.001) == []
+from llamasrv.engine.channels import GATHERED, Doorbell, End, Stream
 
 
 def test_a_reader_in_another_thread_is_woken():
@@ -58,14 +44,6 @@ def test_who_gathers_is_woken_by_many_items_or_by_an_end():
     assert stream.wait(0) and stream.take() == ["last", end]
 
 
-PATCHED = """
-    from gevent import monkey; monkey.patch_all()
-    import gevent, time
-    from llamasrv.engine.channels import Doorbell, RealThread, Stream
-    real_sleep = monkey.get_original("time", "sleep")
-"""
-
-
 def test_greenlets_are_woken_from_a_real_thread_without_losing_anything():
     out = run(
         PATCHED
@@ -89,22 +67,6 @@ def test_greenlets_are_woken_from_a_real_thread_without_losing_anything():
     """
     )
     assert out == ["True", "True"]
-
-
-def test_the_hub_runs_on_while_a_real_thread_computes():
-    out = run(
-        PATCHED
-        + """
-    ticks = []
-    def tick():
-        while True: ticks.append(1); gevent.sleep(0.001)
-    gevent.spawn(tick)
-    thread = RealThread(lambda: real_sleep(0.2)); thread.start()
-    thread.join(5)
-    print(len(ticks) > 20)
-    """
-    )
-    assert out == ["True"]
 
 
 def test_a_greenlet_that_is_killed_while_it_waits_is_not_switched_to():
@@ -150,21 +112,6 @@ def test_a_greenlet_stops_waiting_after_its_time():
     """
     )
     assert out == ["False", "True"]
-
-
-def test_what_goes_wrong_on_another_thread_is_raised_here_and_written_nowhere():
-    """The pool wrote a traceback to standard error for each, also for what was only a client's mistake."""
-    code = (
-        PATCHED
-        + """
-    from llamasrv.engine.channels import off_hub
-    def fail(text): raise ValueError(text)
-    try: off_hub(fail, "no")
-    except ValueError as error: print(error, off_hub(len, "four"))
-    """
-    )
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
-    assert (result.stdout.split(), result.stderr) == (["no", "4"], "")
 
 
 def test_while_many_readers_are_woken_others_have_their_turn_on_the_hub():

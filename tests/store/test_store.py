@@ -329,7 +329,7 @@ FROZEN = """
 from gevent import monkey
 monkey.patch_all()
 import os, signal, sys
-from llamasrv.engine.channels import within
+from llamasrv.concurrency import within
 from llamasrv.store import StoredEntry, StoreError, StoreOptions, open_store
 
 store = open_store(sys.argv[1], StoreOptions(within=within, patience=1.0))

@@ -12,7 +12,7 @@ import pytest
 from hub_time import HubTime, post
 from serving import RunningService
 
-from llamasrv.engine.channels import compute_off_hub
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.web.service import WebOptions
 
 CHAT, NATIVE, GEMINI = "/v1/chat/completions", "/completion", "/v1beta/models/fake:"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llamasrv.engine.channels import Mailbox
+from llamasrv.concurrency import Mailbox
 
 RECENT = 0.1  # seconds after a computation during which the next one is expected
 LONGEST_WAIT = 2.0  # seconds that a newcomer waits for what the others compute with the threads they had before it

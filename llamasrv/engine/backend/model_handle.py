@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llamasrv.engine.channels import native_lock
+from llamasrv.concurrency import native_lock
 
 
 class ModelHandle:

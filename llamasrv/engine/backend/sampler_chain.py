@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from llamasrv.concurrency import native_lock
 from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
 from llamasrv.engine.arrays import Floats, Ids, Reals
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
-from llamasrv.engine.channels import native_lock
 
 _apply = fast.llama_sampler_apply
 _apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None

@@ -23,8 +23,8 @@ from math import inf
 from pathlib import Path
 
 from llamasrv.atomic_file import replacing
+from llamasrv.concurrency import Mailbox
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.host_tier import SavedState

@@ -18,9 +18,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
 from llamasrv.engine.arrays import Floats
-from llamasrv.engine.channels import Mailbox, RealThread
 from llamasrv.engine.interface import MediaWork, Projector
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import lacks_rows

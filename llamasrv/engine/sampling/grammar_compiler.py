@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from llamasrv.concurrency import Notice, native_lock
 from llamasrv.engine.allocator import give_back
-from llamasrv.engine.channels import Notice, native_lock
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of

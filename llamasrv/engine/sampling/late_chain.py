@@ -10,8 +10,8 @@ import logging
 from array import array
 from collections.abc import Callable
 
+from llamasrv.concurrency import Mailbox, native_lock
 from llamasrv.domain.params import SAMPLERS, SamplingParams
-from llamasrv.engine.channels import Mailbox, native_lock
 from llamasrv.engine.interface import Backend, Chain
 from llamasrv.engine.native_pool import NativePool
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from llamasrv.engine.channels import Mailbox
+from llamasrv.concurrency import Mailbox
 from llamasrv.engine.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from llamasrv.engine.channels import compute_off_hub
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, LlamasrvError, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
 

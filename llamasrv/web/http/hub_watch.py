@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gevent import get_hub, monkey
 
 import llamasrv
-from llamasrv.engine.channels import RealThread
+from llamasrv.concurrency import RealThread
 from llamasrv.engine.metrics import Histogram
 
 log = logging.getLogger("llamasrv")

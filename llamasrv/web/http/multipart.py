@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from werkzeug.http import parse_options_header
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import BodyTooLarge, InvalidRequest
 from llamasrv.web.http.body import BODY_SECONDS, read_pieces
 from llamasrv.web.http.form_decoder import Data, FormDecoder, Malformed, Part

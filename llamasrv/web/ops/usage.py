@@ -11,8 +11,8 @@ import threading
 import time
 from collections import Counter
 
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.events import Usage
-from llamasrv.engine.channels import off_hub
 from llamasrv.errors import LlamasrvError
 from llamasrv.store import DailyUsage, ResponseStore, day_of
 

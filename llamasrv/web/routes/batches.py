@@ -9,7 +9,7 @@ from functools import partial
 import orjson
 from flask import Blueprint, Response, request
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest, QueueFull
 from llamasrv.protocols.anthropic import batches as anthropic
 from llamasrv.protocols.anthropic.pages import page_body as anthropic_page

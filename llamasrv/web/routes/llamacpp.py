@@ -10,9 +10,9 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from llamasrv import __version__
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.channels import compute_off_hub
 from llamasrv.engine.interface import Vocabulary, sampling_defaults
 from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
 from llamasrv.models.model import Model

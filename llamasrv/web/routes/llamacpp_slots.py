@@ -6,7 +6,7 @@ import time
 
 from flask import Blueprint, Response, request
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.errors import InvalidRequest, Unavailable, Unsupported

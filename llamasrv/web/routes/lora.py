@@ -7,7 +7,7 @@ from threading import Lock
 
 from flask import Blueprint, Response, request
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import Unsupported
 from llamasrv.models import adapters
 from llamasrv.models.model import Model

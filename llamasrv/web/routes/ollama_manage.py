@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous, try_template
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
 from llamasrv.models import gguf, made, made_files
 from llamasrv.models.made import BlobWriter, Made

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flask import Blueprint, Flask, Response, current_app
 
 from llamasrv import __version__
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from flask import request
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest
 from llamasrv.store.paging import Page, UnknownPlace
 from llamasrv.store.shelf import Shelf

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from llamasrv.engine.channels import off_hub
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound
 from llamasrv.protocols.openai.responses.ids import is_response_id, response_of
 from llamasrv.protocols.openai.responses.stored import Stored, not_found

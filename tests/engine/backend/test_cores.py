@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.engine.backend.cores import RECENT, Cores, gnu_openmp, spare_one
-from llamasrv.engine.channels import Mailbox, RealThread
 
 
 class Clock:

@@ -9,9 +9,9 @@ from engine_driver import end_of, text_of
 from media_prompts import picture, prompt, sound
 from recording_backend import RecordingBackend
 
+from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.channels import Mailbox
 from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.engine.sequence import SequenceState

@@ -1,0 +1,48 @@
+"""Real threads beside greenlets."""
+
+import subprocess
+import sys
+import textwrap
+
+from patched_interpreter import PATCHED, run
+
+from llamasrv.concurrency import Mailbox
+
+
+def test_a_mailbox_gives_everything_at_once():
+    box = Mailbox()
+    for i in range(3):
+        box.put(i)
+    assert box.take() == [0, 1, 2]
+    assert box.take() == [] and box.take(0.001) == []
+
+
+def test_the_hub_runs_on_while_a_real_thread_computes():
+    out = run(
+        PATCHED
+        + """
+    ticks = []
+    def tick():
+        while True: ticks.append(1); gevent.sleep(0.001)
+    gevent.spawn(tick)
+    thread = RealThread(lambda: real_sleep(0.2)); thread.start()
+    thread.join(5)
+    print(len(ticks) > 20)
+    """
+    )
+    assert out == ["True"]
+
+
+def test_what_goes_wrong_on_another_thread_is_raised_here_and_written_nowhere():
+    """The pool wrote a traceback to standard error for each, also for what was only a client's mistake."""
+    code = (
+        PATCHED
+        + """
+    from llamasrv.concurrency import off_hub
+    def fail(text): raise ValueError(text)
+    try: off_hub(fail, "no")
+    except ValueError as error: print(error, off_hub(len, "four"))
+    """
+    )
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert (result.stdout.split(), result.stderr) == (["no", "4"], "")
