@@ -19,8 +19,9 @@ import click
 from llamasrv import __version__, config
 from llamasrv.config import OPTIONS, Settings, llama_server
 from llamasrv.config.llama_flag import Flag
-from llamasrv.config.option import Option, nearest, shown
+from llamasrv.config.option import nearest, shown
 from llamasrv.domain.key import SCOPES
+from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from llamasrv.config.option import PREFIX
+from llamasrv.domain.option import PREFIX
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,7 @@ from llamasrv.chat.round_trip import KINDS
 from llamasrv.commands import bench, server
 from llamasrv.commands.chat import split_url
 from llamasrv.config import OPTIONS, check, paths
-from llamasrv.config.option import PREFIX
+from llamasrv.domain.option import PREFIX
 from llamasrv.engine.backend import context
 from llamasrv.errors import ConfigError
 from llamasrv.store import StoreOptions, Used, day_of, open_store

@@ -10,7 +10,7 @@ from model.tiny_models import bert, llama
 
 from llamasrv import cli
 from llamasrv.config import paths
-from llamasrv.config.option import PREFIX
+from llamasrv.domain.option import PREFIX
 
 
 @pytest.fixture

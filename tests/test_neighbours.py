@@ -20,7 +20,7 @@ NEIGHBOURS = {
     "clients": "wsgi domain/request domain/events",
     "config/test_llama_server.py": "config/llama_flag config/llama_flags config/llama_models"
     " config/llama_values config/preset",
-    "config/test_settings.py": "config/check config/docgen config/field config/option config/sampling config/sections",
+    "config/test_settings.py": "config/check config/docgen config/option config/sampling config/sections domain/option",
     "engine/drafts/test_drafts.py": "engine/drafts/draft engine/drafts/drafter engine/drafts/sequence_drafts",
     "engine/drafts/test_ngram.py": "engine/drafts/acceptance",
     "engine/kv/test_checkpoints.py": "engine/kv/checkpointing",

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from llamasrv import config
 from llamasrv.config import Settings, llama_server
-from llamasrv.config.option import PREFIX
+from llamasrv.domain.option import PREFIX
 from llamasrv.errors import ConfigError
 
 

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from llamasrv.config.option import Option
 from llamasrv.config.settings import OPTIONS, Settings
+from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 # In a container an address says nothing of who can reach it: what is published of it does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from llamasrv.config.field import option_field
+from llamasrv.domain.option import option_field
 
 _limits = partial(option_field, "limits")
 

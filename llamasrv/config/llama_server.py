@@ -12,8 +12,9 @@ from typing import Any
 
 from llamasrv.config.llama_flag import Flag
 from llamasrv.config.llama_flags import FLAGS
-from llamasrv.config.option import Option, convert
+from llamasrv.config.option import convert
 from llamasrv.config.settings import OPTIONS
+from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 PREFIX = "LLAMA_ARG_"

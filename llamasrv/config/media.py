@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from llamasrv.config.field import option_field
+from llamasrv.domain.option import option_field
 
 _media = partial(option_field, "media")
 

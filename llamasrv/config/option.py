@@ -1,4 +1,4 @@
-"""One option: its declaration, how its values are read from text, TOML and flags, and how they are written."""
+"""How the values of options are read from text, TOML and flags, and how they are written."""
 
 from __future__ import annotations
 
@@ -7,91 +7,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llamasrv.domain.option import Option
 from llamasrv.domain.params import SAMPLERS, sampler_named
 from llamasrv.engine.options import Adapter
 from llamasrv.errors import ConfigError
-
-PREFIX = "LLAMASRV_"  # of the environment's variables
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option as declared. `default` None means unset: something else (the model, the machine) decides."""
-
-    key: str  # in the TOML file, with its table
-    flags: tuple[str, ...]
-    kind: str
-    help: str
-    default: Any = None
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    secret: bool = False
-    unit: int = 1  # what a plain number counts, of a size
-    unset: tuple[str, ...] = ()  # how None is written, on the command line and in files
-    words: Mapping[str, Any] = field(default_factory=dict)  # other words for values
-    bare: str | None = None  # what the flag alone means, where it may come without a value
-    off: tuple[str, ...] = ()  # further names that negate
-    place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
-
-    @property
-    def section(self) -> str:
-        """The table of the TOML file."""
-        return self.key.partition(".")[0]
-
-    @property
-    def name(self) -> str:
-        """The option's name among the given flags."""
-        return self.key.replace(".", "_")
-
-    @property
-    def is_list(self) -> bool:
-        return self.kind in ("list", "adapters", "endpoints", "samplers", "ratios", "cpus", "sizes")
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.long_flag[2:].replace("-", "_").upper()
-
-    @property
-    def long_flag(self) -> str:
-        return next(flag for flag in self.flags if flag.startswith("--"))
-
-    @property
-    def expects(self) -> str:
-        """What a valid value looks like, for error lines and tables."""
-        if self.choices:
-            return ", ".join(self.choices)
-        words = {
-            "int": "a whole number",
-            "float": "a number",
-            "bool": "true or false",
-            "text": "text",
-            "path": "a path",
-            "list": "a list",
-            "adapters": "a list",
-            "endpoints": "a list",
-            "samplers": "a list",
-            "ratios": "numbers, separated by commas",
-            "cpus": "CPUs such as 0-3 or 0,2,4-7",
-            "sizes": "sizes such as 512MiB, separated by commas",
-            "layers": "two layers such as 10-20",
-            "size": "a size like 4MiB",
-            "ms": "a number",
-            "json": "a JSON object",
-        }[self.kind]
-        if self.kind in ("size", "sizes") or (self.low is None and self.high is None):
-            return words
-        if self.high is None:
-            return f"{words}, {_short(self.low)} or more"
-        return f"{words}, {_short(self.low)} to {_short(self.high)}"
-
-
-def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:g}" if isinstance(number, float) else str(number)
 
 
 def convert(option: Option, value: Any, where: str) -> Any:

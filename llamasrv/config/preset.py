@@ -13,8 +13,9 @@ from typing import Any
 from llamasrv.config.llama_flag import Flag
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.llama_server import OFF, ON, Taken
-from llamasrv.config.option import Option, convert, nearest, reason
+from llamasrv.config.option import convert, nearest, reason
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable
+from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 ALL = "*"

@@ -1,7 +1,7 @@
 """The sections of the settings: each option once, with name, flags, default, range and meaning.
 
 The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
-from those of sampling.py, limits.py, media.py, and from engine.py for the section that is the engine's own dataclass.
+from those of sampling.py, limits.py, media.py, tools.py, and from EngineOptions, which the engine takes as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.field import option_field
+from llamasrv.domain.option import option_field
 
 _model = partial(option_field, "model")
 _models = partial(option_field, "models")

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.engine import ENGINE
 from llamasrv.config.limits import LimitsSection
 from llamasrv.config.media import MediaSection
-from llamasrv.config.option import Option, reason
+from llamasrv.config.option import reason
 from llamasrv.config.sampling import SamplingSection
 from llamasrv.config.sections import (
     CacheSection,
@@ -22,6 +21,7 @@ from llamasrv.config.sections import (
     StoreSection,
 )
 from llamasrv.config.tools import ToolsSection
+from llamasrv.domain.option import Option
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError
 
@@ -131,13 +131,14 @@ def _bracketed(host: str) -> str:
 
 
 def _declared() -> Iterator[Option]:
-    for section in dataclasses.fields(Settings):
+    sections = dataclasses.fields(Settings)
+    # The engine's own options come after the others of the tables that they share.
+    for section in sorted(sections, key=lambda section: section.name == "engine"):
         for f in dataclasses.fields(section.default) if dataclasses.is_dataclass(section.default) else ():
             option = f.metadata.get("option")
             if option is not None:
                 key = option.key if not option.key.endswith(".") else option.key + f.name
                 yield dataclasses.replace(option, key=key, place=(section.name, f.name))
-    yield from ENGINE
 
 
 _ORDER = [section.name for section in dataclasses.fields(Settings)]

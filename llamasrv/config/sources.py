@@ -18,8 +18,9 @@ from typing import Any
 
 from llamasrv.config import llama_server, preset
 from llamasrv.config.check import check_together
-from llamasrv.config.option import PREFIX, convert, nearest, reason, written
+from llamasrv.config.option import convert, nearest, reason, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable, Settings, Source, fitting, value_of, with_values
+from llamasrv.domain.option import PREFIX
 from llamasrv.errors import ConfigError
 
 if sys.version_info >= (3, 11):

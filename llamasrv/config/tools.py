@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.field import option_field
+from llamasrv.domain.option import option_field
 
 _tools = partial(option_field, "tools")
 

@@ -21,7 +21,7 @@ from faults.abuse import strange_requests
 from faults.front import CONF, descriptors, status_of, talk, worker_of
 from soak.load import ask, share
 
-from llamasrv.config.option import PREFIX
+from llamasrv.domain.option import PREFIX
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 MODEL = os.environ.get("SOAK_MODEL")

@@ -9,10 +9,9 @@ from llamasrv.engine.backend.library import VERSION, C
 from llamasrv.engine.backend.memory_kind import rollback_wanted
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.machine import available_cpus
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.options import CACHE_TYPES, EngineOptions
 from llamasrv.engine.prompt_work import TILE
 
-CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 

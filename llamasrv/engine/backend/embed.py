@@ -30,10 +30,7 @@ from llamasrv.engine.batch import MediaRows
 from llamasrv.engine.embedder import pooled
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.media.timeline import MediaTimeline
-from llamasrv.engine.options import EngineOptions
-
-POOLINGS = ("none", "mean", "cls", "last", "rank")
-"""By llama.cpp's number."""
+from llamasrv.engine.options import POOLINGS, EngineOptions
 
 LONGEST = 2048  # tokens of an input where the model allows more and the operator says nothing
 GROUP_INPUTS = 64

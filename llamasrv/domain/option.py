@@ -1,0 +1,112 @@
+"""Options of the operator, as they are declared: plain data beside the field that an option sets.
+
+How their values are read and written is `config/option.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PREFIX = "LLAMASRV_"  # of the environment's variables
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as declared. `default` None means unset: something else (the model, the machine) decides."""
+
+    key: str  # in the TOML file, with its table
+    flags: tuple[str, ...]
+    kind: str
+    help: str
+    default: Any = None
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    unit: int = 1  # what a plain number counts, of a size
+    unset: tuple[str, ...] = ()  # how None is written, on the command line and in files
+    words: Mapping[str, Any] = field(default_factory=dict)  # other words for values
+    bare: str | None = None  # what the flag alone means, where it may come without a value
+    off: tuple[str, ...] = ()  # further names that negate
+    place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
+
+    @property
+    def section(self) -> str:
+        """The table of the TOML file."""
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The option's name among the given flags."""
+        return self.key.replace(".", "_")
+
+    @property
+    def is_list(self) -> bool:
+        return self.kind in ("list", "adapters", "endpoints", "samplers", "ratios", "cpus", "sizes")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.long_flag[2:].replace("-", "_").upper()
+
+    @property
+    def long_flag(self) -> str:
+        return next(flag for flag in self.flags if flag.startswith("--"))
+
+    @property
+    def expects(self) -> str:
+        """What a valid value looks like, for error lines and tables."""
+        if self.choices:
+            return ", ".join(self.choices)
+        words = {
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+            "text": "text",
+            "path": "a path",
+            "list": "a list",
+            "adapters": "a list",
+            "endpoints": "a list",
+            "samplers": "a list",
+            "ratios": "numbers, separated by commas",
+            "cpus": "CPUs such as 0-3 or 0,2,4-7",
+            "sizes": "sizes such as 512MiB, separated by commas",
+            "layers": "two layers such as 10-20",
+            "size": "a size like 4MiB",
+            "ms": "a number",
+            "json": "a JSON object",
+        }[self.kind]
+        if self.kind in ("size", "sizes") or (self.low is None and self.high is None):
+            return words
+        if self.high is None:
+            return f"{words}, {_short(self.low)} or more"
+        return f"{words}, {_short(self.low)} to {_short(self.high)}"
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def option_field(
+    section: str,
+    kind: str,
+    default: Any,
+    *flags: str,
+    help: str,
+    key: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    unit: int = 1,
+    unset: tuple[str, ...] = (),
+    words: Mapping[str, Any] | None = None,
+    bare: str | None = None,
+    off: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass's field with its option. `key` is its name in the file if that differs from the field's."""
+    option = Option(
+        f"{section}.{key}", flags, kind, help, default, low, high, choices, secret, unit, unset, words or {}, bare, off
+    )
+    return field(default=default, repr=not secret, metadata={"option": option})
