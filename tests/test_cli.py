@@ -29,7 +29,7 @@ from llamasrv.config import OPTIONS, check, paths
 from llamasrv.domain.option import PREFIX
 from llamasrv.engine.backend import context
 from llamasrv.errors import ConfigError
-from llamasrv.store import StoreOptions, Used, day_of, open_store
+from llamasrv.store import DailyUsage, StoreOptions, day_of, open_store
 
 
 @pytest.fixture
@@ -484,7 +484,7 @@ def test_doctor_tells_what_a_report_needs_and_no_secret(run, tiny, tmp_path):
 def test_usage_is_a_table_by_key_and_model(run, tmp_path):
     url = f"sqlite:///{tmp_path}/responses.db"
     store = open_store(url, StoreOptions())
-    store.add_usage([Used(day_of(time.time()), "ann", "m", 2, 1200, 100, 30, 3600.0)])
+    store.add_usage([DailyUsage(day_of(time.time()), "ann", "m", 2, 1200, 100, 30, 3600.0)])
     store.close()
     code, out, _ = run("usage", "--store", url)
     assert code == 0 and all(told in out for told in ("ann", "1,200", "1.00")) and "day" not in out
@@ -495,7 +495,7 @@ def test_usage_is_a_table_by_key_and_model(run, tmp_path):
 
 def test_json_has_what_the_tables_have(run, tiny, tmp_path):
     store = open_store(url := f"sqlite:///{tmp_path}/responses.db", StoreOptions())
-    store.add_usage([Used(day_of(time.time()), "ann", "m", 2, 1200, 100, 30, 3600.0)])
+    store.add_usage([DailyUsage(day_of(time.time()), "ann", "m", 2, 1200, 100, 30, 3600.0)])
     store.close()
 
     def answer(*arguments):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.arrays import Floats, Ids, LaneState, Reals
 from llamasrv.engine.options import Adapter as Adapter
 from llamasrv.engine.use import FailedAllocation
 
 if TYPE_CHECKING:  # the process that checks model files does not import numpy
+    from llamasrv.engine.arrays import Floats, Ids, LaneState, Reals
     from llamasrv.engine.batch import Batch
     from llamasrv.engine.media.timeline import MediaTimeline
 

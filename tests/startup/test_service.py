@@ -17,7 +17,7 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.startup import model_options
 from llamasrv.startup import service as startup_service
-from llamasrv.store import StoreOptions, Used, day_of, open_store
+from llamasrv.store import DailyUsage, StoreOptions, day_of, open_store
 from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.service import WebOptions
 
@@ -210,7 +210,10 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
 def test_what_was_kept_for_keys_by_their_places_is_told_with_the_way_to_have_it_again(caplog):
     store = open_store("memory", StoreOptions())
     store.add_usage(
-        [Used(day_of(time.time()), owner, "m", 1, 2, 0, 3, 0.1) for owner in ("key-2", "key-1", "key-12ab", "ann")]
+        [
+            DailyUsage(day_of(time.time()), owner, "m", 1, 2, 0, 3, 0.1)
+            for owner in ("key-2", "key-1", "key-12ab", "ann")
+        ]
     )
     service = SimpleNamespace(options=WebOptions(), usage=UsageBook(store))
     startup_service.warn_of_renamed_keys(service, Settings())
