@@ -1,4 +1,4 @@
-"""A llama_batch over the arrays of a Batch: the library reads what is filled in there, without a copy."""
+"""A llama_batch that points into the arrays of a Batch, without copies."""
 
 from __future__ import annotations
 

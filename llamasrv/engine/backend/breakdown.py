@@ -1,7 +1,7 @@
 """The memory a context and its model take on each device, as the library reports it.
 
-The report is a C++ map by type of buffer, from a function that the library keeps for llama-server. If the library was
-built with a C++ library other than GNU's, there is no report.
+The report is a std::map by buffer type, from a C++ function that the library has for llama-server. It is read by its
+memory layout, so it is available only if the library was built with GNU's C++ library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llamasrv.engine.use import HOST, DeviceUse
 _LIBRARY = C._lib
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
 _NUM_DEVICES, _DEVICE = "_Z21llama_model_n_devicesPK11llama_model", "_Z22llama_model_get_devicePK11llama_modeli"
-_WORD_BYTES = 260  # of each token: the library's words and this server's
+_WORD_BYTES = 260  # per token, for its text in the library and in this server
 
 
 class _Map(ctypes.Structure):
@@ -46,14 +46,14 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def devices_of(model: Any) -> list[int]:
-    """The devices that its layers may be on."""
+    """The devices that the model's layers may be on."""
     count = _function(_NUM_DEVICES, ctypes.c_int32, ctypes.c_void_p)
     device = _function(_DEVICE, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     return [device(model, number) for number in range(count(model))]
 
 
 def breakdown(context: Any) -> dict[str, DeviceUse]:
-    """What a context and its model take, by device."""
+    """Memory of a context and its model, by device."""
     function = _function(_BREAKDOWN, _Map, ctypes.c_void_p)
     uses: dict[str, DeviceUse] = {HOST: DeviceUse()}
     nodes = [function(context).root]
@@ -68,15 +68,14 @@ def breakdown(context: Any) -> dict[str, DeviceUse]:
 
 
 def ours(vocab_size: int, max_outputs: int) -> int:
-    """Bytes of this machine that the library does not count: the texts of the vocabulary, and rows handed out."""
+    """Host memory that the library does not count: texts of the vocabulary, and output rows."""
     return vocab_size * (_WORD_BYTES + 4 * max_outputs)
 
 
 def host_bytes(contexts: list[Any], vocab_size: int, max_outputs: int) -> int | None:
-    """What the open contexts of one model take of this machine, the model included; None if the library does not
-    tell."""
+    """Host memory of a model and its open contexts; None if the library does not report it."""
     if not can_measure():
         return None
     uses = [breakdown(context)[HOST] for context in contexts]
-    weights = max((use.weights for use in uses), default=0)  # they are there once
+    weights = max((use.weights for use in uses), default=0)  # all contexts share them
     return weights + sum(use.context + use.compute for use in uses) + ours(vocab_size, max_outputs)

@@ -1,9 +1,9 @@
-"""Several images in one call of libmtmd, for the kinds of projectors whose graph has room for them.
+"""Several images in one call of libmtmd, for kinds of projectors whose graph can batch them.
 
-The library joins any chunks with the same number of rows and computes all of them with the size of the first: images of
-100 x 50 and 50 x 100 pixels would be joined, and the second one's rows would be wrong. So only chunks whose pixels are
-known to have the same size are put together. A call that takes longer delays the first image of it and whoever waits
-behind it, and gains little where one image keeps the processor busy: images are put together for a short time only.
+The library batches any chunks with the same number of rows and computes all with the size of the first: of images with
+100 x 50 and 50 x 100 pixels, the second one's rows would be wrong. So only chunks known to have equal pixel sizes are
+batched. A longer call delays its first image and everything queued behind it, and gains little where one image keeps
+the processor busy, so the predicted time of a call is bounded.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ log = logging.getLogger("llamasrv.engine")
 
 MOST_TOGETHER = 8
 MOST_ROWS = 1024  # the library's limit; one large image takes as much work space
-MOST_SECONDS = 0.25  # of a call with several chunks
-MOST_SHAPES = 512  # remembered
+MOST_SECONDS = 0.25  # max predicted time of a call with several chunks
+MOST_SHAPES = 512  # max number of remembered shapes
 EQUAL_TILES = "internvl"  # all its chunks have the same size, whatever the image
 BATCHING_KINDS = (EQUAL_TILES, "gemma4v")
 
 
 class ChunkBatches:
-    """Knows which chunks go together, and has them encoded. Belongs to the encoder's thread."""
+    """Decides which chunks share a call, and encodes them. Belongs to the encoder's thread."""
 
     def __init__(self, lib: Any, kind: str, width: int) -> None:
-        """`kind` is the projector's, for images; rows have `width` numbers."""
+        """`kind`: the projector's type for images; `width`: length of a row."""
         self._lib, self._kind, self._width = lib, kind, width
         self._can_batch = kind in BATCHING_KINDS
-        self._seconds: dict[Hashable, float] = {}  # that the last chunk of this shape took
-        self.most_together = 1  # chunks of the shape that was encoded last
+        self._seconds: dict[Hashable, float] = {}  # by shape: time of its last chunk
+        self.most_together = 1  # max chunks per call, for the last encoded shape
 
     def note(self, media: MediaInput, chunk: MediaChunk, seconds: float) -> None:
-        """A chunk was encoded, alone or with others, and took its share of `seconds`."""
+        """Learn the time of a chunk; `seconds`: its share of the call."""
         if not self._can_batch or media.kind != "image":
             return
         if len(self._seconds) >= MOST_SHAPES:
@@ -49,12 +49,12 @@ class ChunkBatches:
         self.most_together = self._room(media, chunk)
 
     def fit(self, work: Sequence[MediaWork]) -> bool:
-        """Whether all these chunks are one call."""
+        """Whether all these chunks fit one call."""
         pairs = [(media, chunk) for media, chunks in work for chunk in chunks]
         return self.count(pairs) == len(pairs)
 
     def count(self, pairs: Sequence[tuple[MediaInput, MediaChunk]]) -> int:
-        """How many of these chunks, from the first on, go into the next call."""
+        """How many of the first chunks go into the next call."""
         room = self._room(*pairs[0])
         if room == 1:
             return 1
@@ -64,8 +64,8 @@ class ChunkBatches:
         return count
 
     def encode(self, context: Any, pointers: Sequence[Any], num_tokens: int) -> list[Floats] | None:
-        """Rows of these chunks, each of which has `num_tokens`. None if the library refuses or fails: from then on it
-        gets one chunk at a time."""
+        """Rows of these chunks (float32 [num_tokens, width] each). None if the library fails: from then on chunks are
+        encoded one at a time."""
         lib = self._lib
         forget_errors()
         batch = lib.mtmd_batch_init(context)
@@ -82,7 +82,7 @@ class ChunkBatches:
         return None
 
     def _room(self, media: MediaInput, chunk: MediaChunk) -> int:
-        """How many chunks like this one go into one call; 1 as long as nobody knows how long one takes."""
+        """Max chunks like this one per call; 1 while the time of one is unknown."""
         if not self._can_batch or media.kind != "image":
             return 1
         seconds = self._seconds.get(self._shape(media, chunk))
@@ -91,5 +91,5 @@ class ChunkBatches:
         return max(1, min(MOST_TOGETHER, MOST_ROWS // chunk.num_tokens, int(MOST_SECONDS / max(seconds, 1e-6))))
 
     def _shape(self, media: MediaInput, chunk: MediaChunk) -> Hashable:
-        """Equal for chunks with pixels of the same size."""
+        """A key that is equal for chunks of equal pixel size."""
         return chunk.num_tokens if self._kind == EQUAL_TILES else (media.width, media.height, chunk.number)

@@ -1,7 +1,7 @@
 """llama.cpp's context through its C API.
 
-Everything that would abort the process is checked here before the call: rows past the batch, bad lanes, partial copies
-across KV streams, empty candidate sets, NULL results. Knows no scheduling: it does what it is told or raises.
+Checks everything that would abort the process before the call: rows past the batch, bad lanes, partial copies across KV
+streams, empty candidate sets, NULL results. Knows no scheduling.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LlamaBackend(LaneMemory):
     max_rollback = 0
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
-        """Without weights nothing can be computed: such a backend is only measured. Raises LoadFailed."""
+        """Without `weights` it takes no memory and can only be measured, not computed. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
         self._dry: DrySamplers | None = None
@@ -91,10 +91,10 @@ class LlamaBackend(LaneMemory):
         self.state_facts = state_facts(options)
         self.can_cut = self.checkpoints is CheckpointKind.NONE
         self.can_share = self.checkpoints is not CheckpointKind.WHOLE and not self.split
-        self.can_cut_saved = self.can_cut and not self._n_swa  # saving leaves out what a sliding window has passed
-        # Room for resident prefixes beside the running sequences; a lane costs a whole state, or a whole window.
+        self.can_cut_saved = self.can_cut and not self._n_swa  # a saved state lacks tokens outside the sliding window
+        # Lanes for resident prefixes, few where each costs a whole state or window.
         spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)
-        # One more lane for rows that only fill a batch up; see padding.py.
+        # One more lane for rows that only pad a batch; see padding.py.
         self._spare_lane = 0 if stateful or self.split else 1
         self._lanes_wanted = min(MAX_LANES, options.places + spare + self._spare_lane)
         self.row_multiple = BLOCK
@@ -105,7 +105,7 @@ class LlamaBackend(LaneMemory):
             check_generates(path, model, self.info.architecture)
         if options.mmproj is not None and (self.generates or not is_bidirectional(model, self.info.metadata)):
             self.projector = LlamaProjector(model, options)
-        # What is seen as a whole has to fit a ubatch, whatever that is set to.
+        # A chunk with non-causal attention must fit one ubatch, whatever the option says.
         self._whole = -(-self.projector.most_whole // 32) * 32 if self.projector is not None else 0
         dimensions = self.projector.dimensions if self.projector is not None else 1
         self.batch = Batch(max(options.batch_size, self._lanes_wanted, self._whole), dimensions=dimensions)
@@ -123,14 +123,14 @@ class LlamaBackend(LaneMemory):
                 most_whole=self._whole,
             )
         if not self.generates and self.embeddings is not None:
-            # No context to generate with; the figures say that there is room for nothing.
+            # No context to generate with: the numbers admit no sequence.
             self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
             self.ubatch_size, self.idle_cells, self.max_outputs, self.cell_share = 1, 0, 1, 0.0
             return
         self._open_to_generate(options)
 
     def _open_to_generate(self, options: EngineOptions) -> None:
-        """The context for answers, with the draft model beside it, and what both have room for."""
+        """Open the context for generating, and the draft model."""
         self._slides = bool(self._n_swa) and not self.can_cut
         self._open_context()
         model = self._model
@@ -144,11 +144,11 @@ class LlamaBackend(LaneMemory):
         train = stretched(self.info.context_train, options.rope_freq_scale) or per_lane
         self.context = min(per_lane - BLOCK, train) if self._spare_lane else min(per_lane, train)
         self.context = options.longest_sequence(self.context)
-        # A recurrent state does not grow, split lanes have their own cells: there the pool is never the limit.
+        # Recurrent states do not grow and split lanes have their own cells: there the pool never runs out.
         own_cells = self.split or self._stateful_only
         self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
-        # On a CPU attention passes over every cell in use: a thousand idle ones cost a decode 2 % (0.5B) to 20 %
-        # (tiny). GPUs skip masked tiles.
+        # On a CPU attention reads every used cell: a thousand idle ones slow a decode by 2 % (0.5B) to 20 % (tiny).
+        # GPUs skip masked tiles.
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
         self.ubatch_size = C.llama_n_ubatch(self._context)
@@ -156,7 +156,7 @@ class LlamaBackend(LaneMemory):
         self.cell_share = cell_share(self.info, windows=bool(self._n_swa)) if others_count else 0.0
         self._work = PromptWork(self.cell_share)
         if not self._on_gpu and (address := _get_logits(self._context)):
-            # The library clears rows of logits for all lanes, also for those that will only ever hold prefixes.
+            # The library touches a row of logits for every lane, even for those that only ever hold prefixes.
             drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)
         self._bound = BoundBatch(self.batch)
         self._llama_batch = self._bound.native
@@ -175,7 +175,7 @@ class LlamaBackend(LaneMemory):
         forget_errors()
         self._cores = available_cpus()
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
-        self._shared = (1, 0.0)  # with how many, and the front end's load, when the threads were set
+        self._shared = (1, 0.0)  # (contexts sharing the cores, front-end load) when threads were last set
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise failed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
@@ -186,7 +186,7 @@ class LlamaBackend(LaneMemory):
         self._taken_back = set()
         self.max_rollback = C.llama_n_rs_seq(context) if self._stateful else p.n_batch
         self._logits_at: tuple[int, Floats] = 0, np.empty((0, 0), np.float32)
-        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # it aborts where it cannot
+        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # otherwise it would abort
         if o.spec == "mtp" and not o.mtp:
             raise LoadFailed(f"{self.info.path}: its MTP layer was not loaded")
         if o.mtp and self.max_rollback and not self.split:
@@ -216,7 +216,7 @@ class LlamaBackend(LaneMemory):
         self.adapters += (adapter,)
 
     def use(self, adapters: Adapters) -> None:
-        if adapters != self._used:  # a change costs a new graph
+        if adapters != self._used:  # a change rebuilds the graph
             use_adapters(self._context, self._adapters, adapters)
             self._used = adapters
 
@@ -224,7 +224,7 @@ class LlamaBackend(LaneMemory):
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
-        # Without its sign a negative lane is too large.
+        # Viewed as unsigned, a negative lane is too large.
         assert np.maximum.reduce(batch.lane[:n].view(np.uint32)) < self.num_lanes
         media = batch.media
         padded = 0
@@ -237,7 +237,7 @@ class LlamaBackend(LaneMemory):
         start = time.perf_counter()
         if media is None:
             code = C.llama_decode(self._context, self._llama_batch)
-            if code == 1 and padded:  # the cells may be enough for those that count
+            if code == 1 and padded:  # there may be enough cells without the padding
                 self._llama_batch.n_tokens = n
                 code = C.llama_decode(self._context, self._llama_batch)
         else:
@@ -262,7 +262,7 @@ class LlamaBackend(LaneMemory):
             if self._mtp is not None and media is None:
                 self._mtp.note(batch)
             if self._on_gpu:
-                C.llama_synchronize(self._context)  # it answers later: wait here, where the GIL is free
+                C.llama_synchronize(self._context)  # decode is asynchronous: wait here, without the GIL
         elif code == 1:
             raise OutOfCells
         else:
@@ -279,7 +279,7 @@ class LlamaBackend(LaneMemory):
             C.llama_set_n_threads(self._context, one, many)
 
     def logits(self, num_rows: int) -> Floats:
-        assert num_rows == self.batch.num_outputs, "rows of logits that nobody asked for"
+        assert num_rows == self.batch.num_outputs, "more or fewer rows than the batch has logits for"
         address = _get_logits(self._context)
         assert address, "logits of a batch without outputs"
         if self._logits_at[0] != address:
@@ -302,7 +302,7 @@ class LlamaBackend(LaneMemory):
 
     def reset(self) -> None:
         if self._mtp is not None:
-            self._mtp.close()  # before the context that it looks at
+            self._mtp.close()  # before the context that it refers to
         C.llama_free(self._context)
         self._context = None
         self._open_context()
@@ -331,7 +331,7 @@ class LlamaBackend(LaneMemory):
 
 
 def open_model(path: str, options: EngineOptions, progress: Progress) -> LlamaBackend:
-    """Load a GGUF and make its context, warmed up if the options say so. Raises LoadFailed with file and reason."""
+    """Load a GGUF, create its context and run the warm-up step, unless the options turn it off. Raises LoadFailed."""
     backend = LlamaBackend(path, options, progress)
     try:
         if options.warmup:

@@ -1,4 +1,4 @@
-"""From the options of a model to the parameters of its context."""
+"""Converts a model's options to llama.cpp's context parameters."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
 def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: int, whole: int, stateful: bool) -> Any:
-    """`rows`: the most rows of a batch; `whole`: the most rows of an image that is computed in one step; `stateful`: a
-    lane has a state of fixed size, however long it is."""
+    """`rows`: max rows of a batch. `whole`: max rows of an image that must be computed in one step. `stateful`: a lane
+    has a state of fixed size, whatever its length."""
     p = C.llama_context_default_params()
     cells = o.context_cells or min(max(context_train, 4096), 32768)
     split = bool(o.deterministic)
     p.n_ctx = cells * lanes if split else cells
     p.n_batch, p.n_ubatch, p.n_seq_max = rows, min(max(o.ubatch_size, whole), rows), lanes
-    p.n_rs_seq = rollback_wanted(o, p.n_ubatch) if stateful else 0  # the library clamps it to what it can
+    p.n_rs_seq = rollback_wanted(o, p.n_ubatch) if stateful else 0  # the library may reduce it
     p.n_outputs_max = max(64, lanes)
     p.n_threads = o.threads or available_cpus()
     p.n_threads_batch = o.threads_batch or p.n_threads
@@ -36,13 +36,13 @@ def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: in
 
 
 def tiles(o: EngineOptions, ubatch_size: int) -> bool:
-    """Whether attention on a CPU takes a tile of rows at once (ggml-cpu/ops.cpp, flash attention)."""
+    """Whether attention on a CPU computes a tile of rows at once (ggml-cpu/ops.cpp, flash attention)."""
     plain = {"f32", "f16"} >= {o.cache_type_k, o.cache_type_v} and o.cache_type_k == o.cache_type_v
     return o.flash_attn != "off" and plain and ubatch_size >= TILE
 
 
-# Options that the bytes of a state do not depend on: who computes, when and how fast, and what else is in memory. The
-# tokens of images name their projector; adapters are part of a prefix's key, and the model's digest of its file's.
+# Options that do not affect the bytes of a state: threads, devices, scheduling, other memory. Projectors and adapters
+# are part of a prefix's tokens and key, the model's digest is part of its file's key.
 BESIDE_STATES = frozenset({
     "sequence_tokens", "parallel", "threads", "threads_batch", "batch_size", "ubatch_size", "load_mode", "lazy_mode",
     "repack", "check_tensors", "warmup", "numa", "cpu_range", "prio", "poll", "devices", "split_mode", "main_gpu",
@@ -56,8 +56,8 @@ BESIDE_STATES = frozenset({
 
 
 def state_facts(o: EngineOptions) -> dict[str, object]:
-    """What a saved state depends on, besides the model: it can only be restored where these are equal. All options but
-    those that are known not to matter, so that one that is forgotten costs a prefix and not a right answer."""
+    """What a saved state is valid for, besides the model: it can be restored only if these are equal. Contains all
+    options except those known not to matter: forgetting to list one costs a cached prefix, not a correct answer."""
     facts = {field.name: getattr(o, field.name) for field in fields(o) if field.name not in BESIDE_STATES}
     facts["control_vectors"] = [[one.digest or one.path, one.scale] for one in o.control_vectors]
     return {"library": VERSION, **facts}

@@ -1,6 +1,6 @@
 """Control vectors: one direction per layer, added to the layer's output.
 
-They steer all sequences of a context. The files have a tensor `direction.N` for layer N, counted from 1.
+They apply to all sequences of a context. The files have a tensor `direction.N` for layer N, counted from 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shares CPU threads between contexts that compute at the same time.
 
-Two contexts with a thread for each core would wait for each other at every barrier of every layer. So each takes its
-share, as long as the others are at work, and all of its threads again when they rest.
+Two contexts with a thread per core each would wait for each other at every barrier of every layer. So each takes its
+share of the threads while others compute, and all of them when it is alone.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 
 from llamasrv.concurrency import Mailbox
 
-RECENT = 0.1  # seconds after a computation during which the next one is expected
-LONGEST_WAIT = 2.0  # seconds that a newcomer waits for what the others compute with the threads they had before it
+RECENT = 0.1  # seconds after a computation during which its context still counts as computing
+LONGEST_WAIT = 2.0  # max seconds that `join` waits for computations that still use all threads
 
 
 class Cores:
-    """Knows which contexts are computing. Any thread may call it."""
+    """Knows which contexts are computing. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._until: dict[object, float] = {}  # until when each counts as at work
-        self._joining: list[tuple[set[object], Mailbox[None]]] = []  # newcomers: whose computation each waits for
+        self._until: dict[object, float] = {}  # until when each context counts as computing
+        self._joining: list[tuple[set[object], Mailbox[None]]] = []  # contexts in `join`: what each waits for
 
     def begin(self, who: object) -> int:
-        """`who` computes from now on. Returns among how many the threads are shared."""
+        """`who` starts to compute. Returns the number of contexts that share the threads."""
         until = self._until
         until[who] = math.inf
         if len(until) == 1:
@@ -37,10 +37,10 @@ class Cores:
         return sum(end > now for end in list(until.values()))
 
     def join(self, who: object, longest: float = LONGEST_WAIT) -> None:
-        """`begin` for a long computation: the others share the threads from their next computation on, and the current
-        one is waited for.
+        """`begin` for a long computation. Others share the threads from their next computation on; waits up to
+        `longest` seconds for their current ones.
 
-        More threads than cores would wait for each other at every barrier: a step of 68 ms took 267.
+        With more threads than cores, all wait for each other at every barrier: a step of 68 ms took 267.
         """
         busy: set[object] = set()
         done: Mailbox[None] = Mailbox()
@@ -48,7 +48,7 @@ class Cores:
         self._joining.append(waiting)
         self._until[who] = math.inf
         busy.update(self.at_work() - {who})
-        busy.intersection_update(self.at_work())  # who ended before it was in the set has told nobody
+        busy.intersection_update(self.at_work())  # drop those that ended meanwhile: their `end` did not see this set
         if busy:
             done.take(longest)
         self._joining.remove(waiting)
@@ -59,11 +59,11 @@ class Cores:
             self._note_end(who)
 
     def at_work(self) -> set[object]:
-        """The contexts that are computing at this moment."""
+        """The contexts that are computing right now."""
         return {who for who, end in list(self._until.items()) if end == math.inf}
 
     def leave(self, who: object) -> None:
-        """`who` no longer computes."""
+        """`who` is closed and computes no more."""
         self._until.pop(who, None)
         self._note_end(who)
 
@@ -76,17 +76,16 @@ class Cores:
 
 
 def spare_one(threads: int, cores: int, load: float) -> int:
-    """How many of a step's threads to use if others want a core for the share `load` of the step.
+    """How many of a step's threads to use if other work needs a core for the share `load` of the step.
 
-    All threads wait for the slowest one at every barrier. So with a thread on each core, the step gets longer by all
-    the time that others compute; with one thread less, it gets longer by that thread's share of the work. Both take
-    equally long where load * threads = 1; `load` was measured with one of the two.
+    All threads wait for the slowest one at every barrier. With a thread on every core, the step gets longer by all the
+    time of the other work; with one thread fewer, by that thread's share of the step. Break-even is load * threads = 1.
     """
     return threads - 1 if 1 < threads and cores <= threads and load * threads > 1 else threads
 
 
 CORES = Cores()
-"""Those of this process."""
+"""The instance for this process."""
 
 
 def gnu_openmp() -> bool:

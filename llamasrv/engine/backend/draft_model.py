@@ -1,7 +1,7 @@
 """The draft model: a smaller model that predicts what the target model would write.
 
-Its lanes have the numbers of the target's. What a lane holds is remembered as tokens, so nothing needs to be told of
-rejections: before it drafts, whatever differs from the timeline is cut off and what is missing is computed.
+Its lanes have the same numbers as the target's. The tokens of each lane are remembered, so rejections need no call:
+before drafting, the part that differs from the timeline is cut off and the missing part is computed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from llamasrv.engine.kv.prefix_index import common_prefix
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions
 
-MOST_DIFFERENCE = 128  # tokens that one vocabulary may have more than the other: padding
-FIRST_CHECKED = 5  # tokens before it are special ones that may be called otherwise
-WORTH_COPYING = 64  # tokens of another lane
+MOST_DIFFERENCE = 128  # max difference in vocabulary size, for padding
+FIRST_CHECKED = 5  # lower tokens are specials whose texts may differ
+WORTH_COPYING = 64  # min tokens to copy from another lane
 
 _logits_of = fast.llama_get_logits_ith
 _logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
@@ -90,7 +90,7 @@ class LlamaDraftModel:
 
     @property
     def sizes(self) -> tuple[list[Any], int, int]:
-        """What its memory depends on: the library's contexts, texts of the vocabulary, rows handed out."""
+        """The arguments of `breakdown.host_bytes`: contexts, vocabulary size, output rows."""
         return [self._context], self._vocab_size, self._num_lanes
 
     def close(self) -> None:
@@ -102,10 +102,10 @@ class LlamaDraftModel:
             self._model = None
 
     def follow(self, is_on: bool) -> None:
-        """Nothing to do: it computes only when it is asked."""
+        """Nothing to do: it computes only on demand."""
 
     def lag(self, timeline: Timeline) -> int:
-        """How many tokens it must compute before it can draft."""
+        """Number of tokens to compute before it can draft."""
         return len(timeline.tokens) - self._known(timeline)
 
     def _known(self, timeline: Timeline) -> int:
@@ -113,7 +113,7 @@ class LlamaDraftModel:
         return min(common_prefix(held, timeline.tokens), len(timeline.tokens) - 1) if held else 0
 
     def advance(self, timeline: Timeline, most: int) -> bool:
-        """Compute at most `most` of the missing tokens. Returns whether it can now draft in one call."""
+        """Compute at most `most` of the missing tokens. Returns whether it now lags by a single token."""
         tokens, lane = timeline.tokens, timeline.lane
         start = self._begin(timeline)
         end = min(len(tokens) - 1, start + most)
@@ -129,10 +129,9 @@ class LlamaDraftModel:
         return start >= len(tokens) - 1
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
-        """What may follow each timeline: at most `most` tokens, with how far each was ahead of the next best (in
-        logits).
+        """Up to `most` greedy tokens per timeline, each with its gap to the next best token, in logits.
 
-        Timelines that it cannot compute get fewer tokens, or none. Each lags by one token, or a few.
+        Timelines that do not fit the batch or the cells get fewer tokens, or none. Each lags by a few tokens at most.
         """
         proposals = [Proposal([], []) for _ in timelines]
         b, keep = self._batch, tuple(t.lane for t in timelines)
@@ -181,7 +180,7 @@ class LlamaDraftModel:
         return token, best - float(logits.max())
 
     def _begin(self, timeline: Timeline) -> int:
-        """Cut the lane back to what it shares with the timeline, or copy what another lane has of it; returns the
+        """Cut the lane to its common prefix with the timeline, or copy a longer one from another lane; returns its
         length."""
         tokens, lane = timeline.tokens, timeline.lane
         known = self._known(timeline)
@@ -205,7 +204,7 @@ class LlamaDraftModel:
         return length
 
     def _decode(self, num_rows: int, keep: Sequence[int]) -> bool:
-        """If there is no room, other lanes are emptied first."""
+        """Decode the batch; if cells run out, empty the lanes not in `keep` and try again. False if it failed."""
         native = self._rows.native
         native.n_tokens = num_rows
         code = C.llama_decode(self._context, native)
@@ -223,7 +222,7 @@ class LlamaDraftModel:
 
 
 def check_vocabularies(path: str, draft: Any, target: Any) -> None:
-    """Raises LoadFailed if the tokens of the two models do not mean the same."""
+    """Raises LoadFailed if the two models' tokens differ."""
     a, b = C.llama_model_get_vocab(draft), C.llama_model_get_vocab(target)
 
     def fail(what: str) -> None:

@@ -1,10 +1,10 @@
 """Embeddings through llama.cpp: a separate context over a loaded model that turns inputs into vectors.
 
-    bidirectional (BERT and its kin)    all rows of a group in one call: its ubatch holds the longest input
-    causal                              calls of a ubatch each; an input may stretch over several of them
+    bidirectional (BERT and its kin)    all rows of a group in one call; the ubatch holds the longest input
+    causal                              calls of one ubatch each; an input may span several
 
-Rows come back as they are and are pooled here, so that an input may be longer than a ubatch; only a ranking head is the
-library's. What the library would abort on is checked before the call.
+Rows are pooled here, so that an input may be longer than a ubatch; only ranking uses the library's pooling. Checks
+before each call whatever would abort the process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.engine.options import POOLINGS, EngineOptions
 
-LONGEST = 2048  # tokens of an input where the model allows more and the operator says nothing
+LONGEST = 2048  # default max tokens of an input, if the model allows more
 GROUP_INPUTS = 64
-GROUP_STATES = 8  # of recurrent models, whose every input has a state
+GROUP_STATES = 8  # inputs of a group for recurrent models, where each has a state
 GROUP_TOKENS = 512
-LOGIT_ROOM = 64 << 20  # numbers: the library keeps room for the logits of every row, also where nobody wants them
+LOGIT_ROOM = 64 << 20  # max number of logits: the library allocates them for every row, even if unused
 
 
 _UNSPECIFIED = ("0", "-1", "4294967295")
@@ -44,7 +44,7 @@ _UNSPECIFIED = ("0", "-1", "4294967295")
 
 
 def only_embeds(model: Any, metadata: dict[str, str]) -> bool:
-    """Whether a model is made for embeddings: it names a pooling, or attends in both directions."""
+    """Whether a model is made for embeddings: it specifies a pooling, or attention is bidirectional."""
     architecture = metadata.get("general.architecture", "")
     pooling = metadata.get(f"{architecture}.pooling_type", "0")
     return pooling not in _UNSPECIFIED or is_bidirectional(model, metadata)
@@ -65,14 +65,14 @@ def pooling_of(metadata: dict[str, str], wanted: str | None) -> str:
 
 
 def _has_head(path: str) -> bool:
-    """Whether a model's file has a classification head. Without one the library would return a hidden value as a
-    score, and it does not tell which tensors a loaded model has."""
+    """Whether a model's file has a classification head. Without one the library would return a hidden value as score.
+    Read from the file, since the library does not list a loaded model's tensors."""
     with opened(Path(path)) as file:
         return file is not None and any(file.has_tensor(name) for name in ("cls.weight", "cls.output.weight"))
 
 
 class LlamaEmbeddings:
-    """`vocab_size` and `context_train` are the model's."""
+    """The embedding context of a model; `vocab_size` and `context_train` are the model's."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LlamaEmbeddings:
         projector: LlamaProjector | None = None,
         most_whole: int = 0,
     ) -> None:
-        """`most_whole`: the most rows of a projector's image that is computed in one step. Raises LoadFailed."""
+        """`most_whole`: max rows of an image that must be computed in one step. Raises LoadFailed."""
         self._model, self._options = model, options
         self._path, self._threads, self._reason = path, threads, reason
         self._vocab_size = vocab_size
@@ -136,7 +136,7 @@ class LlamaEmbeddings:
         steer(context, self._model, self._options, self._path)
         self._memory = C.llama_get_memory(context)
         if not self._memory and not self._bidirectional:
-            # A file may leave out that its model looks both ways: then a group must not be cut into calls.
+            # The file may fail to say that attention is bidirectional: then a group must not be split into calls.
             self._bidirectional = True
             self.close()
             self._open_context()
@@ -178,7 +178,7 @@ class LlamaEmbeddings:
             C.llama_memory_clear(self._memory, False)
 
     def _advance(self, numbers: Int32s, media: MediaTimeline, cell: int) -> int:
-        """Compute the next tokens of text, or the next rows. Returns where they end."""
+        """Compute the next tokens of text, or the next media rows. Returns where they end."""
         number = media.at(cell)
         if number is None:
             end = min(media.text_end(cell, len(numbers)), cell + self._rows_a_call)
@@ -230,7 +230,7 @@ class LlamaEmbeddings:
         )
 
     def _compute(self, n: int, lane: Int32s, compute: Callable[[Any], int]) -> None:
-        """`compute` gets a batch with the rows' lanes; every row gives a vector."""
+        """Call `compute` with a batch whose lanes are set and whose rows all give a vector. Raises DecodeFailed."""
         ones, wants = np.ones(n, np.int32), np.ones(n, np.int8)
         lanes = (lane.ctypes.data + 4 * np.arange(n)).astype(np.uint64)
         batch: Any = C.llama_batch()
@@ -247,7 +247,7 @@ class LlamaEmbeddings:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
 
     def _vectors(self, num_rows: int) -> Floats:
-        """The vectors of the last call, row by row. Valid until the next call."""
+        """The vectors of the last call: float32 [num_rows, size], valid until the next call."""
         found = C.llama_get_embeddings(self._context)
         if not found:
             raise DecodeFailed("llama.cpp returned no embeddings")
@@ -257,7 +257,7 @@ class LlamaEmbeddings:
         out = []
         for start, end in self._calls(len(token)):
             self._decode(token[start:end], position[start:end], lane[start:end])
-            # The score stands on the last row of an input.
+            # An input's score belongs to its last row.
             for number in np.flatnonzero((ends > start) & (ends <= end)).tolist():
                 found = C.llama_get_embeddings_seq(self._context, number)
                 if not found:

@@ -1,4 +1,4 @@
-"""Reads a little of a GGUF file without the library's loader: strings of its header, rows of one tensor."""
+"""Reads header strings and small tensors of a GGUF file without loading the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Params(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
 
 
-_library = ctypes.CDLL(C._lib._name)  # a handle of its own: types of arguments belong to a handle
+_library = ctypes.CDLL(C._lib._name)  # a separate handle: argument types are set per handle
 
 
 def _call(name: str, kinds: list[Any], result: Any) -> Any:
@@ -53,7 +53,7 @@ class GgufFile:
         self._pointer = pointer
 
     def text(self, key: str) -> str:
-        """Empty if there is none."""
+        """A string of the header; "" if there is none."""
         at = _find_key(self._pointer, key.encode())
         if at < 0 or _key_type(self._pointer, at) != _STRING:
             return ""
@@ -63,7 +63,7 @@ class GgufFile:
         return bool(_find_tensor(self._pointer, name.encode()) >= 0)
 
     def numbers(self, tensor: str) -> Floats | None:
-        """All numbers of a small tensor, as float32; None if there is no such tensor, or it is quantised."""
+        """All numbers of a small tensor, as float32; None if it does not exist or is quantised."""
         at = _find_tensor(self._pointer, tensor.encode())
         kind = _tensor_type(self._pointer, at) if at >= 0 else -1
         if kind not in (_F32, _F16, _BF16):

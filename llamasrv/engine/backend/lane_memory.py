@@ -1,6 +1,6 @@
-"""The memory of a context, lane by lane: cut, copied, moved, saved, taken back.
+"""The memory of a context, lane by lane: cut, copy, shift, save, restore, roll back.
 
-What the library does wrong without a word is kept from it here. The lanes of the model's MTP layer follow.
+Works around what the library silently gets wrong. Keeps the lanes of the model's MTP layer in step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llamasrv.engine.interface import CheckpointKind
 
 
 class LaneMemory:
-    """The part of `LlamaBackend` that works on lanes; LlamaBackend sets these attributes."""
+    """The part of LlamaBackend that works on lanes; LlamaBackend sets these attributes."""
 
     can_cut: bool
     can_share: bool
@@ -28,7 +28,7 @@ class LaneMemory:
     _n_swa: int
     _slides: bool
     _stateful: bool
-    _taken_back: set[int]  # lanes whose state is that of an earlier token, up to their next decode
+    _taken_back: set[int]  # lanes that were rolled back and not decoded since
     _mtp: LlamaMtp | None = None
 
     def usable(self, lane: int, position: int) -> bool:
@@ -43,13 +43,13 @@ class LaneMemory:
 
     def copy(self, source: int, target: int, position: int) -> None:
         assert self.can_share and source != target and max(source, target) < self.num_lanes
-        # The library copies the last state, not the one that was gone back to.
+        # The library copies the last state, not the one rolled back to.
         mark = self.mark(source) if source in self._taken_back and position == self.length(source) else None
         C.llama_memory_seq_cp(self._memory, source, target, 0, position)
         if self._mtp is not None:
             self._mtp.copy(source, target, position)
         if mark is None and self._slides:
-            # Cells of a window that two lanes share are never used again: the target gets its own.
+            # The library never reuses window cells that two lanes share: give the target its own.
             mark = self.mark(target)
         if mark is not None:
             write_state(self._context, target, mark, PARTIAL)
@@ -58,7 +58,7 @@ class LaneMemory:
         if self._mtp is not None:
             self._mtp.cut(lane, position)
         if self._stateful and position < self.length(lane):
-            return False  # with states to roll back to the library says that it can
+            return False  # the library would claim success if it keeps states for rollback
         return bool(C.llama_memory_seq_rm(self._memory, lane, position, -1))
 
     def roll_back(self, lane: int, position: int) -> None:
@@ -83,7 +83,7 @@ class LaneMemory:
         return state_size(self._context, lane, PARTIAL)
 
     def rewind(self, lane: int, position: int, mark: LaneState) -> bool:
-        # In this order: cut first, the library refuses, or forgets what the window needs, without a word.
+        # In this order: if cut first, the library refuses or silently drops cells that the window needs.
         assert 0 <= lane < self.num_lanes and self.checkpoints is CheckpointKind.PARTIAL
         read = write_state(self._context, lane, mark, PARTIAL)
         self._taken_back.discard(lane)

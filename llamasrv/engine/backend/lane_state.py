@@ -23,7 +23,7 @@ def read_state(context: Any, lane: int, flags: int = 0) -> LaneState:
 
 
 def write_state(context: Any, lane: int, data: LaneState, flags: int = 0) -> bool:
-    """Returns whether all of it was accepted."""
+    """Returns whether the library accepted all bytes."""
     size = len(data)
     return bool(C.llama_state_seq_set_data_ext(context, _bytes_at(data), size, lane, flags) == size)
 

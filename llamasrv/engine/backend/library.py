@@ -1,6 +1,6 @@
 """The loaded library: process-wide settings, its log, and handles for microsecond calls.
 
-The one place that imports it: what OpenMP is told has to be told before.
+The only module that imports it, since OpenMP must be configured before.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VERSION: str = llama_cpp.__version__
 
 log = logging.getLogger("llamasrv.llama")
 
-# A second handle that keeps the GIL: for calls of a microsecond, where giving it up costs more than the call and
-# may lose it to another thread for milliseconds.
+# A second handle whose calls keep the GIL, for calls of a microsecond: releasing the GIL costs more than the call, and
+# another thread may then hold it for milliseconds.
 fast = ctypes.PyDLL(C._lib._name)
 
 
 class _Heard(threading.local):
-    """The last errors that the library logged, by thread: models may be loaded side by side."""
+    """The library's last logged errors, per thread, since models may load concurrently."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=20)
@@ -47,7 +47,7 @@ _heard = _Heard()
 
 
 def _log_line(level: int, text: bytes, _: Any) -> None:
-    """ggml.h: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before."""
+    """Levels as in ggml.h: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line."""
     line = text.decode("utf-8", "replace").rstrip()
     if not line:
         return
@@ -81,7 +81,7 @@ C.llama_backend_init()
 
 
 def reason() -> str:
-    """The library's last error on this thread, preferably why a model could not be loaded; without function names."""
+    """The library's last error on this thread, without function names; a model's loading error takes precedence."""
     errors = _heard.errors
     if not errors:
         return "the library gave no reason"
@@ -90,17 +90,17 @@ def reason() -> str:
 
 
 def system_info() -> str:
-    """What the library detected about the CPU, and what it was built for."""
+    """The library's report on CPU features and its build."""
     return str(C.llama_print_system_info().decode("utf-8", "replace")).strip(" |\n")
 
 
 def out_of_memory() -> bool:
-    """Whether its last errors on this thread report a failed allocation."""
+    """Whether the library's last errors on this thread report a failed allocation."""
     return any(re.search(r"alloc|out of memory", line, re.IGNORECASE) for line in _heard.errors)
 
 
 def refused_buffer() -> tuple[str, int] | None:
-    """The type and the bytes of the buffer whose allocation last failed on this thread, if the library said so."""
+    """Type and bytes of the buffer whose allocation last failed on this thread, if the library logged it."""
     for line in reversed(_heard.errors):
         found = re.search(r"failed to allocate (\S+) buffer of size (\d+)$", line)
         if found is not None:
@@ -109,7 +109,7 @@ def refused_buffer() -> tuple[str, int] | None:
 
 
 def forget_errors() -> None:
-    """Call this before a call whose error `reason` may have to report."""
+    """Call this before a library call whose error `reason` is to report."""
     _heard.errors.clear()
 
 

@@ -1,6 +1,6 @@
-"""Models that the library loads and then computes wrongly or not at all, and what it takes to serve them all the same.
+"""Architectures that the library loads but computes wrongly or aborts at, and the restrictions that some need.
 
-Checked when a model is loaded: what follows would be an abort of the process, or text that means nothing.
+Checked when a model is loaded: later the process would abort or produce garbage.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.interface import LoadFailed, Together
 
-# Their graphs mix up sequences that have more than one token in a batch; plamo2's aborts, too.
+# Their graphs mix up sequences with more than one token in a batch; plamo2's may also abort.
 _TOGETHER = {
     "rwkv6qwen2": Together.ONE_PROMPT,
     "arwkv7": Together.ONE_PROMPT,

@@ -1,7 +1,7 @@
 """LoRA adapters of a loaded model, through llama.cpp.
 
-The library knows one set of adapters for a whole context, so the set is chosen before each computation. The
-model frees what is loaded here.
+The library has one set of adapters per context, so the set is chosen before each computation. The model frees adapters
+loaded here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a model would take of each device's memory: asked of the library, which lays everything out without taking it.
-Where the library reports nothing (breakdown.py), the caller has to estimate.
+"""Measures a model's memory on each device by opening it without weights. If the library reports no sizes
+(breakdown.py), the caller must estimate.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["can_measure", "measure"]
 
 
 def measure(path: str, options: EngineOptions) -> MeasuredUse:
-    """What the model would take with these options, and what is free. Raises LoadFailed."""
-    # What neither changes the layout nor may touch this thread is left out; an adapter would be read whole.
+    """Memory that the model would take with these options, and free memory. Raises LoadFailed."""
+    # Leave out what does not affect the layout (adapters would be read in full) or would change this thread.
     bare = dataclasses.replace(
         options, adapters=(), control_vectors=(), mmproj=None, draft_model=None, cpu_range=(), prio=0, load_mode="none"
     )
@@ -36,7 +36,7 @@ def _measured(path: str, bare: EngineOptions) -> MeasuredUse:
         uses: dict[str, DeviceUse] = {HOST: DeviceUse(0, 0, ours(backend.vocab.size, backend.max_outputs))}
         for number, context in enumerate(backend.contexts):
             for name, use in breakdown(context).items():
-                # All contexts are of one model, whose weights are there once.
+                # All contexts share the model's weights: count them once.
                 uses[name] = uses.get(name, DeviceUse()) + (use if not number else dataclasses.replace(use, weights=0))
         return MeasuredUse(uses, rpc.memory_of(devices_of(backend.model)), backend.context)
     finally:

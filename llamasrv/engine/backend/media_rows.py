@@ -12,12 +12,11 @@ from llamasrv.engine.batch import MediaRows
 
 
 def decode_rows(context: Any, batch: Any, rows: MediaRows, *, width: int, dimensions: int, ubatch_size: int) -> int:
-    """Returns llama_decode's code. `batch`: a llama_batch whose lanes and outputs are the rows'; its tokens are not
-    read."""
+    """Returns llama_decode's code. `batch`: a llama_batch with the rows' lanes and outputs; its tokens are ignored."""
     count = len(rows.embeddings)
-    # Each of these would be read past its end, or abort.
+    # The library would read past the end of these, or abort.
     assert rows.embeddings.shape == (count, width) and rows.positions.shape == (dimensions, count)
-    assert not rows.whole or count <= ubatch_size, "a chunk that is seen as a whole is longer than a ubatch"
+    assert not rows.whole or count <= ubatch_size, "a non-causal chunk exceeds the ubatch"
     embeddings = np.ascontiguousarray(rows.embeddings, np.float32)
     positions = np.ascontiguousarray(rows.positions, np.int32)
     b: Any = C.llama_batch()

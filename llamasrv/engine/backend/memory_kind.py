@@ -1,4 +1,4 @@
-"""A model's kind of memory: whether lanes can be cut anywhere, and what rolling them back takes otherwise."""
+"""A model's kind of memory: whether lanes can be cut anywhere, and if not, what bringing them back takes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from llamasrv.engine.interface import CheckpointKind
 from llamasrv.engine.options import EngineOptions
 
 PARTIAL = int(C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
-# Compressed caches with streams of their own: ranges of a lane cannot be copied, and a partial state is not enough.
+# Compressed caches with their own streams: ranges of a lane cannot be copied, and a partial state is not enough.
 _WHOLE_ONLY = ("deepseek4",)
-# A window is in the file, but the library keeps everything.
+# The file specifies a window, but the library keeps all tokens.
 _KEEPS_ALL = ("exaone4",)
 
 
-_ROLLBACK = 3  # with the token before it a draft fills a block of rows
+_ROLLBACK = 3  # the last token and a draft of this length fill a block of rows
 
 
 class MemoryKind(NamedTuple):
-    stateful: bool  # a lane has a state of one size, however long it is
-    window: int  # positions that layers with a sliding window see; 0: there are none
+    stateful: bool  # a lane has a state of fixed size, whatever its length
+    window: int  # size of the sliding window; 0: none
     checkpoints: CheckpointKind
 
 
@@ -35,9 +35,8 @@ def kind_of(model: Any, architecture: str, *, swa_full: bool) -> MemoryKind:
 
 
 def rollback_wanted(options: EngineOptions, ubatch_size: int) -> int:
-    """How many states to keep besides the last one of each lane, so that a draft of that many tokens can be taken
-    back."""
+    """How many earlier states to keep per lane: the max length of a draft that can be rolled back."""
     if options.spec == "off" or options.deterministic:
         return 0
     wanted = _ROLLBACK if options.draft_rollback is None else options.draft_rollback
-    return max(0, min(wanted, ubatch_size - 2))  # more, and the library aborts at the first decode
+    return max(0, min(wanted, ubatch_size - 2))  # with more, the library aborts at the first decode

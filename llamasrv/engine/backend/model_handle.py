@@ -1,7 +1,7 @@
-"""The library's handle of a loaded model, freed once nobody holds it any more.
+"""The library's handle of a loaded model, with a reference count.
 
-Jobs on other threads read the model's vocabulary, and no one can stop them: the backend that is closed drops its own
-hold, and the last holder frees the model.
+Jobs on other threads read the model's vocabulary and cannot be stopped. Closing the back end releases its own
+reference; the last holder frees the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llamasrv.concurrency import native_lock
 
 
 class ModelHandle:
-    """Held once by whoever makes it."""
+    """Created with one holder, its creator."""
 
     def __init__(self, pointer: Any, free: Callable[[Any], None]) -> None:
         self._pointer, self._free = pointer, free

@@ -1,4 +1,4 @@
-"""Facts that a loaded model reports about itself."""
+"""Metadata and sizes of a loaded model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def info_of(path: str, model: Any, vocab: LlamaVocabulary) -> ModelInfo:
     template = C.llama_model_chat_template(model, None)
     description = ctypes.create_string_buffer(256)
     C.llama_model_desc(model, description, 256)
-    # Sizes that llama.cpp has no name for it writes as a question mark.
+    # llama.cpp writes "?B" for sizes that it has no name for.
     text = description.value.decode("utf-8", "replace").replace("?B", f"{C.llama_model_n_params(model) / 1e6:.3g}M")
     return ModelInfo(
         name=metadata.get("general.name") or os.path.splitext(os.path.basename(path))[0],
@@ -56,11 +56,10 @@ def _metadata(model: Any) -> dict[str, str]:
 
 
 def cell_share(info: ModelInfo, *, windows: bool) -> float:
-    """How much work one more cell is in attention over tiles of rows, as a part of a row's multiplications with the
-    weights: 2 * width of each layer, and a third more, since they are multiplied as 32-bit floats (0.5B, Q8_0).
-    `windows`: most layers see the last tokens only."""
-    weights = info.num_params - info.n_vocab * info.n_embd  # the output layer has few rows of a prompt
+    """Attention cost of one more KV cell in a tile, relative to a row's matmuls: 2 * width per layer, plus a third,
+    since attention computes in 32-bit floats (0.5B, Q8_0). `windows`: most layers have a sliding window."""
+    weights = info.num_params - info.n_vocab * info.n_embd  # few prompt rows reach the output layer
     if experts := int(info.metadata.get(f"{info.architecture}.expert_count", 0)):
         used = int(info.metadata.get(f"{info.architecture}.expert_used_count", experts))
-        weights = weights * used // experts  # nearly all of them are experts'
+        weights = weights * used // experts  # nearly all weights belong to experts
     return 4 / 3 * 2 * info.n_layer * info.n_embd / max(1, weights) / (4 if windows else 1)

@@ -1,8 +1,8 @@
 """A model's own layer for the token after the next (MTP), as a draft model: a second context over the same weights.
 
-For each token it takes the hidden state in front of it, which the target hands out with each decode. What a lane was
-given and has not computed yet is kept until it is asked for a draft, or until it is much; a lane may begin anywhere,
-since what it says is verified. Whatever happens to a lane of the target happens to the lane of that number here.
+For each token it needs the target's hidden state before it, which every decode of the target returns. Rows are queued
+per lane and computed when a draft is needed or MOST_WAITING are queued. A lane may start at any position, since drafts
+are verified. Every change to a lane of the target is applied to the lane with the same number here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llamasrv.engine.backend.library import C, fast, forget_errors, hidden_state
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import LoadFailed, Proposal, Timeline
 
-MOST_WAITING = 64  # rows of a lane that wait for a draft before they are computed without one
+MOST_WAITING = 64  # queued rows of a lane above which they are computed without waiting for a draft
 
 _logits_of = fast.llama_get_logits_ith
 _logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
@@ -34,7 +34,7 @@ def binding() -> Any:
 
 
 class _Lane:
-    """Rows [0 or later, computed) are in the context; `tokens` and `hidden` are the rows after them."""
+    """Rows up to `computed` are in the context; `tokens` and `hidden` are the queued rows after them."""
 
     __slots__ = ("computed", "before", "tokens", "hidden")
 
@@ -53,15 +53,14 @@ class _Lane:
         return self.hidden[-1] if self.hidden else self.before
 
     def advance(self, count: int) -> None:
-        """The first rows are computed."""
+        """The first `count` queued rows are computed."""
         if count:
             self.computed, self.before = self.computed + count, self.hidden[count - 1]
             del self.tokens[:count], self.hidden[:count]
 
 
 class LlamaMtp:
-    """Belongs to the engine thread. The model must have been loaded with its MTP layer: without it the library would
-    abort."""
+    """Belongs to the engine thread. The model must be loaded with its MTP layer, or the library aborts."""
 
     source = "mtp"
 
@@ -83,7 +82,7 @@ class LlamaMtp:
         self._rows = BoundBatch(self._batch)
         self._hidden = np.zeros((params.n_batch, self._width), np.float32)
         self._rows.native.embd = self._hidden.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        # Of all rows: asked for those with logits alone, the library hands out as many of the first ones.
+        # Request all rows: asked only for those with logits, the library returns the first ones instead.
         self._ext.llama_set_embeddings_nextn(self.context, True, False)
         self.follow(True)
 
@@ -93,7 +92,7 @@ class LlamaMtp:
             self.context = None
 
     def follow(self, is_on: bool) -> None:
-        """Whether the target hands out hidden states; while it does not, nothing is drafted and there is no cost."""
+        """Whether the target returns hidden states. Off, it cannot draft and costs nothing."""
         if is_on != self.follows:
             self.follows = is_on
             self._ext.llama_set_embeddings_nextn(self._target, is_on, False)
@@ -122,7 +121,7 @@ class LlamaMtp:
         lane = self._lanes.get(number)
         if lane is None or lane.end != position:
             self._forget([number])
-            if position:  # what was in front of the first row is not known: it begins with the second
+            if position:  # the hidden state before the first row is unknown: start with the second
                 lane = _Lane(position + 1, hidden[0])
                 tokens, hidden = tokens[1:], hidden[1:]
             else:
@@ -166,11 +165,11 @@ class LlamaMtp:
         return 1 + len(lane.tokens) if lane is not None and lane.end == len(timeline.tokens) - 1 else None
 
     def advance(self, timeline: Timeline, most: int) -> bool:
-        """Computes everything missing at once: it is a single layer."""
+        """Compute everything missing at once: it is a single layer."""
         return self._catch_up([timeline.lane])
 
     def _catch_up(self, numbers: list[int]) -> bool:
-        """Compute the rows that these lanes were given."""
+        """Compute the queued rows of these lanes. False if a decode failed."""
         while any(number in self._lanes and self._lanes[number].tokens for number in numbers):
             row, counts = 0, {}
             for number in numbers:
@@ -186,7 +185,7 @@ class LlamaMtp:
         return True
 
     def _fill(self, row: int, number: int, lane: _Lane, count: int) -> int:
-        """Lay out at most that many rows of a lane; returns where they end."""
+        """Lay out the first `count` queued rows of a lane; returns where they end."""
         end, b = row + count, self._batch
         if count:
             b.token[row:end], b.position[row:end] = lane.tokens[:count], range(lane.computed, lane.computed + count)
@@ -201,12 +200,12 @@ class LlamaMtp:
         self._hidden[row] = hidden
 
     def propose(self, timelines: Sequence[Timeline], most: int) -> list[Proposal]:
-        """What may follow each timeline. The first call also computes what is missing."""
+        """Up to `most` greedy tokens per timeline. The first decode also computes the queued rows."""
         proposals = [Proposal([], []) for _ in timelines]
         row = 0
         active: list[tuple[int, int]] = []  # number of the timeline, and its row
         for i, timeline in enumerate(timelines):
-            lane = self._lanes.get(timeline.lane)  # None: forgotten since it was asked for, with all others
+            lane = self._lanes.get(timeline.lane)  # None: a decode has failed since `lag` was asked
             if lane is None or row + len(lane.tokens) + 1 > self._batch.capacity:
                 continue
             row = self._fill(row, timeline.lane, lane, len(lane.tokens))
@@ -242,7 +241,7 @@ class LlamaMtp:
         return token, best - float(logits.max())
 
     def _decode(self, num_rows: int) -> bool:
-        """If it fails, all lanes start again: their contents are unknown."""
+        """Decode; if it fails, drop all lanes, whose contents are unknown then."""
         self._rows.native.n_tokens = num_rows
         if C.llama_decode(self.context, self._rows.native) == 0:
             return True

@@ -1,6 +1,6 @@
-"""Loads the weights and places them: on this machine's devices, other machines, or the CPU.
+"""Loads weights onto this machine's devices, other machines, or the CPU.
 
-How the file is read and how positions are scaled is here, too: what the operator says, in the library's own parameters.
+Converts the operator's options, also those for reading the file and scaling positions, to llama.cpp's parameters.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _POSITIONS = (
 
 
 class _Override(ctypes.Structure):
-    """llama_model_tensor_buft_override: tensors whose name matches the pattern go into this type of buffer."""
+    """llama_model_tensor_buft_override: the buffer type of tensors whose name matches the pattern."""
 
     _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
 
 
 def load_model(path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> Any:
-    """The library's model. Without weights it takes no memory, and can only be measured."""
+    """The library's model. Without `weights` it takes no memory and can only be measured. Raises LoadFailed."""
     spread_over_nodes(options.numa)
     params, alive = model_params(options, path)
     params.no_alloc = not weights
@@ -61,19 +61,18 @@ def load_model(path: str, options: EngineOptions, progress: Progress, *, weights
 
 
 def failed(message: str) -> LoadFailed:
-    """The error, with what the library's last errors on this thread say about memory."""
+    """A LoadFailed, or NoMemory if the library's last errors on this thread report a failed allocation."""
     return NoMemory(message, rpc.refused()) if out_of_memory() else LoadFailed(message)
 
 
 def on_gpu(options: EngineOptions) -> bool:
-    """Whether any layer is computed elsewhere than on this machine's CPU."""
+    """Whether any layer is computed outside this machine's CPU."""
     offloads = options.gpu_layers != 0 and options.devices != (NO_DEVICE,)
     return offloads and bool(options.rpc or rpc.local_devices())
 
 
 def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
-    """The library's parameters for loading the model at `path`, and the objects that must live as long. Raises
-    LoadFailed."""
+    """The library's parameters for loading `path`, and objects that must be kept alive with them. Raises LoadFailed."""
     params, alive = C.llama_model_default_params(), []
     params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     params.load_mode, params.lazy_mode = LOAD_MODES[options.load_mode], LAZY_MODES[options.lazy_mode]
@@ -116,7 +115,7 @@ def place_context(params: Any, options: EngineOptions) -> None:
 
 
 def _devices(options: EngineOptions, there: dict[str, int], path: str) -> Any:
-    """A NULL-terminated array; None: the library chooses."""
+    """A NULL-terminated array of devices; None: the library chooses."""
     if options.rpc:
         return rpc.devices(options.rpc, path)
     if not options.devices:
@@ -126,18 +125,18 @@ def _devices(options: EngineOptions, there: dict[str, int], path: str) -> Any:
 
 
 def _overrides(texts: tuple[str, ...], types: dict[str, int]) -> Any:
-    """An array whose last entry has no pattern."""
+    """Overrides as an array that ends with an entry without pattern."""
     pairs = [text.rpartition("=") for text in texts]
     found = [_Override(pattern.encode(), types[name]) for pattern, _, name in pairs]
     return (_Override * (len(found) + 1))(*found, _Override())
 
 
 _INT, _FLOAT, _BOOL, _TEXT = range(4)  # llama_model_kv_override_type
-_MOST_BYTES = 127  # of a name, and of a text
+_MOST_BYTES = 127  # max length of a key, and of a string value
 
 
 def _metadata(texts: tuple[str, ...], path: str) -> Any:
-    """An array whose last entry has no key. Raises LoadFailed."""
+    """Overrides as an array that ends with an entry without key. Raises LoadFailed."""
     found = (C.llama_model_kv_override * (len(texts) + 1))()
     for one, text in zip(found, texts):
         key, equals, typed = text.partition("=")
@@ -175,7 +174,7 @@ _numa: list[str] = []
 
 
 def spread_over_nodes(strategy: str | None) -> None:
-    """Tell the library, once per process, how threads and memory are spread over NUMA nodes."""
+    """Set, once per process, how threads and memory are spread over NUMA nodes."""
     if strategy is not None and not _numa:
         _numa.append(strategy)
         C.llama_numa_init(NUMA[strategy])

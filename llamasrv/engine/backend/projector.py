@@ -1,8 +1,8 @@
 """A projector through libmtmd: the tokens an image or audio clip takes, and its rows of embeddings.
 
-The library sees an input only after everything that would abort the process was checked here: sizes that overflow, one
-sample of sound, a buffer that is too short, a chunk that was only measured. It tokenises the text around an input by
-itself; nothing that a client wrote goes through it.
+Checks everything that would abort the process before the library sees an input: sizes that overflow, a single sample of
+sound, a short buffer, a chunk that was only measured. The library tokenises the marks around an input; no text of a
+client passes through it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from llamasrv.engine.placement_rules import NO_DEVICE
 from llamasrv.errors import EngineFailure, InvalidRequest
 
 MOST_PIXELS = 1 << 28
-MOST_ASPECT = 200  # the longer side by the shorter one: thinner images pass by the limit of their rows
-LEAST_SECONDS = 0.1  # of sound; a shorter one is filled up
+MOST_ASPECT = 200  # longer side over shorter one: thinner images would exceed the limit of rows
+LEAST_SECONDS = 0.1  # of sound; shorter clips are padded with silence
 MOST_SECONDS = 3600
-MOST_SHAPES = 512  # remembered
-TRIED = ((32, 32), (640, 480), (1024, 1024), (4096, 4096), (4096, 256), (256, 4096))  # pixels, for the most rows
-NODES_BETWEEN_LOOKS = 32  # of the encoder's graph, between two looks at whether it is to stop
-# Kinds whose rows depend on what is before them in the prompt: an image cannot be computed by itself.
+MOST_SHAPES = 512  # max number of remembered shapes
+TRIED = ((32, 32), (640, 480), (1024, 1024), (4096, 4096), (4096, 256), (256, 4096))  # pixels, to find the most rows
+NODES_BETWEEN_LOOKS = 32  # nodes of the encoder's graph between two checks of `stop`
+# Types whose rows depend on the preceding prompt, so that an image cannot be encoded by itself.
 UNSUPPORTED = ("deepseek4v", "hunyuanvl")
-_MOVES = np.array([[1], [1], [1], [0]], np.int32)  # the dimensions of a position that move with what is before it
+_MOVES = np.array([[1], [1], [1], [0]], np.int32)  # of (time, y, x, z): whether it shifts with the preceding prompt
 
 
 class MediaShape(NamedTuple):
@@ -86,7 +86,7 @@ class LlamaProjector:
             raise
 
     def _check_file(self, options: EngineOptions) -> str:
-        """Returns the kind of projector for images; empty if it takes none."""
+        """The projector's type for images; "" if it takes none. Raises LoadFailed."""
         low, high = options.image_min_tokens, options.image_max_tokens
         if low is not None and high is not None and low > high:
             raise LoadFailed(f"--image-min-tokens {low} is more than --image-max-tokens {high}")
@@ -101,7 +101,7 @@ class LlamaProjector:
         return kinds[1] or kinds[0]
 
     def _params(self, options: EngineOptions) -> tuple[Any, Any]:
-        """The library's parameters, and the objects that must live as long."""
+        """The library's parameters, and an object that must be kept alive with them."""
         params = self._lib.mtmd_context_params_default()
         has_gpu = options.devices != (NO_DEVICE,) and bool(rpc.local_devices())
         params.use_gpu = options.mmproj_offload and has_gpu
@@ -186,7 +186,7 @@ class LlamaProjector:
             self._lib.mtmd_free(context)
 
     def _encode_chunks(self, pointers: list[Any], pairs: list[tuple[MediaInput, MediaChunk]]) -> list[Floats]:
-        """Fewer rows once it is to stop."""
+        """Rows of these chunks; fewer if it is stopped."""
         for pointer, (_, chunk) in zip(pointers, pairs):
             if self._lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
                 raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
@@ -200,7 +200,7 @@ class LlamaProjector:
                 some = self._batches.encode(self._context, pointers[begin : begin + count], chunk.num_tokens)
             if some is None:
                 some = [self._encode(pointers[begin], chunk)]
-            if self._stop():  # what was being computed is garbage
+            if self._stop():  # an interrupted call returns garbage
                 break
             self._batches.note(media, chunk, (time.monotonic() - started) / len(some))
             rows += [self._finite(one) for one in some]
@@ -212,12 +212,12 @@ class LlamaProjector:
         if lib.mtmd_encode_chunk(self._context, pointer):
             raise EngineFailure(f"Encoding the image or audio failed ({reason()}).")
         view = np.ctypeslib.as_array(lib.mtmd_get_output_embd(self._context), (chunk.num_tokens, self.width))
-        return np.array(view, np.float32)  # the next one is written over it
+        return np.array(view, np.float32)  # a copy: the next call overwrites it
 
     def _finite(self, rows: Floats) -> Floats:
         wrong = ~np.isfinite(rows).all(axis=1)
         if wrong.any():
-            # The library adds uninitialised memory, times 0, to the rows that break lines.
+            # The library adds uninitialised memory times 0 to line-break rows, which may give NaN.
             if self._break is None or len(self._break) != self.width:
                 raise EngineFailure("NaN or Inf in the embeddings of an image or audio.")
             rows[wrong] = self._break
@@ -283,7 +283,7 @@ class LlamaProjector:
 
     @contextmanager
     def _tokenized(self, media: MediaInput, data: bytes | None) -> Iterator[list[Any]]:
-        """The library's chunks of an input; without `data` they only have sizes."""
+        """The library's chunks of an input; without `data` they have only sizes."""
         lib = self._lib
         if media.kind == "image":
             kind = ctypes.POINTER(ctypes.c_uint8)
@@ -301,7 +301,7 @@ class LlamaProjector:
         chunks = lib.mtmd_input_chunks_init()
         try:
             code = lib.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False)
-            lib.mtmd_bitmap_free(bitmap)  # the chunks hold what they need
+            lib.mtmd_bitmap_free(bitmap)  # the chunks have copies
             if code:
                 raise InvalidRequest(f"The model's projector cannot use this {media.kind}.")
             yield [lib.mtmd_input_chunks_get(chunks, i) for i in range(lib.mtmd_input_chunks_size(chunks))]
@@ -309,8 +309,8 @@ class LlamaProjector:
             lib.mtmd_input_chunks_free(chunks)
 
     def _try_sizes(self) -> int:
-        """The most rows of a chunk that must be computed in one step; 0 if there is none. Raises LoadFailed if model
-        and projector do not fit each other."""
+        """Max rows of a chunk that must be computed in one step; 0 if there is none. Raises LoadFailed if model and
+        projector do not match."""
         inputs = [MediaInput("image", b"", None, width, height) for width, height in TRIED] if self.vision else []
         if self.sample_rate is not None:
             inputs.append(MediaInput("audio", b"", None, num_samples=self.sample_rate))
@@ -319,7 +319,7 @@ class LlamaProjector:
             try:
                 parts = self.measure(media).parts
             except InvalidRequest:
-                continue  # a size that this kind does not take
+                continue  # this type does not take the size
             for part in parts:
                 if isinstance(part, MediaChunk):
                     most = max(most, part.num_tokens if part.whole else 0)

@@ -1,4 +1,4 @@
-"""Quantises a file through llama.cpp: slow and on all cores; models/quantize.py runs it in a process of its own."""
+"""Quantises a model file through llama.cpp. Slow, uses all cores; models/quantize.py runs it in its own process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from llamasrv.engine.backend.library import C, forget_errors, reason
 from llamasrv.engine.interface import LoadFailed
 
-_STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # how the library begins the line of each tensor
+_STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # start of the library's log line for each tensor
 
 Report = Callable[[int, int], None]
 
 
 class _Listener(logging.Handler):
-    """Sees each tensor in the library's log."""
+    """Reports progress from the library's log."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.DEBUG)
@@ -30,8 +30,8 @@ class _Listener(logging.Handler):
 
 
 def quantize(source: str, target: str, file_type: int, *, threads: int, again: bool, report: Report) -> None:
-    """Write `source` as `target`, in the type of that number; `again`: also quantise what is quantised already.
-    `report` is called with the number of each tensor and how many there are. Raises LoadFailed."""
+    """Write `source` as `target` in llama.cpp's `file_type`; `again`: requantise quantised tensors, too. `report` is
+    called with the number of each tensor and their count. Raises LoadFailed."""
     params = C.llama_model_quantize_default_params()
     params.ftype, params.nthread, params.allow_requantize = file_type, threads, again
     log, listener = logging.getLogger("llamasrv.llama"), _Listener(report)

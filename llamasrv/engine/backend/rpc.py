@@ -1,7 +1,7 @@
 """llama.cpp's RPC back end: computing layers on other machines, and serving as one of them.
 
-Their devices are handed to one model, not to the whole process: models beside it stay on this machine. The library ends
-the process if it cannot reach one of them, so they are asked before a model is loaded.
+Remote devices are passed to one model, not to the whole process: other models stay on this machine. The library ends
+the process if it cannot reach a machine, so all are contacted before a model is loaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _address = _declare("ggml_backend_reg_get_proc_address", _P, _P, _S)
 _their_count = _declare("ggml_backend_reg_dev_count", _N, _P)
 _theirs = _declare("ggml_backend_reg_dev_get", _P, _P, _N)
 
-_remote: dict[str, int] = {}  # other machines' devices by name, as far as they were asked for; the library keeps them
+_remote: dict[str, int] = {}  # remote devices used so far, by name; the library keeps them
 
 _is_host = _declare("ggml_backend_buft_is_host", ctypes.c_bool, _P)
 _device_of = _declare("ggml_backend_buft_get_device", _P, _P)
@@ -52,17 +52,17 @@ def memory_of(devices: list[int]) -> dict[str, tuple[int, int]]:
 
 
 def device_of_buffer(kind: int) -> str | None:
-    """The device of a buffer type; None: this machine's memory."""
+    """The device of a buffer type; None: host memory."""
     device = None if _is_host(kind) else _device_of(kind)
     return _name(device).decode() if device and _kind(device) != _CPU else None
 
 
 def refused() -> FailedAllocation | None:
-    """The allocation that failed last on this thread, if the library reported it."""
+    """The last failed allocation on this thread, if the library logged it."""
     found = refused_buffer()
     if found is None:
         return None
-    name, size = found[0].partition("[")[0], found[1]  # other machines' buffers have the address in brackets
+    name, size = found[0].partition("[")[0], found[1]  # names of remote buffers have an address in brackets
     device = {**named_devices(), **_remote}.get(name)
     return FailedAllocation(HOST, size) if device is None else FailedAllocation(name, size, _sizes(device)[0])
 
@@ -81,7 +81,7 @@ def named_devices() -> dict[str, int]:
 
 
 def buffer_types() -> dict[str, int]:
-    """Where tensors may be placed, by name."""
+    """Buffer types for tensors, by name."""
     types = [_buffer_type(_device(number)) for number in range(_device_count())]
     return {_buffer_name(one).decode(): one for one in types}
 
@@ -96,13 +96,13 @@ def described() -> list[tuple[str, str, int, int]]:
 
 
 def local_devices() -> list[int]:
-    """The devices of this machine, other than its CPU, that the library would choose."""
+    """This machine's devices, other than its CPU, that the library would use."""
     there = [_device(number) for number in range(_device_count())]
     return [one for one in there if _kind(one) == _GPU] or [one for one in there if _kind(one) == _INTEGRATED]
 
 
 def serve(host: str, port: int, threads: int) -> None:
-    """Compute for any client that connects, one at a time, until the process ends."""
+    """Compute for clients that connect, one at a time, until the process ends. Raises Unsupported."""
     if not C.llama_supports_rpc():
         raise Unsupported("llama-cpp-python was built without RPC")
     mine = local_devices() or [_device_by_type(_CPU)]
@@ -113,8 +113,8 @@ def serve(host: str, port: int, threads: int) -> None:
 
 
 def devices(endpoints: tuple[str, ...], path: str) -> Any:
-    """The devices for a model's parameters: those at these HOST:PORTs, then this machine's. Raises LoadFailed for the
-    model at `path`."""
+    """A NULL-terminated array of devices: those of the `endpoints` (HOST:PORT), then this machine's. Raises LoadFailed,
+    naming `path`."""
     if not C.llama_supports_rpc():
         raise LoadFailed(f"{path}: llama-cpp-python was built without RPC (CMAKE_ARGS=-DGGML_RPC=ON)")
     add = ctypes.CFUNCTYPE(_P, _S)(_address(_registry(b"RPC"), b"ggml_backend_rpc_add_server"))

@@ -1,4 +1,4 @@
-"""Native sampler chains: the library's samplers in its order, over candidates that are passed in."""
+"""Native sampler chains: llama.cpp's samplers over candidates that are passed in."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _apply = fast.llama_sampler_apply
 _apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None
 _accept = fast.llama_sampler_accept
 _accept.argtypes, _accept.restype = [ctypes.c_void_p, ctypes.c_int32], None
-_apply_freely = ctypes.CDLL(C._lib._name).llama_sampler_apply  # a whole vocabulary takes a millisecond
+_apply_freely = ctypes.CDLL(C._lib._name).llama_sampler_apply  # releases the GIL: a whole vocabulary takes 1 ms
 _apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_p], None
 _sampled = fast.llama_get_sampled_token_ith
 _sampled.argtypes, _sampled.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
 _FEW = 4096
-_MOST_DRY = 8  # kinds that are kept
+_MOST_DRY = 8  # max number of cached DRY samplers
 _MOST_INFILL = 64
 _INFILL_ROOM = 512  # bytes
 
@@ -33,12 +33,12 @@ _TOKEN_DATA = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 
 
 class LlamaChain:
-    """A native sampler chain over candidates. It owns its samplers; `close` frees them all."""
+    """A native sampler chain over candidates. It owns its samplers; `close` frees them."""
 
     __slots__ = ("_pointer", "_data", "_array", "_address", "_ids", "_logits", "_room", "_start")
 
     def __init__(self, samplers: list[Any], chain: Any = None) -> None:
-        """`chain`: the library's, if it exists already."""
+        """`chain`: an existing chain of the library to add to."""
         chain = chain or C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
         for sampler in samplers:
             C.llama_sampler_chain_add(chain, sampler)
@@ -92,20 +92,20 @@ class LlamaChain:
 
 
 def sample_lane(context: Any, lane: int, chain: Any) -> bool:
-    """Have the library apply a chain to a lane's rows in its graph; None: stop doing so."""
+    """Apply a chain to a lane's rows in the library's graph; None turns it off. False if the library refuses."""
     return bool(C.llama_set_sampler(context, lane, None if chain is None else chain.pointer))
 
 
 def sampled_token(context: Any, batch: Batch, row: int) -> int | None:
-    """The token that the library chose for this row of logits, if the row's lane has a chain; None: no token."""
+    """The token that the library sampled for this row of logits; None if there is none."""
     place = int(batch.wants_logits[: batch.num_rows].nonzero()[0][row])
     token = _sampled(context, place)
     return token if token >= 0 else None
 
 
 class DrySamplers:
-    """Samplers that keep a text from repeating itself. The library looks for each breaker in the whole vocabulary
-    (15 ms for one character and 150,000 tokens), so one of each kind is kept and copied. Any thread may ask."""
+    """Cached DRY samplers. The library searches the whole vocabulary for each breaker (15 ms for one character and
+    150,000 tokens), so the last _MOST_DRY are kept and cloned. Thread-safe."""
 
     def __init__(self, vocab: LlamaVocabulary) -> None:
         self._vocab = vocab
@@ -113,7 +113,7 @@ class DrySamplers:
         self._kept: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     def get(self, p: SamplingParams, last_n: int) -> Any:
-        """A sampler that has seen nothing; the caller owns it."""
+        """A fresh sampler, owned by the caller."""
         key = p.dry_sequence_breakers, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n
         with self._lock:
             if key in self._kept:
@@ -177,8 +177,8 @@ def _adaptive_p(g: _Given) -> list[Any]:
 
 
 def _infill(g: _Given) -> list[Any]:
-    """The sampler that ends an insertion in time. It compares each candidate with each other, so there must be few; a
-    vocabulary without an end, or with pieces for which it has no room, would end the process."""
+    """The sampler that ends an infill in time. It compares all pairs of candidates, so there must be few. A vocabulary
+    without an end token, or with pieces too long for its buffer, would abort the process: then none."""
     if g.vocab.eos is None or g.vocab.longest_piece >= _INFILL_ROOM:
         return []
     return [C.llama_sampler_init_top_k(_MOST_INFILL), C.llama_sampler_init_infill(g.vocab.pointer)]
@@ -204,8 +204,8 @@ assert BUILDERS.keys() == SAMPLERS.keys()
 def chain_of(
     params: SamplingParams, vocab: LlamaVocabulary, context_train: int, dry: DrySamplers, *, greedy: bool
 ) -> LlamaChain:
-    """The chain in llama.cpp's order of construction (common/sampling.cpp): the listed samplers, then the choice. Bias
-    is not part of it: it is applied to the logits before."""
+    """A chain as llama.cpp builds it (common/sampling.cpp): the listed samplers, then the choice. Logit bias is not
+    part of it: it is applied to the logits before."""
     p, given = params, _Given(params, vocab, context_train, dry)
     if p.mirostat:
         pick = (

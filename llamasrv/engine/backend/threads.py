@@ -1,6 +1,6 @@
 """CPU affinity and priority of a model's threads.
 
-What is set for the thread that loads it, its compute threads take over when OpenMP starts them. Knows no library.
+OpenMP's compute threads inherit both from the thread that loads the model. Knows no library.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ _REAL_TIME = {1: 40, 2: 80, 3: 90}  # llama.cpp's
 
 
 def settle(options: EngineOptions, path: str) -> None:
-    """Apply the options to the calling thread and the threads that it starts. Raises LoadFailed for the model at
-    `path`."""
+    """Apply the options to the calling thread and the threads it starts. Raises LoadFailed, naming `path`."""
     if options.cpu_range:
         _pin(options.cpu_range, path)
     if options.prio:

@@ -12,12 +12,12 @@ from llamasrv.engine.backend.model_handle import ModelHandle
 
 _tokenize = fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
-_SHORT = 32  # bytes, some 30 µs; beyond, the engine thread may have the interpreter meanwhile
+_SHORT = 32  # bytes, about 30 µs; longer texts are tokenised without the GIL
 _to_piece = fast.llama_token_to_piece
-# The third one is a place to write to: an address will do.
+# The third argument is an output buffer: pass a plain address.
 _to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
 _to_piece.restype = ctypes.c_int32
-_ROOM = 256  # bytes that nearly all pieces fit in
+_ROOM = 256  # bytes; nearly all pieces fit
 _Buffer = ctypes.c_char * _ROOM
 
 
@@ -52,7 +52,7 @@ class LlamaVocabulary:
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         data = text.encode("utf-8", "replace")
         tokenize = _tokenize if len(data) <= _SHORT else C.llama_tokenize
-        # Of few sizes: ctypes makes a class for each size of array, which costs as much as the tokens of a short text.
+        # Use few sizes: ctypes creates a class per array size, which costs as much as tokenising a short text.
         room = 1 << (len(data) + 8).bit_length()
         out = (ctypes.c_int32 * room)()
         count = tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
@@ -71,7 +71,7 @@ class LlamaVocabulary:
         return token in self._control
 
     def text(self, token: int | None) -> str:
-        """A token's text in the vocabulary, also of control tokens; "" if it has none."""
+        """A token's text in the vocabulary, also of control tokens; "" for None."""
         return C.llama_vocab_get_text(self.pointer, token).decode("utf-8", "replace") if token is not None else ""
 
 
@@ -80,8 +80,7 @@ def _token(token: int) -> int | None:
 
 
 class TokenPieces(dict[int, bytes]):
-    """The bytes that each token writes, read when they are first needed: reading a large vocabulary as a whole takes a
-    fifth of a second of the start."""
+    """The bytes of each token, read on first use: reading a whole large vocabulary would delay the start by 0.2 s."""
 
     def __init__(self, vocab: Any, size: int) -> None:
         self._vocab, self._size = vocab, size
@@ -90,7 +89,7 @@ class TokenPieces(dict[int, bytes]):
         token = int(token)
         if not 0 <= token < self._size:  # the library would abort
             raise IndexError(f"token {token} of {self._size}")
-        # A buffer of its own: another thread may ask at the same time.
+        # A buffer per call: another thread may ask at the same time.
         buffer: Any = _Buffer()
         n = _to_piece(self._vocab, token, buffer, _ROOM, 0, False)
         if n < 0:
@@ -101,7 +100,7 @@ class TokenPieces(dict[int, bytes]):
         return piece
 
     def all(self) -> list[bytes]:
-        """The pieces of all tokens, by id. Faster than asking for one after another; not kept."""
+        """The pieces of all tokens, by id. Faster than one by one; not cached."""
         stride = 32
         buffer = ctypes.create_string_buffer(stride * self._size)
         starts, begin = range(0, len(buffer), stride), ctypes.addressof(buffer)
@@ -114,7 +113,6 @@ class TokenPieces(dict[int, bytes]):
 
 
 def _those(is_such: Any, vocab: Any, size: int) -> list[int]:
-    """The tokens for which this function of the library is true. It keeps the GIL: giving it up costs more than a
-    call."""
+    """The tokens for which this library function is true. Calls keep the GIL: releasing it costs more than a call."""
     is_such.argtypes, is_such.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_bool
     return list(compress(range(size), map(is_such, repeat(vocab), range(size))))

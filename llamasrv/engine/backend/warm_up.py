@@ -1,4 +1,4 @@
-"""Steps without anybody's tokens: one that warms a model up, and many that measure it."""
+"""Dummy steps: one to warm up a model, many to measure its speed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def warm_up(backend: LlamaBackend) -> None:
-    """Compute one row, so that the first request does not pay for reading the weights and starting threads. The costs
-    of steps are learned from those of requests: trying some here would make a large model ready much later."""
+    """Compute one row, so that the first request does not pay for reading weights and starting threads. The cost model
+    learns from requests only: measuring here would delay the start of a large model."""
     if backend.embeddings is not None:
         backend.embeddings.embed([array("i", [backend.vocab.bos or 0] * min(8, backend.embeddings.context))])
     if backend.generates:
@@ -25,8 +25,7 @@ def warm_up(backend: LlamaBackend) -> None:
 
 
 def measure_decode(backend: LlamaBackend, prompts: list[int], num_tokens: int) -> float:
-    """Tokens/s of plain decodes of one token for each of `len(prompts)` lanes. `prompts` are the lengths with which
-    the lanes start: attention covers them."""
+    """Tokens/s of decoding one token per lane and step. `prompts`: the length of each lane at the start."""
     n, b = len(prompts), backend.batch
     for lane, length in enumerate(prompts):
         b.token[:length], b.position[:length], b.lane[:length] = 17 % backend.vocab.size, range(length), lane
@@ -47,7 +46,7 @@ def measure_decode(backend: LlamaBackend, prompts: list[int], num_tokens: int) -
 
 
 def _decode_row(backend: LlamaBackend, tokens: list[int], position: int | Int32s) -> None:
-    """One token for each of the first lanes."""
+    """Decode one token for each of the first `len(tokens)` lanes."""
     n = len(tokens)
     b = backend.batch
     b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = tokens, position, range(n), 1
