@@ -33,7 +33,7 @@ from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_bo
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools, check_some_are_left, left_out
 from llamasrv.protocols.common.forms import CLOSED
-from llamasrv.protocols.common.loader import Loaded, Loader, build
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
@@ -54,7 +54,6 @@ from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.fold import Choice as Whole
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.telemetry import RETURN_PROGRESS, members, progress_of
 from llamasrv.protocols.writer import Writer
 
@@ -188,14 +187,11 @@ class MessagesOptions(NamedTuple):
     left_out: tuple[str, ...] = ()  # types of the tools that this server cannot run
 
 
-class MessagesEndpoint:
+class MessagesEndpoint(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = MessagesSchema
     names = prompt_in("messages")
-
-    def __init__(self, limits: Limits) -> None:
-        loader = Loader(MessagesSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None, earlier: Sequence[Turn] = ()

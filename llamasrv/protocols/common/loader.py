@@ -132,6 +132,21 @@ class Loader:
         return data
 
 
+class SchemaEndpoint:
+    """Base of the endpoints whose body has one schema."""
+
+    schema: type[WireSchema]
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._loader = Loader(self.schema, limits)
+        self._load = self._loader.load
+
+    def unknown(self, body: Mapping[str, Any]) -> list[str]:
+        """The first names in the body that the endpoint does not know."""
+        return self._loader.unknown(body)
+
+
 def _refuse_forms(body: Mapping[str, Any], unknown: Iterable[str]) -> None:
     for name in sorted(unknown):
         if _ASKS_FOR_FORM.search(name) and body[name] not in _NOTHING:

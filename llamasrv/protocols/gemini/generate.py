@@ -12,7 +12,7 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loaded, Loader, build, inside
+from llamasrv.protocols.common.loader import Loaded, Loader, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, Refused, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
@@ -57,20 +57,20 @@ class Asked(NamedTuple):
     stream: bool = False
 
 
-class GenerateContent:
+class GenerateContent(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = GenerateContentSchema
     names = prompt_in("contents")
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._loader = Loader(GenerateContentSchema, limits)
+        super().__init__(limits)
         self._load_counted = Loader(CountTokensSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], asked: Asked, *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, AnswerOptions]:
-        data = self._loader.load(camel(dict(body)))
+        data = self._load(camel(dict(body)))
         _check_answered(data["contents"])
         return self._request(data, asked, owner, timeout)
 
@@ -100,7 +100,7 @@ class GenerateContent:
         return request, AnswerOptions(thinking.shown, logprobs)
 
     def unknown(self, body: Mapping[str, Any]) -> list[str]:
-        return self._loader.unknown(camel(dict(body)))
+        return super().unknown(camel(dict(body)))
 
     def parse_count(self, body: Mapping[str, Any], asked: Asked) -> GenerateRequest:
         """The request where only the prompt matters: plain, or inside `generateContentRequest`."""

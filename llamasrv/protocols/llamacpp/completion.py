@@ -15,7 +15,7 @@ import orjson
 from llamasrv.domain.events import Finished, Pace, PromptProgress, PromptWaits, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, InfillPrompt, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.loader import Loaded, Loader, build
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import prompt_of, token_ids
 from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, unless_negative
@@ -30,12 +30,12 @@ from llamasrv.protocols.common.schema import (
     Refused,
     String,
     WireField,
+    WireSchema,
     wrong_type,
 )
 from llamasrv.protocols.common.wire import dumps, logprob
 from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.fold import Choice
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, progress_of
 from llamasrv.protocols.writer import Writer
@@ -204,21 +204,40 @@ class NativeOptions(NamedTuple):
     extras: Extras = Extras()
 
 
-class NativeCompletion:
+class NativeCompletion(SchemaEndpoint):
     """POST /completion, with its limits."""
 
+    schema: type[WireSchema] = CompletionSchema
     names = prompt_in("prompt")
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        loader = Loader(CompletionSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, NativeOptions]:
         data = self._load(body)
-        return _request(data, data["prompt"], self._limits, owner=owner, timeout=timeout)
+        get, prompts = data.get, self._prompts(data)
+        n = get("n_cmpl", get("n", 1))
+        if len(prompts) * n > self._limits.choices:
+            text = f"Invalid 'n': at most {self._limits.choices} choices for all prompts together."
+            raise InvalidRequest(text, param="n")
+        tokens = get("return_tokens", False)
+        with_tokens = tokens or get("stream", False)
+        request = build(
+            GenerateRequest, data, prompts=prompts, n=n, with_tokens=with_tokens, timeout=timeout, owner=owner
+        )
+        options = NativeOptions(
+            request.stream,
+            request.logprobs,
+            tokens,
+            len(prompts) * n > 1,
+            get("response_fields", ()),
+            settings_of(request),
+            extras_of(data),
+        )
+        return request, options
+
+    def _prompts(self, data: Loaded) -> tuple[Prompt, ...]:
+        prompts: tuple[Prompt, ...] = data["prompt"]
+        return prompts
 
     def reply(self, options: NativeOptions, *, model: str, fingerprint: str) -> NativeReply:
         return NativeReply(options, model)
@@ -227,49 +246,12 @@ class NativeCompletion:
 class Infill(NativeCompletion):
     """POST /infill."""
 
+    schema = InfillSchema
     names = prompt_in("input_prefix")
 
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(limits)
-        loader = Loader(InfillSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
-
-    def parse(
-        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[GenerateRequest, NativeOptions]:
-        data = self._load(body)
+    def _prompts(self, data: Loaded) -> tuple[Prompt, ...]:
         typed, extra = data.get("prompt", ""), data.get("input_extra", ())
-        prompt = InfillPrompt(data["input_prefix"], data["input_suffix"], typed, extra)
-        return _request(data, (prompt,), self._limits, owner=owner, timeout=timeout)
-
-
-def _request(
-    data: Loaded, prompts: tuple[Prompt, ...], limits: Limits, *, owner: str, timeout: float | None
-) -> tuple[GenerateRequest, NativeOptions]:
-    get = data.get
-    n = get("n_cmpl", get("n", 1))
-    if len(prompts) * n > limits.choices:
-        raise InvalidRequest(f"Invalid 'n': at most {limits.choices} choices for all prompts together.", param="n")
-    tokens = get("return_tokens", False)
-    request = build(
-        GenerateRequest,
-        data,
-        prompts=prompts,
-        n=n,
-        timeout=timeout,
-        owner=owner,
-        with_tokens=tokens or get("stream", False),
-    )
-    options = NativeOptions(
-        request.stream,
-        request.logprobs,
-        tokens,
-        len(prompts) * n > 1,
-        get("response_fields", ()),
-        settings_of(request),
-        extras_of(data),
-    )
-    return request, options
+        return (InfillPrompt(data["input_prefix"], data["input_suffix"], typed, extra),)
 
 
 class NativeReply(Writer):

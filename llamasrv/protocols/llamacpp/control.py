@@ -7,9 +7,8 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.schema import Ignored, Invalid, String, WireSchema
-from llamasrv.protocols.limits import Limits
 
 UNKNOWN = "no active completion for this id"
 NOT_ENABLED = "reasoning control not enabled for this completion: send 'reasoning_control': true with its request"
@@ -37,11 +36,10 @@ class ControlSchema(WireSchema):
     model = Ignored("the id is enough")
 
 
-class Control:
+class Control(SchemaEndpoint):
     """The endpoint, with its limits."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(ControlSchema, limits).load
+    schema = ControlSchema
 
     def parse(self, body: Mapping[str, Any]) -> str:
         """The id of the completion."""

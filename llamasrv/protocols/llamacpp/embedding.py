@@ -10,7 +10,7 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.schema import Count, String, WireSchema
@@ -29,13 +29,11 @@ class EmbeddingSchema(WireSchema):
     )
 
 
-class NativeEmbedding:
+class NativeEmbedding(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = EmbeddingSchema
     names = prompt_in("content")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(EmbeddingSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

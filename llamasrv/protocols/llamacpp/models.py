@@ -7,9 +7,8 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.schema import String, WireSchema
-from llamasrv.protocols.limits import Limits
 
 SUCCESS = b'{"success":true}'
 
@@ -18,11 +17,10 @@ class ModelSchema(WireSchema):
     model = String("a name or alias", required=True)
 
 
-class ModelNamed:
+class ModelNamed(SchemaEndpoint):
     """A body that names a model."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(ModelSchema, limits).load
+    schema = ModelSchema
 
     def parse(self, body: Mapping[str, Any]) -> str:
         name: str = self._load(body)["model"]

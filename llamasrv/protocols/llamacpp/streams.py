@@ -7,20 +7,18 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.schema import Names, WireSchema
-from llamasrv.protocols.limits import Limits
 
 
 class LookupSchema(WireSchema):
     conversation_ids = Names("inputs", 256, "what was sent as `X-Conversation-Id`")
 
 
-class StreamLookup:
+class StreamLookup(SchemaEndpoint):
     """The endpoint, with its limits."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(LookupSchema, limits).load
+    schema = LookupSchema
 
     def parse(self, body: Mapping[str, Any]) -> list[str]:
         return list(self._load(body).get("conversation_ids", ()))

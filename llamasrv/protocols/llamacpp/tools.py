@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.schema import Flag, Object, String, WireSchema
-from llamasrv.protocols.limits import Limits
 
 
 class ToolCallSchema(WireSchema):
@@ -24,11 +23,10 @@ class AskedTool(NamedTuple):
     stream: bool
 
 
-class ToolCalls:
+class ToolCalls(SchemaEndpoint):
     """The endpoint, with its limits."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(ToolCallSchema, limits).load
+    schema = ToolCallSchema
 
     def parse(self, body: Mapping[str, Any]) -> AskedTool:
         data = self._load(body)

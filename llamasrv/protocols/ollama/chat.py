@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest
-from llamasrv.protocols.common.loader import Loaded, Loader, build
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import logprobs_of
 from llamasrv.protocols.common.schema import Flag
 from llamasrv.protocols.common.thinking import thinking_variables
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import AnswerSchema, model_of
 from llamasrv.protocols.ollama.messages import Messages
 from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said, wire_calls
@@ -39,15 +38,12 @@ def shape(said: Said) -> dict[str, Any]:
     return {"message": message}
 
 
-class Chat:
+class Chat(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = ChatSchema
     names = prompt_in("messages")
     shape = staticmethod(shape)
-
-    def __init__(self, limits: Limits) -> None:
-        loader = Loader(ChatSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

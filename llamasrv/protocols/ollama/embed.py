@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, Invalid, String, WireField, wrong_type
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import ModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
 
@@ -62,13 +61,11 @@ class Made(Protocol):
     prompt_tokens: int
 
 
-class Embed:
+class Embed(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = EmbedSchema
     names = prompt_in("input")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(EmbedSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
@@ -91,13 +88,11 @@ class Embed:
         })  # fmt: skip
 
 
-class Embeddings:
+class Embeddings(SchemaEndpoint):
     """The older endpoint: one text, one vector."""
 
+    schema = EmbeddingsSchema
     names = prompt_in("prompt")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(EmbeddingsSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

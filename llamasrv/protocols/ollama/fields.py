@@ -68,9 +68,18 @@ def _mistyped(key: str, kind: str) -> InvalidRequest:
     return InvalidRequest(f'option "{key}" must be of type {kind}', param=f"options.{key}", code="invalid_type")
 
 
+_OF_LOADING = (
+    "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "vocab_only", "use_mmap",
+    "use_mlock", "f16_kv", "logits_all", "tfs_z", "penalize_newline",
+)  # fmt: skip
+
+
 class OptionsSchema(WireSchema):
     """What concerns loading is the operator's (num_ctx has its effect where a model is made), and the rest is ignored
     as Ollama does."""
+
+    class Meta(WireSchema.Meta):
+        include = {name: Ignored() for name in _OF_LOADING}
 
     temperature = Option(float, 0, 1e6, to="sampling.temperature")
     top_k = Option(int, -1, INT_MAX, to="sampling.top_k")
@@ -88,20 +97,6 @@ class OptionsSchema(WireSchema):
     num_predict = Option(int, -INT_MAX, INT_MAX, to="max_tokens", via=lambda most: most if most > 0 else None)
     num_ctx = Option(int, 0, INT_MAX)
     stop = Stops(to="stop")
-    num_keep = Ignored()
-    num_batch = Ignored()
-    num_gpu = Ignored()
-    main_gpu = Ignored()
-    num_thread = Ignored()
-    numa = Ignored()
-    low_vram = Ignored()
-    vocab_only = Ignored()
-    use_mmap = Ignored()
-    use_mlock = Ignored()
-    f16_kv = Ignored()
-    logits_all = Ignored()
-    tfs_z = Ignored()
-    penalize_newline = Ignored()
 
 
 class Options(Nested):

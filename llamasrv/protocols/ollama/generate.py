@@ -7,11 +7,10 @@ from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Prompt, TextPart, TextPrompt
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Refused, String, WireField, wrong_type
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.chat import answer, thinking
 from llamasrv.protocols.ollama.fields import AnswerSchema, Images
 from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said
@@ -50,15 +49,12 @@ def shape(said: Said) -> dict[str, Any]:
     return body
 
 
-class Generate:
+class Generate(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = GenerateSchema
     names = prompt_in("prompt")
     shape = staticmethod(shape)
-
-    def __init__(self, limits: Limits) -> None:
-        loader = Loader(GenerateSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.schema import Flag, Ignored, String, WireSchema
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.wire import dumps, timestamp, with_tag
 
 VERSION = "0.14.0"
@@ -163,11 +162,10 @@ class NameSchema(WireSchema):
     insecure = Ignored()
 
 
-class Named:
+class Named(SchemaEndpoint):
     """Bodies that name one model, for show and delete."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(NameSchema, limits).load
+    schema = NameSchema
 
     def parse(self, body: Mapping[str, Any]) -> str:
         data = self._load(body)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.schema import String, WireSchema
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.schema import Metadata
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -55,9 +54,8 @@ class LineError(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-class BatchesEndpoint:
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(BatchSchema, limits).load
+class BatchesEndpoint(SchemaEndpoint):
+    schema = BatchSchema
 
     def parse(self, body: Mapping[str, Any]) -> BatchFields:
         data = self._load(body)

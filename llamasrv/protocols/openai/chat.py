@@ -23,7 +23,7 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, Tool, ToolCall
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.loader import Loaded, Loader, build
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, logprobs_of
 from llamasrv.protocols.common.schema import (
@@ -168,15 +168,15 @@ class ChatOptions(NamedTuple):
     settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
 
 
-class ChatCompletions:
+class ChatCompletions(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = ChatSchema
     names = prompt_in("messages")
 
     def __init__(self, limits: Limits, *, native: bool = False) -> None:
         """`native`: behave like llama-server where it differs from OpenAI."""
-        loader = Loader(ChatSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
+        super().__init__(limits)
         self._native = native
 
     def parse(

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from llamasrv.domain.request import ClassifyRequest
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, String, WireSchema
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.score import Texts, listed
 
 
@@ -53,11 +52,9 @@ class ClassifyOptions(NamedTuple):
     """Empty: nothing in the request shapes its reply."""
 
 
-class ClassifyEndpoint:
+class ClassifyEndpoint(SchemaEndpoint):
+    schema = ClassifySchema
     names = prompt_in("input")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(ClassifySchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

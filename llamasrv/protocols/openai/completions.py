@@ -16,14 +16,13 @@ import orjson
 from llamasrv.domain.events import Finished, Text, TokenLogprob
 from llamasrv.domain.request import GenerateRequest, Prompt, TextPrompt
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Prompts
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of
 from llamasrv.protocols.common.schema import Bound, Count, Flag, String
 from llamasrv.protocols.common.wire import FINISH, dumps, logprob, new_id, usage_body
 from llamasrv.protocols.errors import openai_body
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import settings_of
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.telemetry import Extras
@@ -54,15 +53,11 @@ class CompletionsOptions(NamedTuple):
     settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
 
 
-class Completions:
+class Completions(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = CompletionsSchema
     names = prompt_in("prompt")
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        loader = Loader(CompletionsSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

@@ -13,12 +13,11 @@ import orjson
 
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import Unsupported
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireField, WireSchema, wrong_type
-from llamasrv.protocols.limits import Limits
 
 
 class Made(Protocol):
@@ -69,13 +68,11 @@ class EmbeddingOptions(NamedTuple):
     base64: bool = False
 
 
-class EmbeddingsEndpoint:
+class EmbeddingsEndpoint(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = EmbeddingsSchema
     names = prompt_in("input")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(EmbeddingsSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

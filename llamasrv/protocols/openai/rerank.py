@@ -13,11 +13,10 @@ import orjson
 
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
-from llamasrv.protocols.limits import Limits
 
 
 class Ranked(Protocol):
@@ -78,13 +77,11 @@ class RerankOptions(NamedTuple):
     raw: bool = True
 
 
-class RerankEndpoint:
+class RerankEndpoint(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = RerankSchema
     names = prompt_in("documents")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(RerankSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

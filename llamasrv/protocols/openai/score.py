@@ -11,11 +11,10 @@ import orjson
 
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireField, WireSchema, wrong_type
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.rerank import Ranked
 
 
@@ -60,11 +59,9 @@ class ScoreOptions(NamedTuple):
     """Empty: nothing in the request shapes its reply."""
 
 
-class ScoreEndpoint:
+class ScoreEndpoint(SchemaEndpoint):
+    schema = ScoreSchema
     names = prompt_in("text_2")
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(ScoreSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None

@@ -16,7 +16,7 @@ import orjson
 from llamasrv.domain.events import Finished, Text, TokenLogprob, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, MediaPart, Message, TextPart
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.sampling import INT_MAX, seed_of
 from llamasrv.protocols.common.schema import (
     Count,
@@ -31,7 +31,6 @@ from llamasrv.protocols.common.schema import (
 )
 from llamasrv.protocols.common.wire import logprob
 from llamasrv.protocols.errors import openai_body
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.writer import Writer
 
 INSTRUCTION = "Transcribe audio to text"
@@ -108,13 +107,11 @@ class TranscriptionOptions(NamedTuple):
     logprobs: bool = False
 
 
-class Transcriptions:
+class Transcriptions(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = TranscriptionSchema
     names: Mapping[str, str] = {"prompt": "file", "max_tokens": "max_tokens"}
-
-    def __init__(self, limits: Limits) -> None:
-        self._load = Loader(TranscriptionSchema, limits).load
 
     def parse_form(
         self, fields: Mapping[str, list[str]], recording: bytes, *, owner: str = "", timeout: float | None = None

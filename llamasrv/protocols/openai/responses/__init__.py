@@ -17,11 +17,10 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loaded, Loader, build, inside
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
 from llamasrv.protocols.common.thinking import thinking_variables
-from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.reply import CompactionReply, Keep, ResponseOptions, ResponseReply
@@ -57,15 +56,11 @@ class Earlier(NamedTuple):
     named: Mapping[str, dict[str, Any]] = {}
 
 
-class Responses:
+class Responses(SchemaEndpoint):
     """The endpoint, with its limits."""
 
+    schema = ResponsesSchema
     names = prompt_in("input")
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        loader = Loader(ResponsesSchema, limits)
-        self._load, self.unknown = loader.load, loader.unknown
 
     def references(self, body: Mapping[str, Any]) -> References:
         previous, items = body.get("previous_response_id"), body.get("input")
