@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
     """Give a command the flags of these sections (of all sections by default) and `settings` made from them."""
 
     def decorate(function: Function) -> Function:
+        @wraps(function)
         def command(config_file: Path | None, **values: Any) -> Any:
             names = {option.name for option in OPTIONS}
             flags = {name: value for name, value in values.items() if name in names and value is not None}
@@ -49,10 +51,7 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
             settings = config.load(foreign.values | flags, config=config_file, notes=tuple(foreign.notes))
             return function(settings=settings, **others)
 
-        command.__doc__ = function.__doc__
-        command.__name__ = function.__name__
-        command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        command.sections = sections  # type: ignore[attr-defined]
+        vars(command).update(sections=sections)  # for `_Commands.get_command`
         return command
 
     return decorate
@@ -73,7 +72,7 @@ def _parameters(sections: tuple[str, ...]) -> list[click.Parameter]:
         metavar="FILE",
         help=f"TOML configuration file; {config.CONFIG_VARIABLE} may name it, too.",
     )(command)
-    return list(reversed(command.__click_params__))  # type: ignore[attr-defined]
+    return click.command()(command).params
 
 
 def _flag(option: Option) -> Callable[[Function], Function]:

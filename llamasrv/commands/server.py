@@ -68,6 +68,7 @@ def health(url: str, timeout: float = 2.0) -> int | None:
 
 def connect(url: str, timeout: float) -> http.client.HTTPConnection:
     parts = urlsplit(url if "://" in url else f"http://{url}")
+    kinds: dict[str, type[http.client.HTTPConnection]]
     kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
     try:
         return kinds[parts.scheme](parts.hostname or "", parts.port, timeout=timeout)

@@ -6,6 +6,7 @@ from llamasrv.config.llama_flag import Flag, already, maps, no, same
 from llamasrv.config.llama_models import NAMED_MODELS
 from llamasrv.config.llama_values import (
     agent,
+    always,
     checkpoints,
     draft_device,
     draft_kinds,
@@ -329,5 +330,5 @@ FLAGS: tuple[Flag, ...] = (
     )),
     # Models in one word
     *(maps(spec, f"--hf-repo {values['model_hf_repo']}, port {values['server_port']}, and the settings that go with it",
-           lambda text, values=values: values) for spec, values in NAMED_MODELS.items()),  # type: ignore[misc]
+           always(values)) for spec, values in NAMED_MODELS.items()),
 )  # fmt: skip

@@ -7,6 +7,7 @@ has to be.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from llamasrv.config.llama_flag import Sets
@@ -112,3 +113,8 @@ def masked(text: str) -> dict[str, Any]:
         raise ValueError("must be a mask in hexadecimal such as 0xF")
     mask = int(text, 16)
     return {"engine_cpu_range": [str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1]}
+
+
+def always(settings: Mapping[str, Any]) -> Sets:
+    """For a flag that stands for these settings, whatever its text is."""
+    return lambda text: settings

@@ -8,12 +8,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llamasrv.domain.option import Option
 from llamasrv.domain.params import SAMPLERS, sampler_named
 from llamasrv.engine.options import Adapter
 from llamasrv.errors import ConfigError
+
+Number = TypeVar("Number", int, float)
 
 
 def convert(option: Option, value: Any, where: str) -> Any:
@@ -78,7 +80,7 @@ def _number_or_text(word: str) -> int | str:
     return int(word) if word.lstrip("-").isdigit() else word
 
 
-def _int(option: Option, value: Any) -> int:
+def _int(option: Option, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9_]{1,18}\s*", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -86,7 +88,7 @@ def _int(option: Option, value: Any) -> int:
     return _ranged(option, value)
 
 
-def _float(option: Option, value: Any) -> float:
+def _float(option: Option, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
     try:
@@ -98,7 +100,7 @@ def _float(option: Option, value: Any) -> float:
     return _ranged(option, number)
 
 
-def _ranged(option: Option, value: Any) -> Any:
+def _ranged(option: Option, value: Number) -> Number:
     if (option.low is not None and value < option.low) or (option.high is not None and value > option.high):
         raise ValueError
     return value
@@ -253,13 +255,14 @@ def _samplers(option: Option, value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _size(option: Option, value: Any) -> int:
+def _size(option: Option, value: object) -> int:
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?\s*", value, re.IGNORECASE)
         if match is None:
             raise ValueError
         plain = not match[2] and not match[3]
-        value = int(float(match[1]) * (option.unit if plain else 1024 ** " KMGT".index(match[2].upper() or " ")))
+        unit: int = option.unit if plain else 1024 ** " KMGT".index(match[2].upper() or " ")
+        value = int(float(match[1]) * unit)
     elif isinstance(value, bool) or not isinstance(value, int):
         raise ValueError
     else:

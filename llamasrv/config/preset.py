@@ -26,13 +26,17 @@ _IGNORED = ("version", "stop-timeout")  # no processes end
 _TRUE, _FALSE = ("true", "1", "on", "yes", "enabled"), ("false", "0", "off", "no", "disabled")
 
 
+class _Parser(configparser.ConfigParser):
+    """Leaves names as they are written."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
 def read(path: Path, given: Mapping[str, Any]) -> tuple[tuple[ModelTable, ...], list[str]]:
     """The models in the file, and lines for the log. What the command line gave (`given`) takes precedence over the
     file."""
-    parser = configparser.ConfigParser(
-        delimiters="=", comment_prefixes=(";", "#"), interpolation=None, strict=False, default_section=""
-    )
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser = _Parser(delimiters="=", comment_prefixes=(";", "#"), interpolation=None, strict=False, default_section="")
     try:
         parser.read_string(f"[{_HEAD}]\n{path.read_text('utf-8')}", str(path))
     except (OSError, UnicodeDecodeError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -91,7 +90,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
-def _rgb(image: Any) -> Image.Image:
+def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips it
         grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
         return Image.fromarray(grey).convert("RGB")

@@ -288,7 +288,7 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
     that a dying process had half of, so the stream is written here."""
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # what goes wrong is told by us
+    logging.set_verbosity(logging.ERROR)  # what goes wrong is told by us
     in_vain = 0
     while digest.count < file.size:
         had = digest.count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from llamasrv import __version__
 from llamasrv.engine.interface import LoadFailed
@@ -32,7 +33,7 @@ def check(model: Model, trials: Trials, run: Callable[[str], None] | None = None
     for source in sources(model):
         mark = f"template:{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()} {__version__}"
         try:
-            trials.once(mark, lambda source=source: (run or try_template)(source))  # type: ignore[misc]
+            trials.once(mark, partial(run or try_template, source))
         except TemplateDangerous as error:
             raise LoadFailed(f"{error}; --chat-template gives the model another one") from None
         except TemplateError:

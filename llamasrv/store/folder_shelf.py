@@ -14,18 +14,26 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from llamasrv.atomic_file import replacing
 from llamasrv.store.shelf import PARTS, PIECE, CannotLink, PieceWriter, Shelf, StoredContent
 
-OffHub = Callable[..., Any]
+T = TypeVar("T")
+
+
+class OffHub(Protocol):
+    """Calls a function where it may take its time."""
+
+    def __call__(self, function: Callable[..., T], *args: object) -> T: ...
+
+
 """Calls a function where it may block (another thread), and returns its result."""
 
 _NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
-def _here(function: Callable[..., Any], *args: Any) -> Any:
+def _here(function: Callable[..., T], *args: object) -> T:
     return function(*args)
 
 
@@ -58,10 +66,10 @@ class FolderShelf(Shelf):
         return self.root / ".open" / f"{owner}.{id}"
 
     def read(self, owner: str, ids: Sequence[str]) -> list[bytes | None]:
-        return self._off_hub(lambda: [_read(self.path(owner, id, "json")) for id in ids])  # type: ignore[no-any-return]
+        return self._off_hub(lambda: [_read(self.path(owner, id, "json")) for id in ids])
 
     def owners(self) -> list[str]:
-        return self._off_hub(_visible, self.root)  # type: ignore[no-any-return]
+        return self._off_hub(_visible, self.root)
 
     def ids(self, owner: str) -> list[str]:
         def found() -> list[str]:
@@ -77,7 +85,7 @@ class FolderShelf(Shelf):
 
     def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
         try:
-            file = self._off_hub(open, self.path(owner, id, part), "rb", 0)
+            file = self._off_hub(lambda: open(self.path(owner, id, part), "rb", 0))
         except FileNotFoundError:
             return
         with file:
@@ -98,9 +106,7 @@ class FolderShelf(Shelf):
         self._off_hub(new.__exit__, None, None, None)
 
     def _appending(self, owner: str, id: str, part: str) -> FolderAppender:
-        return self._off_hub(  # type: ignore[no-any-return]
-            lambda: FolderAppender(self._made(owner) / f"{id}.{part}", self._off_hub)
-        )
+        return self._off_hub(lambda: FolderAppender(self._made(owner) / f"{id}.{part}", self._off_hub))
 
     def _link(self, owner: str, id: str, part: str, source: StoredContent) -> bool:
         assert isinstance(source.shelf, FolderShelf)
@@ -120,7 +126,7 @@ class FolderShelf(Shelf):
         return True
 
     def _delete(self, owner: str, id: str, part: str | None) -> int:
-        return self._off_hub(self._unlink, owner, id, part)  # type: ignore[no-any-return]
+        return self._off_hub(self._unlink, owner, id, part)
 
     def _unlink(self, owner: str, id: str, part: str | None) -> int:
         folder, freed = self.root / owner, 0
@@ -139,7 +145,7 @@ class FolderShelf(Shelf):
     # ------------------------------------------------------------ the whole shelf
 
     def sizes(self, owner: str) -> Iterable[tuple[Hashable, int]]:
-        return self._off_hub(self._sizes, owner)  # type: ignore[no-any-return]
+        return self._off_hub(self._sizes, owner)
 
     def _sizes(self, owner: str) -> list[tuple[Hashable, int]]:
         found: list[tuple[Hashable, int]] = []
@@ -226,7 +232,7 @@ class FolderLedger:
         self._folder, self._off_hub = folder, off_hub
 
     def add(self, name: str, amount: int, most: int | None = None) -> bool:
-        return self._off_hub(self._add, name, amount, most)  # type: ignore[no-any-return]
+        return self._off_hub(self._add, name, amount, most)
 
     def _add(self, name: str, amount: int, most: int | None) -> bool:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -245,7 +251,7 @@ class FolderLedger:
         def read() -> dict[str, int]:
             return {name: _number(_read(self._folder / name) or b"") for name in _visible(self._folder)}
 
-        return self._off_hub(read)  # type: ignore[no-any-return]
+        return self._off_hub(read)
 
 
 class FolderLock:

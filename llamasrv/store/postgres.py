@@ -12,7 +12,7 @@ from llamasrv.store.sql import TABLES, SqlDialect, SqlStore
 try:
     import psycopg
 except ImportError:
-    psycopg = None  # type: ignore[assignment]
+    raise ConfigError("store.url: PostgreSQL needs the package psycopg: pip install 'llamasrv[postgres]'") from None
 
 # Servers that start at the same moment must not create the tables concurrently.
 _LOCK = "SELECT pg_advisory_xact_lock(726982734);"
@@ -28,8 +28,6 @@ class PostgresDialect(SqlDialect):
     connections = 8
 
     def __init__(self, url: str) -> None:
-        if psycopg is None:
-            raise ConfigError("store.url: PostgreSQL needs the package psycopg: pip install 'llamasrv[postgres]'")
         self._url = url
         self.errors = (psycopg.Error,)
 

@@ -6,7 +6,7 @@ llamasrv:usage:DAY            a hash: OWNER:MODEL:FIGURE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
@@ -31,7 +31,7 @@ from llamasrv.store.redis_shelf import RedisShelf
 try:
     import redis
 except ImportError:
-    redis = None  # type: ignore[assignment]
+    raise ConfigError("store.url: Redis needs the package redis: pip install 'llamasrv[redis]'") from None
 
 _TIMEOUT = 5.0  # seconds
 _CONNECTIONS = 16
@@ -57,8 +57,6 @@ class RedisStore:
     blocks = False  # sockets yield to other greenlets
 
     def __init__(self, url: str, options: StoreOptions) -> None:
-        if redis is None:
-            raise ConfigError("store.url: Redis needs the package redis: pip install 'llamasrv[redis]'")
         self._age = max(1, int(options.max_age))
         try:
             pool = redis.BlockingConnectionPool.from_url(
@@ -123,10 +121,7 @@ class RedisStore:
                 for field, number in self._db.hgetall(f"llamasrv:usage:{day}").items():
                     owner, model, name = map(unquote, field.decode().split(":"))
                     found.setdefault((day.isoformat(), owner, model), {})[name] = float(number)
-        return [
-            DailyUsage(*place, **{name: n if name == "seconds" else int(n) for name, n in numbers.items()})  # type: ignore
-            for place, numbers in sorted(found.items())
-        ]
+        return [_daily_usage(*place, numbers) for place, numbers in sorted(found.items())]
 
     def shelf(self, name: str) -> RedisShelf:
         return RedisShelf(self._db, name, _redis_errors)
@@ -151,3 +146,11 @@ def _redis_errors() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise StoreError(f"The store cannot be used at the moment: {type(error).__name__}.") from error
+
+
+def _daily_usage(day: str, owner: str, model: str, numbers: Mapping[str, float]) -> DailyUsage:
+    def count(name: str) -> int:
+        return int(numbers.get(name, 0))
+
+    counts = count("requests"), count("prompt"), count("cached"), count("generated")
+    return DailyUsage(day, owner, model, *counts, numbers.get("seconds", 0.0))

@@ -148,14 +148,16 @@ class RedisShelf(Shelf):
         if not ids:
             return []
         with self._redis_errors():
-            return self.db.hmget(self._key("records", owner), ids)  # type: ignore[no-any-return]
+            found: list[bytes | None] = self.db.hmget(self._key("records", owner), ids)
+            return found
 
     def owners(self) -> list[str]:
         with self._redis_errors():
             return sorted(owner.decode() for owner in self.db.smembers(self._key("owners")))
 
     def ids(self, owner: str) -> list[str]:
-        return self._run(_IDS, [self._key("records", owner)]).decode().split()  # type: ignore[no-any-return]
+        listed: bytes = self._run(_IDS, [self._key("records", owner)])
+        return listed.decode().split()
 
     def open_ids(self) -> list[tuple[str, str]]:
         with self._redis_errors():

@@ -178,7 +178,7 @@ class SqlStore:
 
     def delete(self, owner: str, id: str) -> bool:
         with self.connection() as db:
-            return self._run(db, _DELETE, {"owner": owner, "id": id}).rowcount > 0
+            return bool(self._run(db, _DELETE, {"owner": owner, "id": id}).rowcount > 0)
 
     def add_usage(self, used: Sequence[DailyUsage]) -> None:
         with self.connection() as db:

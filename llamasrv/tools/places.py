@@ -144,7 +144,7 @@ class RemotePlace:
         """(operating system, current folder)."""
         system = self._run("uname -a")
         cwd = os.fsencode(self._cwd) if self._cwd else self._run("pwd")
-        return tuple(os.fsdecode(b"unknown" if text is None else text).strip() for text in (system, cwd))  # type: ignore[return-value]
+        return _line(system), _line(cwd)
 
     def _run(self, script: str, *args: str, given: bytes | None = None) -> bytes | None:
         """The output of a script; None if it fails."""
@@ -163,3 +163,7 @@ class RemotePlace:
         except subprocess.TimeoutExpired:
             raise ToolError(f"{self._runtime} did not respond within {SECONDS:g} s") from None
         return None if done.returncode else done.stdout
+
+
+def _line(output: bytes | None) -> str:
+    return "unknown" if output is None else os.fsdecode(output).strip()
