@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import select
 import socket
@@ -12,6 +11,7 @@ import struct
 import time
 
 import pytest
+from clients.conftest import wait_until_ready
 from clients.talk import cpu_seconds, figure, open_request, wait_for
 from faults.front import body_of, descriptors, request, status_of, talk, worker_of
 
@@ -81,14 +81,20 @@ def test_02_a_head_that_is_too_large_is_refused(server, head, status):
 
 
 def test_03_a_body_over_the_limit_is_413_and_not_collected(server):
-    before = int(open(f"/proc/{worker_of(server)}/statm").read().split()[1])
+    before = peak_memory(server)
     declared = talk(server.address, request(TEXT, headers=["Content-Length: 999999999999"]))
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    chunked = talk(server.address, request(TEXT, headers=["Transfer-Encoding: chunked"]), *[chunk] * 40)
+    chunked = talk(server.address, request(TEXT, headers=["Transfer-Encoding: chunked"]), *[chunk] * 256)
     assert status_of(declared) == 413 and error_of(declared)["code"] == "request_too_large"
     assert status_of(chunked) in (413, None)  # the reply may be lost when the connection is reset under it
-    after = int(open(f"/proc/{worker_of(server)}/statm").read().split()[1])
-    assert (after - before) * os.sysconf("SC_PAGE_SIZE") < 24 << 20
+    assert peak_memory(server) - before < 128 << 20  # half of what was sent
+
+
+def peak_memory(server):
+    """The most bytes of memory that the worker had so far."""
+    with open(f"/proc/{worker_of(server)}/status") as status:
+        (line,) = (line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 @pytest.mark.parametrize(
@@ -226,16 +232,18 @@ def test_08_a_reset_frees_its_lane(server):
     assert figure(server, "llamasrv_running") == 0
 
 
-def test_09_a_client_that_never_reads_is_given_up(server):
+def test_09_a_client_that_never_reads_is_given_up(serve):
     """Its answer piles up to a bound and no further; the others are served meanwhile."""
-    before = figure(server, "llamasrv_unread_total")
+    # A write may take so long that on a busy machine, too, the bound comes first.
+    options = ("--fake", "--parallel", "16", "--max-unread-tokens", "100", "--write-timeout", "100")
+    server = wait_until_ready(serve(*options))
     body = json.dumps({**LONG, "stream": True, "n": 8, "logprobs": 5}).encode()
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     sock.connect(server.address)
     sock.sendall(request(TEXT, body))
     assert alive(server)
-    wait_for(lambda: figure(server, "llamasrv_unread_total") > before and figure(server, "llamasrv_running") == 0)
+    wait_for(lambda: figure(server, "llamasrv_unread_total") and figure(server, "llamasrv_running") == 0)
     sock.close()
 
 

@@ -19,6 +19,7 @@ from gunicorn.config import Config
 from gunicorn.http import errors, parser, unreader, wsgi
 from gunicorn.workers.ggevent import GeventWorker
 
+from llamasrv.errors import InvalidRequest
 from llamasrv.web.http.body import read_body
 from llamasrv.web.http.connection import Connection, Response, State, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
@@ -316,10 +317,36 @@ def test_a_body_of_tiny_chunks_lets_others_run(connect):
     client = connect(answer)
     turns, counting = others_turns(client)
     client.sock.sendall(HEAD.replace(b"Content-Length: 5", b"Connection: close\r\nTransfer-Encoding: chunked"))
-    gevent.spawn(client.sock.sendall, b"1\r\na\r\n" * 50_000 + b"0\r\n\r\n")
+    gevent.spawn(client.sock.sendall, b"5\r\nabcde\r\n" * 50_000 + b"0\r\n\r\n")
     assert b"200 OK" in client.rest()
     counting.join(5)
     assert len(set(turns)) >= 10
+
+
+def test_a_body_in_chunks_of_a_byte_is_not_read_to_its_limit(connect):
+    """Four megabytes of them were taken apart, a byte at a time, and everybody else waited in between."""
+    heard = []
+
+    def answer(environ):
+        with pytest.raises(InvalidRequest):
+            read_body(environ, 4 << 20)
+        return [b"no"]
+
+    client = connect(answer)
+    client.connection.sock.heard = lambda what, *args: heard.append(what)
+    client.sock.sendall(HEAD.replace(b"Content-Length: 5", b"Transfer-Encoding: chunked"))
+    sending = gevent.spawn(endless, client, b"1\r\na\r\n" * 1000)
+    assert client.sock.recv(65536).endswith(b"no")
+    assert heard.count("recv") < 100
+    client.job.join(5)
+    assert client.job.ready() and sending.get(timeout=10)
+
+
+def test_chunks_of_any_size_come_through_where_the_body_is_small(connect):
+    client = connect(lambda environ: [read_body(environ, 4 << 20)])
+    client.sock.sendall(HEAD.replace(b"Content-Length: 5", b"Connection: close\r\nTransfer-Encoding: chunked"))
+    gevent.spawn(client.sock.sendall, b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n")
+    assert client.rest().endswith(b"a" * 10_000)
 
 
 EXPECTING = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"

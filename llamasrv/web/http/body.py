@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 
 from llamasrv.concurrency import compute_off_hub
-from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, LlamasrvError, UnsupportedMedia
+from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
 
 BODY_SECONDS = Limits().body_seconds
@@ -91,14 +91,8 @@ def _check_type(header: str) -> None:
 
 def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS) -> bytes:
     """The body's bytes. A body that declares itself too large is not read at all."""
-    try:
-        with _patience(environ, patience):
-            return _read(environ, environ["wsgi.input"], most)
-    except LlamasrvError:
-        raise
-    except Exception:
-        # Whatever goes wrong in here is the client's: a broken connection, chunks that are none.
-        raise InvalidRequest("The request's body could not be read.") from None
+    with _patience(environ, patience):
+        return _read(environ, most)
 
 
 @contextmanager
@@ -112,7 +106,7 @@ def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
         raise BodyTimeout(f"No byte of the request's body arrived for {seconds:g} seconds.") from None
 
 
-def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
+def _read(environ: dict[str, Any], most: int) -> bytes:
     declared = environ.get("CONTENT_LENGTH")
     if declared:
         length = int(declared) if declared.isascii() and declared.isdigit() else -1
@@ -120,14 +114,14 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
             raise InvalidRequest("Invalid Content-Length.")
         if length > most:
             raise _too_large(most)
-        data = stream.read(length)
+        data = _piece(environ, length)
         if len(data) < length:
             raise InvalidRequest(f"The body ended after {len(data)} of {length} bytes.")
         return data
     if not environ.get("wsgi.input_terminated"):
         return b""
     pieces, size = [], 0
-    while size <= most and (piece := stream.read(min(65536, most + 1 - size))):
+    while size <= most and (piece := _piece(environ, min(65536, most + 1 - size))):
         pieces.append(piece)
         size += len(piece)
     if size > most:
@@ -137,24 +131,28 @@ def _read(environ: dict[str, Any], stream: Any, most: int) -> bytes:
 
 def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS, most: int = PIECE) -> Iterator[bytes]:
     """A body of any size, in pieces of at most `most` bytes. Raises if less of it arrives than was announced."""
-    stream, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
+    declared = environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
     if left is None and not environ.get("wsgi.input_terminated"):
         return
     with _patience(environ, patience):
-        while left != 0 and (piece := _piece(stream, most if left is None else min(most, left))):
+        while left != 0 and (piece := _piece(environ, most if left is None else min(most, left))):
             left = None if left is None else left - len(piece)
             yield piece
     if left:
         raise InvalidRequest(f"The body ended {left} bytes early.")
 
 
-def _piece(stream: Any, most: int) -> bytes:
+def _piece(environ: dict[str, Any], most: int) -> bytes:
+    connection = environ.get("llamasrv.connection")  # none in tests
+    if connection is not None:
+        connection.will_read(most)
     try:
-        return bytes(stream.read(most))
+        return bytes(environ["wsgi.input"].read(most))
     except TimeoutError:
         raise
-    except Exception:  # the client's, as above
+    except Exception:
+        # Whatever goes wrong in here is the client's: a broken connection, malformed chunks, chunks of a byte each.
         raise InvalidRequest("The request's body could not be read.") from None
 
 

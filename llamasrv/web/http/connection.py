@@ -32,6 +32,7 @@ log = logging.getLogger("llamasrv")
 LINGER = 3.0  # seconds for which what a refused client still sends is discarded, so that it hears of the refusal
 DISCARDED, PAUSE = 65536, 0.002  # bytes at once, and seconds between two reads: 32 MB/s, whoever sends
 PIECE = 8192  # bytes that are read when a request begins
+FRAMING = 65536  # bytes of a chunked body beyond twice its content: chunks of a byte are six times that
 PASSED_OVER = 65536  # bytes of a body that nobody wanted; if there are more, the connection is closed
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
 """Requests that do not wait behind others when they are the first on their connection, as they begin on the wire."""
@@ -209,17 +210,25 @@ class Connection:
 
         return start
 
+    def will_read(self, size: int) -> None:
+        """So many more bytes of the body are read. Its chunks may be small, but not of a byte or two each: to take them
+        apart costs the hub a microsecond for each byte."""
+        if self._incoming.spare_pieces is not None:
+            self._incoming.spare_pieces += 2 * size
+
     @contextmanager
     def body(self, patience: float) -> Iterator[None]:
         """For the time in which the application reads the body, which may pause for `patience` seconds."""
         self.state = State.BODY
         self.sock.settimeout(patience)
+        self._incoming.spare_pieces = FRAMING
         try:
             if self._outgoing.interim:
                 self._outgoing.go_on()
             yield
             self._is_body_read = True  # else it was refused amid it
         finally:
+            self._incoming.spare_pieces = None
             self.state = State.REPLY
             self.sock.settimeout(self._times.write)
 

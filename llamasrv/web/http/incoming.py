@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+SMALL = 8192  # bytes that are asked for where no chunk is known to be larger
+
 
 class Entry(Protocol):
     def enter(self) -> None: ...
@@ -18,10 +20,12 @@ class Unwanted(Exception):
 
 
 class Incoming:
-    """`spare` is how many more bytes are read before Unwanted is raised; None: no bound."""
+    """`spare` is how many more bytes are read before Unwanted is raised; `spare_pieces` the same, of bytes that come in
+    pieces of up to SMALL; None: no bound."""
 
     def __init__(self, sock: Any, gate: Entry) -> None:
         self.spare: int | None = None
+        self.spare_pieces: int | None = None
         self._sock = sock
         self._gate = gate
 
@@ -30,6 +34,10 @@ class Incoming:
         if self.spare is not None:
             self.spare -= len(data)
             if self.spare < 0:
+                raise Unwanted
+        if self.spare_pieces is not None and size <= SMALL:
+            self.spare_pieces -= len(data)
+            if self.spare_pieces < 0:
                 raise Unwanted
         if data:
             self._gate.enter()
