@@ -31,7 +31,7 @@ class CallReader:
         means that no mark stands before the call. Returns the number of calls."""
         text, calls = self._text, self.calls
         announced = announced and not calls.bare
-        in_lists = calls.lists or (calls.notation.listed and announced)
+        in_lists = calls.listed or (calls.notation.listed and announced)
         text.trail = [mark] if written else []
         mark = mark.removeprefix(calls.gap)
         made = 0

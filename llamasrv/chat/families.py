@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
@@ -205,9 +207,12 @@ TABLE: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-def known_family(source: str) -> ChatFormat | None:
-    """The row of the table that matches a template."""
+def known_families(source: str) -> Iterator[ChatFormat]:
+    """The rows of the table that match a template. Its comments do not count: they also name what is not used."""
+    code = _COMMENT.sub("", source)
     for family in TABLE:
-        if all(word in source for word in family.words):
-            return family.format
-    return None
+        if all(word in code for word in family.words):
+            yield family.format
+
+
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)

@@ -90,6 +90,11 @@ class Calls:
         return self.section_start.rstrip().endswith("[")
 
     @property
+    def listed(self) -> bool:
+        """Whether commas between the calls of a section say nothing, and brackets around them."""
+        return self.lists or self.separator.strip() == ","
+
+    @property
     def bare(self) -> bool:
         """Whether no mark announces a call: it stands at the start of the content."""
         return not self.openers

@@ -3,19 +3,20 @@
 The template shows how earlier turns are written: a turn with two calls of known names and arguments, one with known
 reasoning, one with neither. The marks are what lies between and around the known words, behind the place where the
 model starts. What cannot be learned so comes from the table in `families`; a template without any words for tools gets
-the generic format.
+the generic format. Several may fit what is shown: all are candidates.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from llamasrv.chat.families import GENERIC_CALLS, THINK, known_family
+from llamasrv.chat.families import GENERIC_CALLS, THINK, known_families
 from llamasrv.chat.formats import Calls, ChatFormat, Headers, Reasoning
-from llamasrv.chat.notations import learn, trial
+from llamasrv.chat.notations import NOTATIONS, trial
 from llamasrv.chat.notations.base import Notation, decoded
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.traits import Traits
@@ -49,18 +50,28 @@ _USER = Message("user", "zquser")
 _ANSWER = Message("assistant", "zqanswer")
 
 
-def describe(template: Template) -> ChatFormat:
-    """How this template's model writes."""
+def candidates(template: Template) -> Iterator[ChatFormat]:
+    """How this template's model may write, the likeliest first: a row of the table, what each notation learns, and at
+    last the generic format. Which of them is right shows in a round trip."""
     shown = _Shown.of(template)
-    known = known_family(template.source)
-    if known is not None:
-        return replace(known, role_ends=_role_ends(template, shown, known.calls))
+    for known in known_families(template.source):
+        yield replace(known, role_ends=_role_ends(template, shown, known.calls))
     headers = _learn_headers(shown)
     if headers is not None:
-        return _format_of_messages(shown, headers)
+        yield _format_of_messages(shown, headers)
     text = _learn_text(shown)
     reasoning = _learn_reasoning(template, shown, text)
-    calls = _learn_calls(template, shown.answer, reasoning) if template.traits.calls else None
+    for notation in NOTATIONS if template.traits.calls else ():
+        calls = _learn_calls(template, shown.answer, reasoning, notation)
+        if calls is not None:
+            yield _with_calls(template, shown, text, reasoning, calls)
+    yield _with_calls(template, shown, text, reasoning, None)
+
+
+def _with_calls(
+    template: Template, shown: _Shown, text: _Text, reasoning: Reasoning, calls: Calls | None
+) -> ChatFormat:
+    """The format with calls as they were learned, or generic ones."""
     silent: tuple[str, ...] = tuple(mark for mark in (text.start.strip(), text.end.strip()) if mark)
     if calls is not None and calls.bare and _PYTHON_TAG in template.source:
         silent += (_PYTHON_TAG,)
@@ -228,7 +239,8 @@ def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
     reasoning = Reasoning(headers.opening(headers.thinker), headers.next) if headers.thinker else None
     begin = len(shown.prompt + headers.opening(headers.tools + trial.NAMES[0]))
     turn = shown.call
-    found = learn(turn, begin, 0) if turn else None
+    learned = (notation.learn(turn, begin, 0) for notation in NOTATIONS) if turn else ()
+    found = next(filter(None, learned), None)
     if found is None:
         alone = any(value == trial.ARGUMENTS for _, _, value in decoded(turn, begin)[:1])
         calls = (
@@ -282,22 +294,28 @@ def _learn_reasoning(template: Template, shown: _Shown, text: _Text) -> Reasonin
 # ---------------------------------------------------------------- calls
 
 
-def _learn_calls(template: Template, answer: str, reasoning: Reasoning) -> Calls | None:
+def _learn_calls(template: Template, answer: str, reasoning: Reasoning, notation: type[Notation]) -> Calls | None:
+    """The calls of a trial turn and what stands around them; None if they are not written in this notation."""
     turn = _show(template, _call(2))
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
         turn = _show(template, _call(1))
     begin = _common_start(turn, answer)
-    first = learn(turn, begin, 0)
+    first = notation.learn(turn, begin, 0)
     if first is None:
         return None
-    before, end = _behind_thought(turn[begin : first.start], reasoning), _turn_end(turn, answer)
+    # What stands before a name that is not the call's own is no mark of it.
+    before = _behind_thought(turn[begin : first.start], reasoning).rpartition(trial.NAMES[0])[2]
+    end = _turn_end(turn, answer)
     if not parallel:
-        return Calls(first.notation, call_start=before, call_end=turn[first.end : end], parallel=False)
-    second = learn(turn, first.end, 1)
-    if second is None:
-        return None
-    return _with_section(first.notation, before, turn[first.end : second.start], turn[second.end : end])
+        calls = Calls(first.notation, call_start=before, call_end=turn[first.end : end], parallel=False)
+    else:
+        second = notation.learn(turn, first.end, 1)
+        if second is None:
+            return None
+        between = turn[first.end : second.start].replace(trial.NAMES[1], "")
+        calls = _with_section(first.notation, before, between, turn[second.end : end])
+    return None if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator else calls
 
 
 def _behind_thought(text: str, reasoning: Reasoning) -> str:

@@ -21,7 +21,7 @@ from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.guard import END, LOOKS_SPECIAL, MEDIA, STAND_INS, Guard, Segment, any_of
 from llamasrv.chat.media import marked, media_of
 from llamasrv.chat.renderer import Renderer
-from llamasrv.chat.round_trip import round_trip, unsure
+from llamasrv.chat.round_trip import cost_of_losses, round_trip, unsure
 from llamasrv.chat.traits import Traits, examine, tools_elsewhere
 from llamasrv.domain.request import ChatPrompt
 from llamasrv.errors import InvalidRequest
@@ -64,6 +64,7 @@ class ChatTemplate:
             words = [word for word in (*special_tokens, bos_token, eos_token) if word]
             self._special = re.compile("|".join(([any_of(words)] if words else []) + [STAND_INS, END, MEDIA]))
         self._traits: Traits | None = None
+        self._candidates: tuple[ChatFormat, ...] | None = None
         self._format: ChatFormat | None = None
 
     @property
@@ -87,10 +88,21 @@ class ChatTemplate:
     def format(self) -> ChatFormat:
         """How this template's model writes reasoning and calls. Learned, and tried, at the first access."""
         if self._format is None:
-            format = probe.describe(self._on_trial(GENERIC))
-            format = probe.with_gap(self._on_trial(format), format)
-            self._format = replace(format, unsure=unsure(round_trip(self._on_trial(format))))
+            self._format = min(self.candidates, key=lambda format: cost_of_losses(format.unsure))
         return self._format
+
+    @property
+    def candidates(self) -> tuple[ChatFormat, ...]:
+        """What was learned, in the order in which it was tried, up to the first that loses nothing."""
+        if self._candidates is None:
+            tried: list[ChatFormat] = []
+            for format in probe.candidates(self._on_trial(GENERIC)):
+                format = probe.with_gap(self._on_trial(format), format)
+                tried.append(replace(format, unsure=unsure(round_trip(self._on_trial(format)))))
+                if not tried[-1].unsure:
+                    break
+            self._candidates = tuple(tried)
+        return self._candidates
 
     def _on_trial(self, format: ChatFormat) -> ChatTemplate:
         """The same for short conversations and a format that is to be tried."""

@@ -270,13 +270,14 @@ def _template(settings: Settings, header: gguf.Header) -> str:
 
 
 def _format(source: str) -> dict[str, Any]:
-    """How a model with this template writes reasoning and tool calls, as far as the template tells; and which kinds of
-    turns survive being written by the template and read again."""
+    """How a model with this template writes reasoning and tool calls, as far as the template tells; which kinds of
+    turns survive being written by the template and read again; and which do not with other formats that were tried."""
     try:
         try_template(source)
         template = ChatTemplate(source)
         trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}
-        return {**template.format.describe(), "round_trip": trips}
+        tried = {"tried": {one.name: list(one.unsure) for one in template.candidates}}
+        return {**template.format.describe(), "round_trip": trips, **(tried if len(template.candidates) > 1 else {})}
     except TemplateError as error:
         raise ConfigError(f"the chat template: {error}") from None
 

@@ -137,6 +137,9 @@ def test_a_format_is_derived_once():
 
 
 FAMILIES_OF_THE_COLLECTION = {
+    "Llama-3.2-pythonic": "python", "Llama-4-pythonic": "python", "GigaChat3.5": "tagged", "Phi-4-mini": "json",
+    "Command-A-Reasoning": "command r7b", "Hunyuan": "json", "HyperCLOVAX": "messages", "Inkling": "messages",
+    "xLAM": "json", "FunctionGemma": "braces",
     "Llama-3": "json", "Hermes": "json", "Qwen2.5": "json", "Mistral-Nemo": "json", "firefunction": "json", "QwQ": "json",
     "functionary-medium-v3.1": "named", "functionary-medium-v3.2": "functionary 3.2", "command-r7b": "command r7b",
     "DeepSeek-R1": "named", "deepseek-r1": "named", "DeepSeek-V3.1": "named", "DeepSeek-V3.2": "deepseek dsml",

@@ -1,11 +1,12 @@
 """Tool-call notations, one file each: how it is written, read, constrained by a grammar, and learned.
 
-To add one, write its file, a Notation of base.py, and put it into the list here. The first that learns a template wins.
+To add one, write its file, a Notation of base.py, and put it into the list here. Of several that learn a template and
+read it back equally well, the first wins.
 """
 
 from __future__ import annotations
 
-from llamasrv.chat.notations.base import Learned, Notation
+from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.json_object import JsonObject
@@ -14,12 +15,3 @@ from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 
 NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, PythonCall, Braces, InHeader)
-
-
-def learn(text: str, begin: int, number: int) -> Learned | None:
-    """How the trial call of this number, whose words are known, is written; None if no notation matches."""
-    for notation in NOTATIONS:
-        learned = notation.learn(text, begin, number)
-        if learned is not None:
-            return learned
-    return None

@@ -1,0 +1,62 @@
+"""What was learned of a template and loses calls makes way for the next candidate."""
+
+from __future__ import annotations
+
+from chat_samples import FAMILIES, family
+
+from llamasrv.chat.families import LFM2_CALLS
+from llamasrv.chat.parser import Parser
+from llamasrv.chat.round_trip import LOST, OK, round_trip
+from llamasrv.chat.template import ChatTemplate
+from llamasrv.domain.events import ToolCallStart
+from llamasrv.domain.request import Tool
+
+LFM2 = "<|tool_list_start|>"  # tells a family of the table
+
+
+def verdicts(template: ChatTemplate) -> dict[str, str]:
+    return {kind: trip.verdict for kind, trip in round_trip(template).items()}
+
+
+def test_a_row_of_the_table_counts_where_nothing_else_is_shown():
+    silent = "{{ '" + LFM2 + "' }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    assert ChatTemplate(silent).format.calls.notation == LFM2_CALLS.notation
+
+
+def test_a_row_whose_words_are_in_a_comment_only_does_not_count():
+    template = ChatTemplate("{# not " + LFM2 + " #}" + FAMILIES["attributes"])
+    assert [format.name for format in template.candidates] == ["tagged"]
+
+
+def test_a_row_that_loses_the_calls_of_its_template_makes_way_for_what_is_learned():
+    template = ChatTemplate("{{- '" + LFM2 + "' -}}" + FAMILIES["attributes"])
+    row, learned = template.candidates
+    assert row.name == "lfm2" and "call" in row.unsure
+    assert template.format is learned and (learned.name, learned.unsure) == ("tagged", ())
+    assert LOST not in verdicts(template).values()
+
+
+def test_where_every_candidate_loses_something_the_one_that_loses_least_is_used_and_says_so():
+    """The second call of a turn stands in a turn of its own."""
+    call = "{{- '<call>' + f.name + '[ARGS]' + f.arguments | tojson + '</call>' -}}"
+    template = ChatTemplate(family(call, between="{{- '<|end|><|user|>next<|bot|>' -}}"))
+    learned, generic = template.candidates
+    assert learned.unsure == ("two calls",) and generic.unsure == ("call", "text and call", "two calls")
+    assert template.format is learned
+
+
+def test_a_mark_never_contains_a_word_of_the_trial():
+    """The name stands before the mark, too: learned with it, no other tool was ever found."""
+    call = "{{- f.name + '<|invoke|>{\"name\": \"' + f.name + '\", \"args\": ' + f.arguments | tojson + '}<|done|>' -}}"
+    format = ChatTemplate(family(call)).format
+    assert "zq" not in str(format)
+    parser = Parser(format, tools=(Tool("look", "", {}),))
+    events = parser.feed('look<|invoke|>{"name": "look", "args": {}}<|done|>') + parser.finish()
+    assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["look"]
+
+
+def test_objects_with_commas_between_them_are_calls_without_a_list():
+    call = "{{- '{\"name\": \"' + f.name + '\", \"arguments\": ' + f.arguments | tojson + '}' -}}"
+    template = ChatTemplate(family(call, between="{{- ',' -}}"))
+    assert template.format.calls.bare and template.format.calls.separator == ","
+    assert verdicts(template)["two calls"] == OK
