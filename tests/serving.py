@@ -10,7 +10,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import DecodeFailed
-from llamasrv.models.model import Model
+from llamasrv.models.model import Model, ModelSettings
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
 from llamasrv.store import StoreOptions, open_store
@@ -31,8 +31,8 @@ def open_engine(*, options=None, **fake):
     return engine
 
 
-def pipeline_on(engine, **model):
-    return Pipeline(Registry([Model("fake", engine, **model)]))
+def pipeline_on(engine, **settings):
+    return Pipeline(Registry([Model("fake", ModelSettings(**settings), engine=engine)]))
 
 
 def read(engine, generation, *, most=10_000):
@@ -69,7 +69,8 @@ class RunningService:
         self.engine.start()
         wait_until(lambda: self.engine.status.state != "loading")
         self.store = open_store(store, StoreOptions())
-        registry = Registry([Model("fake", self.engine, aliases=aliases, **(model or {}))], any_name=any_name)
+        settings = ModelSettings(aliases, **(model or {}))
+        registry = Registry([Model("fake", settings, engine=self.engine)], any_name=any_name)
         self.service = Service.of(registry, web or WebOptions(), self.store)
         self.app = create_app(self.service)
         self.app.wsgi_app = closed_at_the_end(self.app.wsgi_app)

@@ -50,7 +50,7 @@ def test_the_example_configuration_is_that_of_the_code():
 
 
 def test_the_document_of_endpoints_names_every_route_and_no_other():
-    app = create_app(Service.of(Registry([Model("fake", Engine(open_fake_backend))])))
+    app = create_app(Service.of(Registry([Model("fake", engine=Engine(open_fake_backend))])))
     served = {(m, r.rule) for r in app.url_map.iter_rules() for m in r.methods - {"HEAD", "OPTIONS"}}
     named = {
         (method, path)

@@ -96,7 +96,7 @@ def _several_as_json(settings: Settings) -> int:
             "path": str(model.details.path or ""),
             "context": model.context,
             "memory": model.memory,
-            "at_start": model.at_start,
+            "at_start": model.settings.at_start,
         }
         for model in model_list.models(settings)
     ]
@@ -132,7 +132,7 @@ def _several(settings: Settings, console: Console) -> int:
     table = Table("model", "file", "context", "memory (estimate)", "loaded")
     table.columns[3].justify = "right"
     for model in models:
-        when = "at the start" if model.at_start else "when it is asked for"
+        when = "at the start" if model.settings.at_start else "when it is asked for"
         table.add_row(
             model.name,
             str(model.details.path or ""),

@@ -57,7 +57,8 @@ def run(settings: Settings, as_json: bool = False) -> int:
 def _described(model: Model, state: str) -> dict[str, Any]:
     details = model.details
     return {
-        "name": model.name, "aliases": list(model.aliases), "path": str(details.path) if details.path else None,
+        "name": model.name, "aliases": list(model.settings.aliases),
+        "path": str(details.path) if details.path else None,
         "size": details.size, "quantization": details.quantisation or None,
         "context": model.context or details.context or None, "capabilities": list(details.capabilities), "state": state,
     }  # fmt: skip
@@ -66,8 +67,8 @@ def _described(model: Model, state: str) -> dict[str, Any]:
 def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
     """Delete the files of a model in the folder. `asked`: the user need not be asked again."""
     folder = settings.models.dir or paths.models_dir()
-    found = [model for model in model_list.models(startup.filled_in(settings)) if model.is_found]
-    model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.aliases))), None)
+    found = [model for model in model_list.models(startup.filled_in(settings)) if model.settings.is_found]
+    model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.settings.aliases))), None)
     if model is None:
         raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")
     if not asked:

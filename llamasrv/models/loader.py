@@ -316,14 +316,14 @@ class Loader:
         """Unload models that were idle for longer than they should stay; load those that should be loaded but could
         not be."""
         for model in self._failures.due():
-            if model.at_start and not model.retired:
+            if model.settings.at_start and not model.retired:
                 with contextlib.suppress(Unavailable):
                     self.load(model)
         for model in self.models:
             with self._lock:
                 self._drop_dead(model)
             if not model.is_loaded:
-                if model.at_start and model.current is None and not model.phase:
+                if model.settings.at_start and model.current is None and not model.phase:
                     self.load(model)
                 continue
             now = time.monotonic()

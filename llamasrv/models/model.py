@@ -74,9 +74,29 @@ def _modalities(projector: Projector | None) -> list[str]:
     return [name for name, is_able in able.items() if is_able]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What may change about a model while it is loaded: its names, the operator's defaults for requests, and what is
+    known of its file."""
+
+    aliases: tuple[str, ...] = ()
+    details: Details | None = None  # None: it has no file; its engine says
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # defaults, names of SamplingParams
+    chat_template: str | None = None  # Jinja source that replaces the model's own
+    chat_defaults: ChatDefaults = ChatDefaults()  # for what requests leave open
+    tags: tuple[str, ...] = ()  # shown with its name, and used for nothing
+    embd_normalise: int | None = None  # of its vectors, where a request does not say; None: as pooling has it
+    default_tokens: int | None = None  # of one choice, where neither the request nor its own file says
+    max_tokens: int | None = None  # most tokens of one choice, also where a request asks for more
+    shares_prefixes: bool = False  # between owners
+    keep_alive: float = FOR_EVER  # seconds that it stays without a request
+    at_start: bool = False  # loaded when the server starts, without being asked for
+    is_found: bool = False  # in the folder of models, and named nowhere else
+    made: Made | None = None  # of what, where it was made from another
+
+
 class Model:
-    """One model: its names, what is known of its file, what the operator set for it, and its engine while it is
-    loaded.
+    """One model: its name, its settings, and its engine while it is loaded.
 
     `current` is the engine, None while the model is not loaded; `engine` is the same, but raises then. Code that uses
     the engine or its vocabulary for more than one non-blocking call has to hold a `lease`.
@@ -85,50 +105,26 @@ class Model:
     def __init__(
         self,
         name: str,
-        engine: Engine | None = None,
+        settings: ModelSettings | None = None,
         *,
-        aliases: tuple[str, ...] = (),
-        details: Details | None = None,
+        engine: Engine | None = None,
         recipe: Recipe | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        chat_template: str | None = None,
-        chat_defaults: ChatDefaults | None = None,
-        tags: tuple[str, ...] = (),
-        embd_normalise: int | None = None,
-        default_tokens: int | None = None,
-        max_tokens: int | None = None,
-        shares_prefixes: bool = False,
-        keep_alive: float = FOR_EVER,
-        at_start: bool = False,
-        is_found: bool = False,
         key: Any = None,
     ) -> None:
         self.name = name
-        self.aliases = aliases
+        self.settings = settings or ModelSettings()
         self.recipe = recipe
-        self.sampling: Mapping[str, Any] = sampling or {}  # the operator's defaults, names of SamplingParams
-        self.chat_template = chat_template  # Jinja source that replaces the model's own
-        self.chat_defaults = chat_defaults or ChatDefaults()  # the operator's, for what requests leave open
-        self.embd_normalise = embd_normalise  # of its vectors, where a request does not say; None: as pooling has it
-        self.tags = tags  # told with its name, and used for nothing
-        self.default_tokens = default_tokens  # of one choice, where neither the request nor its own file says
-        self.max_tokens = max_tokens  # most tokens of one choice, also where a request asks for more
-        self.shares_prefixes = shares_prefixes  # between owners
         self.standing_adapters: Adapters = ()  # of requests that name none
         self.added_adapters: tuple[Adapter, ...] = ()  # while it is served; loaded again whenever it is
-        self.at_start = at_start  # loaded when the server starts, without being asked for
-        self.is_found = is_found  # in the folder of models, and named nowhere else
         self.key = key  # equal for two models made from the same options and files
         self.created = int(time.time())
         self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
-        self.keep_alive = keep_alive  # seconds that it stays without a request; negative: for ever
-        self.stay = keep_alive  # the same, as the last request wished
         self.current = engine
         self.failure: LoadFailure | None = None  # why the last attempt to load it failed
         self.retired = False  # no longer in the registry; goes when nobody uses it
         self.last_used = time.monotonic()
-        self.made: Made | None = None  # of what, where it was made from another
-        self._details = details
+        self._wish: float | None = None  # `keep_alive` of the last request
+        self._reported: Details | None = None  # what its engine said
         # Written by the loader.
         self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
         self.num_loads = 0
@@ -165,11 +161,13 @@ class Model:
     @property
     def details(self) -> Details:
         """What is known of it without loading it; for a model without a file, what its engine says."""
-        if self._details is None:
+        if self.settings.details is not None:
+            return self.settings.details
+        if self._reported is None:
             if self.current is None or self.state != "loaded":
                 return Details()
             info = self.current.info
-            self._details = Details(
+            self._reported = Details(
                 architecture=info.architecture,
                 num_params=info.num_params,
                 quantisation=info.file_type,
@@ -181,7 +179,7 @@ class Model:
                 metadata=info.metadata,
                 capabilities=("completion", *_modalities(self.current.model.projector)),
             )
-        return self._details
+        return self._reported
 
     @property
     def state(self) -> str:
@@ -229,13 +227,22 @@ class Model:
     @property
     def stop(self) -> tuple[str, ...]:
         """Texts that end an answer, in addition to the request's."""
-        return self.made.stop if self.made is not None else ()
+        made = self.settings.made
+        return made.stop if made is not None else ()
 
     @property
     def num_predict(self) -> int | None:
         """The most tokens of an answer, if the request does not say."""
-        own = self.made.num_predict if self.made is not None else None
-        return self.default_tokens if own is None else own
+        made = self.settings.made
+        own = made.num_predict if made is not None else None
+        return self.settings.default_tokens if own is None else own
+
+    @property
+    def stay(self) -> float:
+        """Seconds that it stays without a request, as the last one wished; negative: for ever, as a model does that the
+        operator keeps for ever."""
+        keep_alive = self.settings.keep_alive
+        return keep_alive if self._wish is None or keep_alive < 0 else self._wish
 
     @property
     def in_use(self) -> bool:
@@ -260,21 +267,9 @@ class Model:
         return time.time() + max(0.0, self.stay - idle)
 
     def touch(self, keep_alive: float | None = None) -> None:
-        """A request asks for it, and wants it to stay that long afterwards. A model that the operator keeps forever
-        stays."""
+        """A request asks for it, and wants it to stay that long afterwards."""
         self.last_used = time.monotonic()
-        self.stay = self.keep_alive if keep_alive is None or self.keep_alive < 0 else keep_alive
-
-    def adopt(self, other: Model) -> None:
-        """Take over the other's names and defaults; it is the same model, loaded in the same way."""
-        self.aliases, self.sampling, self.chat_template = other.aliases, other.sampling, other.chat_template
-        self.chat_defaults, self.tags = other.chat_defaults, other.tags
-        self.embd_normalise = other.embd_normalise
-        self.default_tokens = other.default_tokens
-        self.max_tokens, self.at_start, self._details = other.max_tokens, other.at_start, other._details
-        self.shares_prefixes = other.shares_prefixes
-        self.keep_alive = self.stay = other.keep_alive
-        self.made = other.made
+        self._wish = keep_alive
 
     def acquire(self) -> None:
         """Keep it from being unloaded until `release`."""

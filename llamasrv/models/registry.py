@@ -43,7 +43,7 @@ class Registry:
         for model in models:
             exact.setdefault(model.name, model)
             folded.setdefault(canonical(model.name), model)
-        named = [(alias, model) for model in models for alias in model.aliases]
+        named = [(alias, model) for model in models for alias in model.settings.aliases]
         named += [(alias, folded[canonical(name)]) for alias, name in aliases.items() if canonical(name) in folded]
         for alias, model in named:
             if alias == CATCH_ALL:
@@ -74,12 +74,12 @@ class Registry:
         A model that was loaded once and had to make room since is no reason to wait, nor is one of several that
         failed."""
         for model in self.models:
-            if model.current is not None and (model.at_start or model.recipe is None):
+            if model.current is not None and (model.settings.at_start or model.recipe is None):
                 if model.current.status.state != "ready":
                     return model.current.status
                 if model.phase == "loading":  # what is made once for it is not made yet
                     return Status("loading", 1.0)
-            elif model.at_start and not model.num_loads:
+            elif model.settings.at_start and not model.num_loads:
                 if model.failure is None:
                     return Status("loading")
                 if model is self.default:

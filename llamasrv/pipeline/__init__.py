@@ -134,7 +134,7 @@ class Pipeline:
     def count(self, request: GenerateRequest) -> int:
         """Tokens of the prompts that `submit` would take, including prompts that are too long."""
         with self.lease(request.model) as served:
-            request = served.model.chat_defaults.of(request)
+            request = served.model.settings.chat_defaults.of(request)
             request = self._readable(request, served)
             media = self.media.read(request.prompts, served.projector, to_count=True)
             choice, prompts = request.tool_choice, request.prompts
@@ -160,7 +160,7 @@ class Pipeline:
             model.release()
 
     def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
-        request = served.model.chat_defaults.of(request)
+        request = served.model.settings.chat_defaults.of(request)
         request = self._readable(request, served)
         windows: Sequence[tuple[float, float]] = ()
         if request.in_windows:
@@ -231,7 +231,7 @@ class Pipeline:
     def _cache_key(self, model: Model, request: GenerateRequest) -> CacheKey:
         named = self.registry.adapter(request.model)
         adapters = chosen(model.adapters, named, request.adapters, model.standing_adapters)
-        return CacheKey(adapters, _scope(request, everybody=model.shares_prefixes))
+        return CacheKey(adapters, _scope(request, everybody=model.settings.shares_prefixes))
 
     def _compare(
         self, served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, cache_key: CacheKey
@@ -272,7 +272,7 @@ class Pipeline:
             media=ready.media,
             params=params,
             index=index,
-            max_tokens=_least(wanted, model.max_tokens),
+            max_tokens=_least(wanted, model.settings.max_tokens),
             stop=(*request.stop, *model.stop),
             logprobs=logprobs,
             prompt_logprobs=request.echo and request.logprobs is not None,

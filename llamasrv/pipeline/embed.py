@@ -132,7 +132,7 @@ class EmbeddingWork(Work):
         inputs = off_hub(encode) if size > LONG_TEXT else encode()
         super().__init__(served, inputs, timeout=request.timeout, media=spans)
         self._request, self._pooling, self._size = request, backend.pooling, dimensions or backend.size
-        self._fingerprint, self._default = served.fingerprint, served.model.embd_normalise
+        self._fingerprint, self._default = served.fingerprint, served.model.settings.embd_normalise
 
     def result(self) -> Embeddings:
         """Wait for it. Raises what went wrong."""

@@ -80,11 +80,11 @@ class LoadedModel:
     def of(cls, model: Model) -> LoadedModel:
         engine = model.engine
         info, vocab = engine.info, engine.vocab
-        source = model.chat_template or info.chat_template or fallback_source()
+        source = model.settings.chat_template or info.chat_template or fallback_source()
         profile, tool_profile, template_error = None, None, ""
         try:
             profile = tool_profile = ChatProfile.of(source, info, vocab)
-            if model.chat_template is None and "tool_use" in info.templates:
+            if model.settings.chat_template is None and "tool_use" in info.templates:
                 tool_profile = ChatProfile.of(info.templates["tool_use"], info, vocab)
         except TemplateError as error:
             template_error = str(error)
@@ -238,7 +238,7 @@ class LoadedModel:
 
     def render(self, prompt: ChatPrompt, media_marker: str = "") -> str:
         """The prompt's text as the model's template writes it, with a marker for each image or sound."""
-        prompt = self.model.chat_defaults.of_prompt(described(prompt, self.projector))
+        prompt = self.model.settings.chat_defaults.of_prompt(described(prompt, self.projector))
         template = self._profile(prompt).template
         rendered = off_hub(template.render, prompt) if is_long(prompt) else template.render(prompt)
         return "".join([media_marker if isinstance(part, int) else part[0] for part in rendered.segments])

@@ -22,7 +22,7 @@ _PARAMS = frozenset(f.name for f in fields(SamplingParams))
 
 def defaults_of(model: Model, author: Mapping[str, Any], context: int) -> dict[str, Any]:
     """Sampling parameters for requests that give none: the author's, then the operator's."""
-    both = {**author, **model.sampling}
+    both = {**author, **model.settings.sampling}
     defaults = {name: _frozen(value) for name, value in both.items() if name in _PARAMS and value is not None}
     _bound_windows(defaults, context)
     return defaults

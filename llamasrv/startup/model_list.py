@@ -24,7 +24,7 @@ from llamasrv.models import gguf
 from llamasrv.models.details import describe, digest, with_projector
 from llamasrv.models.made import Made
 from llamasrv.models.made import read as read_made
-from llamasrv.models.model import FOR_EVER, Model, Recipe
+from llamasrv.models.model import FOR_EVER, Model, ModelSettings, Recipe
 from llamasrv.models.names import canonical
 from llamasrv.models.scan import Found, scan
 from llamasrv.startup import recipes
@@ -61,8 +61,7 @@ def models(settings: Settings) -> list[Model]:
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
             own = settings.having(model={"path": one.header.path}, engine={"adapters": (), "mmproj": None})
-            model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one)
-            model.is_found = True
+            model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one, is_found=True)
             made.append(model)
             names.add(canonical(model.name))
     made += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
@@ -147,12 +146,14 @@ def _of_made(settings: Settings, one: Made, path: Path) -> Model:
         own = own.having(model={"chat_template": one.template, "chat_template_file": None})
     header = gguf.read_header(path)
     model = _model(own, one.name, header, aliases=(), several=True)
-    model.made = one
-    model.sampling = {**model.sampling, **one.parameters}
+    plain = model.settings
+    template = plain.chat_template
     if one.system or one.messages:
         from llamasrv.chat.template import fallback_source  # with Jinja, which few lists need
 
-        model.chat_template = one.with_preamble(model.chat_template or header.chat_template or fallback_source())
+        template = one.with_preamble(template or header.chat_template or fallback_source())
+    sampling = {**plain.sampling, **one.parameters}
+    model.settings = dataclasses.replace(plain, made=one, sampling=sampling, chat_template=template)
     return model
 
 
@@ -183,7 +184,7 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
     if wanted is None:
         return made
     for model in made:
-        if canonical(wanted) in map(canonical, (model.name, *model.aliases)):
+        if canonical(wanted) in map(canonical, (model.name, *model.settings.aliases)):
             return [model, *(other for other in made if other is not model)]
     raise ConfigError(f"models.default = {wanted!r}: no such model{nearest(wanted, [m.name for m in made])}")
 
@@ -226,6 +227,7 @@ def _model(
     found: Found | None = None,
     keep_alive: float | None = None,
     at_start: bool = False,
+    is_found: bool = False,
 ) -> Model:
     if settings.engine.rpc:
         check_rpc(f"engine.rpc = {', '.join(settings.engine.rpc)}")
@@ -245,22 +247,30 @@ def _model(
         adapters=tuple(map(_known, settings.engine.adapters)),
         control_vectors=tuple(map(_known_vector, settings.engine.control_vectors)),
     )
-    return Model(
-        name,
-        aliases=aliases,
+    own = model_settings(
+        settings,
+        aliases,
         details=details,
-        recipe=recipe,
-        sampling=settings.sampling_defaults(),
         chat_template=template,
+        keep_alive=settings.models.keep_alive if keep_alive is None else keep_alive,
+        at_start=at_start,
+        is_found=is_found,
+    )
+    return Model(name, own, recipe=recipe, key=(header.path, details.digest, recipe.options))
+
+
+def model_settings(settings: Settings, aliases: tuple[str, ...], **more: Any) -> ModelSettings:
+    """What the operator set for a model; `more`: fields of ModelSettings."""
+    return ModelSettings(
+        aliases,
+        sampling=settings.sampling_defaults(),
         chat_defaults=chat_defaults(settings),
         tags=settings.model.tags,
         embd_normalise=settings.model.embd_normalize,
         default_tokens=settings.limits.n_predict,
         max_tokens=settings.limits.answer_tokens,
         shares_prefixes=settings.cache.prefix_scope == "all",
-        keep_alive=settings.models.keep_alive if keep_alive is None else keep_alive,
-        at_start=at_start,
-        key=(header.path, details.digest, recipe.options),
+        **more,
     )
 
 
@@ -293,19 +303,6 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
             progress, num_lanes=lanes, pooling=pooling, adapters=options.adapters, projector=FakeProjector()
         )
 
-    return Model(
-        name,
-        aliases=aliases,
-        recipe=Recipe(opening, options),
-        sampling=settings.sampling_defaults(),
-        chat_template=template_source(settings),
-        chat_defaults=chat_defaults(settings),
-        tags=settings.model.tags,
-        embd_normalise=settings.model.embd_normalize,
-        default_tokens=settings.limits.n_predict,
-        max_tokens=settings.limits.answer_tokens,
-        shares_prefixes=settings.cache.prefix_scope == "all",
-        keep_alive=stays(settings),
-        at_start=True,
-        key=(FAKE_NAME, options),
-    )
+    template = template_source(settings)
+    own = model_settings(settings, aliases, chat_template=template, keep_alive=stays(settings), at_start=True)
+    return Model(name, own, recipe=Recipe(opening, options), key=(FAKE_NAME, options))

@@ -180,7 +180,7 @@ def warn_of_renamed_keys(service: Service, settings: Settings) -> None:
 
 def _load_those_of_the_start(registry: Registry) -> None:
     for model in registry.models:
-        if model.at_start and registry.loader is not None:
+        if model.settings.at_start and registry.loader is not None:
             registry.loader.load(model, anyway=True)
 
 
@@ -235,7 +235,7 @@ def update_models(registry: Registry, settings: Settings) -> None:
     for model in fresh:
         old = before.get(model.name)
         if old is not None and old.key == model.key:
-            old.adopt(model)
+            old.settings = model.settings
             loader.changed(old)
             model = old
         models.append(model)

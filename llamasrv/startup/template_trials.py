@@ -16,8 +16,8 @@ _NAMED = "tokenizer.chat_template.tool_use"  # in files that have a template of 
 
 def sources(model: Model) -> Iterator[str]:
     """The templates that a model would be served with, as far as that is known without loading it."""
-    if model.chat_template is not None:
-        yield model.chat_template
+    if model.settings.chat_template is not None:
+        yield model.settings.chat_template
         return
     for source in (model.details.template, model.details.metadata.get(_NAMED)):
         if isinstance(source, str) and source:

@@ -150,7 +150,7 @@ def pipeline(model_path):
         wait_until(lambda engine=engine: engine.status.state != "loading")
         assert engine.status.state == "ready", engine.status
         engines.append(engine)
-        return Pipeline(Registry([Model("tiny", engine)]))
+        return Pipeline(Registry([Model("tiny", engine=engine)]))
 
     yield make
     for engine in engines:

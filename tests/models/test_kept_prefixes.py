@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from engine_driver import end_of, spec
 
-from llamasrv.models.model import Model
+from llamasrv.models.model import Model, ModelSettings
 
 TALK = list(b"a long conversation " * 12)
 
@@ -56,7 +56,7 @@ def test_the_same_model_with_other_options_takes_them_over(farm):
     f.load("a")
     worth_keeping(f["a"].engine)
     ask(f["a"].engine)
-    other = Model("a", recipe=replace(f["a"].recipe, memory=11), keep_alive=60.0)
+    other = Model("a", ModelSettings(keep_alive=60.0), recipe=replace(f["a"].recipe, memory=11))
     f.loader.load(other)
     assert f.loader.wait(other, 10)
     f.loader.retire(f["a"], other)

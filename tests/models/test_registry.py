@@ -7,13 +7,13 @@ import pytest
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ModelNotFound
-from llamasrv.models.model import Model, Recipe
+from llamasrv.models.model import Model, ModelSettings, Recipe
 from llamasrv.models.names import canonical
 from llamasrv.models.registry import Registry
 
 
 def registry(*names, **more):
-    return Registry([Model(name, engine=None, **more) for name in names])
+    return Registry([Model(name, ModelSettings(**more)) for name in names])
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def test_an_alias_is_a_name():
 
 
 def test_the_catch_all_answers_to_every_name():
-    models = Registry([Model("a", engine=None), Model("b", engine=None, aliases=("*",))])
+    models = Registry([Model("a"), Model("b", ModelSettings(aliases=("*",)))])
     assert [models.find(name).name for name in ("a", "b", "anything/at:all")] == ["a", "b", "b"]
 
 
 @pytest.mark.parametrize("asked", ["gpt-3.5-turbo", "claude-haiku-4-5", "a/b:c", "", "m"])
 def test_a_request_may_call_the_only_model_by_any_name(asked):
-    models = Registry([Model("m", engine=None)], any_name=True)
+    models = Registry([Model("m")], any_name=True)
     assert models.for_request(asked).name == "m"
 
 
 @pytest.mark.parametrize("models, any_name", [(("m",), False), (("m", "n"), True)])
 def test_otherwise_a_request_must_know_the_name(models, any_name):
-    several = Registry([Model(name, engine=None) for name in models], any_name=any_name)
+    several = Registry([Model(name) for name in models], any_name=any_name)
     assert several.for_request("M").name == "m"
     with pytest.raises(ModelNotFound):
         several.for_request("gpt-3.5-turbo")
@@ -69,7 +69,7 @@ def test_otherwise_a_request_must_know_the_name(models, any_name):
 
 def test_whoever_looks_for_a_model_must_know_its_name():
     with pytest.raises(ModelNotFound):
-        Registry([Model("m", engine=None)], any_name=True).find("gpt-3.5-turbo")
+        Registry([Model("m")], any_name=True).find("gpt-3.5-turbo")
 
 
 def test_without_a_name_the_first_answers():
@@ -87,7 +87,7 @@ def test_a_full_name_stays_as_it_is():
 
 def with_adapters(name, *adapters, **settings):
     options = EngineOptions(adapters=tuple(Adapter(adapter, f"{adapter}.gguf") for adapter in adapters))
-    return Model(name, recipe=Recipe(lambda progress: None, options), **settings)
+    return Model(name, ModelSettings(**settings), recipe=Recipe(lambda progress: None, options))
 
 
 def test_a_name_with_an_adapter_behind_it_is_the_model():

@@ -7,6 +7,8 @@ by tests/web/test_telemetry.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from engine_by_hand import HandEngine
 from pipelines import GREEDY, WILD, ends, texts, user
@@ -66,7 +68,8 @@ def test_usage_tells_what_was_reused(run):
     ],
 )
 def test_prefixes_are_shared_within_a_key_and_a_salt(pipeline, run, shares, first, second, found):
-    pipeline.registry.models[0].shares_prefixes = shares
+    model = pipeline.registry.models[0]
+    model.settings = replace(model.settings, shares_prefixes=shares)
     run(prompts=user("Hi"), **first)
     assert (run(prompts=user("Hi"), **second)[-1].cached_tokens > 0) is found
 

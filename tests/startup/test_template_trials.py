@@ -8,14 +8,14 @@ from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.models.details import Details
-from llamasrv.models.model import Model
+from llamasrv.models.model import Model, ModelSettings
 from llamasrv.models.trial import Trials
 from llamasrv.startup import template_trials
 
 
 def a_model(template=None, own=None, for_tools=None):
     metadata = {} if for_tools is None else {"tokenizer.chat_template.tool_use": for_tools}
-    return Model("m", details=Details(template=own, metadata=metadata), chat_template=template)
+    return Model("m", ModelSettings(details=Details(template=own, metadata=metadata), chat_template=template))
 
 
 @pytest.mark.parametrize(

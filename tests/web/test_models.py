@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from models.farm import Farm
@@ -14,6 +15,10 @@ from llamasrv.web.app import create_app
 from llamasrv.web.service import Service, WebOptions
 
 HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def settle(model, **settings):
+    model.settings = replace(model.settings, **settings)
 
 
 class Served:
@@ -65,8 +70,9 @@ def test_probes_load_no_model_and_keep_none(start, path):
     served = start("a", "b")
     served.farm.load("a")
     a = served.farm["a"]
+    stay = a.stay
+    a.touch(7.0)
     a.last_used = since = -1000.0
-    stay, a.stay = a.stay, 7.0
     for probe in (path, path.replace("=b", "=a")):
         assert served.client.get(probe).status_code == 200
     assert served.farm.opened == ["a"] and served.farm["b"].state == "unloaded"
@@ -75,7 +81,7 @@ def test_probes_load_no_model_and_keep_none(start, path):
 
 def test_the_properties_of_a_model_that_is_not_loaded_are_those_of_its_file(start):
     served = start("a")
-    served.farm["a"].sampling = {"temperature": 0.25}
+    settle(served.farm["a"], sampling={"temperature": 0.25})
     props = served.client.get("/props?model=a").get_json()
     assert props["is_sleeping"] and props["model_alias"] == "a" and props["total_slots"] == 4
     settings = props["default_generation_settings"]
@@ -243,7 +249,7 @@ def test_a_request_loads_nothing_where_the_operator_says_so(start):
 
 def test_tags_are_told(start):
     served = start()
-    served.farm["a"].tags = ("small", "fast")
+    settle(served.farm["a"], tags=("small", "fast"))
     assert served.client.get("/v1/models/a").get_json()["tags"] == ["small", "fast"]
 
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import random
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -185,7 +186,8 @@ def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):
     one = Made("fake", "base", "base.gguf")
     (tmp_path / "base.gguf").write_bytes(b"GGUF")
     made.write(tmp_path, one)
-    manager.service.registry.default.made = one
+    model = manager.service.registry.default
+    model.settings = replace(model.settings, made=one)
     assert manager.client.delete("/api/delete", json={"name": "FAKE"}).data == b""
     assert made.read(tmp_path) == [] and manager.refreshed and (tmp_path / "base.gguf").exists()
 

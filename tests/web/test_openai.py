@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from protocols.openai.wire_client import add_up_chat, add_up_completions, whole_chat, whole_completions
@@ -170,7 +171,8 @@ def test_ids_outside_the_vocabulary_are_400(client):
 def test_a_sentence_of_the_template_is_400(start):
     running = start()
     model = running.service.registry.default
-    model.chat_template = "{{ raise_exception('Roles must alternate') }}"
+    template = "{{ raise_exception('Roles must alternate') }}"
+    model.settings = replace(model.settings, chat_template=template)
     response = running.client.post("/v1/chat/completions", json={"messages": HELLO, "stream": True})
     assert response.status_code == 400 and "Roles must alternate" in error(response)["message"]
 

@@ -249,7 +249,7 @@ class Worker(GeventWorker):
         return server
 
     def _watch_loading(self) -> None:
-        models = [model for model in self.registry.models if model.at_start]
+        models = [model for model in self.registry.models if model.settings.at_start]
         for model in models:
             self._show_loading(model)
         if len(self.registry.models) == 1 and models and (failure := models[0].failure) and failure.is_fault:

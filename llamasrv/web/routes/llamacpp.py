@@ -220,7 +220,7 @@ def _of_file(model: Model) -> dict[str, Any]:
         "params": SamplingParams(**defaults_of(model, sampling_defaults(details.metadata), model.context)),
         "file_name": Path(path).name,
         "file_type": details.quantisation,
-        "chat_template": model.chat_template or details.template or "",
+        "chat_template": model.settings.chat_template or details.template or "",
         "notice": paths.notice_of(path),
         "sleeping": True,
     }

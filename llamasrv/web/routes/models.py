@@ -93,7 +93,7 @@ def loader_of(service: Service) -> Loader:
 
 def delete_model(service: Service, model: Model) -> None:
     """Delete its files and stop serving it; requests that run on it finish."""
-    if service.options.folder is None or not model.is_found:
+    if service.options.folder is None or not model.settings.is_found:
         raise Forbidden(f"The model '{model.name}' is in the server's configuration; it cannot be deleted here.")
     if len(service.registry.models) == 1:
         raise InvalidRequest(f"'{model.name}' is the only model; it cannot be deleted.", param="model")

@@ -132,8 +132,8 @@ def _submit_embed(service: Service) -> Callable[[EmbedRequest], Any]:
 
 
 def facts(model: Model) -> Facts:
-    details, made = model.details, model.made
-    parameters = dict(model.sampling)
+    details, made = model.details, model.settings.made
+    parameters = dict(model.settings.sampling)
     if made is not None:
         lengths = {"num_predict": made.num_predict, "num_ctx": made.num_ctx}
         parameters |= {name: value for name, value in lengths.items() if value}
@@ -148,7 +148,7 @@ def facts(model: Model) -> Facts:
         quantisation=details.quantisation,
         capabilities=details.capabilities,
         context=model.context,
-        template=(made.template if made is not None else model.chat_template) or details.template or "",
+        template=(made.template if made is not None else model.settings.chat_template) or details.template or "",
         system=made.system if made is not None else "",
         parent=made.base if made is not None else "",
         license=made.license if made is not None else "",

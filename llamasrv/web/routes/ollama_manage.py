@@ -113,7 +113,7 @@ class Views:
         service = self._service
         model = _exactly(service, self._named.parse(self._body()))
         folder = _folder(service)
-        if model.made is not None:
+        if model.settings.made is not None:
             made.delete(folder, model.name)
             service.refresh()
             return Response(b"", 200)
@@ -189,7 +189,7 @@ def _folder(service: Service) -> Path:
 def _exactly(service: Service, name: str) -> Model:
     """The model of exactly that name. A model that answers to every name must not be deleted under any of them."""
     model = service.registry.find(name)
-    if canonical(name) not in map(canonical, (model.name, *model.aliases)):
+    if canonical(name) not in map(canonical, (model.name, *model.settings.aliases)):
         raise service.registry.not_found(name)
     return model
 
@@ -203,7 +203,7 @@ def _is_served(service: Service, name: str) -> bool:
 
 def _check_free(service: Service, name: str) -> None:
     for model in service.registry.models:
-        if model.made is None and canonical(name) in map(canonical, (model.name, *model.aliases)):
+        if model.settings.made is None and canonical(name) in map(canonical, (model.name, *model.settings.aliases)):
             raise InvalidRequest(f"'{name}' already names a model that was not created from another", param="model")
 
 
@@ -216,8 +216,8 @@ def _keep(service: Service, new: Made) -> None:
 
 def _as_made(service: Service, model: Model) -> Made:
     """The recipe of a model with the same file."""
-    if model.made is not None:
-        return model.made
+    if model.settings.made is not None:
+        return model.settings.made
     path = model.details.path
     if path is None:
         raise InvalidRequest(f"'{model.name}' has no file to create another model from", param="from")

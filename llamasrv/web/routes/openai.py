@@ -68,9 +68,10 @@ def _with_adapter(bare: ModelCard, adapter: str) -> ModelCard:
 
 
 def card(model: Model) -> ModelCard:
-    aliases = tuple(alias for alias in model.aliases if alias != CATCH_ALL)
-    known: dict[str, Any] = {"capabilities": model.details.capabilities, "tags": model.tags, "status": _status(model),
-                             "is_found": model.is_found}  # fmt: skip
+    settings = model.settings
+    aliases = tuple(alias for alias in settings.aliases if alias != CATCH_ALL)
+    known: dict[str, Any] = {"capabilities": model.details.capabilities, "tags": settings.tags,
+                             "status": _status(model), "is_found": settings.is_found}  # fmt: skip
     if model.state != "loaded":
         return ModelCard(model.name, model.created, aliases, model.context or None, **known)
     info = model.engine.info
