@@ -33,7 +33,7 @@ def test_sets_take_turns():
     assert all(set(turns[i : i + 3]) == {FIRST, SECOND, ()} for i in range(7))
 
 
-def test_a_new_set_waits_for_those_that_are_there():
+def test_a_new_set_queues_behind_the_present_ones():
     """Whoever sends a new scale with each request does not keep the others from theirs."""
     scheduler = make(parallel=8)
     old = running()
@@ -53,7 +53,7 @@ def test_prompts_of_another_set_wait_for_its_turn():
     assert sets_of(second) == {FIRST} and second.num_prompt > 0
 
 
-def test_one_set_alone_always_has_its_turn():
+def test_a_single_set_always_has_its_turn():
     scheduler = make()
     assert [plan(scheduler, running=[running(FIRST)]).adapters for _ in range(3)] == [FIRST] * 3
 
@@ -61,7 +61,7 @@ def test_one_set_alone_always_has_its_turn():
 # On an engine
 
 
-def test_each_answers_as_it_does_alone(drive):
+def test_each_sequence_answers_as_if_alone(drive):
     """The fake backend checks that no timeline is computed with two sets."""
     driver = drive(RecordingBackend(adapters=ADAPTERS), parallel=8)
     sets = [(), FIRST, SECOND, ((0, 0.5), (1, 2.0))] * 3
@@ -104,7 +104,7 @@ def test_followers_wait_only_for_a_leader_of_their_own_set(drive):
     assert sorted(end_of(stream.take()).num_reused > 100 for stream in streams) == [False, False, True]
 
 
-def test_a_preempted_sequence_comes_back_with_its_adapters(drive):
+def test_a_preempted_sequence_resumes_with_its_adapters(drive):
     driver = drive(RecordingBackend(adapters=ADAPTERS), parallel=4)
     stream = driver.submit(chat("hello"), adapters=FIRST)
     other = driver.submit(chat("world"), adapters=SECOND)
@@ -114,7 +114,7 @@ def test_a_preempted_sequence_comes_back_with_its_adapters(drive):
     assert text_of(stream.take()) == "You said, one 1: hello" and text_of(other.take()) == "You said, two 1: world"
 
 
-def test_an_adapter_that_is_not_there_is_refused(drive):
+def test_an_unknown_adapter_is_refused(drive):
     driver = drive(RecordingBackend(adapters=ADAPTERS))
     with pytest.raises(InvalidRequest, match="There are 2 adapters"):
         driver.engine.submit([driver.spec("x", adapters=((2, 1.0),))])

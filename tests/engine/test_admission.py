@@ -19,7 +19,7 @@ def stands(driver):
 
 
 @pytest.mark.parametrize("call", ["copy", "restore", "chain"])
-def test_one_that_cannot_be_seated_is_as_it_was_and_so_is_everything_else(drive, call):
+def test_a_failed_seating_changes_nothing(drive, call):
     driver = drive(parallel=8)
     prompt = chat("a prompt that begins like the other one " * 2)
     driver.submit(prompt)
@@ -61,7 +61,7 @@ def beside_a_batch(drive, **settings):
     return driver, batch
 
 
-def test_chats_that_begin_like_a_running_batch_are_started(drive):
+def test_chats_with_the_prefix_of_a_running_batch_are_started(drive):
     """Two chats that began alike, with the system prompt of a batch that ran: the plan named the batch's lane for the
     first of them and took that lane away in the same step. It failed with "This request could not be started."."""
     driver, batch = beside_a_batch(drive)
@@ -70,7 +70,7 @@ def test_chats_that_begin_like_a_running_batch_are_started(drive):
     assert [end_of(stream.take()).reason for stream in (*chats, batch)] == [FinishReason.STOP] * 3
 
 
-def test_a_batch_keeps_its_lanes_where_newcomers_only_wait_for_each_other(drive):
+def test_deferrable_sequences_keep_lanes_while_newcomers_only_wait_for_each_other(drive):
     """Two choices of one prompt threw away what a batch had computed: the second one waited for the first one, and
     needed neither a lane nor cells."""
     driver, _ = beside_a_batch(drive)
@@ -80,7 +80,7 @@ def test_a_batch_keeps_its_lanes_where_newcomers_only_wait_for_each_other(drive)
     driver.finish()
 
 
-def test_a_chat_does_not_wait_for_what_a_batch_was_about_to_compute(drive):
+def test_a_chat_does_not_wait_for_a_deferred_prefix(drive):
     """A chat began like an item of a batch whose prompt was half computed: the chat waited for that, and the item was set
     aside for as long as the chat waited."""
     driver = drive(parallel=4, batch_size=64, num_cells=2048)
@@ -96,7 +96,7 @@ def test_a_chat_does_not_wait_for_what_a_batch_was_about_to_compute(drive):
     assert end_of(batch.take()).reason is FinishReason.STOP
 
 
-def test_a_batch_gives_up_its_lanes_where_newcomers_have_none(drive):
+def test_deferrable_sequences_give_up_lanes_that_newcomers_need(drive):
     driver = drive(num_lanes=3, parallel=3)
     batch = [driver.submit(SYSTEM + chat(f"item {n} of a batch " * 4), deferrable=True) for n in range(3)]
     driver.turn(3)
@@ -137,7 +137,7 @@ def counting(driver):
     return count
 
 
-def test_followers_of_a_long_prompt_are_looked_up_when_something_has_changed(drive):
+def test_followers_of_a_long_prompt_are_looked_up_only_after_changes(drive):
     """70 followers of one long prompt were looked up in all tiers in every step: up to 165 ms of planning, in the gaps
     of every stream."""
     driver = drive(num_cells=8192, num_lanes=96, parallel=20, batch_size=64, step_target=0.05)
@@ -152,7 +152,7 @@ def test_followers_of_a_long_prompt_are_looked_up_when_something_has_changed(dri
     assert searched[0] < 60 * 60, "each once for whoever came or went"
 
 
-def test_a_lookup_that_is_remembered_ends_with_what_it_found(drive):
+def test_a_remembered_lookup_ends_with_its_match(drive):
     """What a newcomer was found to share leaves before it has a place: it is looked up again, and computed."""
     driver = drive(num_cells=1024, parallel=1)
     driver.answer(SYSTEM + chat("hello"))

@@ -28,7 +28,7 @@ def memory():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is kept")
-def test_pages_of_zeros_are_dropped_and_can_be_used_again(memory):
+def test_zero_pages_are_returned_and_usable(memory):
     """The library clears 25 rows of logits where 8 are computed at once: 10 MiB of a large vocabulary, for nothing."""
     drop_zeros(memory.ctypes.data + 1, memory.nbytes - 1)
     assert resident(memory) == 1  # the first one does not lie within these bytes as a whole
@@ -37,7 +37,7 @@ def test_pages_of_zeros_are_dropped_and_can_be_used_again(memory):
     assert memory[-1] == 5 and memory.sum() == 5
 
 
-def test_what_holds_anything_else_is_kept(memory):
+def test_pages_with_data_are_kept(memory):
     memory[3 * mmap.PAGESIZE] = 7
     drop_zeros(memory.ctypes.data, memory.nbytes)
     assert memory[3 * mmap.PAGESIZE] == 7 and resident(memory) == PAGES

@@ -33,13 +33,13 @@ def test_a_decode_is_its_last_token():
     assert rows(batch) == [(7, 2, 0, True), (9, 1, 3, True)] and batch.outputs == [(one, 1), (two, 1)]
 
 
-def test_a_piece_of_a_prompt_has_logits_at_its_very_end_only():
+def test_a_prompt_chunk_has_logits_only_at_the_prompts_end():
     seq = seated([5, 6, 7, 8], 1, computed=1)
     assert rows(filled((seq, 2))) == [(6, 1, 1, False), (7, 2, 1, False)]
     assert rows(filled((seq, 3)))[-1] == (8, 3, 1, True)
 
 
-def test_decodes_and_a_piece_of_a_prompt_go_together():
+def test_decodes_and_a_prompt_chunk_share_a_batch():
     one, long = seated([5, 6], 0, computed=1), seated([1, 2, 3], 1)
     batch = filled((one, 1), (long, 2))
     assert rows(batch) == [(6, 1, 0, True), (1, 0, 1, False), (2, 1, 1, False)] and batch.outputs == [(one, 1)]
@@ -56,19 +56,19 @@ def test_every_row_of_a_scored_prompt_has_logits():
     assert [row[3] for row in rows(filled((seq, 2)))] == [True, True]
 
 
-def test_a_batch_that_was_larger_leaves_nothing_behind():
+def test_a_larger_batch_before_leaves_nothing_behind():
     batch = Batch(16)
     batch.fill([(seated([5, 6, 7], 0), 3)])
     batch.fill([(seated([8, 9], 1, computed=1), 1)])
     assert rows(batch) == [(9, 1, 1, True)] and len(batch.outputs) == 1
 
 
-def test_more_rows_than_it_holds_are_a_mistake_of_ours():
+def test_more_rows_than_capacity_raise():
     with pytest.raises(AssertionError, match="more rows than the batch holds"):
         filled((seated([5, 6], 0, computed=1, draft=[7, 8]), 1), capacity=2)
 
 
-def test_a_row_with_logits_that_belongs_to_nobody_is_a_mistake_of_ours():
+def test_a_row_with_logits_without_owner_raises():
     """Rows are handed out in order: one that is not counted gives all that follow it to a stranger."""
     batch = Batch(16)
     batch.fill([(seated([5, 6, 7], 0, computed=2), 1)])

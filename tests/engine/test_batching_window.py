@@ -34,21 +34,21 @@ def predicting(driver, seconds):
     driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: seconds
 
 
-def test_the_first_of_several_waits_for_those_who_come_along(driver):
+def test_the_first_of_several_waits_for_more_arrivals(driver):
     predicting(driver, 1.0)
     arriving(driver, ["a", "b", "c"])
     driver.engine.turn(wait=True)
     assert len(driver.core.running) == 3
 
 
-def test_nobody_waits_where_a_step_is_short(driver):
+def test_with_short_steps_there_is_no_window(driver):
     predicting(driver, 0.001)
     waits = arriving(driver, ["a", "b"])
     driver.engine.turn(wait=True)
     assert len(driver.core.running) == 1 and len(waits) == 1
 
 
-def test_nobody_waits_where_enough_are_there_for_every_place(drive):
+def test_with_enough_sequences_for_all_places_there_is_no_window(drive):
     driver = drive(parallel=2)
     predicting(driver, 1.0)
     driver.submit("a"), driver.submit("b")
@@ -69,7 +69,7 @@ def test_the_next_one_starts_at_once_when_the_last_one_running_ends(drive):
     assert not driver.engine.num_open and waits == [IDLE_CHECK]  # for the first mail alone
 
 
-def test_where_nothing_can_be_done_the_thread_sleeps_until_mail_comes(drive):
+def test_a_stuck_engine_sleeps_until_mail_arrives(drive):
     driver = drive()
     driver.submit("read from disk just now")
     lookup = driver.core.memory.lookup
@@ -82,7 +82,7 @@ def test_where_nothing_can_be_done_the_thread_sleeps_until_mail_comes(drive):
     driver.finish()
 
 
-def test_the_wait_is_longer_where_there_was_company_and_ends_when_all_are_back(driver):
+def test_the_window_is_longer_after_a_burst_and_ends_when_as_many_are_back(driver):
     predicting(driver, 0.2)
     waits = arriving(driver, ["a", "b"])
     driver.engine.turn(wait=True)
@@ -98,7 +98,7 @@ def test_the_wait_is_longer_where_there_was_company_and_ends_when_all_are_back(d
     assert waits[-1] == pytest.approx(0.1 * 0.2)
 
 
-def test_what_an_idle_engine_is_asked_is_answered_before_it_sleeps_again(driver):
+def test_an_idle_engine_answers_before_it_sleeps_again(driver):
     """After a command without work, such as saving a slot or the end of the thread, it slept for another second first."""
     done = []
     driver.core.mailbox.put(Command(lambda core: done.append(True)))

@@ -15,7 +15,7 @@ def reused(driver, prompt, **settings):
     return end_of(stream.take()).num_reused
 
 
-def test_a_prefix_is_found_within_its_scope_and_nowhere_else(drive):
+def test_a_prefix_is_found_only_within_its_scope(drive):
     driver = drive(parallel=4)
     assert reused(driver, chat(SYSTEM + "one"), **ANN) == 0
     assert reused(driver, chat(SYSTEM + "one"), **BOB) == 0
@@ -34,7 +34,7 @@ def test_a_running_lane_is_shared_within_its_scope_only(drive):
     assert [end_of(other.take()).num_reused > len(SYSTEM) for other in others] == [True, False]
 
 
-def test_nobody_waits_for_a_leader_of_another_scope(drive):
+def test_sequences_do_not_wait_for_a_leader_of_another_scope(drive):
     """Who waits for another's prompt to be computed would learn that there is one."""
     driver = drive(parallel=4)
     streams = [driver.submit(chat(SYSTEM[:60]), **who) for who in (ANN, ANN, BOB)]
@@ -52,7 +52,7 @@ def test_a_prefix_in_host_memory_is_found_within_its_scope_only(drive):
         assert (reused(driver, chat(SYSTEM), **who) > len(SYSTEM)) is found
 
 
-def test_a_scope_changes_nothing_of_an_answer(drive):
+def test_a_scope_does_not_change_the_answer(drive):
     driver = drive(parallel=4)
     streams = [driver.submit(chat("hello"), **who) for who in (ANN, BOB, {}) * 4]
     driver.finish()
@@ -69,7 +69,7 @@ def test_a_preempted_sequence_leaves_its_prefix_to_its_own_scope(drive):
     assert reused(driver, chat(SYSTEM), **BOB) == 0 and reused(driver, chat(SYSTEM), **ANN) > len(SYSTEM)
 
 
-def test_a_slot_is_saved_as_its_own_scope_has_it(drive):
+def test_a_slot_saves_the_state_of_its_own_scope(drive):
     """Equal tokens in another lane were taken for its state, whatever they had been computed with."""
     driver = drive(parallel=4)
     prompt = chat(SYSTEM)

@@ -23,13 +23,13 @@ def test_a_reader_in_another_thread_is_woken():
     assert thread.join(10)
 
 
-def test_waiting_ends_after_its_time():
+def test_wait_returns_after_its_timeout():
     started = time.monotonic()
     assert not Stream(Doorbell()).wait(0.01)
     assert time.monotonic() - started < 5
 
 
-def test_who_gathers_is_woken_by_many_items_or_by_an_end():
+def test_a_gathering_reader_is_woken_by_many_items_or_an_end():
     stream, end = Stream(Doorbell()), End(0, FinishReason.STOP, None, None, 1, 0, 1, 0.0, 0.0, 0.0)
     stream.put("before")
     stream.gather()
@@ -44,7 +44,7 @@ def test_who_gathers_is_woken_by_many_items_or_by_an_end():
     assert stream.wait(0) and stream.take() == ["last", end]
 
 
-def test_greenlets_are_woken_from_a_real_thread_without_losing_anything():
+def test_greenlets_woken_from_a_real_thread_lose_no_items():
     out = run(
         PATCHED
         + """
@@ -69,7 +69,7 @@ def test_greenlets_are_woken_from_a_real_thread_without_losing_anything():
     assert out == ["True", "True"]
 
 
-def test_a_greenlet_that_is_killed_while_it_waits_is_not_switched_to():
+def test_a_greenlet_killed_while_waiting_is_not_switched_to():
     out = run(
         PATCHED
         + """
@@ -83,7 +83,7 @@ def test_a_greenlet_that_is_killed_while_it_waits_is_not_switched_to():
     assert out == ["True", "[1]"]
 
 
-def test_what_a_greenlet_does_after_its_wait_was_broken_off_is_not_disturbed():
+def test_a_greenlet_is_undisturbed_after_its_wait_was_interrupted():
     """The ring that it no longer waits for must not end its next sleep."""
     out = run(
         PATCHED
@@ -103,7 +103,7 @@ def test_what_a_greenlet_does_after_its_wait_was_broken_off_is_not_disturbed():
     assert out == ["True", "[1]"]
 
 
-def test_a_greenlet_stops_waiting_after_its_time():
+def test_a_greenlets_wait_returns_after_its_timeout():
     out = run(
         PATCHED
         + """
@@ -114,7 +114,7 @@ def test_a_greenlet_stops_waiting_after_its_time():
     assert out == ["False", "True"]
 
 
-def test_while_many_readers_are_woken_others_have_their_turn_on_the_hub():
+def test_the_hub_serves_others_while_many_readers_are_woken():
     """Each takes 1 ms, so all of them 300 ms: in one go nobody would be answered as long."""
     out = run(
         PATCHED
@@ -144,7 +144,7 @@ def test_while_many_readers_are_woken_others_have_their_turn_on_the_hub():
     assert out == ["True", "True"]
 
 
-def test_a_doorbell_that_is_closed_wakes_all_that_have_something():
+def test_a_closed_doorbell_wakes_readers_with_unread_items():
     out = run(
         PATCHED
         + """

@@ -67,13 +67,13 @@ def compactions(driver):
     return driver.core.metrics.compactions
 
 
-def test_before_a_long_prompt_the_sequences_are_copied_out_and_back_once(start):
+def test_before_a_long_prompt_sequences_are_saved_and_restored_once(start):
     driver = start()
     finish(driver)
     assert compactions(driver) == 1 and driver.backend.saved == 3
 
 
-def test_sizes_are_asked_for_again_only_where_something_has_changed(start):
+def test_sizes_are_asked_for_again_only_after_changes(start):
     """In each step of a long prompt the library was asked for the sizes of all states, whether or not that could pay."""
     driver = start()
     driver.core.scheduler.restore_cost.copy_seconds = lambda size: 1e9
@@ -90,13 +90,13 @@ def test_sizes_are_asked_for_again_only_where_something_has_changed(start):
     assert 3 <= len(asked) <= 3 * 4, "once for each of three lanes, and where one has ended"
 
 
-def test_texts_are_what_they_are_without(start):
+def test_texts_are_the_same_without_compaction(start):
     plain, compact = start(cell_share=0.0), start()
     assert finish(compact) == finish(plain)
     assert (compactions(plain), compactions(compact)) == (0, 1)
 
 
-def test_what_sequences_shared_each_has_for_itself(start):
+def test_after_compaction_sequences_share_no_cells(start):
     driver = start(prompt="All of them begin with these words, which is where {} differs.")
     before = driver.core.memory.lanes.used_cells
     driver.streams.append(driver.submit("abcdefg" * 64, max_tokens=5))
@@ -108,33 +108,33 @@ def test_what_sequences_shared_each_has_for_itself(start):
     assert all(text_of(stream.take()) for stream in driver.streams)
 
 
-def test_a_sequence_whose_state_is_not_taken_back_is_computed_again(start):
+def test_a_sequence_that_cannot_be_restored_is_recomputed(start):
     plain, driver = start(cell_share=0.0), start()
     driver.backend.loses = True
     assert finish(driver) == finish(plain)
     assert compactions(driver) == 1 and not driver.backend.loses
 
 
-def test_a_short_prompt_is_computed_among_the_others(start):
+def test_a_short_prompt_causes_no_compaction(start):
     driver = start()
     finish(driver, SHORT)
     assert compactions(driver) == 0
 
 
-def test_where_nobody_left_holes_everything_stays_where_it_is(start):
+def test_without_holes_there_is_no_compaction(start):
     driver = start(shorter=200)
     finish(driver)
     assert compactions(driver) == 0
 
 
-def test_of_holes_that_are_filled_with_nobody_beside_nothing_is_left(start):
+def test_filling_holes_leaves_no_free_cells_behind(start):
     driver = start()
     driver.finish()
     finish(driver)
     assert compactions(driver) == 0
 
 
-def test_a_prompt_that_is_alone_with_its_holes_goes_on_where_it_is(start):
+def test_a_prompt_without_others_causes_no_compaction(start):
     driver = start(shorter=59, longer=60)
     driver.streams.append(driver.submit("abcdefg" * 1000, max_tokens=5))
     while any(seq.state is not SequenceState.ENDED for seq in driver.sequences[:4]):
@@ -145,14 +145,14 @@ def test_a_prompt_that_is_alone_with_its_holes_goes_on_where_it_is(start):
     assert compactions(driver) == before
 
 
-def test_cells_that_are_shared_stay_shared_where_there_are_no_others(start):
+def test_shared_cells_stay_shared_if_cells_are_short(start):
     prompt = "All of them begin with these many words. " * 20 + "{}"
     driver = start(prompt=prompt, num_cells=2048)
     assert all(finish(driver))
     assert compactions(driver) == 0
 
 
-def test_where_nothing_is_shared_the_pool_may_be_full(start):
+def test_a_full_pool_can_be_compacted_if_nothing_is_shared(start):
     driver = start(num_cells=1100)
     driver.submit("abcdefg" * 64, max_tokens=5)
     driver.turn()
@@ -161,13 +161,13 @@ def test_where_nothing_is_shared_the_pool_may_be_full(start):
 
 
 @pytest.mark.parametrize("settings", [{"cell_share": 0.0}, {"can_cut": False}])
-def test_other_memories_have_no_tiles_to_fill(start, settings):
+def test_other_kinds_of_memory_are_not_compacted(start, settings):
     driver = start(**settings)
     finish(driver)
     assert compactions(driver) == 0
 
 
-def test_a_sequence_that_was_shifted_keeps_all_where_they_are(drive):
+def test_a_shifted_sequence_prevents_compaction(drive):
     driver = drive(Machine(context=256), parallel=8, cache_bytes=0, spec="off", context_shift=True)
     driver.backend.driver = driver
     endless = SamplingParams(temperature=0, ignore_eos=True)

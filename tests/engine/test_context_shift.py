@@ -23,14 +23,14 @@ def shifts(driver):
     return driver.core.metrics.context_shifts
 
 
-def test_an_answer_goes_on_and_tells_what_it_forgot(drive):
+def test_an_answer_continues_and_reports_dropped_tokens(drive):
     driver = drive(context=64, context_shift=True)
     end = end_of(run(driver))
     assert end.reason is FinishReason.LENGTH and end.num_generated == 200 and end.num_prompt == len(PROMPT)
     assert end.num_forgotten > 150 and shifts(driver) > 3
 
 
-def test_by_default_the_answer_ends_there(drive):
+def test_without_the_option_the_answer_ends_at_the_context(drive):
     driver = drive(context=64)
     end = end_of(run(driver))
     assert end.reason is FinishReason.CONTEXT and end.num_forgotten == 0
@@ -47,7 +47,7 @@ def test_by_default_the_answer_ends_there(drive):
         ({"keep": 10, "discard": 1000}, 10, 52),
     ],
 )
-def test_the_beginning_that_was_asked_for_stays_and_what_follows_moves_up(drive, settings, kept, forgotten):
+def test_the_requested_prefix_stays_and_the_rest_moves_up(drive, settings, kept, forgotten):
     driver = drive(context=64, context_shift=True)
     driver.submit(PROMPT, params=ENDLESS, max_tokens=100, **settings)
     before = []
@@ -62,14 +62,14 @@ def test_the_beginning_that_was_asked_for_stays_and_what_follows_moves_up(drive,
     driver.finish()
 
 
-def test_the_operator_says_what_stays_where_the_request_does_not(drive):
+def test_the_operators_default_applies_without_a_request_value(drive):
     driver = drive(context=64, context_shift=True, keep=12)
     run(driver, max_tokens=60)
     assert driver.sequences[0].tokens[:12].tolist() == driver.backend.vocab.tokenize(PROMPT)[:12]
 
 
 @pytest.mark.parametrize("case", ["cannot be cut", "shared cells", "deterministic"])
-def test_what_cannot_be_moved_is_computed_anew(drive, case):
+def test_cells_that_cannot_be_moved_are_recomputed(drive, case):
     driver = drive(
         context=64, context_shift=True, can_cut=case != "cannot be cut", deterministic=case == "deterministic"
     )
@@ -83,7 +83,7 @@ def test_what_cannot_be_moved_is_computed_anew(drive, case):
     assert driver.core.metrics.prompt_tokens > len(PROMPT) + 20, "half of the context was computed again"
 
 
-def test_what_was_moved_is_not_offered_to_others(drive):
+def test_moved_cells_are_not_shared(drive):
     """It was computed with the forgotten tokens in sight: from nothing, the same tokens would be something else."""
     driver = drive(context=64, context_shift=True)
     run(driver, max_tokens=60, keep=12)
@@ -95,7 +95,7 @@ def test_what_was_moved_is_not_offered_to_others(drive):
     assert end_of(run(driver, moved[:40], max_tokens=2)).num_reused < KEY_LENGTH
 
 
-def test_a_sequence_that_was_moved_and_has_to_give_way_is_computed_again(drive):
+def test_a_shifted_sequence_is_recomputed_after_preemption(drive):
     driver = drive(context=64, context_shift=True)
     driver.submit(PROMPT, params=ENDLESS, max_tokens=60)
     while not shifts(driver):
@@ -107,7 +107,7 @@ def test_a_sequence_that_was_moved_and_has_to_give_way_is_computed_again(drive):
     assert seq.num_generated == 60
 
 
-def test_limits_count_what_was_written_not_what_is_left(drive):
+def test_limits_count_generated_tokens_not_the_shortened_timeline(drive):
     driver = drive(context=64, context_shift=True)
     params = SamplingParams(temperature=0, min_tokens=90)
     stream = driver.submit(chat("short"), params=params)
@@ -116,7 +116,7 @@ def test_limits_count_what_was_written_not_what_is_left(drive):
     assert end.reason is FinishReason.STOP and end.num_generated >= 90
 
 
-def test_many_shift_beside_each_other(drive):
+def test_many_sequences_shift_side_by_side(drive):
     driver = drive(context=64, num_cells=160, context_shift=True, parallel=4)
     streams = [driver.submit(f"{i} of some {i}", params=ENDLESS, max_tokens=150) for i in range(4)]
     driver.finish()
@@ -125,7 +125,7 @@ def test_many_shift_beside_each_other(drive):
         assert end_of(items).num_generated == 150 and len(text_of(items))
 
 
-def test_a_prompt_that_does_not_fit_is_refused_as_ever(drive):
+def test_a_prompt_that_does_not_fit_is_refused(drive):
     from llamasrv.errors import ContextTooLong
 
     driver = drive(context=64, context_shift=True)
@@ -133,7 +133,7 @@ def test_a_prompt_that_does_not_fit_is_refused_as_ever(drive):
         driver.submit("x" * 64)
 
 
-def test_a_prompt_that_was_scored_is_not_scored_again_behind_a_shift(drive):
+def test_a_scored_prompt_is_not_scored_again_after_a_shift(drive):
     """A sequence with log-probabilities of its prompt, whose context had shifted below the prompt's length: its next
     draft took rows of logits that nobody had counted, its neighbours got tokens from a stranger's logits, and it held
     its lane for ever."""

@@ -23,7 +23,7 @@ def test_it_tells_how_many_prompt_tokens_fit():
     assert model.prompt_tokens_within(0.001, 10) == 0
 
 
-def test_one_stall_does_not_unlearn_it():
+def test_one_stall_does_not_spoil_the_fit():
     model = CostModel()
     train(model, 0.005, 0.0005, 0.002)
     before = model.predict(64, 8)
@@ -31,7 +31,7 @@ def test_one_stall_does_not_unlearn_it():
     assert model.predict(64, 8) == before
 
 
-def test_long_decoding_alone_does_not_make_it_forget_what_prompts_cost():
+def test_long_decoding_does_not_wash_out_the_cost_of_prompts():
     model = CostModel()
     train(model, 0.005, 0.0005, 0.002)
     for _ in range(20_000):
@@ -39,14 +39,14 @@ def test_long_decoding_alone_does_not_make_it_forget_what_prompts_cost():
     assert 0.5 < model.prompt_seconds(100) / 0.05 < 2
 
 
-def test_it_never_predicts_less_than_nothing():
+def test_predictions_are_never_negative():
     model = CostModel()
     for _ in range(100):
         model.learn(0, 1, 1e-6)
     assert model.predict(0, 0) > 0 and model.prompt_tokens_within(1.0, 0) >= 0
 
 
-def test_a_few_short_steps_are_enough_to_know_them():
+def test_a_few_short_steps_are_enough_to_learn():
     """A start that was believed for hundreds of them made requests wait for company that was not worth it."""
     model = CostModel()
     for _ in range(5):
@@ -54,7 +54,7 @@ def test_a_few_short_steps_are_enough_to_know_them():
     assert model.predict(14, 0) < 0.0004
 
 
-def test_how_many_prompt_tokens_fit_goes_by_the_last_few_steps():
+def test_prompt_tokens_that_fit_follow_the_last_few_steps():
     """The fit took dozens of steps to notice that tokens cost more at a long prompt's end; the next prompt's steps were
     half as long as they might have been."""
     model = CostModel()
@@ -67,7 +67,7 @@ def test_how_many_prompt_tokens_fit_goes_by_the_last_few_steps():
     assert all(0.18 < seconds < 0.22 for seconds in steps[8:12] + steps[17:24] + steps[31:36]), steps
 
 
-def test_what_prompts_cost_beside_decodes_does_not_change_how_many_fit_alone():
+def test_prompt_cost_beside_decodes_does_not_affect_steps_without_decodes():
     """Where they take turns, steps of both kinds follow each other."""
     model = CostModel()
     train(model, 0.02, 0.003, 0.01)

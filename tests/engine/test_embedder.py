@@ -103,7 +103,7 @@ def test_the_queue_has_an_end(driver):
     d.finish()
 
 
-def test_what_is_cancelled_is_not_computed(driver):
+def test_a_cancelled_input_is_not_computed(driver):
     d = driver(group_tokens=10, context=10)
     stream, other = d.submit(10, 10, 10), d.submit(10)
     d.embedder.turn()
@@ -113,7 +113,7 @@ def test_what_is_cancelled_is_not_computed(driver):
     assert len(d.backend.groups) == 2 and order(other) == [0] and len(stream.take()) == 1
 
 
-def test_a_deadline_ends_what_is_left(driver):
+def test_a_deadline_ends_the_remaining_inputs(driver):
     d = driver(group_tokens=10, context=10)
     stream = d.submit(10, 10, deadline=5.0)
     d.embedder.turn()
@@ -133,7 +133,7 @@ def test_a_failed_group_fails_its_own_inputs(driver):
     assert [] not in d.backend.groups
 
 
-def test_after_a_fatal_failure_the_context_is_made_anew(driver):
+def test_a_fatal_failure_recreates_the_context(driver):
     d = driver()
     d.backend.fail_next.append(DecodeFailed("no", fatal=True))
     d.submit(3)
@@ -141,7 +141,7 @@ def test_after_a_fatal_failure_the_context_is_made_anew(driver):
     assert d.backend.groups[-1] == []
 
 
-def test_numbers_that_are_none_are_an_error(driver, monkeypatch):
+def test_nan_or_inf_in_a_vector_is_an_error(driver, monkeypatch):
     d = driver()
     monkeypatch.setattr(d.backend, "embed", lambda inputs: [np.full(32, np.nan, np.float32) for _ in inputs])
     stream = d.submit(3)
@@ -149,7 +149,7 @@ def test_numbers_that_are_none_are_an_error(driver, monkeypatch):
     assert isinstance(stream.take()[0].error, EngineFailure)
 
 
-def test_closing_fails_what_is_open_and_refuses_what_comes(driver):
+def test_closing_fails_open_inputs_and_refuses_new_ones(driver):
     d = driver()
     stream = d.submit(3, 4)
     d.embedder.close()
@@ -158,7 +158,7 @@ def test_closing_fails_what_is_open_and_refuses_what_comes(driver):
         d.submit(3)
 
 
-def test_the_thread_computes_and_ends():
+def test_the_thread_computes_and_stops():
     d = Driver()
     d.embedder.start()
     stream = d.submit(3, 4)
@@ -171,7 +171,7 @@ def test_the_thread_computes_and_ends():
     assert d.embedder.metrics.inputs == 2 and d.embedder.metrics.tokens == 7
 
 
-def test_a_mistake_of_ours_fails_what_waits_and_the_thread_goes_on(monkeypatch):
+def test_a_bug_fails_waiting_inputs_and_the_thread_continues(monkeypatch):
     d = Driver()
     right = d.backend.embed
     monkeypatch.setattr(d.backend, "embed", lambda inputs: [] / 0)
@@ -188,7 +188,7 @@ def test_a_mistake_of_ours_fails_what_waits_and_the_thread_goes_on(monkeypatch):
 # What becomes of the numbers
 
 
-def test_vectors_are_scaled_as_llama_cpp_numbers_it():
+def test_vectors_are_normalised_by_llama_cpps_number():
     v = np.array([3, -4, 0], np.float32)
     assert finished(v, dimensions=None, normalise=-1).tolist() == [3, -4, 0]
     assert finished(v, dimensions=None, normalise=2).tolist() == pytest.approx([0.6, -0.8, 0])
@@ -199,22 +199,22 @@ def test_vectors_are_scaled_as_llama_cpp_numbers_it():
     )
 
 
-def test_a_vector_of_nothing_stays_nothing():
+def test_a_zero_vector_stays_zero():
     assert finished(np.zeros(3, np.float32), dimensions=None, normalise=2).tolist() == [0, 0, 0]
 
 
-def test_a_vector_is_cut_before_it_is_scaled():
+def test_a_vector_is_truncated_before_it_is_normalised():
     v = np.array([3, -4, 12], np.float32)
     assert finished(v, dimensions=2, normalise=2).tolist() == pytest.approx([0.6, -0.8])
 
 
-def test_rows_are_scaled_one_by_one():
+def test_rows_are_normalised_one_by_one():
     rows = np.array([[3, 4], [0, 2]], np.float32)
     assert finished(rows, dimensions=None, normalise=2).tolist() == [pytest.approx([0.6, 0.8]), [0, 1]]
 
 
 @pytest.mark.parametrize("pooling, expected", [("mean", [2, 3]), ("cls", [1, 2]), ("last", [3, 4])])
-def test_rows_become_one_vector(pooling, expected):
+def test_rows_are_pooled_to_one_vector(pooling, expected):
     assert pooled(np.array([[1, 2], [3, 4]], np.float32), pooling).tolist() == expected
 
 

@@ -38,7 +38,7 @@ def test_each_token_is_delivered_in_the_step_that_made_it(drive):
     driver.finish()
 
 
-def test_many_at_once_get_what_each_gets_alone(drive):
+def test_many_at_once_answer_as_each_alone(drive):
     driver = drive(num_lanes=20, parallel=16)
     prompts = [chat(f"question {i} " + "x" * (i * 7)) for i in range(16)]
     params = [SamplingParams(seed=i, temperature=1.5, min_p=0.0) for i in range(16)]
@@ -75,7 +75,7 @@ def test_max_tokens_ends_with_length(drive):
     assert text_of(items) == "You" and end_of(items).reason is FinishReason.LENGTH
 
 
-def test_max_tokens_zero_computes_the_prompt_and_says_nothing(drive):
+def test_max_tokens_0_computes_only_the_prompt(drive):
     driver = drive()
     stream = driver.submit("warm this up", max_tokens=0)
     driver.finish()
@@ -111,7 +111,7 @@ def test_bias_is_obeyed(drive):
     )
 
 
-def test_a_banned_vocabulary_ends_that_sequence_alone(drive):
+def test_a_banned_vocabulary_ends_only_that_sequence(drive):
     driver = drive()
     banned = tuple((t, -float("inf")) for t in range(driver.backend.vocab.size))
     bad = driver.submit(chat("bad"), params=SamplingParams(logit_bias=LogitBias(banned)))
@@ -133,7 +133,7 @@ def test_a_stop_string_is_cut_off_and_named(drive):
     assert (end_of(items).reason, end_of(items).stop) == (FinishReason.STOP_STRING, "END")
 
 
-def test_no_part_of_a_stop_string_leaves_early(drive):
+def test_no_part_of_a_stop_string_is_delivered(drive):
     driver = drive()
     stream = driver.submit(chat("one END"), stop=("END",))
     seen = ""
@@ -144,7 +144,7 @@ def test_no_part_of_a_stop_string_leaves_early(drive):
     assert seen == "You said: one "
 
 
-def test_held_back_text_leaves_when_it_was_no_stop(drive):
+def test_held_back_text_is_delivered_if_it_was_no_stop(drive):
     assert drive().answer(chat("EN EN"), stop=("END",)) == "You said: EN EN"
 
 
@@ -178,7 +178,7 @@ def test_a_scored_prompt_has_an_entry_for_every_token(drive):
     assert scores[0].logprob is None and all(s.logprob < 0 for s in scores[1:])
 
 
-def test_scores_do_not_depend_on_how_the_prompt_was_cut(drive):
+def test_scores_do_not_depend_on_prompt_chunks(drive):
     def scores(**settings):
         driver = drive(**settings)
         stream = driver.submit("the same text in other pieces", prompt_logprobs=True, logprobs=0, max_tokens=1)
@@ -201,7 +201,7 @@ def test_a_finished_prompt_is_reused(drive):
     assert end_of(items).num_reused == end_of(items).num_prompt - 1
 
 
-def test_the_next_turn_goes_on_in_the_same_lane(drive):
+def test_the_next_turn_continues_in_the_same_lane(drive):
     driver = drive()
     driver.answer(chat("turn one"))
     copies = driver.core.memory.lanes.used_cells
@@ -231,7 +231,7 @@ def test_followers_of_a_prefix_under_way_compute_it_once(drive):
     assert driver.engine.metrics.prompt_tokens < total / 5
 
 
-def test_a_cancelled_leader_leaves_its_followers_going(drive):
+def test_followers_survive_the_cancel_of_their_leader(drive):
     """They had waited for ever for the rest of a prompt that nobody computed any more."""
     driver = drive(num_lanes=16, parallel=8, batch_size=64, ubatch_size=64)
     common = "<|im_start|>system\n" + "rules " * 100 + "<|im_end|>\n"
@@ -253,7 +253,7 @@ def test_two_that_want_the_same_resident_lane_both_get_it(drive):
     assert [text_of(s.take()) for s in streams] == [f"You said: turn two {i}" for i in range(3)]
 
 
-def test_cache_prompt_false_neither_reads_nor_leaves_a_prefix(drive):
+def test_cache_prompt_false_neither_uses_nor_keeps_a_prefix(drive):
     driver = drive()
     driver.answer(chat("private matters"), cache_prompt=False)
     assert not driver.core.memory.lanes.resident
@@ -288,7 +288,7 @@ def test_an_evicted_prefix_comes_back_from_host_memory(drive):
     assert text_of(items) == first and end_of(items).num_reused == end_of(items).num_prompt - 1
 
 
-def test_idle_prefixes_leave_the_pool_while_others_run(drive):
+def test_idle_prefixes_are_evicted_while_others_run(drive):
     driver = drive(idle_cells=0)
     driver.answer(chat("idle now"))
     assert driver.core.memory.lanes.resident, "kept while nobody works"
@@ -299,7 +299,7 @@ def test_idle_prefixes_leave_the_pool_while_others_run(drive):
 
 
 @pytest.mark.parametrize("can_share, can_cut", [(False, False), (False, True)])
-def test_states_that_cannot_be_shared_are_gone_on_with_or_computed_again(drive, can_share, can_cut):
+def test_states_that_cannot_be_shared_are_continued_or_recomputed(drive, can_share, can_cut):
     driver = drive(can_share=can_share, can_cut=can_cut)
     driver.answer(chat("turn one"))
     streams = [
@@ -314,7 +314,7 @@ def test_states_that_cannot_be_shared_are_gone_on_with_or_computed_again(drive, 
 # cells run out
 
 
-def test_nobody_fails_when_cells_run_out(drive):
+def test_no_sequence_fails_when_cells_run_out(drive):
     driver = drive(num_cells=200, context=150, parallel=8, num_lanes=8)
     prompts = [chat(f"{i} " + "y" * 30) for i in range(8)]
     streams = [driver.submit(p) for p in prompts]
@@ -323,7 +323,7 @@ def test_nobody_fails_when_cells_run_out(drive):
     assert driver.engine.metrics.preemptions > 0
 
 
-def test_the_same_holds_without_host_memory_to_swap_to(drive):
+def test_no_sequence_fails_when_cells_run_out_without_swap(drive):
     driver = drive(num_cells=200, context=150, parallel=8, num_lanes=8, swap_bytes=0, cache_bytes=0)
     streams = [driver.submit(chat(f"{i} " + "y" * 30)) for i in range(8)]
     driver.finish()
@@ -331,7 +331,7 @@ def test_the_same_holds_without_host_memory_to_swap_to(drive):
     assert driver.engine.metrics.preemptions > 0 and driver.engine.metrics.swaps == 0
 
 
-def test_a_preempted_sequence_goes_on_where_it_was(drive):
+def test_a_preempted_sequence_resumes_where_it_was(drive):
     driver = drive()
     params = SamplingParams(seed=5, temperature=2.0, min_p=0.0)
     alone = driver.answer(chat("hello there"), params=params)
@@ -342,7 +342,7 @@ def test_a_preempted_sequence_goes_on_where_it_was(drive):
     assert text_of(stream.take()) == alone and driver.engine.metrics.swaps == 1
 
 
-def test_the_library_finding_no_cells_is_not_an_error_for_anybody(drive):
+def test_out_of_cells_in_the_library_fails_no_sequence(drive):
     driver = drive()
     streams = [driver.submit(chat(f"number {i}")) for i in range(3)]
     driver.turn(2)
@@ -351,7 +351,7 @@ def test_the_library_finding_no_cells_is_not_an_error_for_anybody(drive):
     assert [text_of(s.take()) for s in streams] == [f"You said: number {i}" for i in range(3)]
 
 
-def test_a_single_sequence_for_which_there_are_no_cells_fails_and_does_not_loop(drive):
+def test_a_single_sequence_without_cells_fails_and_does_not_loop(drive):
     driver = drive()
     stream = driver.submit(chat("alone"))
     driver.turn(2)
@@ -363,7 +363,7 @@ def test_a_single_sequence_for_which_there_are_no_cells_fails_and_does_not_loop(
 # failures
 
 
-def test_a_failing_batch_fails_its_own_sequences_and_no_others(drive):
+def test_a_failing_batch_fails_only_its_sequences(drive):
     driver = drive(parallel=2)
     streams = [driver.submit(chat(f"number {i}")) for i in range(4)]
     driver.turn(2)
@@ -373,7 +373,7 @@ def test_a_failing_batch_fails_its_own_sequences_and_no_others(drive):
     assert reasons == [FinishReason.FAILED] * 2 + [FinishReason.STOP] * 2
 
 
-def test_what_a_failed_batch_left_is_not_reused(drive):
+def test_lanes_of_a_failed_batch_are_not_reused(drive):
     driver = drive()
     stream = driver.submit(chat("poisoned prompt"))
     driver.turn(3)
@@ -386,7 +386,7 @@ def test_what_a_failed_batch_left_is_not_reused(drive):
     assert text_of(items) == "You said: poisoned prompt" and end_of(items).num_reused == 0
 
 
-def test_the_context_is_made_anew_after_a_fatal_failure(drive):
+def test_the_context_is_recreated_after_a_fatal_failure(drive):
     driver = drive(parallel=3)
     prefix = driver.answer(chat("kept before"))
     driver.submit(chat("victim")).take()
@@ -424,7 +424,7 @@ def test_an_exception_while_admitting_fails_that_sequence_alone(drive, call):
     assert driver.engine.metrics.restarts == 0
 
 
-def test_logits_that_are_not_numbers_fail_one_sequence(drive):
+def test_nan_logits_fail_one_sequence(drive):
     driver = drive()
     streams = [driver.submit(chat("first")), driver.submit(chat("second"))]
     driver.turn(2)
@@ -438,7 +438,7 @@ def test_logits_that_are_not_numbers_fail_one_sequence(drive):
     assert text_of(streams[1].take()) == "You said: second"
 
 
-def test_a_mistake_of_ours_fails_what_was_in_flight_and_the_engine_goes_on(drive):
+def test_a_bug_fails_open_sequences_and_the_engine_continues(drive):
     driver = drive()
     stream = driver.submit(chat("unlucky"))
     driver.engine.take_mail()
@@ -507,7 +507,7 @@ def test_cancelling_one_choice_of_a_request_cancels_all(drive):
     assert [end_of(items, i).reason for i in range(3)] == [FinishReason.CANCELLED] * 3
 
 
-def test_cancelling_what_is_preempted_frees_its_memory(drive):
+def test_cancelling_a_preempted_sequence_frees_its_copy(drive):
     driver = drive()
     stream = driver.submit(chat("swapped out"))
     driver.turn(4)
@@ -519,7 +519,7 @@ def test_cancelling_what_is_preempted_frees_its_memory(drive):
     assert driver.engine.view.swapped_bytes == 0
 
 
-def test_a_deadline_ends_what_waits_and_what_runs(drive):
+def test_a_deadline_ends_waiting_and_running_sequences(drive):
     driver = drive(parallel=1)
     params = SamplingParams(temperature=0, ignore_eos=True)
     streams = [driver.submit(chat("slow"), params=params, deadline=0.5), driver.submit(chat("queued"), deadline=0.2)]
@@ -558,7 +558,7 @@ def test_more_choices_than_the_queue_could_ever_hold_are_refused_for_good(drive)
     driver.finish()
 
 
-def test_inputs_that_wait_for_vectors_take_no_places_from_chats():
+def test_waiting_embedding_inputs_take_no_places_from_chats():
     """One request of many inputs made every chat a 429, and the server unready."""
     from engine_driver import Driver, no_leaks
 
@@ -577,7 +577,7 @@ def test_inputs_that_wait_for_vectors_take_no_places_from_chats():
     no_leaks(driver)
 
 
-def test_a_model_that_only_makes_vectors_is_full_when_its_own_queue_is():
+def test_an_embedding_model_is_full_when_its_own_queue_is():
     from engine_driver import Driver
 
     backend = RecordingBackend(pooling="mean")
@@ -617,7 +617,7 @@ def test_bias_outside_the_vocabulary_is_refused(drive):
         drive().submit("abc", params=SamplingParams(logit_bias=LogitBias(((263, 1.0),))))
 
 
-def test_work_is_refused_while_loading_and_while_draining(drive):
+def test_requests_are_refused_while_loading_and_draining(drive):
     driver = drive()
     accepted = driver.submit(chat("before"))
     driver.engine.drain()
@@ -653,7 +653,7 @@ def test_the_thread_answers_and_stops(drive):
     assert engine.stop(10) and engine.status.state == "stopped" and engine.backend.closed
 
 
-def test_stopping_ends_what_was_in_flight():
+def test_stopping_ends_open_sequences():
     engine = HandEngine(lambda progress: RecordingBackend())
     engine.start()
     while engine.status.state == "loading":
@@ -678,7 +678,7 @@ def test_a_model_that_cannot_be_loaded_says_why():
         engine.submit([spec([1])])
 
 
-def test_a_model_is_freed_where_what_goes_with_it_cannot_be_made(monkeypatch):
+def test_a_model_is_freed_if_its_engine_cannot_be_created(monkeypatch):
     """The weights stayed in memory when anything failed between loading them and the first turn."""
     from llamasrv.engine import core
 
@@ -692,7 +692,7 @@ def test_a_model_is_freed_where_what_goes_with_it_cannot_be_made(monkeypatch):
     assert engine.status.state == "failed" and backend.closed
 
 
-def test_a_snapshot_tells_what_runs_and_waits(drive):
+def test_a_snapshot_lists_running_and_waiting_sequences(drive):
     driver = drive(parallel=1)
     driver.submit(chat("runs"))
     driver.submit(chat("waits"))
@@ -746,7 +746,7 @@ def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(d
     driver.engine.host.close()
 
 
-def test_an_engine_that_holds_deferrable_work_back_sleeps_and_tells_what_has_ended(drive):
+def test_an_engine_that_holds_deferrable_work_sleeps_and_delivers_ends(drive):
     """With only such work it would have turned without a pause, and an end of the last step would have waited."""
     driver = drive()
     stream = driver.submit(chat("later"), deferrable=True)

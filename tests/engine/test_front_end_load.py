@@ -17,7 +17,7 @@ def driver(drive):
     return driver
 
 
-def test_those_who_come_and_go_are_a_load(driver):
+def test_arrivals_and_ends_are_front_end_load(driver):
     loads = told(driver)
     for text in "abcdef":
         driver.submit(text, max_tokens=2)
@@ -31,7 +31,7 @@ def test_those_who_come_and_go_are_a_load(driver):
     driver.finish()
 
 
-def test_who_comes_one_after_the_other_is_no_load_of_the_next_step(driver):
+def test_requests_one_after_the_other_do_not_load_the_next_step(driver):
     """A client that sends its next request when it has its answer leaves nothing to do beside a step but its own."""
     loads = told(driver)
     for text in "abc":
@@ -50,7 +50,7 @@ def test_beside_a_long_step_there_is_no_load(driver):
     assert max(loads) < 0.01
 
 
-def test_where_answers_must_repeat_exactly_nothing_is_told(drive):
+def test_deterministic_mode_reports_no_load(drive):
     driver = drive(deterministic=True)
     loads = told(driver)
     driver.submit("a")

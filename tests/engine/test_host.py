@@ -11,7 +11,7 @@ from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.errors import EngineFailure, Unavailable
 
 
-def test_loading_is_told_and_can_be_given_up():
+def test_loading_reports_progress_and_can_be_aborted():
     told = []
     engine = None
 
@@ -27,7 +27,7 @@ def test_loading_is_told_and_can_be_given_up():
     assert told == [True, 0.25, False] and engine.status.state == "failed"
 
 
-def test_it_tells_of_every_change_of_its_status():
+def test_every_status_change_is_reported():
     told = []
     engine = HandEngine(lambda progress: RecordingBackend(), on_status=lambda: told.append(engine.status.state))
     engine.stop(0)
@@ -44,7 +44,7 @@ def test_a_drain_while_it_loads_is_not_forgotten():
         engine.submit([spec([1, 2])])
 
 
-def test_where_starting_over_fails_too_the_thread_ends(drive):
+def test_if_the_restart_fails_the_thread_ends(drive):
     driver = drive()
     stream = driver.submit(chat("unlucky"))
     driver.core.scheduler.plan = driver.backend.reset = lambda *a: 1 / 0
@@ -54,7 +54,7 @@ def test_where_starting_over_fails_too_the_thread_ends(drive):
     assert driver.engine.status.state == "failed"
 
 
-def test_abandoned_clients_hear_of_it_once_although_the_thread_is_stuck(drive):
+def test_abandoned_clients_get_one_end_although_the_thread_is_stuck(drive):
     """Whoever had their end already gets no second one."""
     driver = drive()
     short, long = driver.spec(chat("x"), max_tokens=1), driver.spec(chat("x"), index=1)
@@ -84,7 +84,7 @@ def all_hear_and_it_goes_on(driver, streams):
     assert driver.answer(chat("and now")) == "You said: and now"
 
 
-def test_a_failure_of_a_step_with_drafts_is_one_that_it_recovers_from(drive):
+def test_the_engine_recovers_from_a_failed_step_with_drafts(drive):
     """Between the plan and the decode something raised while a sequence had a draft. The recovery took back rows that
     were never computed, and so failed itself: the model was given up, and one client never heard an end."""
     driver = drive(parallel=4, idle_cells=0)
@@ -106,7 +106,7 @@ def test_a_failure_of_a_step_with_drafts_is_one_that_it_recovers_from(drive):
 
 
 @pytest.mark.parametrize("call", ["retire", "drop"])
-def test_books_that_fail_at_an_end_keep_nobody_from_hearing(drive, call):
+def test_an_error_in_the_tables_does_not_keep_an_end_from_its_client(drive, call):
     """The sequence whose end raised was in no list any more: its client waited for ever."""
     driver = drive(parallel=4)
     streams = [driver.submit(chat("a"), cache_prompt=call != "drop"), driver.submit(chat("a b c d e"))]
@@ -147,7 +147,7 @@ def test_a_fatal_step_leaves_no_copy_and_no_slot_uncounted(drive):
     assert end_of(streams[0].take()).reason is FinishReason.STOP and driver.core.admission.swapped_bytes == 0
 
 
-def test_what_a_question_raises_is_the_asker_s_alone(drive):
+def test_an_exception_of_ask_reaches_only_the_caller(drive):
     """Any exception while a slot was saved failed all requests, and the asker waited for a minute."""
     driver = drive()
     stream = driver.submit(chat("somebody else"))
@@ -157,7 +157,7 @@ def test_what_a_question_raises_is_the_asker_s_alone(drive):
     assert text_of(stream.take()) == "You said: somebody else"
 
 
-def test_books_that_differ_from_the_back_end_are_noticed(drive, monkeypatch):
+def test_a_lane_table_that_differs_from_the_back_end_is_noticed(drive, monkeypatch):
     """Nothing but tests compared them: a lane that was not as long as the books said was computed on and shared."""
     monkeypatch.setattr("llamasrv.engine.core.CHECK_EVERY", 1)
     driver = drive()
@@ -170,7 +170,7 @@ def test_books_that_differ_from_the_back_end_are_noticed(drive, monkeypatch):
     assert driver.answer(chat("and now")) == "You said: and now"
 
 
-def test_mail_behind_a_command_that_fails_is_not_lost(drive):
+def test_mail_after_a_failed_command_is_not_lost(drive):
     """One batch of mail had a command that raised, and requests behind it: nobody ever looked at those."""
     driver = drive()
     driver.engine._mailbox.put(Command(lambda core: 1 / 0))
@@ -180,7 +180,7 @@ def test_mail_behind_a_command_that_fails_is_not_lost(drive):
     assert text_of(stream.take()) == "You said: behind it"
 
 
-def test_nobody_is_taken_in_once_it_stops(drive):
+def test_no_request_is_accepted_while_stopping(drive):
     """Between the last mail and "stopped" a request was accepted that nobody would ever look at."""
     driver = drive()
     driver.engine.stop(0)
@@ -189,7 +189,7 @@ def test_nobody_is_taken_in_once_it_stops(drive):
     driver.engine.turn()
 
 
-def test_who_came_while_it_stopped_hears_of_it():
+def test_a_request_that_arrives_while_stopping_gets_its_end():
     """The check was before the last mail, and the request behind it."""
     engine = HandEngine(lambda progress: RecordingBackend()).open()
     put = engine._mailbox.put

@@ -62,7 +62,7 @@ def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
     assert driver.engine.metrics.preemptions > 10
 
 
-def test_a_storm_of_cancels_leaves_nothing(drive):
+def test_a_storm_of_cancels_leaks_nothing(drive):
     driver = drive(parallel=8, queue_limit=1000)
     streams = [driver.submit(chat(f"number {i}")) for i in range(500)]
     driver.turn(3)

@@ -17,7 +17,7 @@ def pool():
     pool.close()
 
 
-def test_jobs_are_done_on_other_threads(pool):
+def test_jobs_run_on_other_threads(pool):
     done, threads = threading.Event(), []
     assert pool.queue(1).put(lambda: (threads.append(threading.get_ident()), done.set()))
     assert done.wait(SOON) and threads != [threading.get_ident()]
@@ -84,7 +84,7 @@ def test_queues_share_threads(pool):
     assert pool.num_threads == 1
 
 
-def test_a_job_that_fails_is_logged_and_the_next_one_is_done(pool, caplog):
+def test_a_failed_job_is_logged_and_the_next_one_runs(pool, caplog):
     queue, done = pool.queue(1), threading.Event()
 
     def fail():
@@ -95,7 +95,7 @@ def test_a_job_that_fails_is_logged_and_the_next_one_is_done(pool, caplog):
     assert done.wait(SOON) and "broken job" in caplog.text
 
 
-def test_a_closed_pool_finishes_what_it_has_and_takes_no_more():
+def test_a_closed_pool_finishes_queued_jobs_and_accepts_no_more():
     pool = NativePool()
     queue, gate, seen, done = pool.queue(1), threading.Event(), [], threading.Event()
     queue.put(lambda: gate.wait(SOON))
@@ -132,7 +132,7 @@ def test_results_are_in_the_order_of_the_items(pool):
     assert pool.queue(2).map(lambda item, hand: item * 2, range(50)) == list(range(0, 100, 2))
 
 
-def test_items_are_worked_on_side_by_side(pool):
+def test_items_are_processed_in_parallel(pool):
     meeting = threading.Barrier(3, timeout=SOON)  # nobody passes unless all three are there
 
     def meet(item, hand):
@@ -148,13 +148,13 @@ def test_one_item_needs_no_thread(pool, width):
     assert pool.num_threads == 0
 
 
-def test_without_helpers_the_caller_does_all(pool):
+def test_without_helpers_the_caller_does_everything(pool):
     assert pool.queue(0).map(lambda item, hand: (item, hand), range(3)) == [(0, 0), (1, 0), (2, 0)]
     pool.close()
     assert pool.queue(2).map(lambda item, hand: (item, hand), range(3)) == [(0, 0), (1, 0), (2, 0)]
 
 
-def test_the_first_failure_is_raised_after_all_have_ended(pool):
+def test_the_first_exception_is_raised_after_all_items_ended(pool):
     queue, ended = pool.queue(2), []
 
     def fail(item, hand):
@@ -176,7 +176,7 @@ def panic(*_):
     raise Panic
 
 
-def test_a_panic_costs_no_thread_and_no_place(pool):
+def test_a_panic_loses_no_thread(pool):
     """A native library's panic ended the thread: its queue had lost a place for good."""
     queue, done = pool.queue(1), threading.Event()
     for _ in range(3):

@@ -32,29 +32,29 @@ def fitted():
 # who gives way
 
 
-def test_of_equals_the_youngest_gives_way():
+def test_among_equals_the_youngest_is_preempted():
     old, middle, young = (running(100, arrived=at) for at in (0.0, 1.0, 2.0))
     assert victim([young, old, middle], per_token) is young
 
 
-def test_a_low_priority_gives_way_before_a_younger_one():
+def test_low_priority_is_preempted_before_youth():
     """The youngest gave way, whoever it was computed for."""
     batch, person = running(100, arrived=1.0, priority=-1), running(100, arrived=2.0)
     assert victim([running(100), batch, person], per_token) is batch
 
 
-def test_what_others_hold_as_well_is_not_freed():
+def test_shared_cells_do_not_count_as_freed():
     """A long prompt that is shared frees few cells, and all of it has to come back."""
     sharing, own = running(1000, reused=980, arrived=2.0), running(200, arrived=1.0)
     assert victim([running(10), sharing, own], per_token) is own
 
 
-def test_who_is_about_to_end_stays():
+def test_a_sequence_about_to_end_is_not_preempted():
     ending, other = running(200, arrived=2.0, max_tokens=3), running(200, arrived=1.0, max_tokens=500)
     assert victim([running(10), ending, other], per_token) is other
 
 
-def test_who_came_first_stays_while_there_are_others():
+def test_the_oldest_is_preempted_last():
     first, other = running(10, reused=0, arrived=0.0), running(1000, reused=1000, arrived=1.0)
     assert victim([first, other], per_token) is other
     assert victim([first], per_token) is first
@@ -63,7 +63,7 @@ def test_who_came_first_stays_while_there_are_others():
 # how it comes back
 
 
-def test_a_copy_is_made_where_that_is_sooner():
+def test_a_copy_is_made_if_faster():
     cost = RestoreCost(fitted())
     assert cost.is_copy_cheaper(100, 1 << 20)
     cost.note_copy(100, 1 << 20, 0.001)
@@ -72,14 +72,14 @@ def test_a_copy_is_made_where_that_is_sooner():
     assert not cost.is_copy_cheaper(100, 1 << 20) and cost.seconds(100) == pytest.approx(100 * PROMPT_TOKEN, rel=0.3)
 
 
-def test_copies_that_turn_out_slow_are_given_up():
+def test_slow_copies_are_no_longer_made():
     cost = RestoreCost(fitted())
     for _ in range(60):
         cost.note_copy(100, 1 << 20, 2.0)
     assert not cost.is_copy_cheaper(100, 1 << 20)
 
 
-def test_one_slow_copy_is_no_reason():
+def test_one_slow_copy_does_not_count_much():
     cost = RestoreCost(fitted())
     cost.note_copy(100, 1 << 20, 30.0)
     assert cost.is_copy_cheaper(100, 1 << 20)
@@ -88,7 +88,7 @@ def test_one_slow_copy_is_no_reason():
 # who is let in
 
 
-def test_being_let_in_has_to_pay():
+def test_admission_has_to_pay_off():
     """Where giving way costs a copy, soon; where it costs the prompt, cells must last for long."""
     cost = RestoreCost(fitted())
     assert cost.steps_to_pay_off(4, 200) == FEWEST_STEPS
@@ -107,11 +107,11 @@ def test_being_let_in_has_to_pay():
         ([(0, 50), (10, 0)], 16, 0),  # 50 cells come back at once
     ],
 )
-def test_cells_that_sequences_will_take(sequences, steps, expected):
+def test_growth_is_the_peak_of_additional_cells(sequences, steps, expected):
     assert growth(sequences, steps) == expected
 
 
-def test_what_may_still_be_written():
+def test_left_is_the_number_of_tokens_that_may_follow():
     assert left(running(5, max_tokens=7)) == 7 and left(running(5)) == MOST_STEPS
 
 
@@ -156,14 +156,14 @@ class Load:
         return self.driver.engine.metrics
 
 
-def test_a_quarter_too_few_cells_cost_little(drive):
+def test_with_a_quarter_of_the_cells_missing_little_speed_is_lost(drive):
     """Eight streams of 160 cells in 1,024: nearly as fast as with all cells that they want, and no request ends early."""
     full = Load(drive, 1024, parallel=8)
     assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.swaps
     assert full.rate >= 0.95 * Load(drive, 4096, parallel=8).rate
 
 
-def test_without_copies_few_give_way(drive):
+def test_without_copies_few_sequences_are_preempted(drive):
     """As fast as if only as many ran as fit to their end. Those let in gave way soon, and were computed again."""
     full = Load(drive, 1024, parallel=8, swap_bytes=0)
     assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.preemptions <= 2

@@ -30,11 +30,11 @@ def test_turns_pay_sooner_the_more_rows_a_step_has():
     assert pays(4 * TILE, 1500)
 
 
-def test_rows_that_fill_no_tile_pass_over_their_own_cells_only():
+def test_rows_below_a_tile_read_only_their_own_cells():
     assert not pays(TILE - 1, 100_000)
 
 
-def test_there_are_no_turns_where_a_row_passes_over_its_own_cells_only():
+def test_without_foreign_cells_there_are_no_turns():
     assert not pays(TILE, 100_000, share=0.0)
 
 
@@ -90,14 +90,14 @@ def test_long_prompts_are_computed_sooner_in_turns_with_streams_that_have_many_c
     assert max(in_turns.gaps) < 1.1 * longest_step(TARGET)
 
 
-def test_after_prompts_alone_comes_a_step_of_the_streams_alone():
+def test_after_a_step_of_prompts_comes_a_step_of_decodes():
     plans = Company(share=SHARE).plans
     alone = [i for i, (decodes, prompt) in enumerate(plans[:-1]) if prompt and not decodes]
     assert len(alone) > 5
     assert all(plans[i + 1] == (4, 0) for i in alone)
 
 
-def test_beside_streams_of_few_cells_no_step_leaves_them_out():
+def test_with_few_decode_cells_steps_are_shared():
     assert all(decodes for decodes, _ in Company(share=SHARE, cells=100).plans)
 
 
@@ -110,7 +110,7 @@ def test_several_long_prompts_have_steps_in_which_decodes_take_a_fifth(num_long,
     assert longest_step(TARGET) == TARGET * (1 + MOST_LONGER)
 
 
-def test_one_long_prompt_makes_no_step_longer_than_its_readers_wait_in_any_case():
+def test_one_long_prompt_extends_steps_by_at_most_longer():
     one, four = Company(share=0.0, cells=100), Company(share=0.0, cells=100, prompts=4)
     assert max(one.gaps) < 1.1 * TARGET * (1 + LONGER)
     assert sum(four.first_tokens) / 4 < 2.5 * sum(one.first_tokens)

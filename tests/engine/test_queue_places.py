@@ -12,7 +12,7 @@ def places(stream):
     return [(item.place, item.num_waiting) for item in stream.take() if isinstance(item, QueuePlace)]
 
 
-def test_who_waits_hears_of_its_place_and_again_when_it_moves_up(drive):
+def test_a_waiting_sequence_gets_its_place_and_updates(drive):
     driver = drive(parallel=1)
     first = driver.submit(chat("a"), max_tokens=60)
     driver.turn()
@@ -29,7 +29,7 @@ def test_who_waits_hears_of_its_place_and_again_when_it_moves_up(drive):
     driver.finish()
 
 
-def test_it_comes_before_everything_else_and_not_after_the_first_token(drive):
+def test_places_come_before_all_other_items(drive):
     driver = drive(parallel=1)
     driver.submit(chat("a"), max_tokens=30)
     driver.turn()
@@ -50,7 +50,7 @@ def test_the_place_is_the_schedulers_not_the_order_of_arrival(drive):
     driver.finish()
 
 
-def test_who_waits_for_an_encoder_has_no_place(drive):
+def test_a_sequence_waiting_for_the_encoder_has_no_place(drive):
     driver = drive(projector=FakeProjector(), parallel=4)
     driver.encodes = False
     asked = prompt(driver.engine, "What is it? ", picture("a"), reports_progress=True)
@@ -62,7 +62,7 @@ def test_who_waits_for_an_encoder_has_no_place(drive):
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_nothing_is_looked_at_unless_somebody_who_waits_asks(drive, asks):
+def test_without_a_request_for_progress_nothing_is_computed(drive, asks):
     driver = drive(parallel=1)
     driver.submit(chat("a" * 60), max_tokens=60, reports_progress=True)
     driver.turn(2)

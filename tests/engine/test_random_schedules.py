@@ -16,10 +16,10 @@ def quick_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_crosses_over_or_gets_lost(tmp_path, seed):
+def test_random_schedules_lose_and_mix_up_nothing(tmp_path, seed):
     Episode(seed, tmp_path).run()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nor_where_real_threads_hand_in_beside_the_engine_and_the_embedder(tmp_path, seed):
+def test_random_schedules_with_real_threads(tmp_path, seed):
     ThreadedEpisode(seed, tmp_path).run()

@@ -58,7 +58,7 @@ def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
     assert parts[1][0] is new and 64 <= parts[1][1] <= 96
 
 
-def test_several_tokens_of_one_sequence_only_where_the_backend_mixes_up_more():
+def test_one_prompt_mode_has_one_prompt_per_step():
     """ARWKV-7 and QRWKV6 are computed wrongly where a batch has several tokens of two sequences; one of each is right."""
     decoding, first, second = sequence(10, computed=9), sequence(20), sequence(30)
     scheduler = make(one_prompt=True)
@@ -67,7 +67,7 @@ def test_several_tokens_of_one_sequence_only_where_the_backend_mixes_up_more():
     assert admitted(result) == [first, second]
 
 
-def test_a_prompt_always_advances():
+def test_a_prompt_advances_in_every_step():
     """Even where decodes alone take longer than the target."""
     scheduler = make(target=0.000001)
     parts = plan(scheduler, [sequence(2000)], [sequence(10, computed=9)]).parts
@@ -81,7 +81,7 @@ def test_several_prompts_share_one_batch():
     assert plan(scheduler, [a, b]).parts == [(a, 100), (b, 200)]
 
 
-def test_the_shortest_rest_goes_first_unless_another_is_old():
+def test_the_shortest_remainder_goes_first_unless_another_is_old():
     scheduler = make()
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
     long, short = sequence(400, arrived=0.0), sequence(100, arrived=0.0)
@@ -102,12 +102,12 @@ def test_admission_is_by_free_cells():
     assert len(admitted(plan(make(), [sequence(100)], [running], cells=150))) == 1
 
 
-def test_what_running_prompts_still_owe_is_not_promised_twice():
+def test_cells_owed_to_running_prompts_are_not_given_to_newcomers():
     running = sequence(500, computed=100)
     assert admitted(plan(make(), [sequence(100)], [running], cells=480)) == []
 
 
-def test_a_small_one_does_not_overtake_a_large_one_that_waits_for_cells():
+def test_a_small_sequence_does_not_overtake_a_large_one_waiting_for_cells():
     large, small = sequence(300, arrived=0.0), sequence(10, arrived=1.0)
     running = sequence(100, computed=99)
     assert admitted(plan(make(), [large, small], [running], cells=200)) == []
@@ -148,7 +148,7 @@ def with_owners(scheduler, *owners):
     return scheduler
 
 
-def test_an_owner_of_whom_nothing_runs_is_let_in_where_another_has_every_place():
+def test_an_owner_with_nothing_running_gets_an_extra_place():
     scheduler = with_owners(make(parallel=4), "flood", "calm")
     flood, calm = sequence(10, owner="flood"), sequence(10, owner="calm", arrived=0.5)
     more = sequence(10, owner="calm", arrived=0.5)
@@ -159,11 +159,11 @@ def test_an_owner_of_whom_nothing_runs_is_let_in_where_another_has_every_place()
     assert admitted(plan(scheduler, [third], [*decoding(4, "flood"), *decoding(1, "calm")])) == []
 
 
-def test_nobody_is_let_in_beyond_the_places_where_there_is_one_owner():
+def test_with_one_owner_there_are_no_extra_places():
     assert admitted(plan(make(parallel=4), [sequence(10)], decoding(4, ""))) == []
 
 
-def test_beyond_the_places_a_batch_has_room_too():
+def test_extra_places_stay_within_the_batch():
     scheduler = with_owners(make(parallel=4, batch_size=4), "flood", "calm")
     assert admitted(plan(scheduler, [sequence(10, owner="calm")], decoding(4, "flood"))) == []
     scheduler = with_owners(make(parallel=4), "flood", "calm")
@@ -180,7 +180,7 @@ def test_owners_share_a_step_s_prompt_tokens():
     assert [count for seq, count in parts if seq is not calm] == [39, 11]
 
 
-def test_what_an_owner_does_not_need_of_a_step_is_the_others_():
+def test_unneeded_prompt_tokens_go_to_other_owners():
     scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
     flood, calm = sequence(500, computed=1, owner="flood"), sequence(21, computed=1, owner="calm")
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
@@ -196,7 +196,7 @@ def test_a_newcomer_has_no_credit_from_before():
     assert scheduler.served == {}
 
 
-def test_who_was_away_comes_back_without_credit_where_others_never_rest():
+def test_an_absent_owner_accrues_no_credit_on_a_busy_engine():
     """Owners were forgotten only where the engine had nothing to do: on a busy server who had been away for days went
     before all others until it had caught up."""
     scheduler = make()
@@ -211,7 +211,7 @@ def test_who_was_away_comes_back_without_credit_where_others_never_rest():
     assert scheduler.served["guest"] == 3000.0
 
 
-def test_a_pause_between_two_requests_wins_no_place():
+def test_a_pause_between_two_requests_gains_no_advantage():
     scheduler = make()
     scheduler.arrive(sequence(10, owner="a"))
     scheduler.charge(sequence(10, owner="a"), 500)
@@ -243,7 +243,7 @@ def test_of_two_newcomers_with_a_common_prefix_one_leads():
     assert admitted(plan(scheduler, [leader, follower, other], common=common)) == [leader, other]
 
 
-def test_the_youngest_gives_way_when_cells_run_out():
+def test_the_youngest_is_preempted_when_cells_run_out():
     old, young = sequence(100, computed=99, arrived=0.0), sequence(100, computed=99, arrived=5.0)
     result = plan(make(), [sequence(10)], [old, young], cells=1)
     assert result.preempt == [young]
@@ -251,13 +251,13 @@ def test_the_youngest_gives_way_when_cells_run_out():
     assert result.admit == [], "who had to give way must not be let in again at once"
 
 
-def test_prompts_without_cells_and_nobody_decoding_do_not_block_each_other():
+def test_prompts_without_cells_do_not_deadlock():
     a, b = sequence(100, computed=50, arrived=0.0), sequence(100, computed=50, arrived=5.0)
     result = plan(make(), [], [a, b], cells=0)
     assert result.preempt == [b] and result.parts == [(a, 50)]
 
 
-def test_a_preempted_sequence_comes_back_before_newcomers():
+def test_a_preempted_sequence_resumes_before_newcomers():
     back, new = sequence(50, arrived=9.0), sequence(50, arrived=0.0)
     back.saved = SavedState(back.tokens[:49], None)
     result = plan(make(parallel=1), [new, back], now=10.0)
@@ -284,7 +284,7 @@ def test_a_long_queue_is_not_searched_when_no_place_is_free(num_waiting):
     assert looked == []
 
 
-def test_a_long_queue_of_one_owner_hides_nobody():
+def test_a_long_queue_of_one_owner_hides_no_other_owner():
     crowd = [sequence(5, owner="crowd", arrived=n / 1000) for n in range(1000)]
     modest, urgent = sequence(5, owner="modest", arrived=2.0), sequence(5, owner="crowd", priority=1, arrived=3.0)
     scheduler = with_owners(make(parallel=3), "crowd", "modest")
@@ -292,7 +292,7 @@ def test_a_long_queue_of_one_owner_hides_nobody():
     assert admitted(plan(scheduler, [*crowd, modest, urgent], now=4.0)) == [urgent, modest, crowd[0]]
 
 
-def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
+def test_without_decodes_a_small_remainder_is_not_left_over():
     scheduler = make(parallel=8)
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
     prompts = [sequence(38) for _ in range(4)]
@@ -300,7 +300,7 @@ def test_with_nobody_decoding_a_small_rest_is_not_left_for_another_step():
     assert sum(count for _, count in plan(scheduler, [*prompts, sequence(38)]).parts) == 128
 
 
-def test_the_more_short_prompts_wait_beside_few_that_decode_the_longer_a_step_may_be():
+def test_steps_grow_with_the_number_of_short_prompts_beside_few_decodes():
     scheduler = make(parallel=8)
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
     sizes = []
@@ -310,7 +310,7 @@ def test_the_more_short_prompts_wait_beside_few_that_decode_the_longer_a_step_ma
     assert sizes == [96, 192, 222, 511]  # the last one is all that a batch holds
 
 
-def test_a_long_prompt_stretches_no_step():
+def test_a_long_prompt_does_not_extend_the_step():
     """It came along with short ones, and streams stood still for it."""
     scheduler = make(parallel=8)
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
@@ -330,13 +330,13 @@ def with_deferrables(*sequences, **options):
     return scheduler
 
 
-def test_who_can_be_deferred_runs_while_nobody_else_is_there():
+def test_deferrable_sequences_run_while_there_are_no_others():
     running, new = deferrable(10, computed=9), deferrable(20)
     result = plan(with_deferrables(running, new), [new], [running])
     assert result.parts == [(running, 1), (new, 20)] and result.preempt == []
 
 
-def test_who_can_be_deferred_has_no_step_beside_others():
+def test_deferrable_sequences_have_no_step_beside_others():
     running, waiting, person = deferrable(10, computed=9), deferrable(20), sequence(30)
     result = plan(with_deferrables(running, waiting), [waiting, person], [running])
     assert result.parts == [(person, 30)] and result.preempt == []
@@ -344,7 +344,7 @@ def test_who_can_be_deferred_has_no_step_beside_others():
     assert plan(with_deferrables(running, waiting), [waiting], [running, decoding]).parts == [(decoding, 1)]
 
 
-def test_who_can_be_deferred_gives_up_its_lane_and_its_cells():
+def test_deferrable_sequences_give_up_lanes_and_cells():
     running, person = [deferrable(10, computed=9) for _ in range(2)], sequence(30)
     scheduler = with_deferrables(*running)
     assert plan(scheduler, [person], running, lanes=0).preempt == running
@@ -353,7 +353,7 @@ def test_who_can_be_deferred_gives_up_its_lane_and_its_cells():
     assert plan(scheduler, [], [*running, decoding], cells=0).preempt == running
 
 
-def test_a_step_for_who_can_be_deferred_is_short():
+def test_steps_of_deferrable_sequences_are_short():
     """Whoever comes waits for its end."""
     new = deferrable(2000)
     scheduler = with_deferrables(new)
@@ -364,7 +364,7 @@ def test_a_step_for_who_can_be_deferred_is_short():
     assert plan(make(), [sequence(2000)]).num_prompt >= 128
 
 
-def test_who_can_be_deferred_is_held_back_while_somebody_is_on_the_way():
+def test_deferrable_sequences_are_held_while_a_request_is_arriving():
     running, waiting = deferrable(10, computed=9), deferrable(20)
     scheduler = with_deferrables(running, waiting)
     scheduler.holds_until = 1.0
@@ -375,7 +375,7 @@ def test_who_can_be_deferred_is_held_back_while_somebody_is_on_the_way():
     assert [seq for seq, _ in plan(scheduler, [waiting], [running], now=1.0).parts] == [running, waiting]
 
 
-def test_a_step_for_who_can_be_deferred_is_shorter_where_somebody_has_just_been_there():
+def test_steps_of_deferrable_sequences_are_shorter_after_a_recent_request():
     new = deferrable(2000)
     scheduler = with_deferrables(new)
     for _ in range(200):

@@ -16,7 +16,7 @@ def in_state(state):
 
 
 @pytest.mark.parametrize("before, after", list(itertools.product(SequenceState, SequenceState)))
-def test_only_what_the_table_allows_may_follow(before, after):
+def test_only_transitions_of_the_table_are_allowed(before, after):
     seq = in_state(before)
     if after in TRANSITIONS[before]:
         seq.enter(after)
@@ -35,7 +35,7 @@ def test_every_state_can_be_reached_and_each_but_the_last_can_end():
     ) - {SequenceState.ENDED}
 
 
-def test_one_that_is_served_goes_from_waiting_over_prefill_and_decode_to_its_end(drive):
+def test_a_served_sequence_goes_through_waiting_prefill_decode_ended(drive):
     driver = drive(batch_size=32, ubatch_size=32)
     stream = driver.submit(chat("a prompt of several steps " * 3))
     (seq,) = driver.sequences
@@ -52,7 +52,7 @@ def test_one_that_is_served_goes_from_waiting_over_prefill_and_decode_to_its_end
     assert end_of(stream.take()).reason is FinishReason.STOP
 
 
-def test_one_that_gives_way_waits_again(drive):
+def test_a_preempted_sequence_waits_again(drive):
     driver = drive()
     driver.submit(chat("gives way"))
     (seq,) = driver.sequences

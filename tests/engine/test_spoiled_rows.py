@@ -32,7 +32,7 @@ class Poisoned(RecordingBackend):
 
 
 @pytest.mark.parametrize("flash_attn, others_lost", [("off", 0), ("auto", 1)])
-def test_one_that_is_no_number_does_not_take_the_model_from_everybody(drive, flash_attn, others_lost):
+def test_a_nan_row_does_not_break_the_model_for_others(drive, flash_attn, others_lost):
     """A LoRA at scale 100 made NaN of its cells, and from then on every request of everybody failed until the model was
     loaded again: NaN times 0 is NaN."""
     driver = drive(Poisoned(spreads=True), flash_attn=flash_attn)
@@ -51,7 +51,7 @@ def test_one_that_is_no_number_does_not_take_the_model_from_everybody(drive, fla
     assert driver.engine.status.state == "ready"
 
 
-def test_where_it_does_not_spread_nobody_else_is_computed_again(drive):
+def test_if_nan_does_not_spread_the_context_stays(drive):
     driver = drive(Poisoned(spreads=False), flash_attn="auto")
     beside = driver.submit(chat("a neighbour " * 5))
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_where_it_does_not_spread_nobody_else_is_computed_again(drive):
 
 
 @pytest.mark.parametrize("flash_attn", ["off", "auto"])
-def test_a_model_that_computes_no_numbers_is_not_ready_any_more(drive, flash_attn):
+def test_a_model_that_yields_only_nan_is_given_up(drive, flash_attn):
     """`/readyz` went on saying 200 while every request failed."""
     driver = drive(Poisoned(spreads=False, always=True), flash_attn=flash_attn)
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_model_that_computes_no_numbers_is_not_ready_any_more(drive, flash_att
         driver.submit(chat("again"))
 
 
-def test_a_clients_adapters_do_not_make_the_model_unready(drive):
+def test_nan_from_a_clients_adapters_does_not_give_the_model_up(drive):
     driver = drive(Poisoned(spreads=True), flash_attn="off")
     for _ in range(5):
         end_of(driver_take(driver, adapters=ADAPTED))

@@ -30,11 +30,11 @@ def stream(written, *, since=0.0):
         (100, 2.0, TARGET * (1 + LONGER)),
     ],
 )
-def test_a_step_is_longer_while_a_stream_has_text_at_hand_for_it(written, now, seconds):
+def test_a_step_is_longer_while_streams_have_unread_text(written, now, seconds):
     assert seconds_beside([stream(written)], TARGET, now) == pytest.approx(seconds)
 
 
-def test_the_stream_that_has_least_at_hand_counts():
+def test_the_stream_with_the_least_unread_text_counts():
     assert seconds_beside([stream(100), stream(4), stream(100)], TARGET, 1.0) == TARGET
 
 
@@ -52,12 +52,12 @@ def test_the_stream_that_has_least_at_hand_counts():
         (700, 0, 1, 640),
     ],
 )
-def test_the_rows_of_a_step_come_in_few_shapes_that_fill_the_tiles_of_attention(tokens, decodes, multiple, rounded):
+def test_rows_are_rounded_to_few_shapes_that_fill_tiles(tokens, decodes, multiple, rounded):
     assert round_rows(tokens, decodes, multiple) == rounded
 
 
 @pytest.mark.parametrize("tokens, decodes, rounded", [(44, 3, 44), (45, 3, 61), (60, 3, 61), (64, 3, 61)])
-def test_a_tile_that_is_nearly_full_is_filled_where_the_step_may_be_longer(tokens, decodes, rounded):
+def test_a_nearly_full_tile_is_filled_if_the_step_may_be_longer(tokens, decodes, rounded):
     assert round_rows(tokens, decodes, 4, fill_up=True) == rounded
 
 
@@ -104,27 +104,27 @@ def test_a_long_prompt_is_computed_sooner_beside_streams_that_are_ahead_of_their
     assert ahead.behind < 0
 
 
-def test_a_prompt_that_is_soon_done_makes_no_step_longer():
+def test_a_short_prompt_does_not_extend_the_step():
     assert max(Beside(200, written=100).steps) < 1.1 * TARGET
 
 
-def test_the_operator_s_target_moves_all_of_it():
+def test_the_operators_target_scales_all_limits():
     sooner, smoother = (Beside(1350, written=16, target=target) for target in (0.4, 0.1))
     assert sooner.now < 0.75 * smoother.now
     assert max(smoother.steps) < 1.1 * 0.1 * (1 + LONGER)
 
 
-def test_a_prompt_that_is_very_long_is_computed_in_whole_tiles_whatever_text_is_at_hand():
+def test_a_very_long_prompt_is_computed_in_whole_tiles():
     """Rows one by one over all these cells would take nearly twice as long."""
     tiles, pieces = (Beside(4000, written=1, since=-100.0, share=share) for share in (SHARE, 0.0))
     assert tiles.now - 1 < 0.75 * (pieces.now - 1)
     assert max(tiles.steps) < 1.1 * longest_step(TARGET)
 
 
-def test_a_tile_that_would_take_too_long_is_left_to_smaller_steps():
+def test_a_tile_that_takes_too_long_is_split_into_smaller_steps():
     deep = Beside(9000, written=1, since=-100.0, share=SHARE)
     assert max(deep.steps) < 1.1 * longest_step(TARGET)
 
 
-def test_on_other_machines_nothing_is_known_of_tiles():
+def test_without_cell_share_tiles_do_not_matter():
     assert max(Beside(4000, written=1, since=-100.0).steps) < 1.1 * TARGET * (1 + LONGER)

@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_only_what_is_slow_is_counted_and_a_line_a_minute_is_logged(caplog):
+def test_only_slow_parts_are_counted_and_logged_once_a_minute(caplog):
     clock, counts = Clock(), dict.fromkeys(PARTS, 0)
     watch = StepWatch(counts, clock)
     for seconds in (SLOW, 0.3, 0.001, 0.06, LOGGED_EVERY, 0.2):
@@ -37,7 +37,7 @@ def test_only_what_is_slow_is_counted_and_a_line_a_minute_is_logged(caplog):
     ("deliver", lambda core: (core._publisher, "publish")), ("mail", lambda core: (core.scheduler, "arrive")),
     (None, lambda core: (core.backend, "decode")), (None, lambda core: (core.drafter, "draft")),
 ])  # fmt: skip
-def test_each_part_of_a_step_is_told_by_its_name(drive, monkeypatch, part, slowed):
+def test_each_part_of_a_step_is_reported_by_name(drive, monkeypatch, part, slowed):
     driver = drive()
     owner, name = slowed(driver.core)
     act = getattr(owner, name)
@@ -53,7 +53,7 @@ def test_each_part_of_a_step_is_told_by_its_name(drive, monkeypatch, part, slowe
     )
 
 
-def test_an_engine_that_is_quick_has_none(drive):
+def test_a_fast_engine_has_no_slow_parts(drive):
     driver = drive()
     driver.answer(chat("hello"))
     assert driver.engine.metrics.slow_step_parts == EngineMetrics().slow_step_parts

@@ -29,7 +29,7 @@ def prompt(number):
     return [5 + (number * 31 + i * i) % 290 for i in range(40 + number)]
 
 
-def test_interleaved_each_answers_exactly_as_alone(real, adapters):
+def test_interleaved_sequences_answer_exactly_as_alone(real, adapters):
     """Two adapters and the base at 8 streams, deterministic: text and log-probabilities to the last bit."""
     engine = real("llama", deterministic=True, context_cells=512, parallel=8, adapters=adapters)
     asked = [(prompt(n), settings(n, SETS[n % 3])) for n in range(16)]
@@ -46,7 +46,7 @@ def test_by_default_they_agree_within_rounding(real, adapters):
     assert max(a.distance_to(b) for a, b in zip(alone, crowd)) < 0.15
 
 
-def test_each_set_makes_a_difference_and_shares_nothing(real, adapters):
+def test_each_set_of_adapters_changes_answers_and_shares_nothing(real, adapters):
     engine = real("llama", parallel=8, adapters=adapters, idle_cells=2048)
     results = [engine.run([engine.sequence(prompt(1), **settings(1, s))])[0] for s in SETS]
     assert all(result.end.num_reused == 0 for result in results)
@@ -56,7 +56,7 @@ def test_each_set_makes_a_difference_and_shares_nothing(real, adapters):
     assert again.end.num_reused > 30 and again.distance_to(results[1]) < 0.15
 
 
-def test_a_fresh_context_forgets_none(real, adapters):
+def test_a_fresh_context_keeps_its_adapters(real, adapters):
     engine = real("llama", adapters=adapters)
     before = engine.run([engine.sequence(prompt(2), **settings(2, SETS[1]))])[0]
     engine.core.reset()
@@ -64,14 +64,14 @@ def test_a_fresh_context_forgets_none(real, adapters):
     assert before.same_as(after)
 
 
-def test_a_file_that_is_no_adapter_of_this_model_fails_the_load(real, adapters, model_path, tmp_path):
+def test_an_adapter_of_another_model_fails_the_load(real, adapters, model_path, tmp_path):
     other = tiny_models.lora(tmp_path / "other.gguf", arch="gemma3")
     for path in (model_path("llama"), str(other), str(tmp_path / "none.gguf")):
         with pytest.raises(LoadFailed, match=rf"{path}: not a LoRA adapter"):
             real("llama", adapters=(Adapter("bad", path),))
 
 
-def test_one_that_is_loaded_between_two_steps_computes_like_one_of_the_start(real, adapters):
+def test_an_adapter_loaded_later_computes_like_one_loaded_at_the_start(real, adapters):
     """A sequence that runs meanwhile does not notice."""
     early = real("llama", deterministic=True, context_cells=512, parallel=4, adapters=adapters)
     late = real("llama", deterministic=True, context_cells=512, parallel=4, adapters=adapters[:1])

@@ -52,12 +52,12 @@ def compute(backend, lane, tokens, start=0):
 QWEN = ModelInfo("0.5b", architecture="qwen2", num_params=494_000_000, n_embd=896, n_layer=24, n_vocab=151_936)
 
 
-def test_what_another_cell_costs_goes_by_the_width_of_the_layers_and_the_size_of_the_weights():
+def test_cell_share_follows_layer_width_and_weights():
     assert cell_share(QWEN, windows=False) == pytest.approx(1.6e-4, rel=0.05)
     assert cell_share(QWEN, windows=True) == pytest.approx(0.4e-4, rel=0.05)
 
 
-def test_the_weights_of_experts_count_as_far_as_they_are_used():
+def test_only_used_experts_count():
     experts = {"qwen2.expert_count": "8", "qwen2.expert_used_count": "2"}
     mixed = dataclasses.replace(QWEN, metadata=experts)
     assert cell_share(mixed, windows=False) == pytest.approx(4 * cell_share(QWEN, windows=False))
@@ -66,13 +66,13 @@ def test_the_weights_of_experts_count_as_far_as_they_are_used():
 @pytest.mark.parametrize(
     "kind, counts", [("llama", True), ("swa", True), ("moe", True), ("hybrid", False), ("mamba", False)]
 )
-def test_cells_of_others_cost_where_there_is_one_pool_of_them(model_path, kind, counts):
+def test_foreign_cells_cost_in_a_unified_pool(model_path, kind, counts):
     backend = open_model(model_path(kind), OPTIONS, lambda share: True)
     assert (backend.cell_share > 0) is counts
     backend.close()
 
 
-def test_cells_of_others_cost_nothing_where_every_lane_has_its_own(model_path):
+def test_foreign_cells_cost_nothing_in_split_memory(model_path):
     backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, deterministic=True), lambda share: True)
     assert backend.cell_share == 0
     backend.close()
@@ -88,13 +88,13 @@ def test_cells_of_others_cost_nothing_where_every_lane_has_its_own(model_path):
         ({"ubatch_size": 32}, False),
     ],
 )
-def test_cells_of_others_cost_where_attention_takes_rows_together(model_path, settings, counts):
+def test_foreign_cells_cost_if_attention_uses_tiles(model_path, settings, counts):
     backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, **settings), lambda share: True)
     assert (backend.cell_share > 0) is counts
     backend.close()
 
 
-def test_the_end_of_a_long_prompt_is_filled_up_to_a_tile_and_says_the_same(backend, model_path):
+def test_padding_a_long_prompts_end_to_a_tile_changes_nothing(backend, model_path):
     plain = open_model(model_path("llama"), dataclasses.replace(OPTIONS, cache_type_k="f32"), lambda share: True)
     rows, tokens = [], list(range(10, 266))
     for one in (backend, plain):
@@ -106,7 +106,7 @@ def test_the_end_of_a_long_prompt_is_filled_up_to_a_tile_and_says_the_same(backe
     plain.close()
 
 
-def test_rows_that_only_fill_up_take_no_cells_from_those_that_count(model_path):
+def test_padding_rows_take_no_cells_from_real_rows(model_path):
     backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, context_cells=256), lambda share: True)
     compute(backend, 0, list(range(10, 205)))
     compute(backend, 0, list(range(10, 67)), 195)  # seven more would not fit
@@ -118,7 +118,7 @@ def test_rows_that_only_fill_up_take_no_cells_from_those_that_count(model_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "text", "half"])
-def test_a_file_that_is_no_model_is_refused_with_its_name(model_path, tmp_path, damage):
+def test_a_file_that_is_not_a_model_is_refused_by_name(model_path, tmp_path, damage):
     path = tmp_path / "bad.gguf"
     if damage == "empty":
         path.write_bytes(b"")
@@ -180,7 +180,7 @@ def test_without_a_warm_up_nothing_is_computed(model_path, monkeypatch):
         assert len(steps) == warmup
 
 
-def test_two_that_fail_at_once_tell_their_own_reasons(tmp_path, monkeypatch):
+def test_two_concurrent_failures_report_their_own_reasons(tmp_path, monkeypatch):
     """What the library had said last was kept for the whole process: models that were loaded side by side told each
     other's reason."""
     names = ("frobnicator", "defribulator")
@@ -233,7 +233,7 @@ def test_an_unknown_architecture_is_named(tmp_path):
         open_model(str(tmp_path / "odd.gguf"), OPTIONS, lambda share: True)
 
 
-def test_loading_reports_progress_and_can_be_given_up(model_path):
+def test_loading_reports_progress_and_can_be_aborted(model_path):
     seen = []
     open_model(model_path("llama"), OPTIONS, lambda share: seen.append(share) or True).close()
     assert seen == sorted(seen) and seen[-1] == 1.0 and len(seen) > 2
@@ -241,7 +241,7 @@ def test_loading_reports_progress_and_can_be_given_up(model_path):
         open_model(model_path("llama"), OPTIONS, lambda share: False)
 
 
-def test_it_tells_what_the_file_says(backend):
+def test_info_contains_the_files_metadata(backend):
     info = backend.info
     assert (info.name, info.architecture, info.context_train, info.n_embd, info.n_layer) == (
         "tiny-llama",
@@ -280,24 +280,24 @@ def test_the_authors_sampling_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["hello the world", "ünï¢ödé 漢字 🦙", "a\nb\t\r\n", "nul\0byte", "", "x" * 5000])
-def test_tokens_come_back_as_the_text(backend, text):
+def test_tokens_and_text_round_trip(backend, text):
     vocab = backend.vocab
     assert b"".join(vocab.pieces[t] for t in vocab.tokenize(text)).decode() == text
 
 
-def test_all_pieces_are_those_of_each_token(backend):
+def test_all_pieces_equal_each_tokens_piece(backend):
     pieces = backend.vocab.pieces
     assert pieces.all() == [pieces[t] for t in range(backend.vocab.size)]
 
 
 @pytest.mark.parametrize("token", [-1, 1 << 20])
-def test_a_token_that_there_is_not_has_no_piece(backend, token):
+def test_an_invalid_token_has_no_piece(backend, token):
     """The library would abort."""
     with pytest.raises(IndexError):
         backend.vocab.pieces[token]
 
 
-def test_special_tokens_are_parsed_only_where_that_is_asked(backend):
+def test_special_tokens_are_parsed_only_on_request(backend):
     vocab = backend.vocab
     assert len(vocab.tokenize("<|im_start|>")) == 1
     assert len(vocab.tokenize("<|im_start|>", parse_special=False)) > 1
@@ -321,7 +321,7 @@ def test_logits_are_rows_in_batch_order(backend):
     assert np.allclose(rows[0], alone[1], atol=0.01) and np.allclose(rows[1], alone[0], atol=0.01)
 
 
-def test_a_copied_prefix_goes_on_as_if_computed(backend):
+def test_a_copied_prefix_continues_as_if_computed(backend):
     rng = random.Random(1)
     tokens = [rng.randrange(5, 300) for _ in range(40)]
     expected = compute(backend, 0, tokens)
@@ -340,7 +340,7 @@ def test_a_saved_state_is_restored_exactly(backend):
     assert np.array_equal(compute(backend, 0, [99], 40), expected)
 
 
-def test_lanes_that_were_computed_side_by_side_go_on_after_they_were_laid_out_anew(backend):
+def test_interleaved_lanes_continue_after_compaction(backend):
     manager = KVCacheManager(
         backend,
         prefixes=HostCache().open(backend, OPTIONS, time.monotonic),
@@ -375,7 +375,7 @@ def test_a_lane_is_cut_back(backend):
     assert np.allclose(compute(backend, 0, [49], 39), expected, atol=0.15)
 
 
-def test_no_cells_is_told_and_changes_nothing(backend):
+def test_out_of_cells_is_raised_and_changes_nothing(backend):
     for start in (0, 256):
         compute(backend, 0, [7] * 256, start)
     with pytest.raises(OutOfCells):
@@ -386,7 +386,7 @@ def test_no_cells_is_told_and_changes_nothing(backend):
 
 
 @pytest.mark.parametrize("rows, lane", [(257, 0), (1, 99), (1, -1), (0, 0)])
-def test_what_would_abort_the_process_is_refused_before_the_call(backend, rows, lane):
+def test_calls_that_would_abort_raise_before(backend, rows, lane):
     b = backend.batch
     b.lane[: min(rows, b.capacity)] = lane
     b.num_rows, b.num_outputs = rows, 0
@@ -394,7 +394,7 @@ def test_what_would_abort_the_process_is_refused_before_the_call(backend, rows, 
         backend.decode()
 
 
-def test_rows_that_fill_a_batch_up_change_nothing_and_leave_nothing(backend):
+def test_padding_rows_change_and_leave_nothing(backend):
     b = backend.batch
 
     def rows(padded):
@@ -445,7 +445,7 @@ def full_chain_choice(backend, params, row):
         {"samplers": ("adaptive_p", "top_k", "temperature"), "adaptive_target": 0.2},
     ],
 )
-def test_candidates_do_not_change_the_choice(backend, change):
+def test_preselected_candidates_do_not_change_the_choice(backend, change):
     """The choice among candidates is the choice among all tokens, for the same seed."""
     n = 32_000
     find = CandidateFinder(n)
@@ -458,7 +458,7 @@ def test_candidates_do_not_change_the_choice(backend, change):
 
 
 @pytest.mark.parametrize("order", [("top_k", "top_p", "infill"), ("infill",)])
-def test_infill_takes_part_where_a_request_names_it(backend, order):
+def test_infill_is_used_only_if_a_request_lists_it(backend, order):
     """Editors send it with each request to /infill, and got a 400 for an unknown sampler."""
     n, end = backend.vocab.size, backend.vocab.eos
     find = CandidateFinder(n)
@@ -508,7 +508,7 @@ def test_adaptive_p_aims_at_a_probability(backend):
     {}, {"repeat_penalty": 1.5, "presence_penalty": -3.0, "frequency_penalty": 0.5, "repeat_last_n": -1},
     {"dry_multiplier": 5.0}, {"presence_penalty": 40.0},
 ], ids=str)  # fmt: skip
-def test_what_is_chosen_among_candidates_is_what_is_chosen_among_all(backend, cut, penalties):
+def test_choices_among_candidates_equal_choices_among_all(backend, cut, penalties):
     n = 32_000
     find = CandidateFinder(n)
     for seed in range(6):
@@ -536,7 +536,7 @@ def test_dry_keeps_a_sequence_from_repeating_itself(backend):
     chain.close()
 
 
-def test_dry_samplers_are_looked_up_in_the_vocabulary_once(backend, monkeypatch):
+def test_dry_samplers_search_the_vocabulary_once(backend, monkeypatch):
     """Each of 16 choices looked for each breaker in the whole vocabulary, which took minutes where that is large."""
     made = []
     C = library.C
@@ -557,14 +557,14 @@ def test_dry_samplers_are_looked_up_in_the_vocabulary_once(backend, monkeypatch)
         chain.close()
 
 
-def test_a_chain_can_be_closed_twice_and_grows(backend):
+def test_a_chain_grows_and_can_be_closed_twice(backend):
     chain = backend.chain(SamplingParams(seed=1), greedy=False)
     assert 0 <= chain.choose(np.arange(5000), np.zeros(5000, np.float32)) < 5000
     chain.close()
     chain.close()
 
 
-def test_the_debugger_is_not_started_on_an_abort():
+def test_an_abort_does_not_start_a_debugger():
     assert os.environ["GGML_NO_BACKTRACE"] == "1"
 
 

@@ -59,7 +59,7 @@ def test_a_vector_is_the_same_alone_and_in_a_group(embedder, kind):
 
 @pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_an_input_may_stretch_over_several_calls(embedder, monkeypatch, kind, pooling):
+def test_an_input_may_span_several_calls(embedder, monkeypatch, kind, pooling):
     long = inputs(100, 7, 90)
     whole = embedder(kind, pooling=pooling).embed(long)
     monkeypatch.setattr(backend_embed, "GROUP_TOKENS", 64)
@@ -78,14 +78,14 @@ def test_poolings_are_those_of_the_rows(embedder, kind):
         assert embedder(kind, pooling=pooling).embed(text)[0] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_causal_model_sees_only_what_came_before(embedder):
+def test_a_causal_model_sees_only_earlier_tokens(embedder):
     a, b = array("i", [9, 8, 7, 6]), array("i", [9, 8, 7, 5])
     causal, both = (embedder(kind, pooling="none") for kind in ("llama", "bert"))
     assert causal.embed([a])[0][:3] == pytest.approx(causal.embed([b])[0][:3], abs=1e-4)
     assert np.abs(both.embed([a])[0][:3] - both.embed([b])[0][:3]).max() > 0.01
 
 
-def test_a_file_that_does_not_say_that_its_model_looks_both_ways(embedder, tmp_path, monkeypatch):
+def test_a_bidirectional_model_whose_file_does_not_say_so(embedder, tmp_path, monkeypatch):
     monkeypatch.setattr(backend_embed, "GROUP_TOKENS", 64)
     path = tiny_models.bert(tmp_path / "mute.gguf", says=False)
     backend = open_model(str(path), EngineOptions(threads=1, threads_batch=1), lambda share: True)
@@ -107,7 +107,7 @@ def test_a_fresh_context_computes_the_same(embedder):
     assert (made.embed(inputs(20))[0] == first).all()
 
 
-def test_an_input_is_as_long_as_the_model_or_the_operator_allows(embedder):
+def test_inputs_are_limited_by_model_and_operator(embedder):
     assert embedder("bert").context == 128
     assert embedder("llama").context == 2048
     assert embedder("llama", embedding_ctx=40).context == 40
@@ -115,7 +115,7 @@ def test_an_input_is_as_long_as_the_model_or_the_operator_allows(embedder):
     assert made.embed(inputs(128))[0].shape == (64,)
 
 
-def test_what_would_abort_the_process_is_refused_before(embedder):
+def test_embedding_calls_that_would_abort_raise_before(embedder):
     made = embedder("bert")
     for wrong in ([], [array("i")], inputs(*[2] * 65), inputs(*[128] * 5), [array("i", [10**6])], [array("i", [-1])]):
         with pytest.raises((AssertionError, ValueError)):
@@ -157,7 +157,7 @@ def pipeline(model_path):
         assert engine.stop(20)
 
 
-def test_a_model_that_generates_makes_embeddings_meanwhile(pipeline):
+def test_a_generating_model_makes_embeddings_at_the_same_time(pipeline):
     from llamasrv.domain.request import GenerateRequest
 
     served = pipeline("llama", embeddings=True)
@@ -187,12 +187,12 @@ def test_a_model_made_for_embeddings_does_not_generate(pipeline):
         engine.submit([spec([5, 6])])
 
 
-def test_without_the_option_a_model_that_generates_says_so(pipeline):
+def test_without_the_option_a_generating_model_refuses_embeddings(pipeline):
     with pytest.raises(Unsupported, match="--embeddings"):
         pipeline("llama").embed(EmbedRequest((TextPrompt("a"),)))
 
 
-def test_what_is_too_long_is_refused_or_cut(pipeline):
+def test_inputs_that_are_too_long_are_refused_or_truncated(pipeline):
     served = pipeline("bert")
     long = (TextPrompt("a b c d " * 100),)
     with pytest.raises(ContextTooLong):
@@ -223,6 +223,6 @@ def test_texts_are_classified_by_a_model_with_a_head(pipeline):
     assert all(0 < number < 1 for numbers in found.probabilities for number in numbers)
 
 
-def test_a_model_that_does_not_rank_says_so(pipeline):
+def test_a_model_without_ranking_refuses(pipeline):
     with pytest.raises(Unsupported):
         pipeline("bert").rerank(RerankRequest((("a", "b"),)))

@@ -23,7 +23,7 @@ def test_greedy_text_is_the_same(kind, real):
     assert together[1].logprobs == pytest.approx(beside[1].logprobs, abs=0.05)
 
 
-def test_a_seed_gives_the_same_text_twice_and_others_another(real):
+def test_a_seed_repeats_its_text_and_others_differ(real):
     engine = real("llama", backend_sampling=True)
 
     def text(seed):
@@ -34,7 +34,7 @@ def test_a_seed_gives_the_same_text_twice_and_others_another(real):
     assert len({tuple(text(seed)) for seed in range(6)}) > 1
 
 
-def test_who_gives_way_goes_on_with_the_same_choices(real):
+def test_a_preempted_sequence_continues_with_the_same_choices(real):
     engine = real("llama", backend_sampling=True)
     asked = [engine.sequence(PROMPTS[0], **GREEDY) for _ in range(2)]
     (alone,) = engine.run(asked[:1])

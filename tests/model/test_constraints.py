@@ -66,7 +66,7 @@ def calls(events):
     return made
 
 
-def test_five_hundred_random_schemas_hold(pipeline):
+def test_answers_match_500_random_schemas(pipeline):
     rng = random.Random(20)
     schemas = [schema(rng) for _ in range(500)]
     finished = 0
@@ -96,7 +96,7 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
 @pytest.mark.parametrize("names", [(), ("tool_1",)])
-def test_a_call_that_must_come_comes_and_is_valid(pipeline, names):
+def test_a_required_call_is_made_and_valid(pipeline, names):
     names = names and (TOOLS[1].name,)
     choice = ToolChoice("required", names, parallel=not names)
     asked = [

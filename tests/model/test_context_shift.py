@@ -13,7 +13,7 @@ def asked(engine, **more):
 
 
 @pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
-def test_answers_go_on_past_the_context(real, kind):
+def test_answers_continue_past_the_context(real, kind):
     engine = real(kind, context_shift=True, sequence_tokens=96)
     lengths = set()
 
@@ -28,7 +28,7 @@ def test_answers_go_on_past_the_context(real, kind):
     assert engine.backend.can_shift == (kind == "llama")  # a window keeps less than would move
 
 
-def test_moving_comes_close_to_computing_anew(real):
+def test_shifting_is_close_to_recomputing(real):
     """Positions count from each other: what was moved is what it was, but for the forgotten tokens it had seen."""
     engine = real("llama", context_shift=True, sequence_tokens=96)
     moved = engine.run(asked(engine, keep=8, discard=4))

@@ -36,7 +36,7 @@ def written(engine):
     return engine.core.disk.num_written
 
 
-def test_a_restart_finds_the_common_beginning_and_goes_on_as_if_computed(restart):
+def test_a_restart_finds_the_common_prefix_and_continues_as_if_computed(restart):
     first = restart()
     cold = ask(first, 7, 8, 9)
     ask(first, 11, 12, 13)
@@ -51,7 +51,7 @@ def test_a_restart_finds_the_common_beginning_and_goes_on_as_if_computed(restart
     {"cache_type_k": "f32"}, {"digest": "another file"}, {"flash_attn": "off"}, {"rope_freq_scale": 0.25},
     {"rope_freq_base": 5e5},
 ], ids=str)  # fmt: skip
-def test_a_restart_with_anything_else_computes_it_again(restart, options):
+def test_a_restart_with_other_settings_recomputes(restart, options):
     first = restart()
     ask(first, 7)
     ask(first, 11)
@@ -59,7 +59,7 @@ def test_a_restart_with_anything_else_computes_it_again(restart, options):
     assert ask(restart(**options), 13).end.num_reused == 0
 
 
-def test_a_window_that_slides_is_restored_whole_or_not_at_all(restart):
+def test_a_sliding_window_is_restored_whole_or_not_at_all(restart):
     first = restart("swa")
     cold = ask(first, 7, 8)
     for tail in (11, 12, 13):
@@ -78,7 +78,7 @@ def test_recurrent_states_answer_the_same_after_a_restart(restart, kind):
     assert ask(restart(kind), 7, 8).tokens == cold.tokens
 
 
-def test_a_state_that_the_library_refuses_is_computed_again(restart, tmp_path):
+def test_a_state_refused_by_the_library_is_recomputed(restart, tmp_path):
     """A file that is whole and right by all its marks, and yet is no state: nobody's answer suffers."""
     first = restart()
     cold = ask(first, 7, 8, 9)

@@ -56,7 +56,7 @@ def plain(real, **more):
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_one_by_one_the_text_is_that_of_plain_decoding(real, model_path, other_path, agrees):
+def test_one_by_one_drafts_do_not_change_the_text(real, model_path, other_path, agrees):
     draft = model_path("llama") if agrees else other_path
     engine = real("llama", spec="draft", draft_model=draft, **SETTINGS)
     cheap_drafts(engine)
@@ -95,7 +95,7 @@ def test_with_logprobs_and_a_prompt_that_goes_on(real, model_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", "swa"])
-def test_texts_that_repeat_themselves(real, kind):
+def test_repetitive_texts(real, kind):
     engine = real(kind, spec="ngram", **SETTINGS)
     reference = real(kind, spec="off", **SETTINGS)
     cheap_drafts(engine)
@@ -109,7 +109,7 @@ def test_texts_that_repeat_themselves(real, kind):
 
 
 @pytest.mark.parametrize(("kind", "rollback"), [("mamba", None), ("qwen3next", None), ("hybrid", 0)])
-def test_what_cannot_take_back_is_not_drafted_for(real, kind, rollback, model_path):
+def test_memories_without_rollback_are_not_drafted_for(real, kind, rollback, model_path):
     engine = real(kind, spec="auto", draft_model=model_path("llama"), draft_rollback=rollback, **SETTINGS)
     texts(engine, [engine.sequence([7, 8, 9] * 10, params=PARAMS[0], max_tokens=30)])
     assert not engine.engine.metrics.drafted_tokens
@@ -124,7 +124,7 @@ def guessed(answer, every):
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_states_go_back_to_what_was_accepted(real, kind):
+def test_states_roll_back_to_the_accepted_tokens(real, kind):
     engine, reference = (real(kind, spec=spec, **SETTINGS) for spec in ("auto", "off"))
     cheap_drafts(engine)
     for params, prompt in zip(PARAMS, prompts(4, seed=5, longest=40)):
@@ -141,7 +141,7 @@ def test_states_go_back_to_what_was_accepted(real, kind):
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_who_goes_on_from_a_state_that_went_back(real, kind):
+def test_continuing_from_a_rolled_back_state(real, kind):
     """The library copies the last state of a lane, not the one that it went back to: an answer that is cancelled then
     is gone on with by two, one of whom takes a copy."""
     engine, reference = (real(kind, spec=spec, idle_cells=512, **SETTINGS) for spec in ("auto", "off"))
@@ -176,7 +176,7 @@ def test_who_goes_on_from_a_state_that_went_back(real, kind):
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "qwen35"])
-def test_states_with_company_and_preemption(real, kind):
+def test_states_in_batches_and_preemption(real, kind):
     engine, reference = (real(kind, spec=spec, **SETTINGS) for spec in ("auto", "off"))
     cheap_drafts(engine)
     asked = prompts(4, seed=9, longest=40)
@@ -196,7 +196,7 @@ def test_states_with_company_and_preemption(real, kind):
     assert engine.engine.metrics.accepted_tokens["prediction"] > 40
 
 
-def test_more_rows_and_outputs_than_there_are(real):
+def test_drafts_never_exceed_rows_and_outputs(real):
     """Where the library has too few outputs it aborts: drafts, scored prompts, and prompts of more than 64 rows."""
     engine = real("llama", spec="auto", **{**SETTINGS, "parallel": 24, "context_cells": 4096})
     cheap_drafts(engine)
@@ -211,7 +211,7 @@ def test_more_rows_and_outputs_than_there_are(real):
     assert sum(engine.engine.metrics.drafted_tokens.values()) > 40
 
 
-def test_another_vocabulary_is_refused_with_the_reason(model_path, tmp_path):
+def test_another_vocabulary_is_refused_with_a_reason(model_path, tmp_path):
     path = tmp_path / "words.gguf"
     with open(model_path("llama"), "rb") as file:
         path.write_bytes(file.read().replace("▁the".encode(), "▁das".encode()))
@@ -227,7 +227,7 @@ def test_a_recurrent_draft_model_is_refused(model_path):
         open_model(model_path("llama"), EngineOptions(draft_model=model_path("mamba"), **SETTINGS), lambda share: True)
 
 
-def test_where_it_does_not_pay_it_is_not_asked(real, model_path):
+def test_a_draft_model_that_does_not_pay_is_not_asked(real, model_path):
     engine = real("llama", spec="draft", draft_model=model_path("llama"), **SETTINGS)
     rows = engine.core.scheduler.cost.rows
     rows.predict = lambda n: 0.001 * n

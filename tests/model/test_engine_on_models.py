@@ -72,7 +72,7 @@ def test_deterministic_is_exact_over_a_hundred_seeds(real):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_conversation_goes_on_from_its_last_turn(real, kind):
+def test_a_conversation_continues_from_its_last_turn(real, kind):
     """Recurrent states cannot be cut, but they can be gone on with."""
     engine = real(kind)
     first = prompts(1, seed=4, longest=60)[0]
@@ -87,7 +87,7 @@ def test_a_conversation_goes_on_from_its_last_turn(real, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_few_cells_or_lanes_fail_nobody(real, kind):
+def test_too_few_cells_or_lanes_fail_no_sequence(real, kind):
     engine = real(kind, context_cells=512, parallel=8, idle_cells=64)
     asked = [p[:100] for p in prompts(12, seed=5)]
     roomy = [
@@ -110,7 +110,7 @@ def test_a_common_prefix_is_computed_once(real):
     assert engine.engine.metrics.prompt_tokens < 2 * 303
 
 
-def test_a_prefix_that_slid_out_of_a_window_is_not_reused_wrongly(real):
+def test_a_prefix_outside_the_window_is_not_reused(real):
     engine = real("swa", context_cells=512)
     long = prompts(1, seed=7)[0] * 10
     params = SamplingParams(temperature=0, ignore_eos=True)
@@ -139,7 +139,7 @@ def test_prompt_scores_are_the_models_own(real):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bare_decodes_are_measured_and_leave_nothing(model_path, kind):
+def test_measuring_decodes_leaves_nothing_behind(model_path, kind):
     backend = open_model(model_path(kind), EngineOptions(context_cells=512, threads=1, parallel=4), lambda share: True)
     try:
         assert measure_decode(backend, [3, 7, 5, 6], 8) > 0

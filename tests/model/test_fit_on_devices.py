@@ -47,7 +47,7 @@ def kinds():
 
 @measurable
 @pytest.mark.parametrize("kind", [*kinds()])
-def test_what_is_measured_is_what_is_taken(kind, tmp_path):
+def test_measured_memory_is_what_a_loaded_model_takes(kind, tmp_path):
     """Within 5 %: weights, cache and work space of the library; what the server keeps beside them is in both."""
     path = kind if os.sep in kind else str(tiny_models.KINDS[kind](tmp_path / "m.gguf"))
     options = EngineOptions(context_cells=2048, **SMALL)
@@ -65,7 +65,7 @@ def test_what_is_measured_is_what_is_taken(kind, tmp_path):
 
 @measurable
 @pytest.mark.parametrize("kind", [*kinds()])
-def test_what_is_loaded_is_counted_as_the_library_says(kind, tmp_path, monkeypatch):
+def test_loaded_memory_is_what_the_library_reports(kind, tmp_path, monkeypatch):
     """Estimates from the file were counted, up to a quarter wrong where work space is most of it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = Path(kind) if os.sep in kind else tiny_models.KINDS[kind](tmp_path / "m.gguf")
@@ -84,7 +84,7 @@ def test_what_is_loaded_is_counted_as_the_library_says(kind, tmp_path, monkeypat
 
 
 @measurable
-def test_measuring_takes_nothing(tmp_path):
+def test_measuring_takes_no_memory(tmp_path):
     """Not even for a model whose context would not fit any machine."""
     path = tiny_models.llama(tmp_path / "m.gguf")
     options = EngineOptions(context_cells=2**24, **SMALL)
@@ -100,7 +100,7 @@ print(use.context // 2**20, next(int(line.split()[1]) for line in open("/proc/se
 
 
 @pytest.mark.parametrize("reason", ["unable to allocate CPU buffer", "cudaMalloc failed: out of memory"])
-def test_a_load_that_fails_for_memory_is_told_apart(reason, monkeypatch, tmp_path):
+def test_a_load_that_runs_out_of_memory_raises_no_memory(reason, monkeypatch, tmp_path):
     from llamasrv.engine.backend import placement
 
     log = placement.C.llama_log_callback()
@@ -114,7 +114,7 @@ def test_a_load_that_fails_for_memory_is_told_apart(reason, monkeypatch, tmp_pat
         open_model(str(tiny_models.llama(tmp_path / "m.gguf")), EngineOptions(**SMALL), lambda share: True)
 
 
-def test_a_context_without_memory_says_how_much_was_missing(tmp_path):
+def test_a_context_that_runs_out_of_memory_names_the_allocation(tmp_path):
     """In a process that may not have so much: the library's own words for it are read."""
     path = tiny_models.llama(tmp_path / "m.gguf")
     code = f"""
@@ -168,7 +168,7 @@ def large(tmp_path_factory):
 
 
 @with_rpc
-def test_placement_by_flag_is_what_was_asked(devices, large):
+def test_placement_options_are_obeyed(devices, large):
     """Seen in the library's own buffers."""
     for split in ((1.0, 0.0), (0.0, 1.0), (3.0, 4.0)):
         options = EngineOptions(rpc=devices, tensor_split=split, context_cells=256, **SMALL)
@@ -183,7 +183,7 @@ def test_placement_by_flag_is_what_was_asked(devices, large):
 
 @with_rpc
 @pytest.mark.parametrize("sizes", [(60, 60), (30, 20), (14, 26), (24, 0)])
-def test_the_plan_fits_and_is_what_is_taken(devices, large, sizes):
+def test_the_plan_fits_and_matches_the_loaded_model(devices, large, sizes):
     found = stated(large, devices, [size * MIB for size in sizes])
     assert not found.excess and found.options.gpu_layers != 0
     backend = open_model(large, found.options, lambda share: True)
@@ -216,7 +216,7 @@ def test_devices_with_room_compute_more_sequences_at_once(devices, large, sizes,
 
 
 @with_rpc
-def test_memory_that_a_device_refuses_is_told_with_its_name(large):
+def test_a_failed_allocation_names_its_device(large):
     """A server that may take some memory only; this machine has enough."""
     helper = Helper(most=1200 << 20)
     try:
@@ -230,13 +230,13 @@ def test_memory_that_a_device_refuses_is_told_with_its_name(large):
 
 
 @with_rpc
-def test_experts_leave_before_layers_do(devices, large):
+def test_experts_move_to_the_host_before_layers(devices, large):
     found = stated(large, devices, [16 * MIB, 16 * MIB])
     assert found.options.gpu_layers == 7 and found.options.override_tensor and not found.excess
 
 
 @with_rpc
-def test_a_model_larger_than_all_says_so_at_once(devices, large):
+def test_a_model_larger_than_all_memory_is_refused_at_once(devices, large):
     began = time.monotonic()
     with pytest.raises(LoadFailed, match=r"it needs .* on RPC\d, where 1 MiB may be used") as refusal:
         stated(large, devices, [MIB, MIB], gpu_layers=7)
@@ -244,7 +244,7 @@ def test_a_model_larger_than_all_says_so_at_once(devices, large):
 
 
 @with_rpc
-def test_the_model_that_leaves_is_the_one_on_the_device_that_lacks_room(devices, large, tmp_path, monkeypatch):
+def test_the_model_on_the_device_that_lacks_room_is_unloaded(devices, large, tmp_path, monkeypatch):
     """Three models, two devices with room for one each: the least recently used of all stays where it is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     plain = EngineOptions(rpc=devices, context_cells=256, **SMALL)

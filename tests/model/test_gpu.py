@@ -59,7 +59,7 @@ def test_a_device_holds_what_was_measured(path):
         backend.close()
 
 
-def test_a_plan_for_less_than_all_is_kept(path):
+def test_a_plan_for_part_of_the_device_is_kept(path):
     header, options = gguf.read_header(path), EngineOptions(**CONTEXT)
     full = measure(path, options)
     spare = tuple(left - full.uses[name].total * 2 // 3 for name, (left, _) in full.devices.items())
@@ -73,7 +73,7 @@ def test_a_plan_for_less_than_all_is_kept(path):
     backend.close()
 
 
-def test_everything_is_placed_where_there_is_room(path):
+def test_everything_goes_to_a_device_with_room(path):
     found = fit.fit(gguf.read_header(path), EngineOptions(**CONTEXT), 8192, partial(measure, path))
     device = next(iter(found.measured.devices))
     assert found.options.gpu_layers is None and found.measured.uses[device].weights > 0

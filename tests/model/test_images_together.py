@@ -70,7 +70,7 @@ def assert_same(found, expected):
 
 
 @BATCHING
-def test_rows_are_those_of_each_alone(projector, calls, kind):
+def test_batched_rows_equal_rows_of_each_alone(projector, calls, kind):
     one = projector(kind)
     work = work_of(one, *(image(seed) for seed in range(8)))
     expected = alone(one, work)
@@ -80,7 +80,7 @@ def test_rows_are_those_of_each_alone(projector, calls, kind):
     assert calls == [8]
 
 
-def test_tiles_of_an_image_are_few_calls(projector, calls):
+def test_tiles_of_an_image_share_calls(projector, calls):
     """And of different images: they have one size, whatever the image."""
     one = projector("internvl")
     work = work_of(one, image(1, 300, 200), image(2, 200, 300))
@@ -92,7 +92,7 @@ def test_tiles_of_an_image_are_few_calls(projector, calls):
     assert_same(found, single)
 
 
-def test_images_of_other_sizes_are_not_put_together(projector, calls):
+def test_images_of_other_sizes_are_not_batched(projector, calls):
     """The library would join 96 x 48 and 48 x 96 pixels, which have equally many rows, and compute wrong ones."""
     one = projector("gemma4v")
     work = work_of(one, image(1, 96, 48), image(2, 48, 96))
@@ -103,7 +103,7 @@ def test_images_of_other_sizes_are_not_put_together(projector, calls):
     assert not calls
 
 
-def test_long_encodes_are_not_put_together():
+def test_long_encodes_are_not_batched():
     """A call with several would keep everybody waiting, and gain nothing."""
     batches = ChunkBatches(None, "internvl", 4)
     chunk = MediaChunk(0, b"", 16, 16)
@@ -116,14 +116,14 @@ def test_long_encodes_are_not_put_together():
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl"])
-def test_other_kinds_take_one_at_a_time(projector, calls, kind):
+def test_other_projectors_encode_one_at_a_time(projector, calls, kind):
     one = projector(kind)
     work = work_of(one, *(image(seed) for seed in range(3)))
     alone(one, work)
     assert one.most_together == 1 and not one.fit_together(work) and not calls
 
 
-def test_once_the_library_refuses_it_gets_one_at_a_time(projector, calls, monkeypatch):
+def test_after_a_failure_of_the_library_images_go_one_at_a_time(projector, calls, monkeypatch):
     from llamasrv.engine.backend.library import mtmd
 
     one = projector("internvl")
@@ -135,7 +135,7 @@ def test_once_the_library_refuses_it_gets_one_at_a_time(projector, calls, monkey
     assert calls == [3] and one.most_together == 1 and not one.fit_together(work)
 
 
-def test_a_call_that_is_stopped_leaves_no_rows_and_harms_no_later_one(projector):
+def test_a_stopped_call_returns_no_rows_and_harms_no_later_call(projector):
     one = projector("internvl")
     work = work_of(one, *(image(seed) for seed in range(4)))
     expected = alone(one, work)

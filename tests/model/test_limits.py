@@ -11,7 +11,7 @@ from llamasrv.engine.options import EngineOptions
 @pytest.mark.parametrize(
     "arch, reason", [("dream", "diffusion"), ("t5", "an encoder of its own"), ("plm", "aborts"), ("qwen3tts", "speech")]
 )
-def test_a_model_that_cannot_write_is_refused_when_it_is_loaded(tmp_path, arch, reason):
+def test_a_model_that_cannot_generate_is_refused_at_load(tmp_path, arch, reason):
     """T5 and PLM aborted the process at the first request; LLaDA and Dream answered it with noise."""
     path = architectures.make(arch, tmp_path / "model.gguf")
     options = EngineOptions(context_cells=256, threads=1)

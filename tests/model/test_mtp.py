@@ -71,7 +71,7 @@ def share(engine):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ["agrees", "differs"])
-def test_one_by_one_the_text_is_that_of_plain_decoding(drafting, arch, kind):
+def test_one_by_one_drafts_do_not_change_the_text(drafting, arch, kind):
     engine, reference = drafting(arch, kind)
     assert [texts(engine, [one]) for one in specs(engine, 4)] == [
         texts(reference, [one]) for one in specs(reference, 4)
@@ -81,7 +81,7 @@ def test_one_by_one_the_text_is_that_of_plain_decoding(drafting, arch, kind):
 
 
 @pytest.mark.parametrize("arch", ["qwen35", "deepseek2"])
-def test_a_layer_that_agrees_is_always_right(drafting, arch):
+def test_a_layer_that_agrees_is_always_accepted(drafting, arch):
     """Also behind a draft that was rejected, a prompt in pieces, and a beginning that was computed before."""
     engine, reference = drafting(arch, "agrees", idle_cells=512)
     settings = {"params": PARAMS[0], "max_tokens": 30}
@@ -96,7 +96,7 @@ def test_a_layer_that_agrees_is_always_right(drafting, arch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_what_it_was_told_piece_by_piece_is_what_it_is_told_at_once(drafting_twice, arch):
+def test_rows_given_in_pieces_equal_rows_given_at_once(drafting_twice, arch):
     """Each token with the state in front of it: behind rejected drafts, prompts in pieces and others in the batch the
     layer says what it says of the whole text as one prompt."""
     engine, reference = drafting_twice(arch, "differs")
@@ -143,7 +143,7 @@ def test_side_by_side_with_preemptions_and_cancels(drafting, arch):
 
 
 @pytest.mark.parametrize("arch", ["qwen35", "glm4moe"])
-def test_a_layer_without_cells_costs_its_drafts_and_nothing_else(drafting, arch):
+def test_a_layer_without_cells_loses_only_its_drafts(drafting, arch):
     """A newcomer's prompt found no cells in the layer's context: that forgets all lanes, and the next draft looked one of
     them up. Every request failed, of all clients."""
     engine, _ = drafting(arch, "agrees")
@@ -184,7 +184,7 @@ def test_choices_of_one_request_share_a_prompt(drafting):
     assert engine.engine.metrics.accepted_tokens["mtp"] > 0
 
 
-def test_where_it_does_not_pay_nothing_is_handed_out(drafting):
+def test_if_it_does_not_pay_no_hidden_states_are_returned(drafting):
     engine, _ = drafting("qwen35", "agrees")
     engine.core.scheduler.cost.rows.predict = lambda n: 0.001 * n
     engine.core.drafter.model_source.calls.learn(1, 0.01)
@@ -211,7 +211,7 @@ def test_a_fresh_context_drafts_again(drafting):
     assert texts(engine, [engine.sequence([7, 8, 9], **settings)]) == before and share(engine) > 0.7
 
 
-def test_a_file_without_the_layer_is_refused_where_it_is_asked_for(tmp_path, with_mtp):
+def test_a_file_without_the_layer_is_refused_if_mtp_is_requested(tmp_path, with_mtp):
     header = gguf.read_header(tiny_models.llama(tmp_path / "tiny.gguf"))
     with pytest.raises(ConfigError, match=r"engine\.spec = 'mtp': .*tiny\.gguf has no MTP layer"):
         drafts.with_drafts(settings_with(engine_spec="mtp"), header)
@@ -231,7 +231,7 @@ def test_a_file_without_the_layer_is_refused_where_it_is_asked_for(tmp_path, wit
         ({"architecture": "glm4moe", "rope.dimension_sections": [8, 12, 12, 0]}, "positions of several dimensions"),
     ],
 )
-def test_what_the_library_would_abort_on_is_never_loaded(with_mtp, change, reason):
+def test_layers_that_would_abort_are_never_loaded(with_mtp, change, reason):
     header = gguf.read_header(with_mtp("qwen35", "agrees"))
     arch = change.get("architecture", "qwen35")
     metadata = {key.replace("qwen35.", f"{arch}."): value for key, value in header.metadata.items()}
@@ -258,7 +258,7 @@ def test_a_library_without_the_functions_says_so(with_mtp, monkeypatch):
         drafts.with_drafts(settings_with(engine_spec="mtp"), header)
 
 
-def test_a_layer_that_is_not_there_is_refused_by_the_engine(model_path, with_mtp):
+def test_the_engine_refuses_a_missing_layer(model_path, with_mtp):
     """The library says why where the file has none, and aborts where it has one that was not loaded: both are one flag."""
     with pytest.raises(LoadFailed, match="MTP layer"):
         open_model(model_path("llama"), EngineOptions(spec="mtp", mtp=True, **SETTINGS), lambda share: True)
@@ -266,13 +266,13 @@ def test_a_layer_that_is_not_there_is_refused_by_the_engine(model_path, with_mtp
         open_model(with_mtp("qwen35", "agrees"), EngineOptions(spec="mtp", **SETTINGS), lambda share: True)
 
 
-def test_a_memory_that_cannot_go_back_is_refused(with_mtp):
+def test_a_memory_without_rollback_is_refused(with_mtp):
     options = EngineOptions(spec="mtp", mtp=True, draft_rollback=0, **SETTINGS)
     with pytest.raises(LoadFailed, match="cannot take drafts back"):
         open_model(with_mtp("qwen35", "agrees"), options, lambda share: True)
 
 
-def test_a_timeline_that_shifts_begins_anew(drafting):
+def test_a_shifted_timeline_starts_again(drafting):
     engine, reference = drafting("deepseek2", "agrees", context_shift=True, sequence_tokens=64)
     settings = {"params": PARAMS[0], "max_tokens": 150}
     assert texts(engine, [engine.sequence([7, 8, 9], **settings)]) == texts(

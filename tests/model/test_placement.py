@@ -102,7 +102,7 @@ def two_devices(monkeypatch):
     monkeypatch.setattr(rpc, "local_devices", lambda: [16, 32])
 
 
-def test_devices_are_those_that_were_named(two_devices):
+def test_only_named_devices_are_used(two_devices):
     params, _ = placement.model_params(EngineOptions(devices=("GPU1",)), "m.gguf")
     devices = ctypes.cast(params.devices, ctypes.POINTER(ctypes.c_void_p))
     assert [devices[0], devices[1]] == [32, None]
@@ -126,13 +126,13 @@ def test_shares_of_devices(two_devices):
         ({"override_tensor": ("(=CPU",)}, "--override-tensor"),
     ],
 )
-def test_what_contradicts_the_machine_is_refused(two_devices, options, line):
+def test_options_that_contradict_the_machine_are_refused(two_devices, options, line):
     with pytest.raises(LoadFailed) as refusal:
         placement.model_params(EngineOptions(**options), "m.gguf")
     assert line in str(refusal.value)
 
 
-def test_tensors_go_where_they_are_told(tmp_path):
+def test_tensor_overrides_are_obeyed(tmp_path):
     options = EngineOptions(override_tensor=("blk.0.ffn_.*=CPU",), load_mode="none", repack=False, **SMALL)
     params, alive = placement.model_params(options, "m.gguf")
     assert alive[0][0].pattern == b"blk.0.ffn_.*" and alive[0][0].buffer_type and alive[0][1].pattern is None
@@ -169,7 +169,7 @@ def test_a_value_of_the_metadata_is_replaced(text, tag, field, value):
         ("a=date:1", "the types are int, float, bool and str"), ("a=str:" + "x" * 128, "is not a value of type 'str'"),
     ],
 )  # fmt: skip
-def test_what_is_no_value_of_the_metadata_is_refused(text, line):
+def test_an_invalid_metadata_override_is_refused(text, line):
     with pytest.raises(LoadFailed) as refusal:
         placement.model_params(EngineOptions(override_kv=(text,)), "m.gguf")
     assert line in str(refusal.value)
@@ -210,7 +210,7 @@ def logits_of(path, **options):
         backend.close()
 
 
-def test_a_control_vector_steers_the_layers_that_were_named(tmp_path):
+def test_a_control_vector_steers_only_the_named_layers(tmp_path):
     path = llama(tmp_path / "m.gguf", layers=3)
     vector = control_vector(tmp_path / "v.gguf", layers=(1, 2))
     plain, steered = logits_of(path), logits_of(path, control_vectors=(vector,))
@@ -255,19 +255,19 @@ def system(monkeypatch):
     return calls
 
 
-def test_threads_run_where_and_how_they_are_told(system):
+def test_threads_get_their_affinity_and_priority(system):
     settle(EngineOptions(cpu_range=(0, 2), prio=2), "m.gguf")
     settle(EngineOptions(prio=-1), "m.gguf")
     settle(EngineOptions(), "m.gguf")
     assert system == [{0, 2}, (os.SCHED_FIFO, 80), (os.SCHED_BATCH, 0)]
 
 
-def test_cpus_that_are_not_there_are_named(system):
+def test_missing_cpus_are_named(system):
     with pytest.raises(LoadFailed, match="CPU 7 is not available to this process; available: 0, 1, 2"):
         settle(EngineOptions(cpu_range=(1, 7)), "m.gguf")
 
 
-def test_a_priority_that_the_system_refuses_is_no_silence(system, monkeypatch):
+def test_a_refused_priority_is_an_error(system, monkeypatch):
     def refuse(*arguments):
         raise PermissionError
 
@@ -277,7 +277,7 @@ def test_a_priority_that_the_system_refuses_is_no_silence(system, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")
-def test_compute_threads_are_those_of_the_cpus_that_were_named(tmp_path):
+def test_compute_threads_run_on_the_named_cpus(tmp_path):
     """The library's own threads take over where the thread that loads may run: those are started in this child."""
     path, cpu = llama(tmp_path / "m.gguf"), min(os.sched_getaffinity(0))
     code = f"""
@@ -312,7 +312,7 @@ def test_embeddings_are_placed_like_the_model(tmp_path, monkeypatch):
     assert seen == [5e5]
 
 
-def test_the_command_line_says_all_of_it():
+def test_all_of_it_has_command_line_flags():
     flags = {
         "engine_load_mode": "mlock", "engine_repack": False, "engine_split_mode": "none", "engine_main_gpu": "1",
         "engine_device": "GPU0,GPU1", "engine_override_tensor": "a=CPU,b=CPU", "engine_kv_offload": False,

@@ -148,7 +148,7 @@ def reference(library, media):
 
 
 @pytest.mark.parametrize("kind", tiny_projectors.KINDS)
-def test_logits_are_those_of_the_helper(seeing, helper, kind):
+def test_logits_equal_those_of_the_librarys_helper(seeing, helper, kind):
     """Alone, beside others, after sharing with one that runs and with one that has ended, and after giving way."""
     real, library = seeing(kind), helper(kind)
     media = media_of(kind)
@@ -206,7 +206,7 @@ def test_a_prompt_may_end_with_an_image(seeing):
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "llava", "qwen2vl"])
-def test_what_was_cancelled_inside_an_image_is_no_prefix_of_it(seeing, helper, kind):
+def test_a_sequence_cancelled_inside_an_image_leaves_no_prefix_inside_it(seeing, helper, kind):
     """With M-RoPE half of an image cannot be cut off: it goes as a whole."""
     real, media = seeing(kind, batch_size=32, ubatch_size=32), image(width=200, height=200)
     row, _ = helper(kind).log_probabilities(BEFORE, media, AFTER)
@@ -221,7 +221,7 @@ def test_what_was_cancelled_inside_an_image_is_no_prefix_of_it(seeing, helper, k
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl"])
-def test_deterministic_is_the_same_beside_others(seeing, kind):
+def test_deterministic_answers_are_the_same_beside_others(seeing, kind):
     real = seeing(kind, deterministic=True, parallel=4, context_cells=512)
     specs = [prompt(real, BEFORE, image(n), AFTER, max_tokens=8) for n in (1, 2, 1)]
     (alone,) = real.run([prompt(real, BEFORE, image(1), AFTER, max_tokens=8)])
@@ -231,7 +231,7 @@ def test_deterministic_is_the_same_beside_others(seeing, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in tiny_projectors.KINDS if kind != "ultravox"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 150), (31, 1000), (640, 480), (65, 63)])
-def test_what_is_measured_is_what_is_encoded(seeing, kind, size):
+def test_measured_sizes_equal_encoded_ones(seeing, kind, size):
     projector = seeing(kind).backend.projector
     media = image(5, *size)
     chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
@@ -244,7 +244,7 @@ def test_what_is_measured_is_what_is_encoded(seeing, kind, size):
     assert all(np.isfinite(one).all() for one in rows)
 
 
-def test_a_sound_of_one_sample_is_filled_up(seeing):
+def test_a_sound_of_one_sample_is_padded(seeing):
     """The library aborts at exactly one sample."""
     projector = seeing("ultravox").backend.projector
     media = MediaInput("audio", b"one", b"\0\0\0\0", num_samples=1)
@@ -260,12 +260,12 @@ def test_a_sound_of_one_sample_is_filled_up(seeing):
     ],
     ids=["empty", "overflows", "thin", "sound"],
 )  # fmt: skip
-def test_it_refuses_what_the_library_must_not_see(seeing, media):
+def test_it_refuses_inputs_that_would_abort(seeing, media):
     with pytest.raises(InvalidRequest):
         seeing("llava").backend.projector.measure(media)
 
 
-def test_an_encode_stops_when_nobody_wants_it(seeing):
+def test_an_unwanted_encode_stops(seeing):
     projector = seeing("idefics3").backend.projector
     media = image()
     chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
@@ -298,7 +298,7 @@ def test_a_vocabulary_without_the_marks_is_refused(real, model_path):
         real("llama", mmproj=Path(model_path("mmproj-idefics3")))
 
 
-def test_a_file_that_is_no_projector_is_refused(real, model_path, tmp_path):
+def test_a_file_that_is_not_a_projector_is_refused(real, model_path, tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"no projector")
     with pytest.raises(LoadFailed, match="not a GGUF"):
         real("llama", mmproj=tmp_path / "x.gguf")
@@ -306,7 +306,7 @@ def test_a_file_that_is_no_projector_is_refused(real, model_path, tmp_path):
         real("llama", mmproj=Path(model_path("llama")))
 
 
-def test_a_ubatch_grows_to_what_is_seen_as_a_whole(seeing):
+def test_the_ubatch_grows_to_the_largest_non_causal_chunk(seeing):
     real = seeing("gemma3", ubatch_size=8, batch_size=8)
     assert real.backend.ubatch_size >= 16 and real.backend.batch.capacity >= 16
 
@@ -350,7 +350,7 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl", "qwen3vl", "idefics3", "llava", "ultravox"])
-def test_vectors_of_images_are_those_of_the_helper(seeing, helper, kind):
+def test_vectors_of_images_equal_those_of_the_librarys_helper(seeing, helper, kind):
     """Alone, again, and beside texts; images were for models that generate alone."""
     real, library = seeing(kind, embeddings=True, pooling="last"), helper(kind)
     one, other = media_of(kind), media_of(kind, seed=2)

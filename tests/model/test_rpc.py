@@ -97,7 +97,7 @@ def test_without_rpc_in_the_library_it_says_how_to_install_one(model_path, comma
 @pytest.mark.parametrize(
     "text", ["here", "host:", "host:0", "host:70000", ":50052", "a:1,a:1", "http://a:1", "::1:50052"]
 )
-def test_what_is_no_machine_is_refused(text):
+def test_an_invalid_machine_is_refused(text):
     with pytest.raises(ConfigError, match="--rpc"):
         config.load({"engine_rpc": text}, environ={})
 
@@ -107,7 +107,7 @@ def test_a_fake_model_needs_no_machine():
         config.load({"model_fake": True, "engine_rpc": "a:1"}, environ={})
 
 
-def test_what_other_machines_hold_is_no_memory_of_this_one(model_path):
+def test_memory_of_other_machines_does_not_count_here(model_path):
     from pathlib import Path
 
     header = gguf.read_header(Path(model_path("llama")))
@@ -141,7 +141,7 @@ def test_layers_are_spread_over_several(helper, real):
 
 
 @with_rpc
-def test_a_model_beside_it_stays_here(helper, real):
+def test_other_models_stay_on_this_machine(helper, real):
     """Devices are one model's own: the next one computes without them, also when they are gone."""
     away = helper()
     far = real("llama", rpc=(away.endpoint,))
@@ -149,7 +149,7 @@ def test_a_model_beside_it_stays_here(helper, real):
 
 
 @with_rpc
-def test_a_server_comes_and_goes_with_the_machines_it_needs(serve, helper, model_path):
+def test_a_server_follows_its_machines(serve, helper, model_path):
     port = free_port()
     server = serve("--model", model_path("llama"), "--rpc", f"127.0.0.1:{port}", "-c", "512", "--parallel", "2")
     server.wait_for("is not loaded: The RPC server")

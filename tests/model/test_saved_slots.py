@@ -15,7 +15,7 @@ def ask(real, prompt):
     return result
 
 
-def test_an_answer_goes_on_from_a_file(real, tmp_path):
+def test_an_answer_continues_from_a_file(real, tmp_path):
     files = SavedSlotFiles(tmp_path, {"model": "tiny"})
     first, second = real("llama", cache_bytes=1 << 26), real("llama", cache_bytes=1 << 26)
     prompt = "the thing and the other thing in there, " * 12

@@ -115,7 +115,7 @@ def test_200_mixed_requests_with_memory_for_two(serve, files, tmp_path):
     assert 0.9 * estimate <= resident(server) <= 1.1 * estimate, (resident(server), estimate)
 
 
-def test_sighup_does_not_disturb_what_runs(serve, files, tmp_path):
+def test_sighup_does_not_disturb_running_requests(serve, files, tmp_path):
     path = write(tmp_path / "c.toml", {"chat": files["chat"]}, 0)
     server = serve("--config", path, "--no-check-models", "--threads", "1")
     request = urllib.request.Request(
@@ -148,7 +148,7 @@ def _named(model, kind):
     return path, {"model": model, **body}
 
 
-def test_a_file_that_makes_the_library_abort_takes_nobody_down(serve, files, tmp_path):
+def test_a_file_that_aborts_the_library_takes_no_other_model_down(serve, files, tmp_path):
     """Its header is right, so it is listed; the trial in another process finds out."""
     folder = tmp_path / "models"
     folder.mkdir()

@@ -17,7 +17,7 @@ ANOTHER = {
 }  # fmt: skip
 
 
-def test_an_option_changes_what_states_depend_on_or_is_known_not_to():
+def test_every_option_is_part_of_state_facts_or_known_not_to_matter():
     """A prefix on disk was used after a restart with another RoPE scale: 302 tokens of it, and other text. A new option
     is to be put into one of the two lists."""
     names = {field.name for field in fields(EngineOptions)}
@@ -25,12 +25,12 @@ def test_an_option_changes_what_states_depend_on_or_is_known_not_to():
 
 
 @pytest.mark.parametrize("name", ANOTHER)
-def test_states_are_told_apart_by(name):
+def test_state_facts_differ_by(name):
     plain = EngineOptions()
     assert state_facts(replace(plain, **{name: ANOTHER[name]})) != state_facts(plain)
 
 
-def test_a_control_vector_is_known_by_its_file_not_by_its_name():
+def test_a_control_vector_is_identified_by_its_digest():
     def of(*more, **settings):
         return state_facts(EngineOptions(control_vectors=(Adapter(*more, **settings),)))
 

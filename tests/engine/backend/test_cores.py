@@ -28,27 +28,27 @@ def cores(clock):
     return Cores(clock)
 
 
-def test_one_alone_has_all(cores):
+def test_a_single_context_gets_all_threads(cores):
     assert cores.begin("a") == 1
     cores.end("a")
     assert cores.begin("a") == 1
 
 
-def test_two_at_work_share(cores):
+def test_two_computing_contexts_share_threads(cores):
     cores.begin("a")
     assert cores.begin("b") == 2
     cores.end("a")
     assert cores.begin("a") == 2
 
 
-def test_one_that_has_just_computed_is_expected_again(cores, clock):
+def test_a_context_that_has_just_computed_keeps_its_share(cores, clock):
     cores.begin("a")
     cores.end("a")
     clock.now = RECENT / 2
     assert cores.begin("b") == 2
 
 
-def test_one_that_rests_leaves_its_share(cores, clock):
+def test_an_idle_context_releases_its_share(cores, clock):
     cores.begin("a")
     cores.end("a")
     clock.now = RECENT * 2
@@ -61,7 +61,7 @@ def test_a_long_computation_counts_until_it_ends(cores, clock):
     assert cores.begin("b") == 2
 
 
-def test_one_that_is_gone_does_not_count(cores):
+def test_a_closed_context_does_not_count(cores):
     cores.begin("a")
     cores.leave("a")
     assert cores.begin("b") == 1
@@ -91,7 +91,7 @@ def test_a_long_computation_waits_for_the_step_that_had_all_threads(cores):
     assert cores.begin("step") == 2
 
 
-def test_a_long_computation_waits_for_each_of_the_others(cores):
+def test_a_long_computation_waits_for_all_other_contexts(cores):
     cores.begin("one")
     cores.begin("other")
     told = joined(cores, "encoder")
@@ -101,7 +101,7 @@ def test_a_long_computation_waits_for_each_of_the_others(cores):
     assert told.take(30) == [None]
 
 
-def test_a_long_computation_begins_at_once_where_nobody_computes(cores):
+def test_a_long_computation_starts_at_once_on_an_idle_machine(cores):
     cores.begin("step")
     cores.end("step")
     cores.join("encoder", longest=math.inf)
@@ -114,7 +114,7 @@ def test_a_long_computation_does_not_wait_for_ever(cores):
     assert cores.begin("stuck") == 2
 
 
-def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
+def test_it_detects_gnu_openmp(monkeypatch, tmp_path):
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     assert not gnu_openmp()
     library = tmp_path / "libggml-cpu.so"
@@ -136,5 +136,5 @@ def test_it_knows_whose_openmp_the_library_has(monkeypatch, tmp_path):
         (1, 1, 5.0, 1),
     ],
 )
-def test_a_step_leaves_a_core_to_others_where_they_want_it_for_longer_than_the_step_grows(threads, cores, load, left):
+def test_a_step_spares_a_core_when_that_costs_less_than_contention(threads, cores, load, left):
     assert spare_one(threads, cores, load) == left

@@ -5,7 +5,7 @@ import threading
 from llamasrv.engine.backend.model_handle import ModelHandle
 
 
-def test_the_last_holder_frees_it_once():
+def test_the_last_holder_frees_the_model_once():
     freed = []
     handle = ModelHandle("model", freed.append)
     assert handle.hold() and handle.hold()
@@ -16,7 +16,7 @@ def test_the_last_holder_frees_it_once():
     assert freed == ["model"]
 
 
-def test_what_is_freed_cannot_be_held():
+def test_a_freed_model_cannot_be_held():
     freed = []
     handle = ModelHandle("model", freed.append)
     handle.release()

@@ -21,15 +21,15 @@ def told(before: str = "openmp", **env: str) -> str:
     ).stdout.strip()
 
 
-def test_a_server_lets_threads_spin_as_long_as_a_step_may_wait():
+def test_a_server_sets_the_spin_count():
     """10,000 rounds let them fall asleep inside a step: one stream of a 0.5B model was 15 % slower."""
     assert int(told()) >= 100_000
 
 
-def test_what_the_operator_has_set_stays():
+def test_operator_settings_win():
     assert told(GOMP_SPINCOUNT="7") == "7"
 
 
 @pytest.mark.parametrize("env, spin", [({}, "None"), ({"GOMP_SPINCOUNT": "7"}, "7")])
-def test_the_bare_loop_has_the_librarys_own_default(env, spin):
+def test_without_a_server_the_library_default_stays(env, spin):
     assert told("alone", **env) == spin

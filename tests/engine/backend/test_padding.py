@@ -14,24 +14,24 @@ def run(padding, num_rows, steps, plain, padded):
     return chosen
 
 
-def test_it_pads_where_that_is_faster():
+def test_it_pads_when_faster():
     chosen = run(Padding(), 7, 50, plain=0.095, padded=0.072)
     assert all(chosen[2 * TRIALS :])
 
 
-def test_it_does_not_pad_where_that_is_slower():
+def test_it_does_not_pad_when_slower():
     chosen = run(Padding(), 7, 50, plain=0.072, padded=0.095)
     assert not any(chosen[2 * TRIALS :])
 
 
-def test_whole_blocks_few_rows_and_many_rows_are_left_alone():
+def test_whole_blocks_and_very_small_or_large_batches_are_not_padded():
     padding = Padding()
     run(padding, 7, 50, plain=0.09, padded=0.07)
     assert not any(padding.choose(n, n) for n in (1, 2, 3, 4, 8, 16, 33, 500))
     assert not any(padding.choose(40 + n, n) for n in (1, 2, 3, 4, 8, 16, 33))
 
 
-def test_short_steps_are_not_worth_it():
+def test_short_steps_are_not_padded():
     assert sum(run(Padding(), 7, 50, plain=0.001, padded=0.0005)) == 0
 
 
@@ -42,7 +42,7 @@ def test_a_disturbed_measurement_is_corrected_later():
     assert sum(chosen[-AGAIN:]) >= AGAIN - 1
 
 
-def test_beside_prompts_it_does_what_pays_for_decodes():
+def test_batches_with_prompts_follow_what_pays_for_decodes():
     padding = Padding()
     assert not padding.choose(42, 7)
     for rows in (6, 7):
@@ -52,13 +52,13 @@ def test_beside_prompts_it_does_what_pays_for_decodes():
     assert not padding.choose(42, 7) and padding.choose(500, 6)
 
 
-def test_a_start_with_short_steps_is_no_reason():
+def test_short_steps_at_the_start_do_not_decide():
     padding = Padding()
     run(padding, 7, 50, plain=0.002, padded=0.001)
     assert not padding.choose(42, 7)
 
 
-def test_a_batch_is_filled_up_to_whole_blocks_on_the_spare_lane():
+def test_padding_rows_go_to_the_spare_lane():
     """Of rows with logits, and of all rows."""
     batch = Batch(16)
     batch.num_rows, batch.num_outputs = 6, 5
@@ -69,7 +69,7 @@ def test_a_batch_is_filled_up_to_whole_blocks_on_the_spare_lane():
     assert (batch.num_rows, batch.num_outputs) == (6, 5)
 
 
-def test_where_there_is_no_room_it_is_left_as_it_is():
+def test_a_full_batch_is_not_padded():
     batch = Batch(7)
     batch.num_rows, batch.num_outputs = 6, 5
     assert fill(batch, lane=9, most_outputs=64) == 0 and not batch.lane.any()
@@ -102,12 +102,12 @@ def batch_of(*parts, capacity=128):
         ([(1200, 1)] * 56, False),  # decodes
     ],
 )
-def test_what_nearly_fills_a_tile_of_attention_fills_it_behind_many_tokens(parts, fills):
+def test_deep_in_a_prompt_a_nearly_full_tile_is_filled(parts, fills):
     assert fills_tile(batch_of(*parts), PromptWork(1.6e-4)) is fills
     assert not fills_tile(batch_of(*parts), PromptWork(0.0))
 
 
-def test_a_batch_is_filled_up_to_a_tile_where_there_is_room():
+def test_a_batch_with_room_is_padded_to_a_tile():
     batch = batch_of((1200, 45))
     assert fill(batch, lane=9, most_outputs=64, tile=True) == TILE - 45
     assert batch.lane[45:TILE].tolist() == [9] * 19 and batch.position[45:TILE].tolist() == list(range(19))

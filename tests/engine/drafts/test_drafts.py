@@ -166,7 +166,7 @@ GRAMMARS = {
 
 
 @pytest.mark.parametrize("stop", [(), ("never",)])
-def test_what_a_grammar_forces_is_drafted_where_each_token_is_told_with_others(drive, stop):
+def test_forced_tokens_are_drafted_when_logprobs_are_requested(drive, stop):
     """Log-probabilities need a row of logits for each token, so nothing is appended unseen; all of it is right."""
 
     def submit(driver):
@@ -217,7 +217,7 @@ def test_a_grammar_with_a_trigger(drive):
     assert on == off and accepted(driver) > 0
 
 
-def test_masks_that_are_late(drive, drafts, monkeypatch):
+def test_late_masks(drive, drafts, monkeypatch):
     """A row whose mask is not there is kept; what was drafted behind it is given up."""
     monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
 
@@ -290,7 +290,7 @@ def test_cancelled_in_the_middle(drive, drafts):
     assert text_of(other.take()) == ANSWER
 
 
-def test_what_it_leaves_is_a_prefix_for_others(drive):
+def test_its_lane_is_a_prefix_for_others(drive):
     """The lane of a sequence that ended in the middle of a draft holds what was accepted and nothing else."""
     driver = drive(spec="auto", idle_cells=4096)
     first = driver.submit(ASKED, stop=("again, until",))
@@ -302,7 +302,7 @@ def test_what_it_leaves_is_a_prefix_for_others(drive):
     assert end.num_reused >= len(driver.backend.vocab.tokenize(ASKED)) + len(said) - 1
 
 
-def test_too_few_cells_for_drafts_preempt_nobody(drive):
+def test_a_lack_of_cells_for_drafts_preempts_no_sequence(drive):
     driver = drive(spec="auto", num_cells=420, context=400, parallel=2)
     streams = [driver.submit(chat(LONG[:60] * 1), max_tokens=90) for _ in range(2)]
     driver.finish()
@@ -310,7 +310,7 @@ def test_too_few_cells_for_drafts_preempt_nobody(drive):
     assert driver.engine.metrics.preemptions == 0 and accepted(driver) > 0
 
 
-def test_a_library_without_cells_costs_the_drafts_first(drive):
+def test_when_the_library_runs_out_of_cells_drafts_go_first(drive):
     driver = drive(spec="auto")
     stream = driver.submit(ASKED)
     while not accepted(driver):
@@ -320,7 +320,7 @@ def test_a_library_without_cells_costs_the_drafts_first(drive):
     assert text_of(stream.take()) == ANSWER and driver.engine.metrics.preemptions == 0
 
 
-def test_a_failed_step_with_drafts_fails_its_own(drive):
+def test_a_failed_step_with_drafts_fails_only_its_sequences(drive):
     driver = drive(spec="auto")
     stream = driver.submit(ASKED)
     while not accepted(driver):
@@ -331,7 +331,7 @@ def test_a_failed_step_with_drafts_fails_its_own(drive):
     assert driver.answer(ASKED) == ANSWER
 
 
-def test_never_more_rows_or_outputs_than_there_are(drive):
+def test_drafts_never_exceed_rows_or_outputs(drive):
     """Sixty-four outputs are all that a context has, and every prompt that ends wants one, too. The backend refuses what
     the library would abort on."""
     driver = drive(spec="auto", num_lanes=64, num_cells=20_000, parallel=60, batch_size=80, context=600)
@@ -365,13 +365,13 @@ def test_the_context_is_not_exceeded(drive):
 
 
 @pytest.mark.parametrize("options", [{"deterministic": True}, {"can_cut": False}, {"spec": "off"}])
-def test_where_nothing_is_drafted(drive, options):
+def test_cases_without_drafts(drive, options):
     driver = drive(**({"spec": "auto"} | options))
     assert driver.answer(ASKED) == ANSWER
     assert not driver.engine.metrics.drafted_tokens
 
 
-def test_what_is_slow_is_not_drafted(drive):
+def test_drafts_stop_when_rows_are_expensive(drive):
     """Where each further row costs a whole step more, nothing pays."""
     driver = drive(spec="auto")
     for rows in (1, 2, 3, *range(4, 65, 4)):
@@ -381,7 +381,7 @@ def test_what_is_slow_is_not_drafted(drive):
     assert driver.engine.metrics.drafts <= 2
 
 
-def test_chains_are_told_of_nothing_that_was_rejected(drive):
+def test_chains_never_see_rejected_tokens(drive):
     """Penalties count what was said, not what was tried."""
     chains = []
     for spec in ("off", "auto"):
@@ -451,7 +451,7 @@ def test_counts_of_a_prediction_are_exact(drive):
     assert counts.drafted == sum(metrics.drafted_tokens.values()) and counts.accepted == accepted(driver)
 
 
-def test_no_prediction_is_told_of_where_there_was_none(drive):
+def test_without_a_prediction_its_counts_are_none(drive):
     driver = drive(spec="auto")
     streams = [driver.submit(ASKED), driver.submit(ASKED, prediction=array("i"))]
     driver.finish()
@@ -472,7 +472,7 @@ def slow_to_ask(driver, monkeypatch):
     return asked
 
 
-def test_asking_takes_a_small_share_of_the_time(drive, monkeypatch):
+def test_asking_sources_takes_a_small_share_of_the_time(drive, monkeypatch):
     """Sequences whose text had nothing to offer were asked again in every step: only drafts were charged for."""
     driver = drive(spec="auto")
     asked = slow_to_ask(driver, monkeypatch)
@@ -482,7 +482,7 @@ def test_asking_takes_a_small_share_of_the_time(drive, monkeypatch):
     assert 2 < len(asked) < 60
 
 
-def test_a_prediction_does_not_wait_until_everybody_is_asked(drive, monkeypatch):
+def test_a_prediction_is_used_from_the_first_step(drive, monkeypatch):
     driver = drive(spec="auto")
     asked = slow_to_ask(driver, monkeypatch)
     for text, settings in (("abc", {}), ("def", {}), ("ghi", {"prediction": array("i", list(b"You said: ghi"))})):

@@ -21,7 +21,7 @@ def test_it_proposes_what_followed_the_same_tokens():
     assert proposed("the quick brown fox. the quick", most=6) == " brown"
 
 
-def test_it_proposes_nothing_for_what_is_new():
+def test_it_proposes_nothing_after_new_text():
     assert proposed("abcdefgh") is None and proposed("ab") is None and proposed("") is None
 
 
@@ -33,11 +33,11 @@ def test_the_newest_of_equals_wins():
     assert proposed("say one, say two, say", most=4) == " two"
 
 
-def test_a_draft_ends_where_the_text_does():
+def test_a_draft_ends_with_the_text():
     assert proposed("abcabc", most=8) == "abc"
 
 
-def test_built_at_once_and_token_by_token_are_the_same_index():
+def test_bulk_and_incremental_indexing_agree():
     rng = random.Random(1)
     text = array("i", [rng.randrange(4) for _ in range(300)])
     whole, grown = NgramIndex(text), NgramIndex(array("i"))
@@ -53,7 +53,7 @@ def test_built_at_once_and_token_by_token_are_the_same_index():
             assert text[place - 3 : place] == tail[-3:] and place < len(text)
 
 
-def test_a_text_that_was_cut_is_indexed_anew():
+def test_a_shortened_text_is_indexed_again():
     text = tokens("one two three one two four five six seven eight")
     index = NgramIndex(text)
     index.places(text[-20:])
@@ -75,7 +75,7 @@ def test_a_prediction_is_followed_from_its_first_token():
     assert bytes(lookup.propose(timeline, 5, Acceptance()).tokens) == b"ef f("
 
 
-def test_a_copy_goes_on_beside_where_it_was_interrupted():
+def test_an_interrupted_copy_continues():
     """One token of the prediction is replaced; the next one is enough to go on."""
     timeline = tokens("prompt: ")
     lookup = Lookup("prediction", tokens("value = one + two + one"), len(timeline))
@@ -85,7 +85,7 @@ def test_a_copy_goes_on_beside_where_it_was_interrupted():
     assert bytes(lookup.propose(timeline, 6, Acceptance()).tokens) == b" + two"
 
 
-def test_a_copy_goes_on_right_behind_a_token_that_was_replaced():
+def test_a_copy_continues_right_after_a_replaced_token():
     timeline = tokens("prompt: ")
     lookup = Lookup("prediction", tokens("value = one + two + one"), len(timeline))
     timeline.extend(tokens("value = "))
@@ -96,7 +96,7 @@ def test_a_copy_goes_on_right_behind_a_token_that_was_replaced():
     assert lookup.propose(timeline, 6, Acceptance()) is None  # more than one: it is another text
 
 
-def test_chances_fall_and_grow_with_the_match():
+def test_chances_fall_along_a_draft_and_grow_with_the_match():
     long, short = (tokens(f"{text} and then {text}") for text in ("a long text that is copied", "abc"))
     acceptance = Acceptance()
     for timeline in (long, short):
@@ -106,7 +106,7 @@ def test_chances_fall_and_grow_with_the_match():
     assert a.chances == sorted(a.chances, reverse=True)
 
 
-def test_chances_follow_what_came_true():
+def test_chances_follow_observed_acceptance():
     acceptance = Acceptance()
     for _ in range(50):
         acceptance.learn("ngram", 0, False)
@@ -115,7 +115,7 @@ def test_chances_follow_what_came_true():
     assert acceptance.chance("prediction", 0, 0.95) > 0.94
 
 
-def test_a_new_sequence_starts_from_what_the_drafts_of_others_came_to():
+def test_a_new_sequence_starts_from_the_acceptance_of_all():
     """Each answer of prose tried out a few drafts that were wrong in the one before it, too: 4 % of two streams' speed."""
     of_all = Acceptance()
     other = Acceptance(of_all)

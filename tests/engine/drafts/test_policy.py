@@ -33,11 +33,11 @@ def test_a_sure_copy_is_drafted_by_whole_blocks():
 
 
 @pytest.mark.parametrize("chance", [0.2, 0.5, 0.7])
-def test_a_guess_is_not_worth_a_second_row_on_a_cpu(chance):
+def test_on_a_cpu_a_guess_does_not_pay(chance):
     assert counts([chance]) == [0]
 
 
-def test_on_a_gpu_a_guess_is_worth_it():
+def test_on_a_gpu_a_guess_pays():
     assert counts([0.5], GPU)[0] >= 3 and counts([0.95], GPU)[0] >= 15
 
 
@@ -51,11 +51,11 @@ def test_under_load_it_stops_by_itself():
     assert sum(counts([0.97] * 2)) > 0
 
 
-def test_rows_are_never_more_than_there_is_room_for():
+def test_drafts_stay_within_the_room():
     assert sum(counts([0.99, 0.99], GPU, room=5)) == 5 and counts([0.99], room=0) == [0]
 
 
-def test_one_draft_beside_many_that_have_none():
+def test_one_draft_beside_many_sequences_without():
     (count,) = counts([0.97] + [0] * 7, GPU)
     assert count > 10
 
@@ -64,11 +64,11 @@ def test_beside_a_prompt_rows_cost_their_share():
     assert counts([0.9], beside=0.2)[0] > 0
 
 
-def test_a_larger_margin_asks_for_more():
+def test_a_larger_margin_requires_a_larger_gain():
     assert counts([0.8], margin=1.0) != counts([0.8], margin=3.0) == [0]
 
 
-def test_the_guard_doubts_what_has_not_paid():
+def test_the_guard_raises_the_margin_after_losses():
     guard = DraftGuard()
     for _ in range(DraftGuard.STEPS):
         guard.note(spent=1.0, earned=0.9)
@@ -78,7 +78,7 @@ def test_the_guard_doubts_what_has_not_paid():
     assert guard.margin == MARGIN
 
 
-def test_times_go_by_blocks_and_unknown_ones_are_taken_for_cheap():
+def test_row_times_go_by_blocks_and_unseen_ones_are_assumed_cheap():
     rows = times({1: 20, 4: 60, 8: 90})
     assert rows.predict(5) == rows.predict(8) == pytest.approx(0.09, rel=0.05)
     assert 0.06 < rows.predict(7) <= 0.09 < rows.predict(16) < 0.125
@@ -87,13 +87,13 @@ def test_times_go_by_blocks_and_unknown_ones_are_taken_for_cheap():
 
 
 @pytest.mark.parametrize("slower, tried", [(1, True), (60, False)])
-def test_short_drafts_that_were_never_tried_are_tried_where_weights_are_in_the_cache(slower, tried):
+def test_untried_short_drafts_are_tried_when_weights_fit_the_cache(slower, tried):
     """Elsewhere one row alone is bound by memory, and the second one costs most."""
     rows = times({1: 0.34 * slower, 16: 2.9 * slower})
     assert (share([draft(0.8, length=3)], num_decodes=1, room=60, rows=rows) != [0]) is tried
 
 
-def test_times_follow_what_changes_for_all():
+def test_row_times_follow_a_common_level():
     """Longer contexts and other load make steps slower whatever their rows."""
     rows = times({1: 20, 8: 90})
     for _ in range(60):
@@ -101,7 +101,7 @@ def test_times_follow_what_changes_for_all():
     assert rows.predict(8) > 0.12
 
 
-def test_a_step_that_stumbles_changes_little():
+def test_an_outlier_changes_row_times_little():
     rows = times({1: 20, 8: 90})
     rows.learn(8, 20.0)
     assert rows.predict(8) < 0.2

@@ -40,7 +40,7 @@ def test_it_finds_the_checkpoints_along_a_prompt():
     assert not table.along(tokens("a common start"), 100, CacheKey(scope="somebody"))
 
 
-def test_two_timelines_with_equal_checksums_have_a_checkpoint_each():
+def test_timelines_with_equal_checksums_have_separate_checkpoints():
     """A client could find two prompts of one length, one beginning and one CRC-32 in a second; both left a checkpoint,
     one place held them, and when both were to leave the step failed, with all requests and prefixes."""
     table, seen, rng = Checkpoints(100_000), {}, np.random.default_rng(3)
@@ -59,7 +59,7 @@ def test_two_timelines_with_equal_checksums_have_a_checkpoint_each():
     assert len(table) == table.used == 0
 
 
-def test_it_never_has_more_than_its_limit():
+def test_it_never_exceeds_its_limit():
     table = Checkpoints(5_000)
     for n in range(100):
         table.add(tokens(f"{n:08} and so on"), state(), EVERYBODY)
@@ -68,7 +68,7 @@ def test_it_never_has_more_than_its_limit():
     assert table.used == sum(point.num_bytes for point in table.points()) and 0 < len(table) < 5
 
 
-def test_what_is_used_and_spares_much_outlives_what_does_not():
+def test_valuable_checkpoints_outlive_others():
     table = Checkpoints(6_000)
     table.add(tokens("a long beginning " * 20), state(), EVERYBODY)
     (root,) = table.along(tokens("a long beginning " * 20), 1000, EVERYBODY).values()
@@ -79,7 +79,7 @@ def test_what_is_used_and_spares_much_outlives_what_does_not():
     assert table.along(root.tokens, 1000, EVERYBODY)
 
 
-def test_what_is_not_used_any_more_leaves_in_the_end():
+def test_unused_checkpoints_are_evicted_in_the_end():
     table = Checkpoints(6_000)
     table.add(tokens("a long beginning " * 5), state(), EVERYBODY)
     for n in range(500):
@@ -90,20 +90,20 @@ def test_what_is_not_used_any_more_leaves_in_the_end():
 # where they are
 
 
-def test_the_last_two_beginnings_of_messages_get_one_and_others_where_they_are_far_apart():
+def test_the_last_two_message_starts_get_checkpoints_and_distant_earlier_ones():
     assert checkpoint_places(2000, 0, (10, 600, 700, 1500, 1980, 1990)) == [700, 976, 1500, 1980, 1990]
 
 
-def test_a_prompt_without_messages_has_more_towards_its_end():
+def test_without_message_boundaries_checkpoints_are_denser_towards_the_end():
     assert checkpoint_places(650, 0, ()) == [138, 394, 522, 586, 646]
 
 
-def test_none_is_where_nothing_is_computed():
+def test_reused_tokens_get_no_checkpoints():
     assert checkpoint_places(650, 600, ()) == [646]
     assert checkpoint_places(20, 0, (5, 10)) == []
 
 
-def test_where_two_prompts_part_there_is_one():
+def test_prompts_get_a_checkpoint_where_they_diverge():
     assert 444 in checkpoint_places(650, 0, (), branch=444)
 
 
@@ -134,13 +134,13 @@ def boundaries(text):
     return tuple(found)
 
 
-def test_a_prompt_with_another_end_goes_back_to_a_checkpoint(driver):
+def test_a_prompt_with_another_end_resumes_from_a_checkpoint(driver):
     run(driver, SYSTEM + chat("x" * 300 + "one"))
     said, (reused,) = run(driver, SYSTEM + chat("x" * 300 + "other"))
     assert said == ["You said: " + "x" * 300 + "other"] and reused > 850
 
 
-def test_newcomers_wait_for_one_that_computes_their_beginning(driver):
+def test_newcomers_wait_while_their_prefix_is_computed(driver):
     before = driver.engine.metrics.prompt_tokens
     prompts = [SYSTEM + chat(f"{n} " * 3) for n in range(8)]
     said, reused = run(driver, *prompts)
@@ -150,7 +150,7 @@ def test_newcomers_wait_for_one_that_computes_their_beginning(driver):
     assert driver.engine.metrics.prompt_tokens - before < 1.15 * length + 8 * 60
 
 
-def test_a_turn_whose_thoughts_were_cut_out_begins_where_they_were(driver):
+def test_a_turn_without_earlier_thoughts_resumes_before_them(driver):
     first = SYSTEM + chat("why?")
     run(driver, first, boundaries=boundaries(first))
     second = first + "because<|im_end|>\n" + chat("and?")
@@ -158,7 +158,7 @@ def test_a_turn_whose_thoughts_were_cut_out_begins_where_they_were(driver):
     assert said == ["You said: and?"] and reused >= boundaries(first)[-1]
 
 
-def test_an_edited_message_costs_what_follows_it(driver):
+def test_an_edited_message_costs_only_what_follows(driver):
     turns = [SYSTEM, chat("first " * 60), "yes<|im_end|>\n", chat("second " * 60), "no<|im_end|>\n", chat("third")]
     whole = "".join(turns)
     run(driver, whole, boundaries=boundaries(whole))
@@ -167,7 +167,7 @@ def test_an_edited_message_costs_what_follows_it(driver):
     assert reused >= len(driver.backend.vocab.tokenize("".join(turns[:3])))
 
 
-def test_a_branch_is_learnt_from_the_second_prompt(driver):
+def test_the_second_prompt_teaches_where_prompts_branch(driver):
     """The first had no checkpoint where the second left it; the third finds one."""
     text = "x" * 2000
     run(driver, text + "a" * 900)
@@ -177,7 +177,7 @@ def test_a_branch_is_learnt_from_the_second_prompt(driver):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_state_is_kept_with_a_draft_that_nobody_has_verified(drive, kind):
+def test_no_checkpoint_contains_an_unverified_draft(drive, kind):
     """A follower asked for a checkpoint within what a sequence was writing; it was taken while the lane held the rows of
     its draft, and whoever began there had tokens that were never written."""
     driver = drive(**KINDS[kind], max_rollback=4, parallel=2, checkpoint_bytes=1 << 20)
@@ -194,7 +194,7 @@ def test_no_state_is_kept_with_a_draft_that_nobody_has_verified(drive, kind):
         assert kept == point.length
 
 
-def test_running_sequences_are_left_alone_by_those_who_branch_off(driver):
+def test_branching_off_leaves_the_running_sequence_alone(driver):
     long = driver.submit(SYSTEM + chat("x" * 200))
     driver.turn(12)
     said, _ = run(driver, *(SYSTEM + chat("x" * 200 + str(n)) for n in range(3)))
@@ -202,7 +202,7 @@ def test_running_sequences_are_left_alone_by_those_who_branch_off(driver):
     assert text_of(long.take()) == "You said: " + "x" * 200
 
 
-def test_a_prefix_that_left_the_pool_can_be_brought_back_to_a_checkpoint(drive):
+def test_an_evicted_prefix_can_be_restored_up_to_a_checkpoint(drive):
     for kind in KINDS.values():
         driver = drive(idle_cells=0, **kind)
         driver.core.scheduler.cost.prompt_seconds = lambda count: float(count > 0)
@@ -224,7 +224,7 @@ def test_scopes_have_checkpoints_of_their_own(driver):
     assert run(driver, SYSTEM + chat("two"), scope="ann")[1][0] > 500
 
 
-def test_a_preempted_sequence_goes_on_where_it_was(driver):
+def test_a_preempted_sequence_resumes_where_it_was(driver):
     stream = driver.submit(SYSTEM + chat("hello there"))
     driver.turn(4)
     driver.engine.preempt(driver.sequences[-1])
@@ -245,13 +245,13 @@ def test_fifty_conversations_under_a_limit_of_three_checkpoints(drive):
         assert driver.engine.metrics.checkpoints > 50
 
 
-def test_without_memory_for_them_prompts_are_computed_again(drive):
+def test_without_checkpoint_memory_prompts_are_recomputed(drive):
     driver = drive(checkpoint_bytes=0, **KINDS["partial"])
     assert run(driver, SYSTEM + chat("one")) == (["You said: one"], [0])
     assert run(driver, SYSTEM + chat("two")) == (["You said: two"], [0])
 
 
-def test_a_lane_that_cannot_be_brought_back_is_computed_anew(drive, monkeypatch):
+def test_a_failed_rewind_recomputes_the_prompt(drive, monkeypatch):
     driver = drive(**KINDS["partial"])
     run(driver, SYSTEM + chat("one"))
     monkeypatch.setattr(driver.backend, "rewind", lambda *args: False)

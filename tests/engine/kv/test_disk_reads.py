@@ -33,7 +33,7 @@ def hybrid():
     return RecordingBackend(can_cut=False, checkpoints=CheckpointKind.PARTIAL)
 
 
-def test_pins_that_leave_a_file_no_memory_do_not_keep_its_prompt_waiting(tmp_path):
+def test_a_prompt_does_not_wait_for_a_file_when_pins_take_its_memory(tmp_path):
     """It waited until its deadline, while the file was read over and over: host memory dropped each time what it had
     no room for."""
     write_one(tmp_path)
@@ -47,7 +47,7 @@ def test_pins_that_leave_a_file_no_memory_do_not_keep_its_prompt_waiting(tmp_pat
 
 
 @pytest.mark.parametrize("checkpoint_bytes", [0, 300, 700])
-def test_a_file_brings_its_checkpoints_for_who_waits_whatever_room_there_is(tmp_path, checkpoint_bytes):
+def test_waiting_sequences_get_a_files_checkpoints_whatever_the_limit(tmp_path, checkpoint_bytes):
     """A hybrid model was started again with less memory for checkpoints, or the file's own pushed each other out: its
     prompt waited for ever."""
     write_one(tmp_path, hybrid())
@@ -57,7 +57,7 @@ def test_a_file_brings_its_checkpoints_for_who_waits_whatever_room_there_is(tmp_
     again.end()
 
 
-def test_what_was_read_is_held_until_who_waited_has_a_place(tmp_path, monkeypatch):
+def test_a_state_read_from_disk_is_held_until_its_sequence_is_seated(tmp_path, monkeypatch):
     """Others filled host memory in between, and the file was read again, and again."""
     write_one(tmp_path)
     again = Served(tmp_path, parallel=1, cache_bytes=200_000)
@@ -82,7 +82,7 @@ def test_what_was_read_is_held_until_who_waited_has_a_place(tmp_path, monkeypatc
     again.end()
 
 
-def test_all_who_wait_for_a_file_get_it_from_one_read(tmp_path, monkeypatch):
+def test_one_read_serves_all_waiting_sequences(tmp_path, monkeypatch):
     write_one(tmp_path)
     again = Served(tmp_path)
     gate = slow_disk(monkeypatch)
@@ -99,7 +99,7 @@ def test_all_who_wait_for_a_file_get_it_from_one_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["damaged", "gone"])
-def test_a_file_that_cannot_be_used_answers_all_who_wait(tmp_path, how):
+def test_an_unusable_file_ends_the_wait_of_all(tmp_path, how):
     write_one(tmp_path)
     again = Served(tmp_path)
     for path in tmp_path.rglob(f"*{ENDING}"):
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_used_answers_all_who_wait(tmp_path, how):
     again.end()
 
 
-def test_a_sequence_waits_for_a_disk_once(tmp_path, monkeypatch):
+def test_a_sequence_waits_for_the_disk_only_once(tmp_path, monkeypatch):
     """After a file that took too long it waited for the next one, and for the same again after it gave way."""
     write_one(tmp_path)
     again = Served(tmp_path)
@@ -142,7 +142,7 @@ def test_a_sequence_waits_for_a_disk_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-def test_who_leaves_while_a_file_is_read_or_held_leaves_nothing_behind(tmp_path, monkeypatch, at):
+def test_cancelling_while_a_file_is_read_or_held_leaks_nothing(tmp_path, monkeypatch, at):
     write_one(tmp_path)
     again = Served(tmp_path)
     gate = slow_disk(monkeypatch)
@@ -163,7 +163,7 @@ def test_who_leaves_while_a_file_is_read_or_held_leaves_nothing_behind(tmp_path,
     again.end()
 
 
-def test_a_context_made_anew_keeps_those_waiting_for_a_file(tmp_path, monkeypatch):
+def test_sequences_waiting_for_a_file_survive_a_context_reset(tmp_path, monkeypatch):
     write_one(tmp_path)
     again = Served(tmp_path)
     gate = slow_disk(monkeypatch)

@@ -57,21 +57,21 @@ def files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_what_was_written_is_read_by_the_next_process(tmp_path):
+def test_the_next_process_reads_what_was_written(tmp_path):
     Store(tmp_path).write("a common beginning")
     length, entry = Store(tmp_path).read("a common beginning, and more")
     assert length == 18 and isinstance(entry, SavedState) and entry.tokens == tokens("a common beginning")
     assert entry.data.tolist() == list(range(18)) and entry.data.dtype == np.int32
 
 
-def test_a_shorter_common_beginning_is_found_too(tmp_path):
+def test_a_shorter_common_prefix_is_found(tmp_path):
     Store(tmp_path).write("a common beginning")
     assert Store(tmp_path).read("a common end")[0] == 9
     assert Store(tmp_path, can_cut=False).read("a common end") is None
 
 
 @pytest.mark.parametrize("other", [{"model": "other"}, {"facts": {"model": "m", "library": "2"}}])
-def test_it_is_not_read_where_anything_differs(tmp_path, other):
+def test_a_file_of_other_facts_is_not_read(tmp_path, other):
     Store(tmp_path).write("a common beginning")
     assert Store(tmp_path, **other).read("a common beginning, and more") is None
 
@@ -86,7 +86,7 @@ def test_a_file_in_the_wrong_folder_is_not_read(tmp_path):
     assert Store(tmp_path, model="other").read("a common beginning, and more") is None
 
 
-def test_adapters_are_told_apart_by_their_files(tmp_path):
+def test_adapters_are_identified_by_their_files(tmp_path):
     Store(tmp_path, digests=("one", "two")).write("a common beginning", ((0, 1.0),))
     swapped = Store(tmp_path, digests=("two", "one"))
     assert swapped.read("a common beginning!", ((0, 1.0),)) is None
@@ -97,7 +97,7 @@ def test_adapters_are_told_apart_by_their_files(tmp_path):
 
 
 @pytest.mark.parametrize("where", range(0, 400, 7))
-def test_a_damaged_file_is_left_out_or_removed(tmp_path, where):
+def test_a_damaged_file_is_ignored_or_deleted(tmp_path, where):
     Store(tmp_path).write("a common beginning")
     (path,) = files(tmp_path)
     data = bytearray(path.read_bytes())
@@ -109,21 +109,21 @@ def test_a_damaged_file_is_left_out_or_removed(tmp_path, where):
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 0.999])
-def test_a_cut_file_is_left_out(tmp_path, share):
+def test_a_truncated_file_is_ignored(tmp_path, share):
     Store(tmp_path).write("a common beginning")
     (path,) = files(tmp_path)
     os.truncate(path, int(path.stat().st_size * share))
     assert Store(tmp_path).read("a common beginning, and more") is None
 
 
-def test_a_file_that_went_away_is_forgotten(tmp_path):
+def test_a_deleted_file_leaves_the_index(tmp_path):
     store = Store(tmp_path)
     store.write("a common beginning")
     files(tmp_path)[0].unlink()
     assert store.read("a common beginning, and more") is None and len(store.disk) == 0
 
 
-def test_the_least_recently_used_go_first_whatever_their_model(tmp_path):
+def test_the_least_recently_used_files_of_any_model_are_evicted(tmp_path):
     limit = 250_000  # two of them
     Store(tmp_path, limit, model="old").write("first of all models", size=20_000)
     (first,) = files(tmp_path)
@@ -142,12 +142,12 @@ def test_the_least_recently_used_go_first_whatever_their_model(tmp_path):
     assert sum(path.stat().st_size for path in files(tmp_path)) <= limit
 
 
-def test_nothing_larger_than_may_be_is_written(tmp_path):
+def test_states_above_the_limit_are_not_written(tmp_path):
     Store(tmp_path, largest=100).write("a common beginning", size=26)
     assert files(tmp_path) == []
 
 
-def test_a_disk_that_fails_is_told_once_and_harms_nobody(tmp_path, monkeypatch, caplog):
+def test_a_failing_disk_is_logged_once_and_harmless(tmp_path, monkeypatch, caplog):
     store = Store(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     store.write("a common beginning")
@@ -161,7 +161,7 @@ def test_a_disk_that_fails_is_told_once_and_harms_nobody(tmp_path, monkeypatch, 
     assert store.read("a common beginning!")
 
 
-def test_after_a_write_that_failed_nothing_is_copied_for_a_while(tmp_path, monkeypatch, caplog):
+def test_after_a_failed_write_copying_pauses(tmp_path, monkeypatch, caplog):
     """A state was copied in every step, each a gigabyte perhaps, and each told the log that the disk is full."""
     now = [0.0]
     store = Store(tmp_path, clock=lambda: now[0])
@@ -181,7 +181,7 @@ def test_after_a_write_that_failed_nothing_is_copied_for_a_while(tmp_path, monke
 
 
 @pytest.mark.parametrize("free, kept", [(0, 5), (100, 5), (255, 0), (10_000, 5)])
-def test_nothing_is_deleted_for_a_disk_that_others_have_filled(tmp_path, monkeypatch, caplog, free, kept):
+def test_on_a_disk_filled_by_others_nothing_is_deleted(tmp_path, monkeypatch, caplog, free, kept):
     """With less than 256 MiB free the whole folder was deleted, and then nothing written: the limit and the free disk
     were one number."""
     monkeypatch.setattr("llamasrv.engine.kv.disk_tier.SPARE", 256 * MEGABYTE)
@@ -197,7 +197,7 @@ def test_nothing_is_deleted_for_a_disk_that_others_have_filled(tmp_path, monkeyp
         assert ("MiB free" in caplog.text) is (free < 256)
 
 
-def test_the_engine_rests_when_its_disk_is_full(tmp_path, monkeypatch):
+def test_the_engine_stops_writing_when_its_disk_is_full(tmp_path, monkeypatch):
     served = Served(tmp_path)
     for end in ("one", "two"):
         served.ask(chat(SYSTEM + end))
@@ -217,7 +217,7 @@ def test_the_engine_rests_when_its_disk_is_full(tmp_path, monkeypatch):
     served.end()
 
 
-def test_the_files_that_are_known_are_those_used_last(tmp_path):
+def test_the_index_keeps_the_most_recently_used_files(tmp_path):
     """Which they were was chosen by their names, and their tokens took any amount of memory."""
     for n in range(20):
         Store(tmp_path).write(chr(65 + n) * 100)
@@ -230,20 +230,20 @@ def test_the_files_that_are_known_are_those_used_last(tmp_path):
     assert len(files(tmp_path)) == 21, "files stay"
 
 
-def test_a_folder_that_cannot_be_made_only_switches_it_off(tmp_path, caplog):
+def test_an_unusable_folder_only_turns_the_disk_cache_off(tmp_path, caplog):
     (tmp_path / "file").write_text("x")
     store = Store(tmp_path / "file" / "folder")
     store.write("a common beginning")
     assert "disk is off" in caplog.text
 
 
-def test_files_are_for_their_owner_alone(tmp_path):
+def test_files_are_readable_by_their_owner_only(tmp_path):
     Store(tmp_path).write("a common beginning")
     (path,) = files(tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_a_killed_process_left_is_never_read_and_goes(tmp_path):
+def test_unfinished_files_of_a_killed_process_are_never_read_and_deleted(tmp_path):
     store = Store(tmp_path)
     store.write("a common beginning")
     (path,) = files(tmp_path)
@@ -304,7 +304,7 @@ def test_a_system_prompt_is_warm_after_a_restart(tmp_path):
     again.end()
 
 
-def test_what_two_prompts_had_in_common_is_written_at_once_and_the_rest_at_the_end(tmp_path):
+def test_a_shared_prefix_is_written_at_once_and_the_rest_at_the_end(tmp_path):
     served = Served(tmp_path)
     served.ask(chat(SYSTEM + "one secret"))
     served.ask(chat(SYSTEM + "two secret"))
@@ -317,7 +317,7 @@ def test_what_two_prompts_had_in_common_is_written_at_once_and_the_rest_at_the_e
     assert np.array(list(b"secret"), np.int32).tobytes() in written
 
 
-def test_going_on_with_a_conversation_writes_nothing(tmp_path):
+def test_continuing_a_conversation_writes_nothing(tmp_path):
     served = Served(tmp_path)
     first = chat(SYSTEM)
     served.ask(first)
@@ -353,7 +353,7 @@ def test_a_prefix_of_another_scope_stays_cold(tmp_path):
     again.end()
 
 
-def test_two_scopes_keep_the_same_beginning_apart(tmp_path):
+def test_equal_prefixes_of_two_scopes_are_separate(tmp_path):
     served = Served(tmp_path)
     for number, scope in enumerate(("ann", "bob"), 1):
         for end in ("one", "two"):
@@ -363,7 +363,7 @@ def test_two_scopes_keep_the_same_beginning_apart(tmp_path):
     served.end()
 
 
-def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypatch):
+def test_a_large_state_is_not_copied_while_others_run(tmp_path, monkeypatch):
     monkeypatch.setattr("llamasrv.engine.kv.manager.BUSY_BYTES", 100)
     served = Served(tmp_path)
     served.ask(chat(SYSTEM + "one"))
@@ -377,7 +377,7 @@ def test_a_large_state_is_not_copied_while_others_are_at_work(tmp_path, monkeypa
     served.end()
 
 
-def test_running_sequences_go_on_while_a_file_is_read(tmp_path, monkeypatch):
+def test_running_sequences_continue_while_a_file_is_read(tmp_path, monkeypatch):
     served = Served(tmp_path)
     for end in ("one", "two"):
         served.ask(chat(SYSTEM + end))
@@ -398,7 +398,7 @@ def test_running_sequences_go_on_while_a_file_is_read(tmp_path, monkeypatch):
     again.end()
 
 
-def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_disk_slower_than_computing_is_not_waited_for(tmp_path, monkeypatch):
     served = Served(tmp_path)
     for end in ("one", "two"):
         served.ask(chat(SYSTEM + end))
@@ -413,14 +413,14 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(tmp_path, monkey
     again.end()
 
 
-def test_without_a_digest_or_with_split_cells_nothing_is_kept(tmp_path):
+def test_without_a_digest_or_with_split_cells_nothing_is_written(tmp_path):
     for options in ({"digest": ""}, {"disk_bytes": 0}):
         served = Served(tmp_path, **options)
         assert served.core.disk is None
         served.end()
 
 
-def test_what_is_dropped_is_gone_after_a_restart_too(tmp_path):
+def test_a_dropped_prefix_stays_gone_after_a_restart(tmp_path):
     store = Store(tmp_path)
     store.write("a common beginning")
     assert not store.disk.wants(tokens("a common beginning"), 18, CacheKey(), 100)

@@ -60,7 +60,7 @@ def test_a_conversation_is_found_after_its_model_was_unloaded(life):
 
 
 @pytest.mark.parametrize("other", [{"facts": {"library": "newer"}}, {"digest": "another file"}, {"cache_bytes": 2**20}])
-def test_nothing_is_found_by_an_engine_of_anything_else(life, other):
+def test_an_engine_with_another_model_or_library_finds_nothing(life, other):
     prefixes = HostCache()
     first = life(prefixes)
     reused(first, TALK)
@@ -68,7 +68,7 @@ def test_nothing_is_found_by_an_engine_of_anything_else(life, other):
     assert reused(life(prefixes, **other), NEXT) == 0
 
 
-def test_what_another_engine_kept_is_taken_over(life):
+def test_an_engine_takes_over_the_cache_of_another(life):
     """As when the options of a model were changed that its states do not depend on."""
     old, new = HostCache(), HostCache()
     first, second = life(old), life(new)
@@ -78,7 +78,7 @@ def test_what_another_engine_kept_is_taken_over(life):
     assert reused(second, NEXT) > 250 and old.used == 0
 
 
-def test_no_more_is_kept_than_fits(life):
+def test_the_cache_stays_within_its_limit(life):
     prefixes = HostCache()
     driver = life(prefixes, cache_bytes=4000, checkpoint_bytes=4000, parallel=4)
     for n in range(6):
@@ -87,7 +87,7 @@ def test_no_more_is_kept_than_fits(life):
     assert prefixes.host.used <= 4000 and prefixes.checkpoints.used <= 4000
 
 
-def test_an_engine_that_ends_writes_what_it_has_to_disk(life, tmp_path):
+def test_a_closing_engine_writes_its_prefixes_to_disk(life, tmp_path):
     disk = {"disk_bytes": 1 << 24, "disk_folder": tmp_path}
     first = life(**disk)
     reused(first, TALK)
@@ -95,7 +95,7 @@ def test_an_engine_that_ends_writes_what_it_has_to_disk(life, tmp_path):
     assert reused_from_disk(life(**disk)) > 250
 
 
-def test_a_kill_loses_no_more_than_the_last_seconds(life, tmp_path):
+def test_a_kill_loses_only_the_last_seconds(life, tmp_path):
     disk = {"disk_bytes": 1 << 24, "disk_folder": tmp_path}
     first = life(**disk)
     reused(first, TALK)
@@ -108,7 +108,7 @@ def test_a_kill_loses_no_more_than_the_last_seconds(life, tmp_path):
     assert reused_from_disk(life(**disk)) > 250  # nothing was closed
 
 
-def test_a_conversation_that_goes_on_replaces_its_file(life, tmp_path):
+def test_a_continued_conversation_replaces_its_file(life, tmp_path):
     driver = life(disk_bytes=1 << 24, disk_folder=tmp_path)
     text = TALK
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_a_conversation_that_goes_on_replaces_its_file(life, tmp_path):
     assert driver.core.disk.num_written >= 2 and len(driver.core.disk) <= 2
 
 
-def test_what_cannot_be_restarted_is_not_asked_for_its_states(life):
+def test_after_a_failed_restart_no_state_is_saved(life):
     driver = life(HostCache())
     driver.submit(TALK)
     driver.core.scheduler.plan = driver.backend.reset = lambda *a: 1 / 0

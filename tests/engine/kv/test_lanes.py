@@ -5,7 +5,7 @@ import pytest
 from llamasrv.engine.kv.lanes import LaneTable
 
 
-def test_a_lane_is_taken_grows_and_is_given_back():
+def test_a_lane_is_taken_grows_and_is_dropped():
     table = LaneTable(2, 100)
     lane = table.take()
     table.extend(lane, 30)
@@ -15,7 +15,7 @@ def test_a_lane_is_taken_grows_and_is_given_back():
     table.check()
 
 
-def test_a_retired_lane_counts_as_used_but_reclaimable():
+def test_a_resident_lane_is_used_but_reclaimable():
     table = LaneTable(2, 100)
     lane = table.take()
     table.extend(lane, 30)
@@ -51,7 +51,7 @@ def test_a_shared_prefix_stays_held_while_one_holder_runs():
     table.check()
 
 
-def test_cutting_frees_only_what_nobody_else_has():
+def test_cutting_frees_only_unshared_cells():
     table = LaneTable(4, 100)
     first, second = table.take(), table.take()
     table.extend(first, 40)
@@ -70,7 +70,7 @@ def test_check_finds_a_miscount():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_books_are_right_after_anything(seed):
+def test_the_table_is_right_after_random_operations(seed):
     """Random walks over all operations; a plain model of sets of cells says what must come out."""
     rng = random.Random(seed)
     table, cells, number = LaneTable(6, 200), {}, 0

@@ -43,7 +43,7 @@ def flood(tier):
         tier.put(state(number))
 
 
-def test_a_pin_outlives_whatever_comes_and_ends_in_time(tier):
+def test_a_pin_survives_eviction_until_it_expires(tier):
     pinned, plain = state(1), state(2)
     assert tier.pin(pinned, "ann", 300.0)
     tier.put(plain)
@@ -55,7 +55,7 @@ def test_a_pin_outlives_whatever_comes_and_ends_in_time(tier):
     assert kept(tier, pinned) == [False] and tier.used <= tier.limit
 
 
-def test_who_asks_again_keeps_it_longer(tier):
+def test_asking_again_prolongs_a_pin(tier):
     pinned = state(1)
     tier.pin(pinned, "ann", 300.0)
     tier.pins.clock.now = 200.0
@@ -65,7 +65,7 @@ def test_who_asks_again_keeps_it_longer(tier):
     assert kept(tier, pinned) == [True]
 
 
-def test_pins_take_no_more_than_their_share(tier):
+def test_pins_stay_within_their_share(tier):
     """The one that ends first gives way."""
     states = [state(number) for number in range(6)]
     for number, one in enumerate(states):
@@ -75,12 +75,12 @@ def test_pins_take_no_more_than_their_share(tier):
     assert tier.pins.standing() == (4, 4 * SIZE)
 
 
-def test_what_is_larger_than_the_share_is_not_pinned(tier):
+def test_a_state_above_the_share_is_not_pinned(tier):
     large = SavedState(array("i", range(20)), np.zeros(5 * SIZE, np.uint8))
     assert not tier.pin(large, "ann", 300.0)
 
 
-def test_one_owner_pushes_nobody_out_and_gives_back_what_is_more_than_its_part(tier):
+def test_an_owner_loses_what_exceeds_its_equal_share(tier):
     anns, bobs = [state(number) for number in range(8)], [state(number) for number in range(10, 12)]
     for one in anns[:4]:
         tier.pin(one, "ann", 300.0)
@@ -92,7 +92,7 @@ def test_one_owner_pushes_nobody_out_and_gives_back_what_is_more_than_its_part(t
     assert kept(tier, *bobs) == [True, True] and sum(kept(tier, *anns)) == 2
 
 
-def test_a_longer_state_of_the_same_takes_the_place_of_a_shorter(tier):
+def test_a_longer_pin_replaces_a_shorter_one(tier):
     short = SavedState(array("i", range(20)), np.zeros(8, np.uint8))
     long = SavedState(array("i", range(40)), np.zeros(8, np.uint8))
     tier.pin(short, "ann", 300.0)
@@ -128,7 +128,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pins", [(), ((100, 300.0),)])
-def test_a_pinned_beginning_is_found_after_many_others(drive, kind, pins):
+def test_a_pinned_prefix_is_found_after_many_others(drive, kind, pins):
     driver = busy(drive, **KINDS[kind])
     first, second = list(range(70, 170)) + [7] * 30, list(range(70, 170)) + [9] * 30
     stream = driver.submit(first, max_tokens=4, pins=pins)
@@ -141,7 +141,7 @@ def test_a_pinned_beginning_is_found_after_many_others(drive, kind, pins):
     assert driver.engine.snapshot()["pins"]["num"] == len(pins)
 
 
-def test_no_token_is_enough_to_warm_a_prefix(drive):
+def test_max_tokens_0_warms_a_prefix(drive):
     driver = busy(drive)
     prompt = list(range(70, 200))
     stream = driver.submit(prompt, max_tokens=0, pins=((120, 3600.0),))
@@ -154,7 +154,7 @@ def test_no_token_is_enough_to_warm_a_prefix(drive):
     assert end_of(stream.take()).num_reused == 120
 
 
-def test_what_is_there_already_is_pinned_without_computing_it_again(drive):
+def test_a_cached_prefix_is_pinned_without_recomputing(drive):
     driver = busy(drive)
     prompt = list(range(70, 200))
     driver.answer(prompt, max_tokens=2)
@@ -168,14 +168,14 @@ def test_what_is_there_already_is_pinned_without_computing_it_again(drive):
     assert end_of(stream.take()).num_reused >= 120
 
 
-def test_each_time_has_its_own_tokens(drive):
+def test_each_pin_duration_counts_its_own_tokens(drive):
     driver = busy(drive)
     stream = driver.submit(list(range(70, 200)), max_tokens=1, pins=((40, 3600.0), (120, 300.0), (80, 300.0)))
     driver.finish()
     assert end_of(stream.take()).pinned == ((3600.0, 40), (300.0, 80))
 
 
-def test_without_a_share_wishes_are_ignored(drive):
+def test_without_a_share_pins_are_ignored(drive):
     driver = busy(drive, pin_share=0.0)
     stream = driver.submit(list(range(70, 200)), max_tokens=1, pins=((100, 300.0),))
     driver.finish()

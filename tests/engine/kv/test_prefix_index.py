@@ -15,21 +15,21 @@ def test_it_finds_the_longest_match_over_all_lanes():
     assert (match.lane, match.length, match.coming) == (1, 24, 0)
 
 
-def test_it_gives_no_more_than_the_limit():
+def test_matches_stay_within_the_limit():
     """At least the last prompt token is computed again: its logits are needed."""
     cache = PrefixIndex()
     cache.put(0, tokens("exactly the same"))
     assert cache.match(tokens("exactly the same"), 15, [16], held=()).length == 15
 
 
-def test_what_is_being_computed_is_reported_as_coming():
+def test_tokens_being_computed_are_reported_as_coming():
     cache = PrefixIndex()
     cache.put(0, tokens("a long prompt that is half done"))
     match = cache.match(tokens("a long prompt that is half done too"), 35, [10], held={0})
     assert (match.length, match.coming, match.held) == (10, 21, True)
 
 
-def test_a_match_shorter_than_a_key_is_none():
+def test_a_match_shorter_than_the_key_is_ignored():
     cache = PrefixIndex()
     cache.put(0, tokens("short" + "x" * 20))
     assert cache.match(tokens("short" + "y" * 20), 20, [25], held=()) is None
@@ -44,7 +44,7 @@ def test_a_removed_lane_is_not_found():
     assert cache.match(tokens("something to find"), 17, [17], held=()) is None and len(cache) == 0
 
 
-def test_tokens_are_compared_and_not_just_their_key():
+def test_tokens_are_compared_not_only_keys():
     cache = PrefixIndex()
     cache.put(0, tokens("12345678 and then this"))
     assert cache.match(tokens("12345678 but then that"), 22, [22], held=()).length == 9
@@ -67,13 +67,13 @@ def test_a_state_that_cannot_be_cut_matches_only_as_a_whole():
     assert cache.match(tokens("question and other"), 18, [19], held=()) is None
 
 
-def test_common_prefix_of_nothing_is_nothing():
+def test_common_prefix_of_empty_timelines_is_0():
     assert common_prefix(array("i"), tokens("x")) == 0
     assert common_prefix(tokens("abc"), tokens("abd")) == 2
     assert common_prefix(tokens("abc"), tokens("abc")) == 3
 
 
-def test_what_was_found_equal_is_not_compared_again():
+def test_known_common_prefixes_are_not_compared_again():
     """Each of 70 followers of a long prompt was compared with all of it in every step."""
     mine, other = array("i", range(100)), array("i", range(60))
     commons = Commons()

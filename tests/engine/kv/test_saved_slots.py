@@ -16,7 +16,7 @@ def slot_of(driver, prompt, **settings):
     return stream.take()[-1].slot
 
 
-def test_where_one_sequence_runs_at_a_time_all_have_slot_0(drive):
+def test_with_one_place_every_sequence_has_slot_0(drive):
     """Each prompt that shared nothing with the one before had the number of another lane; slot 0 kept the first."""
     driver = drive(parallel=1)
     assert [slot_of(driver, prompt) for prompt in (ONE, TWO, THREE)] == [0, 0, 0]
@@ -24,12 +24,12 @@ def test_where_one_sequence_runs_at_a_time_all_have_slot_0(drive):
     assert tokens[: len(THREE)] == list(driver.backend.vocab.tokenize(THREE))[: len(THREE)]
 
 
-def test_no_slot_is_beyond_the_number_that_may_run_at_once(drive):
+def test_slots_stay_below_the_number_of_places(drive):
     driver = drive(parallel=2)
     assert {slot_of(driver, prompt) for prompt in (ONE, TWO, THREE, ONE[::-1], TWO[::-1])} == {0, 1}
 
 
-def test_who_goes_on_keeps_its_slot_and_others_get_the_one_free_for_longest(drive):
+def test_a_conversation_keeps_its_slot_and_others_get_the_one_free_for_longest(drive):
     driver = drive(parallel=3)
     assert [slot_of(driver, prompt) for prompt in (ONE, TWO, ONE + "x", THREE, TWO + "x")] == [0, 1, 0, 2, 1]
 
@@ -51,7 +51,7 @@ def test_a_slot_in_use_is_neither_saved_nor_erased(drive):
     assert driver.core.admission.slots.save(0, driver.core.memory)
 
 
-def test_what_is_too_short_to_be_kept_is_told_so(drive):
+def test_saving_a_timeline_too_short_to_keep_says_so(drive):
     driver = drive(parallel=1)
     slot_of(driver, "ab", max_tokens=2)
     with pytest.raises(NotFound, match=r"Slot 0 is empty: .* 8 tokens"):
@@ -60,7 +60,7 @@ def test_what_is_too_short_to_be_kept_is_told_so(drive):
         driver.core.admission.slots.save(3, driver.core.memory)
 
 
-def test_a_number_that_two_have_is_free_when_it_is_given_back():
+def test_a_slot_with_two_users_is_free_after_both_release_it():
     slots = SavedSlots(2)
     assert [slots.take(0, None), slots.take(0, None), slots.take(None, None), slots.take(None, None)] == [0, 0, 1, 0]
     slots.release(0)

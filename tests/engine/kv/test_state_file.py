@@ -29,13 +29,13 @@ def read(path, facts=FACTS):
         return head, state_file.read_tokens(file, head), state_file.read_state(file, head)
 
 
-def test_what_was_written_comes_back(path):
+def test_a_written_state_is_read_back(path):
     head, tokens, state = read(path)
     assert (head.scope, head.adapters, tokens) == ("ann", [["d", 0.5]], TOKENS)
     assert state.dtype == STATE.dtype and (state == STATE).all()
 
 
-def test_a_part_of_it_is_refused(path):
+def test_a_truncated_file_is_refused(path):
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
@@ -43,7 +43,7 @@ def test_a_part_of_it_is_refused(path):
             read(path)
 
 
-def test_a_changed_byte_is_noticed_wherever_it_is(path):
+def test_any_changed_byte_is_detected(path):
     whole = path.read_bytes()
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -51,12 +51,12 @@ def test_a_changed_byte_is_noticed_wherever_it_is(path):
             read(path)
 
 
-def test_it_is_only_for_what_it_was_made_with(path):
+def test_a_file_made_for_other_facts_is_refused(path):
     with pytest.raises(ValueError, match="another model or another build"):
         read(path, {"model": "other"})
 
 
-def test_a_file_of_another_version_is_left_alone(path, monkeypatch):
+def test_a_file_of_another_version_is_refused(path, monkeypatch):
     monkeypatch.setattr(state_file, "FORMAT", state_file.FORMAT + 1)
     with pytest.raises(ValueError, match="another version"):
         read(path)

@@ -86,7 +86,7 @@ def test_few_images_are_encoded_ahead(driver):
     assert len(vectors(stream)) == 20 == len(driver.projector.encoded)
 
 
-def test_an_image_that_cannot_be_encoded_fails_its_inputs_alone(driver, monkeypatch):
+def test_a_broken_image_fails_only_its_inputs(driver, monkeypatch):
     broken = picture("broken")
     encode = driver.projector.encode
 
@@ -103,7 +103,7 @@ def test_an_image_that_cannot_be_encoded_fails_its_inputs_alone(driver, monkeypa
     assert isinstance(third, list) and isinstance(fourth, list)
 
 
-def test_who_gives_up_is_forgotten_and_others_get_the_same_image(driver):
+def test_a_cancelled_input_leaves_its_image_to_others(driver):
     gone = driver.submit((picture("cat"),), (picture("dog"),))
     driver.embedder.turn()
     driver.embedder.cancel(gone)
@@ -112,7 +112,7 @@ def test_who_gives_up_is_forgotten_and_others_get_the_same_image(driver):
     assert vectors(gone) == [] and isinstance(vectors(kept)[0], list)
 
 
-def test_deadlines_and_shutdown_end_what_waits_for_the_encoder(driver):
+def test_deadlines_and_shutdown_end_inputs_waiting_for_the_encoder(driver):
     late = driver.submit((picture("cat"),), deadline=1.0)
     open_ = driver.submit((picture("dog"),))
     driver.embedder.turn()

@@ -43,27 +43,27 @@ def keys(driver, media):
     return [driver.backend.projector.measure(one).parts[1].key for one in media]
 
 
-def test_eight_that_wait_are_one_call_and_each_gets_its_own_rows(see):
+def test_eight_waiting_images_share_a_call_and_get_their_own_rows(see):
     driver, media = see(), [picture(f"{n}") for n in range(8)]
     assert texts(driver, ask_all(driver, media)) == answers(8)
     assert driver.backend.projector.calls == [8]
     assert driver.engine.metrics.media_encoded == 8
 
 
-def test_a_call_takes_no_more_than_the_projector_does(see):
+def test_a_call_stays_within_the_projectors_batch(see):
     driver, media = see(together=3), [picture(f"{n}") for n in range(8)]
     assert texts(driver, ask_all(driver, media)) == answers(8)
     assert driver.backend.projector.calls == [3, 3, 2]
 
 
-def test_a_projector_that_takes_one_gets_one_after_the_other(see):
+def test_a_projector_without_batching_gets_one_image_at_a_time(see):
     driver, media = see(together=1), [picture(f"{n}") for n in range(8)]
     assert texts(driver, ask_all(driver, media)) == answers(8)
     assert driver.backend.projector.calls == [1] * 8
     assert driver.backend.projector.encoded == keys(driver, media)
 
 
-def test_images_of_other_sizes_and_sounds_are_calls_of_their_own_in_their_order(see):
+def test_images_of_other_sizes_and_sounds_get_their_own_calls_in_order(see):
     driver = see()
     media = [picture("a"), picture("b"), picture("large", 400, 400), sound("c", 3), sound("d", 3), picture("e")]
     found = texts(driver, ask_all(driver, media))
@@ -72,7 +72,7 @@ def test_images_of_other_sizes_and_sounds_are_calls_of_their_own_in_their_order(
     assert driver.backend.projector.encoded == keys(driver, media)
 
 
-def test_who_leaves_before_the_call_is_left_out(see):
+def test_a_cancelled_image_is_not_encoded(see):
     driver, media = see(), [picture(f"{n}") for n in range(5)]
     streams = ask_all(driver, media)
     driver.encodes = False
@@ -89,7 +89,7 @@ def test_who_leaves_before_the_call_is_left_out(see):
 
 
 @pytest.mark.parametrize("leaving", [[1], [0, 1, 2]], ids=["one", "all"])
-def test_a_call_stops_once_nobody_waits_for_it(see, leaving):
+def test_a_call_without_waiting_sequences_stops(see, leaving):
     """Who leaves in the middle of a call takes nothing from the others."""
     driver, media = see(), [picture(f"{n}") for n in range(3)]
     projector, stopped = driver.backend.projector, []
@@ -115,7 +115,7 @@ def test_a_call_stops_once_nobody_waits_for_it(see, leaving):
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("One of them cannot be used."), ZeroDivisionError("ours")])
-def test_a_call_that_fails_is_made_again_for_each_alone(see, error):
+def test_after_a_failed_call_each_image_is_encoded_alone(see, error):
     """So an image that cannot be encoded fails by itself."""
     driver, media = see(), [picture(f"{n}") for n in range(4)]
     projector = driver.backend.projector

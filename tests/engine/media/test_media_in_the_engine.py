@@ -80,7 +80,7 @@ def test_one_image_of_eight_requests_is_encoded_and_computed_once(see, kind):
     assert driver.engine.metrics.cached_tokens >= 7 * (1 + len("user\n[image") + 12)
 
 
-def test_two_scopes_encode_the_same_image_each_for_itself(see):
+def test_two_scopes_encode_the_same_image_separately(see):
     """A quick answer told one API key that another one had sent this picture."""
     driver = see()
     for scope in ("ann", "bob", "ann"):
@@ -103,14 +103,14 @@ def test_an_image_in_kv_is_not_encoded_again(see, kind):
 
 
 @KINDS
-def test_another_image_of_the_same_size_shares_nothing_of_it(see, kind):
+def test_another_image_of_the_same_size_shares_nothing(see, kind):
     driver = see(**kind)
     answer(driver, "same words", picture("cat"), "one", max_tokens=40)
     _, end = answer(driver, "same words", picture("dog"), "one", max_tokens=40)
     assert end.num_reused == 1 + len("user\nsame words[image") and len(driver.backend.projector.encoded) == 2
 
 
-def test_it_waits_for_the_encoder_while_others_go_on(see):
+def test_other_sequences_continue_while_one_waits_for_the_encoder(see):
     driver = see()
     driver.encodes = False
     waits = ask(driver, picture("cat"), max_tokens=40)
@@ -124,7 +124,7 @@ def test_it_waits_for_the_encoder_while_others_go_on(see):
     assert text_of(waits.take()) == "You said: [image]"
 
 
-def test_streams_go_on_between_pieces_of_a_large_image(see):
+def test_streams_continue_between_chunks_of_a_large_image(see):
     """Steps of rows take turns with steps of tokens: each step of rows is followed by one that gives everybody a token."""
     driver = see(batch_size=64, ubatch_size=32, spec="off")
     stream = ask(driver, "a" * 90, max_tokens=200)
@@ -172,7 +172,7 @@ def test_beside_a_large_image_and_text_a_stream_s_gap_is_within_three_steps_and_
     driver.finish()
 
 
-def test_a_chunk_that_is_seen_as_a_whole_is_one_step(see):
+def test_a_non_causal_chunk_is_one_step(see):
     driver = see(whole=True, ubatch_size=128, batch_size=256)
     ask(driver, "hello " * 10, max_tokens=100)
     driver.turn(8)
@@ -213,7 +213,7 @@ def test_prompts_with_images_are_not_scored(see):
         ask(driver, picture("cat"), prompt_logprobs=True)
 
 
-def test_who_leaves_while_it_waits_is_not_encoded(see):
+def test_a_sequence_cancelled_while_waiting_is_not_encoded(see):
     driver = see()
     driver.encodes = False
     streams = [ask(driver, picture(f"{n}"), max_tokens=5) for n in range(5)]
@@ -227,7 +227,7 @@ def test_who_leaves_while_it_waits_is_not_encoded(see):
     assert driver.backend.projector.encoded == []
 
 
-def test_an_image_that_is_wanted_again_after_all_is_encoded(see):
+def test_an_image_wanted_again_is_encoded(see):
     """A job that was given up may be half done: what comes after it asks anew."""
     driver = see()
     driver.encodes = False
@@ -243,7 +243,7 @@ def test_an_image_that_is_wanted_again_after_all_is_encoded(see):
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("The image cannot be used."), ZeroDivisionError("ours")])
-def test_who_cannot_be_encoded_fails_alone(see, error):
+def test_a_broken_image_fails_only_its_sequence(see, error):
     driver = see()
     projector = driver.backend.projector
     bad = picture("bad")
@@ -263,7 +263,7 @@ def test_who_cannot_be_encoded_fails_alone(see, error):
         assert end_of(taken).reason is FinishReason.FAILED and type(end_of(taken).error) is type(expected)
 
 
-def test_rows_leave_with_the_least_recently_used_first(see):
+def test_the_least_recently_used_rows_are_evicted_first(see):
     driver = see(media_bytes=2 * 12 * 16)  # two images
     for name in ("a", "b", "a", "c"):
         answer(driver, name, picture(name), max_tokens=40)
@@ -308,7 +308,7 @@ def test_a_prefix_that_ends_inside_an_image_is_used_up_to_the_image(see, kind):
 
 
 @KINDS
-def test_a_preempted_sequence_goes_on_inside_its_image(see, kind):
+def test_a_preempted_sequence_resumes_inside_its_image(see, kind):
     driver = see(**kind, batch_size=128, ubatch_size=128)
     stream = ask(driver, picture("large", 320, 320), "and?", max_tokens=60)
     for _ in range(200):
@@ -321,7 +321,7 @@ def test_a_preempted_sequence_goes_on_inside_its_image(see, kind):
 
 
 @KINDS
-def test_rows_that_are_gone_are_encoded_again(see, kind):
+def test_evicted_rows_are_encoded_again(see, kind):
     """It waited with its image in KV, and the prefix went before it had a place."""
     driver = see(**kind, parallel=1, cache_bytes=0, media_bytes=0)
     answer(driver, picture("cat"), "one", max_tokens=40)
@@ -340,7 +340,7 @@ def test_rows_that_are_gone_are_encoded_again(see, kind):
 @KINDS
 @pytest.mark.parametrize("can_cut", [True, False], ids=["cut", "states"])
 @pytest.mark.parametrize("seed", range(6))
-def test_any_mix_gives_what_each_would_alone(drive, kind, can_cut, seed):
+def test_any_mix_of_media_gives_the_same_as_each_alone(drive, kind, can_cut, seed):
     """Shared prefixes, preemptions, evictions and few cells: every answer is that of a fresh engine."""
     dice = random.Random(seed)
     driver = drive(
@@ -382,7 +382,7 @@ def test_any_mix_gives_what_each_would_alone(drive, kind, can_cut, seed):
         assert text_of(items) == whole or (is_full and whole.startswith(text_of(items)))
 
 
-def test_a_saved_slot_with_an_image_comes_back_where_there_is_a_projector(see, drive, tmp_path):
+def test_a_saved_slot_with_an_image_needs_a_projector(see, drive, tmp_path):
     files = SavedSlotFiles(tmp_path, {"model": "fake"})
     first = see()
     _, end = answer(first, "look: ", picture("cat"), "what is it?", max_tokens=20)
@@ -423,7 +423,7 @@ def test_an_engine_that_closes_does_not_wait_for_an_encode(see):
 
 
 @pytest.mark.parametrize("mrope", [False, True])
-def test_drafts_behind_an_image_are_cut_back_to_the_right_place(see, mrope):
+def test_drafts_after_an_image_are_rolled_back_to_the_right_position(see, mrope):
     """Positions behind an M-RoPE image are less than the number of tokens before them."""
     driver = see(mrope=mrope, spec="ngram")
     words = "one two three four five six seven eight nine ten " * 3
