@@ -19,7 +19,7 @@ import click
 
 from llamasrv import __version__, config
 from llamasrv.config import OPTIONS, Settings, llama_server
-from llamasrv.config.llama_flag import Flag
+from llamasrv.config.llama_flag import LlamaFlag
 from llamasrv.config.option import nearest, shown
 from llamasrv.domain.key import SCOPES
 from llamasrv.domain.option import Option
@@ -99,7 +99,7 @@ def _flag(option: Option) -> Callable[[Function], Function]:
 _FOREIGN = "llamasrv.foreign"  # flags of llama-server, as they were given
 
 
-def _foreign_flag(flag: Flag) -> Callable[[Function], Function]:
+def _foreign_flag(flag: LlamaFlag) -> Callable[[Function], Function]:
     """A flag of llama-server that is not one of ours: accepted here, judged once all flags are known, hidden from the
     help."""
 
@@ -411,7 +411,7 @@ def rm(settings: Settings, name: str, yes: bool) -> int:
     """Delete the files of the model NAME from the models folder."""
     from llamasrv.commands.models import remove_model
 
-    return remove_model(settings, name, asked=yes)
+    return remove_model(settings, name, confirmed=yes)
 
 
 def main(arguments: Iterable[str] | None = None) -> NoReturn:

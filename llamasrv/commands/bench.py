@@ -161,7 +161,7 @@ def _prompt(number: int) -> str:
 
 
 @dataclass(slots=True)
-class Client:
+class BenchClient:
     """One streaming request: what arrived, and when how many events were complete."""
 
     sent: float = field(default_factory=time.perf_counter)
@@ -222,7 +222,7 @@ class Driver:
                         connection.close()
         return rate(clients)
 
-    def _start(self, selector: selectors.BaseSelector, number: int, tokens: int) -> Client:
+    def _start(self, selector: selectors.BaseSelector, number: int, tokens: int) -> BenchClient:
         body = json.dumps(
             {
                 "prompt": _prompt(number),
@@ -234,14 +234,14 @@ class Driver:
             }
         ).encode()
         head = f"POST /v1/completions HTTP/1.1\r\n{self._head}Connection: close\r\nContent-Type: application/json\r\n"
-        client = Client()
+        client = BenchClient()
         connection = socket.create_connection(self._address, PATIENCE)
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         selector.register(connection, selectors.EVENT_READ, client)
         return client
 
 
-def rate(clients: list[Client]) -> float:
+def rate(clients: list[BenchClient]) -> float:
     counts = [client.num_tokens() for client in clients]
     progress = [client.progress() for client in clients]
     begin, end = max(p[0][0] for p in progress), min(p[-1][0] for p in progress)

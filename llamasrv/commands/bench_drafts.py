@@ -32,7 +32,7 @@ MOST_PROMPTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DraftTurn:
     """One number of sequences, measured without drafts and with them."""
 
     level: int
@@ -54,7 +54,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int, path: Path) ->
         settings = settings.having(engine={"parallel": most})
     settings = startup.prepare(settings)
     console = Console()
-    turns: list[Turn] = []
+    turns: list[DraftTurn] = []
     with console.status("loading") as status:
         for turn in measure(settings, levels, tokens, prompts):
             turns.append(turn)
@@ -80,7 +80,7 @@ def read(path: Path) -> list[str]:
         raise ConfigError(f"{path}: a line that begins with a quotation mark is not JSON: {error}") from None
 
 
-def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: list[str]) -> Iterator[Turn]:
+def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: list[str]) -> Iterator[DraftTurn]:
     plain = settings.having(engine={"spec": "off"})
     with server.running(plain) as url_plain, server.running(settings) as url_drafting:
         urls = [(url_plain, plain), (url_drafting, settings)]
@@ -90,10 +90,10 @@ def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: l
             asked = [prompts[i % len(prompts)] for i in range(max(level, len(prompts)))]
             for turn in range(TURNS):
                 order = urls if turn % 2 else urls[::-1]
-                found = {url: _answers(url, own, asked, level, tokens) for url, own in order}
-                (rate, texts, _, _), (drafting, other, drafted, accepted) = found[url_plain], found[url_drafting]
+                results = {url: _answers(url, own, asked, level, tokens) for url, own in order}
+                (rate, texts, _, _), (drafting, other, drafted, accepted) = results[url_plain], results[url_drafting]
                 same = sum(a == b for a, b in zip(texts, other))
-                yield Turn(level, rate, drafting, drafted, accepted, same, len(texts))
+                yield DraftTurn(level, rate, drafting, drafted, accepted, same, len(texts))
 
 
 def _answers(
@@ -127,8 +127,8 @@ def _answers(
     )
 
 
-def table(settings: Settings, turns: list[Turn], tokens: int) -> Table:
-    made = Table(
+def table(settings: Settings, turns: list[DraftTurn], tokens: int) -> Table:
+    table = Table(
         "sequences",
         "without, tokens/s",
         "with drafts, tokens/s",
@@ -140,13 +140,13 @@ def table(settings: Settings, turns: list[Turn], tokens: int) -> Table:
         title=f"{model_options.served_name(settings)}: answers of up to {tokens} tokens, drafts from "
         f"{settings.engine.spec}, medians of {TURNS} turns",
     )
-    for column in made.columns:
+    for column in table.columns:
         column.justify = "right"
     for level in dict.fromkeys(turn.level for turn in turns):
         here = [turn for turn in turns if turn.level == level]
         ratios = [turn.drafting / turn.plain for turn in here]
         drafted, accepted = sum(turn.drafted for turn in here), sum(turn.accepted for turn in here)
-        made.add_row(
+        table.add_row(
             str(level),
             f"{statistics.median(t.plain for t in here):,.1f}",
             f"{statistics.median(t.drafting for t in here):,.1f}",
@@ -154,4 +154,4 @@ def table(settings: Settings, turns: list[Turn], tokens: int) -> Table:
             f"{accepted} of {drafted}",
             f"{sum(t.num_same for t in here)} of {sum(t.num_answers for t in here)}",
         )
-    return made
+    return table

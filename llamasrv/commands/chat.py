@@ -40,7 +40,7 @@ class ChatError(Exception):
 
 
 @dataclass
-class Answer:
+class ChatAnswer:
     """The result of one turn."""
 
     text: str = ""
@@ -50,7 +50,7 @@ class Answer:
 
 
 @dataclass
-class Conversation:
+class ChatSession:
     """The messages so far, and the server that answers them."""
 
     url: str
@@ -64,7 +64,7 @@ class Conversation:
         """Pieces of the answer as they come: ("reasoning" or "content", text). The whole answer is in `last`
         afterwards."""
         self.turns.append({"role": "user", "content": text})
-        self.last = Answer()
+        self.last = ChatAnswer()
         began = time.monotonic()
         try:
             for data in self._events():
@@ -140,7 +140,7 @@ def run(settings: Settings, url: str | None, message: str | None, system: str | 
         extra = settings.sampling_defaults()
         if settings.limits.n_predict is not None:
             extra["max_tokens"] = settings.limits.n_predict
-        talk = Conversation(where, keys[0] if keys else None, model, extra if url else {}, system)
+        talk = ChatSession(where, keys[0] if keys else None, model, extra if url else {}, system)
         if message is None and sys.stdin.isatty():
             return _in_terminal(talk)
         return _one_turn(talk, sys.stdin.read().rstrip("\n") if message is None else message)
@@ -156,7 +156,7 @@ def _server_for(settings: Settings) -> Any:
     return server.running(settings)
 
 
-def _one_turn(talk: Conversation, message: str) -> int:
+def _one_turn(talk: ChatSession, message: str) -> int:
     try:
         for kind, text in talk.ask(message):
             if kind == "content":
@@ -168,7 +168,7 @@ def _one_turn(talk: Conversation, message: str) -> int:
     return 0
 
 
-def _in_terminal(talk: Conversation) -> int:
+def _in_terminal(talk: ChatSession) -> int:
     import readline  # noqa: F401 (gives `input` a history and editing keys)
 
     console = Console(highlight=False)
@@ -196,7 +196,7 @@ def _in_terminal(talk: Conversation) -> int:
             _show_answer(console, talk, text)
 
 
-def _show_answer(console: Console, talk: Conversation, text: str) -> None:
+def _show_answer(console: Console, talk: ChatSession, text: str) -> None:
     console.print("[bold green]model[/] › ", end="")
     last = "content"
     pieces = talk.ask(text)

@@ -90,8 +90,8 @@ def _models(settings: Settings) -> Iterator[str]:
         return
     for model in models:
         details = model.details
-        told = (details.architecture, details.quantisation, as_gib(details.size), f"context {details.context}")
-        yield f"{model.name}: " + ", ".join(str(one) for one in told if one)
+        facts = (details.architecture, details.quantisation, as_gib(details.size), f"context {details.context}")
+        yield f"{model.name}: " + ", ".join(str(one) for one in facts if one)
     if not models:
         yield "none"
 

@@ -64,14 +64,14 @@ def _described(model: Model, state: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def remove_model(settings: Settings, name: str, *, asked: bool) -> int:
-    """Delete the files of a model in the folder. `asked`: the user need not be asked again."""
+def remove_model(settings: Settings, name: str, *, confirmed: bool) -> int:
+    """Delete the files of a model in the folder. `confirmed`: the user need not be asked again."""
     folder = settings.models.dir or paths.models_dir()
     found = [model for model in model_list.models(startup.filled_in(settings)) if model.settings.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.settings.aliases))), None)
     if model is None:
         raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")
-    if not asked:
+    if not confirmed:
         click.confirm(f"Delete {model.name} ({size(model.details.size)}, {_paths(model)})?", abort=True)
     try:
         gone = remove(model.details, folder)

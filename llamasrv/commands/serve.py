@@ -15,7 +15,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.startup.model_options import repository
 
 
-class Server(Application):
+class ServerApplication(Application):
     """gunicorn without its command line: the configuration file is ours, the settings come from `config.current`."""
 
     def load_config(self) -> None:
@@ -36,7 +36,7 @@ def run(settings: Settings) -> None:
     settings = startup.prepare(settings)
     check_address(settings)
     config.use(settings)
-    Server(prog="llamasrv").run()
+    ServerApplication(prog="llamasrv").run()
 
 
 def check_address(settings: Settings) -> None:

@@ -21,7 +21,7 @@ Sets = Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Flag:
+class LlamaFlag:
     spec: str
     verdict: str
     variable: str | None = None  # of the environment
@@ -58,17 +58,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"(?:^|, )(--?[A-Za-z][\w.-]*)", text))
 
 
-def same(spec: str, option: str, variable: str | None = None) -> Flag:
-    return Flag(spec, "same", variable, option=option)
+def same(spec: str, option: str, variable: str | None = None) -> LlamaFlag:
+    return LlamaFlag(spec, "same", variable, option=option)
 
 
-def maps(spec: str, note: str, sets: Sets, variable: str | None = None) -> Flag:
-    return Flag(spec, "maps", variable, note, sets=sets)
+def maps(spec: str, note: str, sets: Sets, variable: str | None = None) -> LlamaFlag:
+    return LlamaFlag(spec, "maps", variable, note, sets=sets)
 
 
-def already(spec: str, note: str, variable: str | None = None, off: str = "") -> Flag:
-    return Flag(spec, "already", variable, note, off=off)
+def already(spec: str, note: str, variable: str | None = None, off: str = "") -> LlamaFlag:
+    return LlamaFlag(spec, "already", variable, note, off=off)
 
 
-def no(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = ()) -> Flag:
-    return Flag(spec, "no", variable, note, ok=ok)
+def no(spec: str, note: str, variable: str | None = None, ok: tuple[str, ...] = ()) -> LlamaFlag:
+    return LlamaFlag(spec, "no", variable, note, ok=ok)

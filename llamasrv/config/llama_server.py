@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llamasrv.config.llama_flag import Flag
+from llamasrv.config.llama_flag import LlamaFlag
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.option import convert
 from llamasrv.config.settings import OPTIONS
@@ -31,7 +31,7 @@ class Taken:
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def take(self, flag: Flag, text: str, where: str) -> None:
+    def take(self, flag: LlamaFlag, text: str, where: str) -> None:
         """One flag as it was given; `where` opens the error line."""
         if flag.verdict == "same":
             option = _OPTIONS[flag.option]
@@ -47,7 +47,7 @@ class Taken:
         else:
             raise ConfigError(f"{where}: not supported: {flag.note}")
 
-    def _set(self, flag: Flag, text: str, where: str) -> None:
+    def _set(self, flag: LlamaFlag, text: str, where: str) -> None:
         assert flag.sets is not None
         if text == OFF and not flag.negations:
             return
@@ -61,12 +61,12 @@ class Taken:
             self.values[name] = (*self.values.get(name, ()), *made) if option.is_list else made
 
 
-def foreign() -> tuple[Flag, ...]:
+def foreign() -> tuple[LlamaFlag, ...]:
     """The flags that are not already options of llamasrv."""
     return tuple(flag for flag in FLAGS if flag.verdict != "same" and flag.long_name not in ("--help", "--version"))
 
 
-def from_flags(given: Iterable[tuple[Flag, str]]) -> Taken:
+def from_flags(given: Iterable[tuple[LlamaFlag, str]]) -> Taken:
     """`given` contains each flag with its value; ON and OFF for flags without one."""
     taken = Taken()
     for flag, text in given:
@@ -110,7 +110,7 @@ def _path(text: str) -> str:
     return text if text.startswith("/") else f"/{text}"
 
 
-def _read(flag: Flag, text: str, negated: bool, where: str) -> str:
+def _read(flag: LlamaFlag, text: str, negated: bool, where: str) -> str:
     if negated:
         return OFF
     if flag.hint:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.llama_flag import Flag
+from llamasrv.config.llama_flag import LlamaFlag
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.llama_server import OFF, ON, Taken
 from llamasrv.config.option import convert, nearest, reason
@@ -102,7 +102,7 @@ class _Section:
             self.taken.values[option.name] = convert(option, text, where)
 
 
-def _switched(flag: Flag, text: str, where: str, negated: bool) -> str:
+def _switched(flag: LlamaFlag, text: str, where: str, negated: bool) -> str:
     if flag.hint:
         return text
     return ON if _switch(text, where) != negated else OFF

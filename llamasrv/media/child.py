@@ -57,7 +57,7 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], bytearray]:
 
 
 def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Raises Refused, MemoryError."""
+    """Raises DecodeError, MemoryError."""
     from llamasrv.media import pictures, sounds
 
     limits = MediaLimits(**ask["limits"])
@@ -79,7 +79,7 @@ def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def serve(link: socket.socket) -> None:
-    from llamasrv.media.pictures import Refused
+    from llamasrv.media.pictures import DecodeError
 
     while True:
         try:
@@ -89,7 +89,7 @@ def serve(link: socket.socket) -> None:
         bound_time(ask["limits"]["seconds"])
         try:
             head, body = answer(ask, bytes(data))
-        except Refused as error:
+        except DecodeError as error:
             send(link, {"refused": str(error), "about": error.about})
             continue
         except MemoryError:

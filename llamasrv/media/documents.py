@@ -8,26 +8,26 @@ from typing import Any
 from pypdf import PageObject, PdfReader
 
 from llamasrv.media.limits import MediaLimits
-from llamasrv.media.pictures import Refused
+from llamasrv.media.pictures import DecodeError
 
 LITTLE = 16  # characters: a page with less of them is a picture if it has one
 
 
 def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> tuple[list[tuple[str, int | None]], list[bytes]]:
     """For each page its text, and the number of its largest picture if it has next to no text; and the pictures, each
-    once. `limits` are what the request has left: `count` pictures, `picture_bytes`, `document_chars`. Raises Refused
+    once. `limits` are what the request has left: `count` pictures, `picture_bytes`, `document_chars`. Raises DecodeError
     at the first page that is beyond them."""
     try:
         reader = PdfReader(io.BytesIO(data))
         encrypted = reader.is_encrypted
         number = 0 if encrypted else len(reader.pages)
     except Exception:  # pypdf raises whatever a damaged file made it raise
-        raise Refused("the document is damaged: it cannot be read as PDF", "damaged pdf") from None
+        raise DecodeError("the document is damaged: it cannot be read as PDF", "damaged pdf") from None
     if encrypted:
-        raise Refused("the document is encrypted", "encrypted pdf")
+        raise DecodeError("the document is encrypted", "encrypted pdf")
     if number > limits.pages:
         text = f"the document has {number} pages; at most {limits.pages} are accepted"
-        raise Refused(text, "pdf pages", limits.pages)
+        raise DecodeError(text, "pdf pages", limits.pages)
     found: list[tuple[str, int | None]] = []
     pictures: dict[bytes, int] = {}
     chars = shown = size = 0
@@ -36,21 +36,21 @@ def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> tuple[lis
             page = reader.pages[at]
             text = page.extract_text().strip()
         except Exception:
-            raise Refused(f"page {at + 1} of the document is damaged", "damaged pdf") from None
+            raise DecodeError(f"page {at + 1} of the document is damaged", "damaged pdf") from None
         chars += len(text)
         if chars > limits.document_chars:
-            raise Refused(f"the document has more than the {limits.document_chars} characters that are left")
+            raise DecodeError(f"the document has more than the {limits.document_chars} characters that are left")
         picture = _picture(page) if with_pictures and len(text) < LITTLE else None
         if picture is None:
             found.append((text, None))
             continue
         shown += 1
         if shown > limits.count:
-            raise Refused(f"the document has more scanned pages than the {limits.count} images that are left")
+            raise DecodeError(f"the document has more scanned pages than the {limits.count} images that are left")
         if picture not in pictures:
             size += len(picture)
             if size > limits.picture_bytes:
-                raise Refused(f"its scanned pages take more than the {limits.picture_bytes} bytes that are left")
+                raise DecodeError(f"its scanned pages take more than the {limits.picture_bytes} bytes that are left")
         found.append((text, pictures.setdefault(picture, len(pictures))))
     return found, list(pictures)
 

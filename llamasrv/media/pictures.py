@@ -14,7 +14,7 @@ from llamasrv.media.sniff import PICTURES
 _FORMATS = tuple(name.upper() for name in PICTURES)
 
 
-class Refused(Exception):
+class DecodeError(Exception):
     """What is wrong with the bytes, for the client to read. `about`: as errors have it."""
 
     def __init__(self, text: str, *about: str | int) -> None:
@@ -23,23 +23,23 @@ class Refused(Exception):
 
 
 def size(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> tuple[int, int]:
-    """Width and height once upright and reduced, from the header alone. Raises Refused."""
+    """Width and height once upright and reduced, from the header alone. Raises DecodeError."""
     with _opened(data, limits) as image:
         width, height = _reduced(image.size, limits, is_coarse)
         return (height, width) if _turn(image) in _SWAPS else (width, height)
 
 
 def pixels(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> np.ndarray:
-    """(height, width, 3) of uint8. Raises Refused."""
+    """(height, width, 3) of uint8. Raises DecodeError."""
     with _opened(data, limits) as image:
         turn = _turn(image)
         size = _reduced(image.size, limits, is_coarse)
         if image.format == "PNG" and _ends_in_a_chunk(data):
-            raise Refused("the image is damaged or cut off")
+            raise DecodeError("the image is damaged or cut off")
         try:
             image.load()
         except Exception:  # Pillow's plugins raise whatever their format made them raise
-            raise Refused("the image is damaged or truncated") from None
+            raise DecodeError("the image is damaged or truncated") from None
         plain = _rgb(image)
         if plain.size != size:
             plain = plain.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
@@ -58,14 +58,16 @@ def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Exception:
-        raise Refused("the image cannot be read: its header is damaged") from None
+        raise DecodeError("the image cannot be read: its header is damaged") from None
     width, height = image.size
     if min(width, height) < 1:
-        raise Refused("the image is empty")
+        raise DecodeError("the image is empty")
     if width * height > limits.pixels:
-        raise Refused(f"the image has {width} x {height} pixels; at most {limits.pixels} are accepted")
+        raise DecodeError(f"the image has {width} x {height} pixels; at most {limits.pixels} are accepted")
     if max(width, height) > limits.aspect * min(width, height):
-        raise Refused(f"the image is {width} x {height} pixels: too narrow (aspect ratio at most {limits.aspect}:1)")
+        raise DecodeError(
+            f"the image is {width} x {height} pixels: too narrow (aspect ratio at most {limits.aspect}:1)"
+        )
     return image
 
 

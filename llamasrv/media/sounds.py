@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from llamasrv.media.limits import MediaLimits
-from llamasrv.media.pictures import Refused
+from llamasrv.media.pictures import DecodeError
 from llamasrv.media.sniff import CONTAINERS, SOUNDS
 
 _FRAMES = 1 << 16  # read at once
 
 
 def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarray:
-    """(samples,) of float32 at `rate` per second. Raises Refused."""
+    """(samples,) of float32 at `rate` per second. Raises DecodeError."""
     assert kind in (*SOUNDS, *CONTAINERS)
     pieces = _native(data, rate) if kind in SOUNDS else _container(data, rate)
     most = int(limits.audio_seconds * rate)
@@ -24,9 +24,9 @@ def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarra
         out.append(piece)
         count += len(piece)
         if count > most:
-            raise Refused(f"the audio is longer than {limits.audio_seconds:.0f} s")
+            raise DecodeError(f"the audio is longer than {limits.audio_seconds:.0f} s")
     if count < 2:  # the library's own front end aborts on a single sample
-        raise Refused("the audio is empty")
+        raise DecodeError("the audio is empty")
     return np.concatenate(out)
 
 
@@ -47,10 +47,10 @@ def cuts(samples: np.ndarray, rate: int, longest: float) -> list[int]:
 def _guarded(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     try:
         yield from pieces
-    except Refused:
+    except DecodeError:
         raise
     except Exception:
-        raise Refused("the audio is damaged or in an unknown format") from None
+        raise DecodeError("the audio is damaged or in an unknown format") from None
 
 
 def _native(data: bytes, rate: int) -> Iterator[np.ndarray]:
@@ -67,10 +67,12 @@ def _container(data: bytes, rate: int) -> Iterator[np.ndarray]:
     try:
         import av
     except ImportError:
-        raise Refused("WebM and M4A are not supported by this installation: pip install 'llamasrv[media]'") from None
+        raise DecodeError(
+            "WebM and M4A are not supported by this installation: pip install 'llamasrv[media]'"
+        ) from None
     with av.open(io.BytesIO(data)) as container:
         if not container.streams.audio:
-            raise Refused("the file contains no audio")
+            raise DecodeError("the file contains no audio")
         resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
         for frame in container.decode(container.streams.audio[0]):
             for ready in resampler.resample(frame):

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import Map
 
 from llamasrv.protocols.common.headers import IGNORED, LEFT_OUT
-from llamasrv.web.access.admission import QUEUED, Admission, Refusal
+from llamasrv.web.access.admission import QUEUED, AdmissionRefused, HeadAdmission
 from llamasrv.web.errors import note, render, translated
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.paths import meant
@@ -35,7 +35,7 @@ class Front:
     def __init__(self, application: Application, service: Service, routes: Map) -> None:
         self._application = application
         self._service = service
-        self._admission = Admission(lambda: service.access, service.registry, route_finder(routes))
+        self._admission = HeadAdmission(lambda: service.access, service.registry, route_finder(routes))
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         environ["PATH_INFO"] = meant(self._inside(environ), environ)
@@ -47,7 +47,7 @@ class Front:
         else:
             record.route = found.route
         headers = self._headers(environ, record.id)
-        if isinstance(found, Refusal):
+        if isinstance(found, AdmissionRefused):
             return _refuse(found, environ, start_response, headers)
         record.quota = found.quota
         if found.route in QUEUED and environ["REQUEST_METHOD"] == "POST":
@@ -92,7 +92,7 @@ class Front:
         return headers
 
 
-def _refuse(refusal: Refusal, environ: dict[str, Any], start_response: Any, headers: Headers) -> list[bytes]:
+def _refuse(refusal: AdmissionRefused, environ: dict[str, Any], start_response: Any, headers: Headers) -> list[bytes]:
     record = environ["llamasrv.record"]
     note(refusal.error, record)
     status, own, body = render(refusal.error, environ, record.id)

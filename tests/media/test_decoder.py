@@ -23,7 +23,7 @@ from llamasrv.errors import InvalidMedia
 from llamasrv.media import pictures, sniff
 from llamasrv.media.decoder import Decoder
 from llamasrv.media.limits import MediaLimits
-from llamasrv.media.pictures import Refused
+from llamasrv.media.pictures import DecodeError
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ NEVER_UNPACKED = (
 def test_size_and_truncation_are_checked_before_unpacking(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A truncated PNG of 49 million pixels took half a second: it was unpacked up to the cut."""
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was unpacked"))
-    with pytest.raises(Refused):
+    with pytest.raises(DecodeError):
         pictures.pixels(HOSTILE[what], MediaLimits())
 
 

@@ -11,7 +11,7 @@ from llamasrv.domain.key import Key
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import Forbidden, MethodNotAllowed, NotFound, QueueFull, RateLimited, Unauthorized
 from llamasrv.protocols.errors import dialect
-from llamasrv.web.access.admission import QUEUED, Admission, Admitted, Refusal
+from llamasrv.web.access.admission import QUEUED, AdmissionRefused, Admitted, HeadAdmission
 from llamasrv.web.access.auth import Access
 from llamasrv.web.front import route_finder
 from llamasrv.web.service import WebOptions
@@ -89,7 +89,7 @@ class TestTheDecision:
 
         def decide(method="POST", path="/v1/completions", *, access, full=False, **head):
             registry = running.service.registry if not full else FullRegistry()
-            admission = Admission(lambda: access, registry, route_finder(running.app.url_map))
+            admission = HeadAdmission(lambda: access, registry, route_finder(running.app.url_map))
             return admission.admit({"REQUEST_METHOD": method, "PATH_INFO": path, **head})
 
         return decide
@@ -124,7 +124,7 @@ class TestTheDecision:
         bob = dataclasses.replace(self.BOB, scopes=frozenset({"infer"}))
         access = Access((ann, bob))
         found = admit(access=access, **what)
-        assert isinstance(found, Refusal) and type(found.error) is error
+        assert isinstance(found, AdmissionRefused) and type(found.error) is error
         assert found.owner == {"a": "ann", "b": "bob"}.get(what.get("HTTP_X_API_KEY", "----")[-3:][:1], "")
         assert all(quota.num_open == 0 for quota in access.quotas.values())
 

@@ -21,7 +21,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.web.http.body import read_body
-from llamasrv.web.http.connection import Connection, Response, State, Times, refuse, status_of
+from llamasrv.web.http.connection import Connection, ConnectionState, Response, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
 from llamasrv.web.http.worker import Worker
 
@@ -129,14 +129,14 @@ def test_it_goes_through_its_states(connect):
 
     client = connect(answer)
     gevent.sleep(0)
-    assert client.connection.state is State.IDLE and not client.connection.is_answering
+    assert client.connection.state is ConnectionState.IDLE and not client.connection.is_answering
     client.send(HEAD[:20])
-    assert client.connection.state is State.HEAD
+    assert client.connection.state is ConnectionState.HEAD
     client.send(HEAD[20:])
-    assert client.connection.state is State.BODY and client.connection.is_answering
+    assert client.connection.state is ConnectionState.BODY and client.connection.is_answering
     client.send(b"12345")
-    assert client.connection.state is State.IDLE
-    assert seen == [State.REPLY, State.BODY, State.REPLY]
+    assert client.connection.state is ConnectionState.IDLE
+    assert seen == [ConnectionState.REPLY, ConnectionState.BODY, ConnectionState.REPLY]
 
 
 def test_requests_come_one_after_another_also_in_one_piece(connect):

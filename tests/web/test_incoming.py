@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.web.http.incoming import Incoming, Unwanted
+from llamasrv.web.http.incoming import Incoming, InputLimitReached
 
 
 class Wire:
@@ -33,5 +33,5 @@ def test_what_nobody_wants_ends_at_the_bound():
     incoming = Incoming(Wire(b"abcd", b"efgh", b"i"), Count())
     incoming.spare = 8
     assert incoming.recv(10) + incoming.recv(10) == b"abcdefgh"
-    with pytest.raises(Unwanted):
+    with pytest.raises(InputLimitReached):
         incoming.recv(10)

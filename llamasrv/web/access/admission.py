@@ -28,19 +28,19 @@ class Admitted(NamedTuple):
     quota: Quota | None  # what the request counts against
 
 
-class Refusal(NamedTuple):
+class AdmissionRefused(NamedTuple):
     route: str | None  # None: there is none
     owner: str
     error: LlamasrvError
 
 
-class Admission:
+class HeadAdmission:
     """`access()` returns the access rules in force; `route_of` finds the route for a method and path, or raises."""
 
     def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], str]) -> None:
         self._access, self._registry, self._route_of = access, registry, route_of
 
-    def admit(self, head: Mapping[str, Any]) -> Admitted | Refusal:
+    def admit(self, head: Mapping[str, Any]) -> Admitted | AdmissionRefused:
         """`head` has WSGI's names."""
         access, method, path = self._access(), head["REQUEST_METHOD"], head["PATH_INFO"]
         route, owner, missing = None, "", None
@@ -62,5 +62,5 @@ class Admission:
             if quota is not None:
                 quota.enter()
         except LlamasrvError as error:
-            return Refusal(route, owner, error)
+            return AdmissionRefused(route, owner, error)
         return Admitted(route, owner, quota)

@@ -25,7 +25,7 @@ from gunicorn.http.parser import RequestParser
 
 from llamasrv.protocols.errors import refused_request
 from llamasrv.web.http.gate import Gate
-from llamasrv.web.http.incoming import Incoming, Unwanted
+from llamasrv.web.http.incoming import Incoming, InputLimitReached
 
 log = logging.getLogger("llamasrv")
 
@@ -57,7 +57,7 @@ class NoHost(errors.ParseException):
         return "Missing header 'Host': HTTP/1.1 requires it."
 
 
-class State(Enum):
+class ConnectionState(Enum):
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
@@ -72,7 +72,7 @@ class Times(NamedTuple):
     write: float
 
 
-class Server(Protocol):
+class ConnectionHost(Protocol):
     """What a connection needs from the worker."""
 
     cfg: Any
@@ -89,8 +89,8 @@ class Server(Protocol):
 class Connection:
     """`serve` answers requests until the connection ends."""
 
-    def __init__(self, server: Server, sock: Any, peer: Any, local: Any) -> None:
-        self.state = State.IDLE
+    def __init__(self, server: ConnectionHost, sock: Any, peer: Any, local: Any) -> None:
+        self.state = ConnectionState.IDLE
         self.sock = sock
         self._server = server
         self._peer, self._local = peer, local
@@ -103,7 +103,7 @@ class Connection:
 
     @property
     def is_answering(self) -> bool:
-        return self.state is State.BODY or self.state is State.REPLY
+        return self.state is ConnectionState.BODY or self.state is ConnectionState.REPLY
 
     def serve(self) -> None:
         request = None
@@ -112,7 +112,7 @@ class Connection:
                 request = None
             if not self._is_body_read:
                 self._close_gently()
-        except Unwanted:
+        except InputLimitReached:
             self._close_gently()
         except OSError as error:
             log.debug("a connection broke: %s", error)
@@ -120,7 +120,7 @@ class Connection:
             self._server.handle_error(request, self.sock, self._peer, error)
             self._close_gently()
         finally:
-            self.state = State.IDLE
+            self.state = ConnectionState.IDLE
             with suppress(OSError):
                 self.sock.close()
 
@@ -129,7 +129,7 @@ class Connection:
 
         A socket that is closed with unread bytes resets the connection, and the client may lose the reply.
         """
-        self.state = State.IDLE
+        self.state = ConnectionState.IDLE
         with suppress(OSError), Timeout(LINGER, False):
             self.sock.shutdown(SHUT_WR)
             self.sock.settimeout(None)
@@ -138,7 +138,7 @@ class Connection:
 
     def _begins(self) -> bool:
         """Whether another request arrives."""
-        self.state, self._times = State.IDLE, self._server.times
+        self.state, self._times = ConnectionState.IDLE, self._server.times
         self.sock.settimeout(None)
         unreader, data = self._parser.unreader, b""
         with Timeout(self._times.idle, False):
@@ -156,7 +156,7 @@ class Connection:
         return bool(data)
 
     def _head(self) -> Any:
-        self.state = State.HEAD
+        self.state = ConnectionState.HEAD
         with Timeout(self._times.head, False):
             request = next(self._parser, None)
             if request is not None and request.version > (1, 0):
@@ -167,7 +167,7 @@ class Connection:
 
     def _answer(self, request: Any) -> bool:
         """Whether the connection stays open for another request."""
-        self.state = State.REPLY
+        self.state = ConnectionState.REPLY
         self.sock.settimeout(self._times.write)
         out = self._outgoing = _Outgoing(self.sock)
         response, environ = wsgi.create(
@@ -219,7 +219,7 @@ class Connection:
     @contextmanager
     def body(self, patience: float) -> Iterator[None]:
         """For the time in which the application reads the body, which may pause for `patience` seconds."""
-        self.state = State.BODY
+        self.state = ConnectionState.BODY
         self.sock.settimeout(patience)
         self._incoming.spare_pieces = FRAMING
         try:
@@ -229,7 +229,7 @@ class Connection:
             self._is_body_read = True  # else it was refused amid it
         finally:
             self._incoming.spare_pieces = None
-            self.state = State.REPLY
+            self.state = ConnectionState.REPLY
             self.sock.settimeout(self._times.write)
 
 

@@ -30,7 +30,7 @@ class Data(NamedTuple):
     is_last: bool  # of its part
 
 
-class _State(Enum):
+class _FormState(Enum):
     PREAMBLE = "before the first boundary"
     BOUNDARY = "behind a boundary"
     HEAD = "in the head of a part"
@@ -43,7 +43,7 @@ class FormDecoder:
         self._dashed = b"--" + boundary
         self._line = b"\r\n"  # how lines end; some clients write only the second half
         self._buffer = bytearray()
-        self._state = _State.PREAMBLE
+        self._state = _FormState.PREAMBLE
         self._is_begun = False  # some of the part's data was told
 
     def feed(self, piece: bytes) -> Iterator[Part | Data]:
@@ -55,18 +55,18 @@ class FormDecoder:
 
     def end(self) -> None:
         """Raises Malformed if the form is not complete."""
-        if self._state is not _State.END:
+        if self._state is not _FormState.END:
             raise Malformed
 
     def _next(self) -> Part | Data | bool | None:
         """A part or data; True: something was read; None: more bytes are needed."""
-        if self._state is _State.DATA:
+        if self._state is _FormState.DATA:
             return self._data()
-        if self._state is _State.HEAD:
+        if self._state is _FormState.HEAD:
             return self._head()
-        if self._state is _State.BOUNDARY:
+        if self._state is _FormState.BOUNDARY:
             return self._boundary()
-        if self._state is _State.PREAMBLE:
+        if self._state is _FormState.PREAMBLE:
             return self._preamble()
         self._buffer.clear()
         return None
@@ -77,21 +77,21 @@ class FormDecoder:
             at = self._buffer.find(self._dashed, at + 1)
         if max(at, len(self._buffer) if at < 0 else 0) > HEAD_BYTES:
             raise Malformed
-        return None if at < 0 else self._behind(at + len(self._dashed), _State.BOUNDARY)
+        return None if at < 0 else self._behind(at + len(self._dashed), _FormState.BOUNDARY)
 
     def _boundary(self) -> bool | None:
         buffer = self._buffer
         if len(buffer) < 2:
             return None
         if buffer.startswith(b"--"):
-            return self._behind(2, _State.END)
+            return self._behind(2, _FormState.END)
         at = buffer.find(b"\n")
         if at < 0 and len(buffer) <= HEAD_BYTES:
             return None
         if at < 0 or buffer[:at].strip():
             raise Malformed
         self._line = b"\r\n" if buffer[:at].endswith(b"\r") else b"\n"
-        return self._behind(at + 1, _State.HEAD)
+        return self._behind(at + 1, _FormState.HEAD)
 
     def _head(self) -> Part | None:
         blank = self._line * 2
@@ -101,7 +101,7 @@ class FormDecoder:
         if not 0 <= at <= HEAD_BYTES:
             raise Malformed
         part = _part(bytes(self._buffer[:at]))
-        self._behind(at + len(blank), _State.DATA)
+        self._behind(at + len(blank), _FormState.DATA)
         # An empty part's boundary stands right behind its head.
         self._buffer[:0] = self._line
         self._is_begun = False
@@ -119,10 +119,10 @@ class FormDecoder:
         if at < 0:
             del self._buffer[:most]
             return Data(data, False)
-        self._behind(at + len(limit), _State.BOUNDARY)
+        self._behind(at + len(limit), _FormState.BOUNDARY)
         return Data(data, True)
 
-    def _behind(self, at: int, state: _State) -> bool:
+    def _behind(self, at: int, state: _FormState) -> bool:
         del self._buffer[:at]
         self._state = state
         return True

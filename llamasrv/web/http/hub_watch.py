@@ -31,7 +31,7 @@ _OURS = str(Path(llamasrv.__file__).parent)
 _sleep = monkey.get_original("time", "sleep")
 
 
-class Seen(NamedTuple):
+class HubReading(NamedTuple):
     began: float  # the turn in which it was seen
     what: str
 
@@ -44,7 +44,7 @@ class HubWatch:
         self._request_in = request_in
         self._clock = clock
         self._began: float | None = None  # the hub's turn; None while it waits for events
-        self._seen: Seen | None = None
+        self._seen: HubReading | None = None
         self._next_line = 0.0
         self._hub = get_hub()
         self._running = True
@@ -93,7 +93,7 @@ class HubWatch:
             return
         if self._seen is None or self._seen.began != began:
             frame = sys._current_frames().get(self._hub.thread_ident)
-            self._seen = Seen(began, self._doing(frame))
+            self._seen = HubReading(began, self._doing(frame))
 
     def _doing(self, frame: FrameType | None) -> str:
         """The route of the request, and the innermost function of ours."""

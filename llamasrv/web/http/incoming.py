@@ -11,19 +11,19 @@ from typing import Any, Protocol
 SMALL = 8192  # bytes that are asked for where no chunk is known to be larger
 
 
-class Entry(Protocol):
+class InputGate(Protocol):
     def enter(self) -> None: ...
 
 
-class Unwanted(Exception):
+class InputLimitReached(Exception):
     """More arrived than is read of what nobody wants."""
 
 
 class Incoming:
-    """`spare` is how many more bytes are read before Unwanted is raised; `spare_pieces` the same, of bytes that come in
+    """`spare` is how many more bytes are read before InputLimitReached is raised; `spare_pieces` the same, of bytes that come in
     pieces of up to SMALL; None: no bound."""
 
-    def __init__(self, sock: Any, gate: Entry) -> None:
+    def __init__(self, sock: Any, gate: InputGate) -> None:
         self.spare: int | None = None
         self.spare_pieces: int | None = None
         self._sock = sock
@@ -34,11 +34,11 @@ class Incoming:
         if self.spare is not None:
             self.spare -= len(data)
             if self.spare < 0:
-                raise Unwanted
+                raise InputLimitReached
         if self.spare_pieces is not None and size <= SMALL:
             self.spare_pieces -= len(data)
             if self.spare_pieces < 0:
-                raise Unwanted
+                raise InputLimitReached
         if data:
             self._gate.enter()
         return data

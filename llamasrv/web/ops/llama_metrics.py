@@ -13,13 +13,13 @@ from llamasrv.engine.metrics import EmbedderMetrics, EngineMetrics
 from llamasrv.models.model import Model
 
 
-class Work(NamedTuple):
+class WorkTotals(NamedTuple):
     """Tokens and the seconds they took."""
 
     tokens: int = 0
     seconds: float = 0.0
 
-    def since(self, before: Work) -> float:
+    def since(self, before: WorkTotals) -> float:
         """Tokens a second since `before`; 0 if nothing was done."""
         seconds = self.seconds - before.seconds
         return (self.tokens - before.tokens) / seconds if seconds > 0 else 0.0
@@ -29,8 +29,8 @@ class LlamaMetrics:
     """Remembers the figures of the last scrape: rates cover the time since then, as in llama-server."""
 
     def __init__(self) -> None:
-        self._prompts: dict[str, Work] = {}
-        self._answers: dict[str, Work] = {}
+        self._prompts: dict[str, WorkTotals] = {}
+        self._answers: dict[str, WorkTotals] = {}
 
     def text(self, models: Iterable[Model]) -> bytes:
         found = [(model.name, self._figures(model)) for model in models]
@@ -50,9 +50,9 @@ class LlamaMetrics:
         if model.current is not None and model.state == "loaded":
             now = model.current.snapshot()
             e, running, waiting = model.current.embedder.metrics, len(now["running"]), now["num_waiting"]
-        prompts = Work(m.prompt_tokens + e.tokens, m.prefill_seconds + e.seconds)
+        prompts = WorkTotals(m.prompt_tokens + e.tokens, m.prefill_seconds + e.seconds)
         answers = _answers(m)
-        before = self._prompts.get(model.name, Work()), self._answers.get(model.name, Work())
+        before = self._prompts.get(model.name, WorkTotals()), self._answers.get(model.name, WorkTotals())
         self._prompts[model.name], self._answers[model.name] = prompts, answers
         counters: list[tuple[str, str, float]] = [
             ("prompt_tokens_total", "Number of prompt tokens processed, excluding cached tokens", prompts.tokens),
@@ -80,8 +80,8 @@ class LlamaMetrics:
         return told + [(name, "gauge", about, value) for name, about, value in gauges]
 
 
-def _answers(m: EngineMetrics) -> Work:
-    return Work(m.generated_tokens, m.decode_seconds)
+def _answers(m: EngineMetrics) -> WorkTotals:
+    return WorkTotals(m.generated_tokens, m.decode_seconds)
 
 
 def _escaped(name: str) -> str:
