@@ -1,4 +1,4 @@
-"""Atomic file replacement: a reader, or a start after a crash, finds the old file or the new one, never half."""
+"""Atomic file replacement: readers, and a start after a crash, see the old file or the new one, never half of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _numbers = itertools.count(1)
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` when the block ends. Where the block raises, nothing is left.
+    """A file to write, which replaces `path` when the block ends. If the block raises, nothing is left behind.
 
-    It is written beside `path` under a hidden name; a killed process leaves only that. `durable`: it is on the disk
-    before it takes its place. Raises OSError.
+    Written next to `path` under a hidden name, which a killed process may leave. `durable`: fsync before replacing.
+    Raises OSError.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}")
     try:

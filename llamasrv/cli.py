@@ -1,7 +1,7 @@
 """The command line: `llamasrv serve | chat | pull | models | bench | check | quantize | key | rpc | parse`.
 
-Flags come from the options in config/. Every refusal is one line on standard error: exit 78 for a wrong option, file
-or model, 64 for a wrong command line. Commands are imported when they are called: a wrong option is told at once.
+Flags come from the options in config/. Every error is one line on standard error: exit 78 for a wrong option, file or
+model, 64 for a wrong command line. Commands are imported when called, so that a wrong option is reported at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Function = Callable[..., Any]
 
 
 def with_options(*sections: str) -> Callable[[Function], Function]:
-    """Give a command the flags of these sections (of all sections by default) and `settings` made from them."""
+    """Give a command the flags of these sections (default: all) and `settings` made from them."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
@@ -70,7 +70,7 @@ def _parameters(sections: tuple[str, ...]) -> list[click.Parameter]:
         "config_file",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help=f"TOML configuration file; {config.CONFIG_VARIABLE} may name it, too.",
+        help=f"TOML configuration file; {config.CONFIG_VARIABLE} sets it, too.",
     )(command)
     return click.command()(command).params
 
@@ -96,12 +96,12 @@ def _flag(option: Option) -> Callable[[Function], Function]:
     )
 
 
-_FOREIGN = "llamasrv.foreign"  # flags of llama-server, as they were given
+_FOREIGN = "llamasrv.foreign"  # llama-server flags as given
 
 
 def _foreign_flag(flag: LlamaFlag) -> Callable[[Function], Function]:
-    """A flag of llama-server that is not one of ours: accepted here, judged once all flags are known, hidden from the
-    help."""
+    """A llama-server flag that is not one of ours: accepted, hidden from the help, interpreted once all flags are
+    known."""
 
     def given(text: str | None) -> Callable[[click.Context, click.Parameter, Any], None]:
         def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -134,12 +134,12 @@ def _given(context: click.Context, parameter: click.Parameter, value: Any) -> An
 class _Commands(click.Group):
     """The commands.
 
-    Flags without a command are those of `serve`, and so is an empty command line where llama-server's variables say
-    what to serve: a container or a unit that was written for llama-server only has to change the program's name.
+    Flags without a command are those of `serve`. An empty command line also means `serve` if llama-server's variables
+    are set: containers and units written for llama-server only have to change the program's name.
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Make the command's flags when it is asked for. Those of all commands took 20 ms and 3 MB of every start."""
+        """Create a command's flags on demand: those of all commands take 20 ms and 3 MB at each start."""
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.callback is not None:
             sections = vars(command.callback).pop("sections", None)
@@ -161,7 +161,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 
 
 def _dashes(name: str) -> str:
-    """Option names with underscores mean those with dashes."""
+    """Accept option names with underscores."""
     return name.replace("_", "-")
 
 
@@ -178,11 +178,11 @@ def cli() -> None:
     """Serve GGUF models behind the APIs that applications already speak."""
 
 
-@cli.command(epilog="Flags and LLAMA_ARG_* variables of llama-server are taken, too: see conf/README.md.")
+@cli.command(epilog="Also accepts llama-server's flags and LLAMA_ARG_* variables: see conf/README.md.")
 @with_options()
 def serve(settings: Settings) -> None:
-    """Serve a model over HTTP until a signal ends it."""
-    gc.disable()  # until all modules are there: what they make stays, and would be looked through again and again
+    """Serve models over HTTP until a signal arrives."""
+    gc.disable()  # until all modules are imported: their objects stay, and collecting them is wasted time
     from llamasrv.commands.serve import run
 
     run(settings)
@@ -194,10 +194,10 @@ def serve(settings: Settings) -> None:
 @click.option("--name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
 @with_options()
 def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: str | None) -> int:
-    """Talk to the server at URL, or to a model, in the terminal.
+    """Chat with a model in the terminal.
 
-    With MESSAGE, print the answer to it and exit. URL has a scheme or a port (http://host, host:8080). Without URL, the
-    model that --model names is started; without both, a server on this machine is looked for.
+    With MESSAGE, print the answer to it and exit. URL has a scheme or a port (http://host, host:8080). Without URL,
+    start a server for the model that --model names, or else use one that runs on this machine.
     """
     from llamasrv.commands.chat import run, split_url
 
@@ -210,9 +210,9 @@ def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: 
 @click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object per line.")
 @with_options("models")
 def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
-    """Fetch models from the Hugging Face Hub: NAME is hf:owner/repo, with :QUANT or :FILE.gguf where it matters.
+    """Fetch models from the Hugging Face Hub: NAME is hf:owner/repo, with :QUANT or :FILE.gguf to select a file.
 
-    A pull that was broken off goes on where it was. HF_TOKEN opens private repositories, HF_ENDPOINT names a mirror.
+    Resumes interrupted downloads. HF_TOKEN opens private repositories, HF_ENDPOINT names a mirror.
     """
     from llamasrv.commands.pull import run
 
@@ -238,8 +238,8 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 @_as_json
 @with_options("model", "engine", "cache")
 def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None, as_json: bool) -> int:
-    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or, with --spec and --text, what drafts
-    gain over none."""
+    """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or, with --spec and --text, the gain
+    from drafts."""
     from llamasrv.commands import bench_drafts
     from llamasrv.commands.bench import run
 
@@ -250,10 +250,10 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
     levels = tuple(int(n) for n in sequences.split(","))
     source = click.get_current_context().params.get("engine_spec")
     if text is None and source not in (None, "off"):
-        raise ConfigError(f"--spec {source} measures drafts on a text of your own: name its file with --text")
+        raise ConfigError(f"--spec {source} measures drafts on your own text: name its file with --text")
     if text is not None:
         if as_json:
-            raise ConfigError("--json: not available together with --text")
+            raise ConfigError("--json: cannot be combined with --text")
         return bench_drafts.run(settings, levels, tokens, text)
     return run(settings, levels, tokens, as_json)
 
@@ -263,7 +263,7 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
 @_as_json
 @with_options()
 def check(settings: Settings, print_config: bool, as_json: bool) -> int:
-    """Check a configuration and say how much memory it will need."""
+    """Check a configuration and estimate its memory use."""
     from llamasrv.commands.check import run
 
     return run(settings, print_config, as_json)
@@ -282,7 +282,7 @@ def check(settings: Settings, print_config: bool, as_json: bool) -> int:
 @_as_json
 @with_options("store")
 def usage(settings: Settings, days: int, by: str, as_json: bool) -> int:
-    """Who used how many tokens, by key and model, as the server's store has it."""
+    """Show the tokens used, by key and model, from the server's store."""
     from llamasrv.commands.usage import run
 
     names = tuple(name.strip() for name in by.split(","))
@@ -295,7 +295,7 @@ def usage(settings: Settings, days: int, by: str, as_json: bool) -> int:
 @_as_json
 @with_options()
 def doctor(settings: Settings, as_json: bool) -> int:
-    """Print what a report of a fault needs: versions, machine, devices, options, models, the last error. No secrets."""
+    """Print facts for a bug report: versions, machine, devices, options, models, the last error. No secrets."""
     from llamasrv.commands.doctor import run
 
     return run(settings, as_json)
@@ -317,7 +317,7 @@ def doctor(settings: Settings, as_json: bool) -> int:
     "--allow-requantize",
     "again",
     is_flag=True,
-    help="Also requantise tensors that are quantised already, at a further loss.",
+    help="Also requantise tensors that are already quantised, at a loss of quality.",
 )
 def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -> int:
     """Quantise the model IN to OUT as TYPE (Q4_K_M, Q8_0, ...)."""
@@ -339,9 +339,9 @@ def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -
 )
 @click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum requests per minute.")
 @click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum tokens per minute.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Maximum requests at once.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Maximum concurrent requests.")
 def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | None) -> int:
-    """Create an API key for NAME. It is printed once and stored nowhere; the keys file holds its digest."""
+    """Create an API key for NAME. It is printed once and not stored; the keys file gets its digest."""
     from llamasrv.commands.key import run
 
     return run(name, file, scopes, bounds)
@@ -361,7 +361,7 @@ def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | N
 def rpc(host: str, port: int, threads: int) -> int:
     """Compute layers for a server on another machine that names this one with --rpc.
 
-    Whoever can connect may use it: only within a network that you trust.
+    Anyone who can connect may use it: run it only within a network that you trust.
     """
     from llamasrv.commands.rpc import run
 
@@ -382,7 +382,7 @@ def rpc(host: str, port: int, threads: int) -> int:
 @click.option(
     "--stream",
     is_flag=True,
-    help="Print deltas, one per line, as if the text arrived character by character.",
+    help="Print deltas, one per line, for text that arrives character by character.",
 )
 def parse(template: Path, request: Path | None, stream: bool) -> int:
     """Print, as JSON, the message a client would get for the model output on standard input."""
@@ -395,7 +395,7 @@ def parse(template: Path, request: Path | None, stream: bool) -> int:
 @_as_json
 @with_options("model", "models", "engine", "server")
 def models(settings: Settings, as_json: bool) -> int:
-    """List the models that would be served, and those a running server has loaded. `models rm NAME` deletes one."""
+    """List the models that would be served, and those loaded by a running server. `models rm NAME` deletes one."""
     from llamasrv.commands.models import run
 
     context = click.get_current_context()
@@ -415,7 +415,7 @@ def rm(settings: Settings, name: str, yes: bool) -> int:
 
 
 def main(arguments: Iterable[str] | None = None) -> NoReturn:
-    """Run one command and leave the process with its exit code."""
+    """Run one command and exit with its code."""
     try:
         code = cli.main(None if arguments is None else list(arguments), "llamasrv", standalone_mode=False)
     except ConfigError as error:
@@ -440,6 +440,6 @@ def _refuse(line: str, code: int) -> int:
 
 
 def _flags(context: click.Context | None) -> list[str]:
-    """The flags that its help shows."""
+    """The flags that the help shows."""
     shown = [] if context is None else [p for p in context.command.params if not getattr(p, "hidden", False)]
     return [flag for parameter in shown for flag in parameter.opts]

@@ -34,16 +34,16 @@ from typing import Any, TypeVar
 
 _Error = TypeVar("_Error", bound="LlamasrvError")
 
-LONGEST_RETRY = 30.0  # seconds after which a refused client is told to come back, at most
+LONGEST_RETRY = 30.0  # upper bound in seconds for `retry_after`
 
 
 class LlamasrvError(Exception):
     """Base of all errors with a status.
 
-    `param` names the field as the client wrote it, or is None; errors raised below the protocols have a neutral name,
-    which the endpoint maps to its own (`protocols/common/names.py`). `details` are further facts for programs, where
-    the protocol has a place for them. `about` says what it is about, and its figure or name, where a protocol's clients
-    look for words of their own: ("image",), ("pdf pages", 20).
+    `param` names the field as the client wrote it, or is None; errors raised below the protocols use a neutral name,
+    which the endpoint maps to its own (`protocols/common/names.py`). `details` are further machine-readable facts, for
+    protocols that have a place for them. `about` is a subject with its number or name, for protocols whose clients
+    expect certain words: ("image",), ("pdf pages", 20).
     """
 
     status: int = 500
@@ -74,8 +74,8 @@ class LlamasrvError(Exception):
     def but(self: _Error, **changes: Any) -> _Error:
         """A new error like this one, with these attributes changed and without a traceback.
 
-        Never edit an error that others may hold, and never raise one instance to several callers: its traceback keeps
-        the frames of all of them.
+        Never edit an error that is shared, and never raise one instance in several callers: its traceback keeps the
+        frames of all of them alive.
         """
         other = self.__class__.__new__(self.__class__, *self.args)
         other.__dict__.update(self.__dict__, **changes)
@@ -83,7 +83,7 @@ class LlamasrvError(Exception):
 
 
 class InvalidRequest(LlamasrvError):
-    """The request is wrong. Raised before anything is allocated for it."""
+    """The request is wrong. Raised before anything is allocated."""
 
     status = 400
 
@@ -104,7 +104,7 @@ class ContextTooLong(InvalidRequest):
 
 
 class InputTooLong(ContextTooLong):
-    """The same for a text that is to become a vector or a score."""
+    """Like ContextTooLong, for a text to embed or score."""
 
     _words = "However, your input is too large: it has {} tokens. Please reduce the length of the input."
 
@@ -116,7 +116,7 @@ class Unsupported(InvalidRequest):
 
 
 class InvalidMedia(InvalidRequest):
-    """An image or a sound that cannot be decoded within the limits."""
+    """An image, sound or document that cannot be decoded within the limits."""
 
     code = "invalid_media"
 
@@ -129,7 +129,7 @@ class BodyTimeout(InvalidRequest):
 
 
 class TooSlow(InvalidRequest):
-    """The client does not read its answer."""
+    """The client does not read the answer."""
 
     status = 408
     code = "client_too_slow"
@@ -141,7 +141,7 @@ class BodyTooLarge(InvalidRequest):
 
 
 class UnsupportedMedia(InvalidRequest):
-    """A body that is not JSON, or is compressed."""
+    """The body is not JSON, or is compressed."""
 
     status = 415
     code = "unsupported_media_type"
@@ -169,12 +169,12 @@ class ModelNotFound(NotFound):
 class MethodNotAllowed(NotFound):
     status = 405
     code = "method_not_allowed"
-    allowed: tuple[str, ...] = ()  # methods that are
+    allowed: tuple[str, ...] = ()  # the route's methods
 
 
 class QueueFull(LlamasrvError):
-    """The bounded queue is full. The client should come back after `retry_after` seconds: a random time within the
-    `wait` of the queue, so that not all refused clients come back together."""
+    """The bounded queue is full. The client should retry after `retry_after` seconds, which are random within the
+    queue's `wait`, so that refused clients do not return all at once."""
 
     status = 429
     code = "rate_limit_exceeded"
@@ -204,7 +204,7 @@ class Unavailable(LlamasrvError):
 
 
 class ModelUnavailable(Unavailable):
-    """The model could not be loaded. The next request after `retry_after` seconds tries again."""
+    """The model failed to load. The next request after `retry_after` seconds tries again."""
 
     code = "model_load_failed"
 
@@ -219,8 +219,7 @@ class DeadlineExceeded(LlamasrvError):
 
 
 class EngineFailure(LlamasrvError):
-    """A decode or the engine loop failed. The message reveals nothing of the cause that could carry content or
-    addresses."""
+    """A decode or the engine loop failed. The message hides the cause, which could contain content or addresses."""
 
     status = 500
     code = "engine_failure"

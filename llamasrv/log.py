@@ -1,10 +1,10 @@
 """Logging: one line per event on standard error, as text or JSON.
 
-A record may carry `extra={"fields": {...}}`: JSON merges them in, text appends them as name=value. Whatever a line
-contains, control characters in it are escaped, so that nothing a client sent can forge a line or move a cursor.
+A record may carry `extra={"fields": {...}}`: JSON merges them in, text appends them as name=value. Control characters
+are escaped, so that nothing a client sent can forge a line or move a cursor.
 
-    llamasrv            the server's own life        llamasrv.llama     what llama.cpp says
-    llamasrv.request    one line for each request    gunicorn.error     the process manager
+    llamasrv            the server itself            llamasrv.llama     messages of llama.cpp
+    llamasrv.request    one line per request         gunicorn.error     the process manager
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERRO
 _ESCAPES = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
 _ESCAPES |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
 
-# What the process manager says around an end that has been explained already.
+# Lines of the process manager that only repeat an error we have explained already.
 _ECHOES = (
     "Worker (pid:%s) exited with code %s.",
     "Worker (pid:%s) exited with code %s",
@@ -40,8 +40,8 @@ def configure(
     llama: bool = False,
     path: Path | None = None,
 ) -> None:
-    """Set up the loggers above. Calling it again replaces the earlier setup and reopens the file. Raises OSError if
-    the file cannot be written; then nothing has changed."""
+    """Set up the loggers above. A repeated call replaces the setup and reopens the file. Raises OSError if the file
+    cannot be written, and then changes nothing."""
     handler: logging.Handler = StandardError() if path is None else FileHandler(path)
     journal = path is None and _is_journal(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(journal=journal))
@@ -64,14 +64,14 @@ def configure(
 
 
 def reopen() -> None:
-    """Continue in a new file of the same name: the old one was moved away."""
+    """Continue in a new file of the same name, after the old one was renamed."""
     for handler in logging.getLogger("llamasrv").handlers:
         if isinstance(handler, FileHandler):
             handler.close()  # the next line opens it
 
 
 class StandardError(logging.Handler):
-    """Writes to `sys.stderr` as it is now: while a progress bar is drawn, that is what prints lines above it."""
+    """Writes to the current `sys.stderr`: a progress bar replaces it to print lines above itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -85,7 +85,7 @@ class StandardError(logging.Handler):
 
 
 class FileHandler(logging.FileHandler):
-    """A log file. What cannot be written, for example for lack of space, is dropped: the service goes on."""
+    """A log file. Lines that cannot be written (disk full) are dropped: the service goes on."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
@@ -94,8 +94,7 @@ class FileHandler(logging.FileHandler):
         pass
 
 
-# Where a line comes from is in no line: what logging would find out for each of them is left out, as its documentation
-# shows under "Optimization".
+# No line shows where it was logged, so logging need not find out; see "Optimization" in its documentation.
 logging._srcfile = None
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
@@ -126,7 +125,7 @@ class TextFormatter(logging.Formatter):
         else:
             head = f"{_clock(int(record.created))} {record.levelname.lower():<7} "
         if record.exc_info:
-            # A traceback keeps its lines; each is escaped by itself.
+            # A traceback keeps its lines; each is escaped on its own.
             line += "".join("\n  " + escape(part) for part in self.formatException(record.exc_info).splitlines())
         return head + line
 
@@ -164,7 +163,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Whether the stream goes to systemd's journal, according to the variable that it sets for us."""
+    """Whether the stream goes to systemd's journal, according to the variable that systemd sets."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -21,10 +21,10 @@ def told(tiny, **values):
     return draft_sources(settings_with(model_path=tiny, **values), gguf.read_header(tiny))
 
 
-def test_it_says_what_they_come_from(tiny):
+def test_it_says_where_drafts_come_from(tiny):
     assert told(tiny) == "from prompts, answers and predictions, where they pay"
     assert told(tiny, engine_spec="off") == "off"
-    assert told(tiny, engine_deterministic=True) == "off, because answers must be deterministic"
+    assert told(tiny, engine_deterministic=True) == "off, because --deterministic is set"
     assert str(tiny) in told(tiny, model_draft=tiny)
     assert str(tiny) not in told(tiny, model_draft=tiny, engine_spec="ngram")
 
@@ -43,6 +43,6 @@ def test_its_memory_counts(tiny):
     assert with_draft.total > plain.total + header.size
 
 
-def test_a_draft_model_that_is_missing_is_told(tiny, tmp_path):
+def test_a_missing_draft_model_is_an_error(tiny, tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.gguf"):
         model_options.needed_memory(settings_with(model_draft=tmp_path / "nowhere.gguf"), gguf.read_header(tiny))

@@ -88,7 +88,7 @@ def one_line(code, out, err):
         (["sevre"], 64, "No such command 'sevre'"),
         (["bench", "--fake"], 78, "no kernels"),
         (["bench", "m.gguf", "--sequences", "1,x"], 78, "must be numbers from 1 to 256"),
-        (["chat", "ftp://host", "--fake"], 78, "not the URL of a server"),
+        (["chat", "ftp://host", "--fake"], 78, "not a valid server URL"),
     ],
 )
 def test_it_refuses(run, arguments, code, line):
@@ -102,7 +102,7 @@ def test_without_a_model_it_says_what_to_give(run, monkeypatch):
     assert code == 78 and "--model FILE.gguf" in line
 
 
-def test_a_port_in_use_is_told(run):
+def test_a_port_in_use_is_an_error(run):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -112,7 +112,7 @@ def test_a_port_in_use_is_told(run):
 
 
 @pytest.mark.parametrize("length", [0, 100, 2000])
-def test_a_broken_model_file_is_told_with_its_reason(run, tiny, length):
+def test_a_broken_model_file_is_an_error_with_a_reason(run, tiny, length):
     tiny.write_bytes(tiny.read_bytes()[:length])
     code, line = one_line(*run("serve", "--model", tiny))
     assert code == 78
@@ -146,7 +146,7 @@ def test_help_shows_every_option_and_its_default(run):
     assert "[8080]" in text
 
 
-def test_the_version_is_told(run):
+def test_it_prints_the_version(run):
     assert re.fullmatch(r"llamasrv \d+\.\d+\.\d+\n", run("--version")[1])
 
 
@@ -160,10 +160,10 @@ def test_flags_of_llama_server_with_one_dash_are_known(run, flag):
 # check
 
 
-def test_check_tells_model_and_memory(run, tiny):
+def test_check_shows_model_and_memory(run, tiny):
     code, out, _ = run("check", "--model", tiny, "-c", 1000, "--parallel", 4)
     assert code == 0
-    assert re.search(r"served context\W+1024 tokens for one sequence, 1024 cells", out)
+    assert re.search(r"served context\W+1024 tokens per sequence, 1024 cells", out)
     for name in ("architecture", "weights", "KV (1024 cells", "work buffers", "needed", "free on this machine"):
         assert name in out
 
@@ -384,7 +384,7 @@ def test_bench_counts_what_was_delivered_however_it_arrives(cut):
     events = [b'data: {"choices":[{"text":"a"}],"usage":null}\n\n'] * 4
     events += [b'data: {"choices":[],"usage":{"completion_tokens":8}}\n\n', b"data: [DONE]\n\n"]
     wire = b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(events)
-    client = bench.Client()
+    client = bench.BenchClient()
     for start in range(0, len(wire), cut):
         client.take(wire[start : start + cut])
     assert client.num_tokens() == 8
@@ -393,11 +393,11 @@ def test_bench_counts_what_was_delivered_however_it_arrives(cut):
     assert cut > 7 or len(shares) == 4
 
 
-def test_bench_loses_no_step_where_the_last_tokens_come_one_after_another():
+def test_bench_counts_every_step_when_the_last_tokens_arrive_one_by_one():
     """Two streams of a token each 0.1 s: 20 tokens/s, although the second is written a little after the first."""
     clients = []
     for late in (0.0, 0.002):
-        client = bench.Client(body=bytearray(b"HTTP/1.1 200 OK\r\n\r\n"))
+        client = bench.BenchClient(body=bytearray(b"HTTP/1.1 200 OK\r\n\r\n"))
         client.body += bench.EVENT + b'"usage":{"completion_tokens":10}}\n'
         client.arrivals = [(0.1 * i + late, i) for i in range(1, 11)]
         client.num_events = 11
@@ -405,8 +405,8 @@ def test_bench_loses_no_step_where_the_last_tokens_come_one_after_another():
     assert bench.rate(clients) == pytest.approx(20, rel=0.01)
 
 
-def test_bench_says_what_the_server_answered_instead():
-    client = bench.Client()
+def test_bench_reports_an_error_of_the_server():
+    client = bench.BenchClient()
     client.take(b"HTTP/1.1 401 Unauthorized\r\n\r\n{}")
     with pytest.raises(ConfigError, match="401 Unauthorized"):
         client.num_tokens()
@@ -464,7 +464,7 @@ def test_the_operator_says_how_long_an_answer_is_where_the_request_does_not(serv
     connection.close()
 
 
-def test_doctor_tells_what_a_report_needs_and_no_secret(run, tiny, tmp_path):
+def test_doctor_shows_facts_for_a_report_and_no_secrets(run, tiny, tmp_path):
     log = tmp_path / "log"
     log.write_text("x ERROR an old one\nx WARNING not that\nx ERROR the last one\nx INFO nor that\n")
     code, out, _ = run("doctor", "--model", tiny, "--api-key", "sk-secret", "--log-file", log, "--port", "1", "-t", "1")
@@ -474,7 +474,7 @@ def test_doctor_tells_what_a_report_needs_and_no_secret(run, tiny, tmp_path):
         "CPUs",
         "LLAMASRV_API_KEY=***",
         f"{tiny.stem}: ",
-        "nothing answers at",
+        "no server responds at",
         "the last one",
     ):
         assert told in out, told

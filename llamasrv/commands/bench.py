@@ -1,8 +1,8 @@
 """`llamasrv bench MODEL`: kernel speed, delivered speed over HTTP, and their ratio.
 
-The ceiling is a bare decode loop: so many sequences, one token each, behind prompts of the same length, nothing else.
-Beside it the real server process, with the same options, is driven by as many streaming clients on plain sockets.
-The two take turns, since the speed of a machine that others use, too, changes by the minute; medians are shown.
+The ceiling is a bare decode loop: N sequences, one token each per step, after prompts of the same length, nothing else.
+It is compared with a real server process with the same options, driven by N streaming clients on plain sockets. The two
+take turns, since the speed of a shared machine varies by the minute; the medians are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVENT = b"data: {"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Tokens/s of the kernels and over HTTP, measured one right after the other."""
+    """Tokens/s of the kernels and over HTTP, measured back to back."""
 
     level: int
     kernels: float
@@ -46,8 +46,8 @@ class Pair:
 
 
 def run(settings: Settings, levels: tuple[int, ...], tokens: int, as_json: bool = False) -> int:
-    """Measure at each number of sequences, and print the table, or the same as JSON."""
-    openmp.alone = True  # the server that is measured beside it is another process
+    """Measure at each number of sequences, and print the result as a table or JSON."""
+    openmp.alone = True  # the server under test is another process
     most = max(levels)
     if most > settings.engine.places:
         settings = settings.having(engine={"parallel": most})
@@ -71,7 +71,7 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int, as_json: bool 
 
 
 def _rows(pairs: list[Pair]) -> list[dict[str, float]]:
-    """Medians for each number of sequences: tokens/s of the kernels and over HTTP, and their ratio with its range."""
+    """Medians per number of sequences: tokens/s of the kernels and over HTTP, and their ratio with its range."""
     rows = []
     for level in dict.fromkeys(pair.level for pair in pairs):
         here = [pair for pair in pairs if pair.level == level]
@@ -111,8 +111,8 @@ def _table(settings: Settings, rows: list[dict[str, float]], tokens: int) -> Tab
 
 
 def _fits_twice(settings: Settings) -> bool:
-    """Whether the model fits beside the server that has loaded it, too; of a GPU or another machine that is not known,
-    so False."""
+    """Whether the model fits in memory twice, next to the server that has loaded it. False if it uses a GPU or another
+    machine, where we cannot know."""
     if settings.model.path is None or settings.engine.rpc or (settings.engine.gpu_layers != 0 and _has_gpu()):
         return False
     need = model_options.needed_memory(settings, gguf.read_header(settings.model.path))
@@ -162,7 +162,7 @@ def _prompt(number: int) -> str:
 
 @dataclass(slots=True)
 class BenchClient:
-    """One streaming request: what arrived, and when how many events were complete."""
+    """One streaming request: the bytes received, and the arrival times of its events."""
 
     sent: float = field(default_factory=time.perf_counter)
     body: bytearray = field(default_factory=bytearray)
@@ -170,14 +170,14 @@ class BenchClient:
     num_events: int = 0
 
     def take(self, data: bytes) -> None:
-        known = max(0, len(self.body) - len(EVENT) + 1)  # an event's beginning may be cut
+        known = max(0, len(self.body) - len(EVENT) + 1)  # an event may be split between reads
         self.body += data
         if new := self.body.count(EVENT, known):
             self.num_events += new
             self.arrivals.append((time.perf_counter(), self.num_events))
 
     def num_tokens(self) -> int:
-        """By the server's count, which the last event carries."""
+        """The server's own count, from the last event."""
         if not self.body.startswith(b"HTTP/1.1 200 "):
             line = bytes(self.body).split(b"\r\n", 1)[0].decode("latin-1") or "nothing"
             raise ConfigError(f"the server answered {line}")
@@ -188,31 +188,30 @@ class BenchClient:
         return int(usage["completion_tokens"])
 
     def progress(self) -> list[tuple[float, float]]:
-        """When which share of the tokens had arrived; the last event carries none."""
+        """(time, share of the tokens that had arrived by then); the last event carries none."""
         most = self.num_events - 1
         shares = [(at, min(events, most) / most) for at, events in self.arrivals]
         return [shares[0]] + [shares[i] for i in range(1, len(shares)) if shares[i][1] > shares[i - 1][1]]
 
 
 class Driver:
-    """Streams of a server, read by one loop that does little else: it shares the cores with what is measured."""
+    """Reads the streams in one tight loop: it shares the cores with the server under test."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         parts = urlsplit(url)
         self._address = (parts.hostname or "", parts.port or 80)
         keys = settings.api_keys()
         self._head = f"Host: {parts.netloc}\r\nAuthorization: Bearer {keys[0] if keys else 'none'}\r\n"
-        self(1, 8)  # connections, caches and code paths warm
+        self(1, 8)  # warm up connections, caches and code paths
 
     def __call__(self, level: int, tokens: int) -> float:
-        """Tokens/s of `level` streams while all of them decode, as in the loop without HTTP: no prompts are
-        included."""
+        """Tokens/s of `level` streams while all of them decode; excludes prompts, as the kernel loop does."""
         with selectors.DefaultSelector() as selector:
             clients = [self._start(selector, number, tokens) for number in range(level)]
             while selector.get_map():
                 ready = selector.select(PATIENCE)
                 if not ready:
-                    raise ConfigError("the server stopped before it had answered every request")
+                    raise ConfigError("the server stopped before answering every request")
                 for key, _ in ready:
                     connection: Any = key.fileobj
                     if data := connection.recv(1 << 16):
@@ -245,7 +244,7 @@ def rate(clients: list[BenchClient]) -> float:
     counts = [client.num_tokens() for client in clients]
     progress = [client.progress() for client in clients]
     begin, end = max(p[0][0] for p in progress), min(p[-1][0] for p in progress)
-    if begin >= end:  # so short that the first ended before the last began: all of it, prompts and connections included
+    if begin >= end:  # so short that streams do not overlap: count everything, including prompts and connections
         return sum(counts) / (max(p[-1][0] for p in progress) - min(client.sent for client in clients))
     tokens = 0.0
     for count, shares in zip(counts, progress):
@@ -254,8 +253,8 @@ def rate(clients: list[BenchClient]) -> float:
 
 
 def _share_at(shares: list[tuple[float, float]], when: float) -> float:
-    """The share at a time, interpolated between arrivals: the last tokens of the streams arrive one after another,
-    though all of them are computed when the first arrives."""
+    """The share at a time, interpolated between arrivals: the last tokens of the streams arrive one by one, although
+    they are all computed when the first arrives."""
     before, share = shares[0]
     for at, following in shares[1:]:
         if at > when:

@@ -1,7 +1,7 @@
 """`llamasrv bench --spec auto --text FILE`: what drafts gain on the user's own text.
 
-Two servers with the same options, one of them without drafts, answer the same prompts in turns: the speed of a machine
-that others use, too, changes by the minute.
+Two servers with the same options, one with drafts and one without, answer the same prompts in turns: the speed of a
+shared machine varies by the minute.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from llamasrv.errors import ConfigError
 from llamasrv.startup import model_options
 
 TURNS = 3
-PATIENCE = 600.0  # seconds for one answer
+PATIENCE = 600.0  # timeout in seconds per answer
 MOST_PROMPTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTurn:
-    """One number of sequences, measured without drafts and with them."""
+    """One measurement at one number of sequences, without and with drafts."""
 
     level: int
     plain: float  # tokens/s
     drafting: float
     drafted: int
     accepted: int
-    num_same: int  # answers that are the same text
+    num_same: int  # answers with identical text
     num_answers: int
 
 
@@ -58,13 +58,13 @@ def run(settings: Settings, levels: tuple[int, ...], tokens: int, path: Path) ->
     with console.status("loading") as status:
         for turn in measure(settings, levels, tokens, prompts):
             turns.append(turn)
-            status.update(f"{turn.level} sequences: {turn.plain:,.1f} tokens/s, with drafts {turn.drafting:,.1f}")
+            status.update(f"{turn.level} sequences: {turn.plain:,.1f} tokens/s, {turn.drafting:,.1f}")
     console.print(table(settings, turns, tokens))
     return 0
 
 
 def read(path: Path) -> list[str]:
-    """The prompts in a file: one on each line if the lines are JSON strings, else the whole file."""
+    """The prompts in a file: one per line if the lines are JSON strings, else the whole file."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
@@ -77,7 +77,7 @@ def read(path: Path) -> list[str]:
     try:
         return [str(json.loads(line)) for line in lines[:MOST_PROMPTS]]
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: a line that begins with a quotation mark is not JSON: {error}") from None
+        raise ConfigError(f"{path}: a line starts with a quotation mark but is not JSON: {error}") from None
 
 
 def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: list[str]) -> Iterator[DraftTurn]:
@@ -85,7 +85,7 @@ def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: l
     with server.running(plain) as url_plain, server.running(settings) as url_drafting:
         urls = [(url_plain, plain), (url_drafting, settings)]
         for url, own in urls:
-            _answers(url, own, prompts[:1], 1, min(tokens, 16))  # connections, caches and code paths warm
+            _answers(url, own, prompts[:1], 1, min(tokens, 16))  # warm up connections, caches and code paths
         for level in levels:
             asked = [prompts[i % len(prompts)] for i in range(max(level, len(prompts)))]
             for turn in range(TURNS):
@@ -99,7 +99,7 @@ def measure(settings: Settings, levels: tuple[int, ...], tokens: int, prompts: l
 def _answers(
     url: str, settings: Settings, prompts: list[str], level: int, tokens: int
 ) -> tuple[float, list[str], int, int]:
-    """Tokens/s of these answers, `level` of them at once; the texts; the tokens drafted and accepted."""
+    """Run the prompts, `level` at once. Returns tokens/s, the texts, the tokens drafted and accepted."""
     keys = settings.api_keys()
 
     def ask(prompt: str) -> dict[str, Any]:

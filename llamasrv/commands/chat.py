@@ -1,6 +1,6 @@
-"""`llamasrv chat`: a conversation in the terminal, with a running server or one started for it.
+"""`llamasrv chat`: a conversation in the terminal, with a running server or with one started for it.
 
-A message on the command line, or piped input, is one turn: its answer is printed without colours or prompts.
+A message on the command line, or piped input, is a single turn: prints the answer without colours or prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HELP = """[bold]/reset[/]            forget the conversation
 Ctrl-C stops an answer."""
 
 
-# Given to `input` itself, colours marked as of no width: readline draws the line anew when it is edited.
+# Passed to `input` with colours marked as zero width: readline redraws the line while it is edited.
 PROMPT = "\001\x1b[1;36m\002you\001\x1b[0m\002 › "
 
 
@@ -56,13 +56,12 @@ class ChatSession:
     url: str
     key: str | None = None
     model: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)  # further fields of each request
+    extra: dict[str, Any] = field(default_factory=dict)  # extra fields of each request
     system: str | None = None
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, text: str) -> Generator[tuple[str, str], None, None]:
-        """Pieces of the answer as they come: ("reasoning" or "content", text). The whole answer is in `last`
-        afterwards."""
+        """Yield the answer in pieces: ("reasoning" or "content", text). Afterwards `last` has the whole answer."""
         self.turns.append({"role": "user", "content": text})
         self.last = ChatAnswer()
         began = time.monotonic()
@@ -124,17 +123,17 @@ _URL = re.compile(r"\w+://|localhost\b|\[[0-9a-fA-F:.]+\]|[\w.-]+:\d+(/|\Z)")
 
 
 def split_url(words: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """The URL and the message among the words of a command line."""
+    """Split the words of the command line into URL and message."""
     url = words[0] if words and " " not in words[0] and _URL.match(words[0]) else None
     message = " ".join(words if url is None else words[1:])
     return url, message or None
 
 
 def run(settings: Settings, url: str | None, message: str | None, system: str | None, model: str | None) -> int:
-    """Talk to `url`; without one, to a server started for the model that the settings name, or to a running one. With a
-    message, print the answer to it and end."""
+    """Talk to `url`, or without one to a server started for the configured model, or to one that is running. With a
+    message, print its answer and exit."""
     if url:
-        server.connect(url, 1)  # refuses what is no URL; connects to nothing yet
+        server.connect(url, 1)  # rejects an invalid URL; does not connect yet
     with nullcontext(url) if url else _server_for(settings) as where:
         keys = settings.api_keys()
         extra = settings.sampling_defaults()
@@ -152,7 +151,7 @@ def _server_for(settings: Settings) -> Any:
     if server.health(settings.url) == 200:
         return nullcontext(settings.url)
     if paths.demo_model() is None:
-        raise ConfigError(NO_MODEL + f", or the URL of a server; nothing answers at {settings.url}")
+        raise ConfigError(NO_MODEL + f", or the URL of a server; no server responds at {settings.url}")
     return server.running(settings)
 
 
@@ -212,7 +211,7 @@ def _show_answer(console: Console, talk: ChatSession, text: str) -> None:
     except KeyboardInterrupt:
         talk.last.stopped = True
     finally:
-        pieces.close()  # the connection, too: the server stops working on what nobody reads
+        pieces.close()  # also closes the connection, so that the server stops generating
     answer = talk.last
     notes = ["stopped"] if answer.stopped else []
     if answer.num_tokens and answer.seconds:

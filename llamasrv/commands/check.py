@@ -1,5 +1,5 @@
-"""`llamasrv check`: validates the configuration and estimates whether it fits. Serves nothing and reads no
-weights; chat templates are tried in a process of their own."""
+"""`llamasrv check`: validates the configuration and estimates whether it fits in memory. Serves nothing, reads no
+weights, and tries chat templates in a child process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from llamasrv.startup.projector import projector_of
 
 
 def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
-    """Print how the configuration was understood; raises ConfigError for what is wrong."""
+    """Print how the configuration is understood. Raises ConfigError if it is wrong."""
     source = model_options.template_source(settings)
     if source is not None and not print_config:
         print(json.dumps(_format(source), ensure_ascii=False, indent=2))
         if settings.model.path is None and not settings.model.fake:
-            return 0  # the template alone was asked about
+            return 0  # only the template was asked for
     settings = startup.prepare(settings)
     if print_config:
         print(docgen.as_toml(settings), end="")
@@ -49,7 +49,7 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     try:
         found = recipes.measured(settings, header)
     except Unavailable as error:
-        console.print(f"[yellow]{error.message} What follows is an estimate.[/]")
+        console.print(f"[yellow]{error.message} The figures below are estimates.[/]")
     except LoadFailed as error:
         raise ConfigError(str(error)) from None
     if found is not None and found.measured.devices:
@@ -71,7 +71,7 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     console.print(_model_table(settings, header, need))
     if projector is not None:
         size = memory.projector_bytes(gguf.read_header(projector)) + settings.engine.media_bytes
-        console.print(f"Images and audio: {projector}, about {_rounded(size)} of memory in addition to what follows.")
+        console.print(f"Images and audio: {projector}, about {_rounded(size)} of memory on top of the figures below.")
     if found is None or not found.measured.devices:
         console.print(_memory_table(need, found, free))
     else:
@@ -79,7 +79,7 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
         for line in _placement(found, header):
             console.print(line)
     if (need.total if found is None else found.host) > free:
-        console.print("[yellow]This is more than is free now: the machine may swap, or kill the server.[/]")
+        console.print("[yellow]This exceeds the free memory: the machine may swap, or kill the server.[/]")
     console.print("The configuration is valid.")
     return 0
 
@@ -104,7 +104,7 @@ def _several_as_json(settings: Settings) -> int:
 
 
 def _memory_facts(need: memory.Need, found: fit.Fitted | None, free: int) -> dict[str, Any]:
-    """Bytes: what is needed of each device, and what may be used of it."""
+    """Bytes needed and usable, per device."""
     if found is None or not found.measured.devices:
         use, capacity = {HOST: _host_use(need, found)}, {HOST: free}
     else:
@@ -132,24 +132,24 @@ def _several(settings: Settings, console: Console) -> int:
     table = Table("model", "file", "context", "memory (estimate)", "loaded")
     table.columns[3].justify = "right"
     for model in models:
-        when = "at the start" if model.settings.at_start else "when it is asked for"
+        when = "at startup" if model.settings.at_start else "on first request"
         table.add_row(
             model.name,
             str(model.details.path or ""),
             str(model.context),
             _rounded(model.memory),
-            when if model.memory <= limit or _fits_later(model) else "[red]never: it does not fit[/]",
+            when if model.memory <= limit or _fits_later(model) else "[red]never: too large[/]",
         )
     console.print(table)
-    whose = "the limit of all" if settings.models.memory else "free on this machine"
-    console.print(f"{_rounded(limit)} are {whose}: the least recently used model makes room.")
+    what = "is the limit for all models" if settings.models.memory else "is free on this machine"
+    console.print(f"{_rounded(limit)} {what}: the least recently used model is unloaded to make room.")
     console.print("The configuration is valid.")
     return 0
 
 
 def _try_templates(settings: Settings, models: Iterable[Model], console: Console) -> None:
-    """Render the trial conversations with each template, in another process. Raises ConfigError for one that would not
-    be loaded."""
+    """Render trial conversations with each template in a child process. Raises ConfigError for a template that would
+    not load."""
     tried = set()
     for model in models if settings.models.check else ():
         for source in template_trials.sources(model):
@@ -161,11 +161,11 @@ def _try_templates(settings: Settings, models: Iterable[Model], console: Console
             except TemplateDangerous as error:
                 raise ConfigError(f"{model.name}: {error}") from None
             except TemplateError as error:
-                console.print(f"[yellow]{model.name}: no chats, because its template cannot be used: {error}[/]")
+                console.print(f"[yellow]{model.name}: no chats, because its template is unusable: {error}[/]")
 
 
 def _fits_later(model: Model) -> bool:
-    """Whether the placement depends on devices, which are only asked when the model is loaded."""
+    """Whether the placement depends on devices, which are queried only when the model is loaded."""
     return model.recipe is not None and model.recipe.fit is not None
 
 
@@ -183,7 +183,7 @@ def _facts(settings: Settings, header: gguf.Header, need: memory.Need) -> dict[s
         "parameters": _count(header.num_params),
         "quantisation": header.file_type or "unknown",
         "trained context": f"{header.number('context_length')} tokens",
-        "served context": f"{need.context} tokens for one sequence, {need.cells} cells for all",
+        "served context": f"{need.context} tokens per sequence, {need.cells} cells in total",
         "in parallel": str(settings.engine.places),
         "threads": f"{settings.engine.threads}, {settings.engine.threads_batch} for batches",
         "drafts": draft_sources(settings, header),
@@ -194,11 +194,11 @@ def _facts(settings: Settings, header: gguf.Header, need: memory.Need) -> dict[s
 
 
 def draft_sources(settings: Settings, header: gguf.Header) -> str:
-    """What drafts may come from."""
+    """Where drafts come from, in words."""
     engine = settings.engine
     draft = model_options.draft_header(settings)
     if engine.deterministic or engine.spec == "off":
-        return "off" if engine.spec == "off" else "off, because answers must be deterministic"
+        return "off" if engine.spec == "off" else "off, because --deterministic is set"
     sources = ["prompts, answers and predictions"] if engine.spec not in ("draft", "mtp") else ["predictions"]
     if draft is not None and engine.spec != "ngram":
         sources.append(f"{engine.draft_model} ({_rounded(draft.size)})")
@@ -211,8 +211,8 @@ def draft_sources(settings: Settings, header: gguf.Header) -> str:
 
 
 def _plan_table(found: fit.Fitted, free: int) -> Table:
-    """What the model takes of each device, as the library measures it."""
-    table = Table("measured", "weights", "KV and states", "work space", "needed", "may be used", title_justify="left")
+    """What the model uses on each device, as measured by the library."""
+    table = Table("measured", "weights", "KV and states", "work buffers", "needed", "usable", title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
     capacity = {**found.capacity, HOST: free}
@@ -229,10 +229,10 @@ def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
         return
     layers = header.number("block_count") + 1
     placed = layers if found.options.gpu_layers is None else min(found.options.gpu_layers, layers)
-    yield f"{placed} of {layers} layers on devices, the output as one; a context of {found.options.context_cells}."
+    yield f"{placed} of {layers} layers on devices (the output counts as one); context {found.options.context_cells}."
     patterns = len(found.options.override_tensor)
     if patterns:
-        yield f"Tensors of {patterns} patterns stay elsewhere: {', '.join(found.options.override_tensor[:3])}"
+        yield f"Tensors matching {patterns} patterns stay elsewhere: {', '.join(found.options.override_tensor[:3])}"
     for name, size in found.excess.items():
         yield f"[yellow]{name} lacks {_rounded(size)}: loading will fail, or be slow.[/]"
 
@@ -258,7 +258,7 @@ def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Tab
     table.add_section()
     table.add_row("needed", _rounded(use.total + need.checkpoints))
     if need.windows_save:
-        table.add_row("saved by sliding windows (--swa-full would take it)", _rounded(need.windows_save))
+        table.add_row("saved by sliding windows (unless --swa-full)", _rounded(need.windows_save))
     table.add_row("free on this machine", _rounded(free))
     return table
 
@@ -266,12 +266,12 @@ def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Tab
 def _template(settings: Settings, header: gguf.Header) -> str:
     if model_options.template_source(settings) is not None:
         return "from the configuration"
-    return "the model's own" if header.chat_template else "none in the file: chatml"
+    return "the model's own" if header.chat_template else "none in the file, using chatml"
 
 
 def _format(source: str) -> dict[str, Any]:
-    """How a model with this template writes reasoning and tool calls, as far as the template tells; which kinds of
-    turns survive being written by the template and read again; and which do not with other formats that were tried."""
+    """How a model with this template writes reasoning and tool calls, as far as the template shows; which kinds of
+    turns survive being rendered and parsed again; and which do not with other formats that were tried."""
     try:
         try_template(source)
         template = ChatTemplate(source)

@@ -1,6 +1,6 @@
 """`llamasrv doctor`: facts for a bug report, ready to paste. No keys, prompts or user names.
 
-versions, the machine, its devices, the options that were changed, the models, what a running server says
+Versions, the machine and its devices, options that were changed, models, and what a running server reports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llamasrv.models.memory import as_gib, available_memory
 from llamasrv.startup import model_list
 
 PACKAGES = ("llamasrv", "llama-cpp-python", "llguidance", "flask", "gunicorn", "gevent", "numpy", "huggingface-hub")
-TAIL = 2**18  # bytes of the log that are looked through
+TAIL = 2**18  # bytes at the end of the log to search
 _FAULT = re.compile(r"\b(ERROR|CRITICAL)\b|\"level\": ?\"(error|critical)\"", re.IGNORECASE)
 
 
@@ -73,7 +73,7 @@ def _devices() -> Iterator[str]:
 
 
 def _options(settings: Settings) -> Iterator[str]:
-    """The options that differ from their defaults, wherever they were given."""
+    """The options that differ from their defaults."""
     secret = {option.variable for option in OPTIONS if option.secret}
     found = sorted(as_environment(settings).items())
     for name, value in found:
@@ -104,12 +104,12 @@ def _server(settings: Settings) -> Iterator[str]:
         reply = connection.getresponse()
         body = reply.read(4096)
     except (OSError, http.client.HTTPException, ConfigError):
-        yield f"nothing answers at {settings.url}"
+        yield f"no server responds at {settings.url}"
         return
     try:
         error = json.loads(body).get("error", {}).get("message", "")
     except (ValueError, AttributeError):
-        error = "this is not llamasrv"
+        error = "not llamasrv"
     yield f"{settings.url}/health: {reply.status} {error}".rstrip()
 
 

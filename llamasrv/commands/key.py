@@ -14,7 +14,7 @@ from llamasrv.errors import ConfigError
 
 def run(name: str, file: Path | None, scopes: tuple[str, ...], bounds: Mapping[str, int | None]) -> int:
     if not keys.NAME.fullmatch(name):
-        raise ConfigError(f"{name!r}: a name is up to 64 letters, digits, '-', '_' and '.'")
+        raise ConfigError(f"{name!r}: a name must consist of up to 64 letters, digits, '-', '_' and '.'")
     key = keys.new_key()
     entry = keys.entry(name, key, scopes, bounds)
     if file is None:

@@ -21,13 +21,13 @@ from llamasrv.models.remove import remove
 from llamasrv.startup import model_list
 
 NEXT = """\
-There is no other model yet. To serve a file that you have, or one that is downloaded from the Hugging Face Hub first:
+There is no other model yet. To serve a local file, or to download one from the Hugging Face Hub:
   llamasrv serve --model FILE.gguf
   llamasrv serve --model hf:OWNER/REPO:QUANT"""
 
 
 def run(settings: Settings, as_json: bool = False) -> int:
-    """A line for each model that a server with these settings would serve."""
+    """Print a line for each model that a server with these settings would serve."""
     models = model_list.models(startup.filled_in(settings))
     states = _states(settings)
     unknown = "no server" if states is _NOBODY else "unknown"
@@ -65,7 +65,7 @@ def _described(model: Model, state: str) -> dict[str, Any]:
 
 
 def remove_model(settings: Settings, name: str, *, confirmed: bool) -> int:
-    """Delete the files of a model in the folder. `confirmed`: the user need not be asked again."""
+    """Delete a model's files from the folder. `confirmed`: do not ask the user again."""
     folder = settings.models.dir or paths.models_dir()
     found = [model for model in model_list.models(startup.filled_in(settings)) if model.settings.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.settings.aliases))), None)
@@ -100,7 +100,7 @@ _NOBODY: dict[str, str] = {}
 
 
 def _states(settings: Settings) -> dict[str, str]:
-    """What the server at this address has loaded; nothing if none answers."""
+    """The states of models on the running server; empty if none responds."""
     if settings.socket_path is not None:
         return _NOBODY
     connection = connect(settings.url, 1.0)

@@ -1,4 +1,4 @@
-"""`llamasrv parse`: shows the message a client would get for given model output. Loads no model."""
+"""`llamasrv parse`: shows the message that a client would get for given model output. Loads no model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_THE_PROMPT = ("messages", "chat_template_kwargs", "reasoning_effort", "add_g
 
 
 def run(template_file: Path, request_file: Path | None, stream: bool) -> int:
-    """Read the output from standard input; print the message, or its deltas one a line."""
+    """Read model output from standard input; print the message, or its deltas one per line."""
     body = _read_request(request_file)
     try:
         template = ChatTemplate(_read(template_file))
@@ -58,7 +58,7 @@ def _read_request(path: Path | None) -> dict[str, Any]:
     try:
         body = json.loads(_read(path))
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
+        raise ConfigError(f"{path}: invalid JSON: {error}") from None
     if not isinstance(body, dict):
         raise ConfigError(f"{path}: expected a chat request: a JSON object")
     return body
@@ -66,7 +66,7 @@ def _read_request(path: Path | None) -> dict[str, Any]:
 
 def _prompt(body: Mapping[str, Any]) -> ChatPrompt:
     if "messages" not in body:
-        # Without a request every call is taken for one, whatever its name.
+        # Without a request any name counts as a known tool.
         return ChatPrompt((Message("user", ""),), tools=(Tool("any"),))
     known = {name: body[name] for name in _OF_THE_PROMPT if body.get(name) is not None}
     if isinstance(body.get("enable_thinking"), bool):
@@ -106,7 +106,7 @@ def _parser(template: ChatTemplate, rendered: Rendered, prompt: ChatPrompt, body
 
 
 def _held(rendered: Rendered, prompt: ChatPrompt, body: Mapping[str, Any]) -> dict[str, str]:
-    """What a continued message contained already."""
+    """The parts of the message to continue."""
     last = prompt.messages[-1]
     split = body.get("reasoning_format") != "none"
     return {

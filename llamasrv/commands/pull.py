@@ -1,7 +1,7 @@
 """`llamasrv pull`: downloads models from the Hugging Face Hub, with a progress bar per file.
 
-Without a terminal it prints a line now and then; with `--json` one object a line, which is how a server follows the
-pulls that it starts.
+Without a terminal it prints a line every few seconds; with `--json` one object per line, which is how a server follows
+the pulls that it starts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from llamasrv.models.pull import Progress, PullFailed, pull, pulled
 from llamasrv.startup.model_options import draft_repository, repository
 
 EX_UNAVAILABLE = 69
-LINES_EVERY = 5.0  # seconds, where there is no terminal
-JSON_EVERY = 0.2  # seconds between two objects about one file
+LINES_EVERY = 5.0  # seconds between lines, without a terminal
+JSON_EVERY = 0.2  # seconds between objects about a file
 
 
 def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
-    """Pull one after the other; returns 69 if one of them failed."""
+    """Pull the models one after the other; returns 69 if any failed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = settings.models.dir or paths.models_dir()
     for name in names:
@@ -52,8 +52,7 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def fetch(settings: Settings, *, endpoint: str | None = None) -> None:
-    """Pull the models that are given by repository and are not here yet; `endpoint` as for `pull`. Raises
-    ConfigError."""
+    """Pull the configured models that are missing locally; `endpoint` as for `pull`. Raises ConfigError."""
     if settings.model.offline:
         return
     folder = settings.models.dir or paths.models_dir()
@@ -79,7 +78,7 @@ def _say(what: dict[str, object]) -> None:
 
 
 class _Lines:
-    """One JSON object for each change of state, and now and then one for each file."""
+    """Prints a JSON object for each change of state, and at intervals for each file."""
 
     def __init__(self, every: float) -> None:
         self._every = every
@@ -101,7 +100,7 @@ class _Lines:
 
 
 class _Display:
-    """A bar for each file on a terminal, else a line now and then."""
+    """A bar per file on a terminal, otherwise a line at intervals."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -134,7 +133,7 @@ class _Display:
             return
         words = f"{progress.status} {progress.file}"
         if progress.file not in self._tasks:
-            # What is there already counts as the start, not as speed.
+            # a resumed download must not count as speed
             self._tasks[progress.file] = self._bars.add_task(words, total=progress.total, completed=progress.completed)
         self._bars.update(self._tasks[progress.file], description=words, completed=progress.completed)
         now = time.monotonic()

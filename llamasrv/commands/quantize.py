@@ -27,9 +27,9 @@ def run(source: Path, target: Path, kind: str, threads: int, again: bool) -> int
                 bars.update(bar, completed=step.done, total=step.total)
         except QuantizeFailed as error:
             bars.stop()
-            hint = "; --allow-requantize permits it, at a further loss" if "requantizing" in str(error) else ""
+            hint = "; --allow-requantize permits it, at a loss of quality" if "requantizing" in str(error) else ""
             print(f"llamasrv: {error}{hint}", file=sys.stderr)
             return EX_DATAERR
     before, after = source.stat().st_size, target.stat().st_size
-    print(f"{target}: {after / 2**20:.1f} MiB, {after / before:.0%} of what it was")
+    print(f"{target}: {after / 2**20:.1f} MiB, {after / before:.0%} of its former size")
     return 0

@@ -1,4 +1,4 @@
-"""`llamasrv rpc`: lets this machine compute layers for a server on another one."""
+"""`llamasrv rpc`: computes layers for a server on another machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(host: str, port: int, threads: int) -> int:
     from llamasrv.engine.backend import rpc as backend_rpc
 
     if host not in ("127.0.0.1", "localhost"):
-        print(f"llamasrv: anyone who can reach {host}:{port} can use this machine, without a key", file=sys.stderr)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the library does not come back
+        print(f"llamasrv: anyone who can reach {host}:{port} can use this machine without a key", file=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the library call never returns
     backend_rpc.serve(host, port, threads or available_cores())
     raise ConfigError(f"rpc: cannot listen on {host}:{port}")

@@ -16,7 +16,7 @@ from llamasrv.startup.model_options import repository
 
 
 class ServerApplication(Application):
-    """gunicorn without its command line: the configuration file is ours, the settings come from `config.current`."""
+    """gunicorn without its command line: uses our configuration file; settings come from `config.current`."""
 
     def load_config(self) -> None:
         self.load_config_from_file(str(paths.conf_dir() / "gunicorn.conf.py"))
@@ -26,11 +26,11 @@ class ServerApplication(Application):
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal; raises ConfigError before anything is started."""
+    """Serve until a signal arrives. Raises ConfigError before anything is started."""
     if settings.model.hf_token is not None:
-        os.environ["HF_TOKEN"] = settings.model.hf_token  # where the library that fetches looks for it
+        os.environ["HF_TOKEN"] = settings.model.hf_token  # huggingface_hub reads it there
     if repository(settings) or any(repository(settings.of(table)) for table in settings.tables):
-        from llamasrv.commands.pull import fetch  # with its bars, which nothing else here needs
+        from llamasrv.commands.pull import fetch  # imports rich, which nothing else here needs
 
         fetch(settings)
     settings = startup.prepare(settings)
@@ -40,7 +40,7 @@ def run(settings: Settings) -> None:
 
 
 def check_address(settings: Settings) -> None:
-    """Whether the address can be listened on, unless a listening socket was handed to this process."""
+    """Check that the address can be listened on, unless a listening socket was passed to this process."""
     if "LISTEN_FDS" in os.environ or "GUNICORN_FD" in os.environ:
         return
     for host in settings.hosts:

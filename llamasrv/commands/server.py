@@ -1,4 +1,4 @@
-"""A server process for one command: started, ready when the block begins, stopped with it."""
+"""A server process for the duration of a command: ready when the block begins, stopped when it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from llamasrv.errors import ConfigError
 
 @contextmanager
 def running(settings: Settings) -> Iterator[str]:
-    """The URL of a server with these settings on a free loopback port. Its errors and its progress bar are shown."""
+    """Run a server with these settings on a free loopback port and yield its URL. Its errors and progress bar are
+    shown."""
     settings = settings.having(
         server={"host": "127.0.0.1", "port": _free_port()}, log={"level": "warning", "requests": False}
     )
@@ -31,7 +32,7 @@ def running(settings: Settings) -> Iterator[str]:
         [sys.executable, "-m", "llamasrv", "serve"],
         env=environment | config.as_environment(settings),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C in this terminal stops an answer, not the server
+        start_new_session=True,  # Ctrl-C in this terminal must stop an answer, not the server
     )
     try:
         _wait_until_ready(process, settings.url)
@@ -51,11 +52,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
         if health(url) == 200:
             return
         time.sleep(0.05)
-    raise ConfigError(f"the server ended with exit code {process.returncode} before it was ready")
+    raise ConfigError(f"the server exited with code {process.returncode} before it was ready")
 
 
 def health(url: str, timeout: float = 2.0) -> int | None:
-    """The status of GET /health; None if nothing answers."""
+    """The status of GET /health; None if there is no response."""
     connection = connect(url, timeout)
     try:
         connection.request("GET", "/health")
@@ -73,7 +74,7 @@ def connect(url: str, timeout: float) -> http.client.HTTPConnection:
     try:
         return kinds[parts.scheme](parts.hostname or "", parts.port, timeout=timeout)
     except (KeyError, ValueError):
-        raise ConfigError(f"{url}: not the URL of a server") from None
+        raise ConfigError(f"{url}: not a valid server URL") from None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""`llamasrv usage`: usage by day, key and model, from the store these settings name."""
+"""`llamasrv usage`: usage by day, key and model, from the configured store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Group = Callable[[DailyUsage], tuple[str, ...]]
 
 
 def run(settings: Settings, days: int, by: tuple[str, ...], as_json: bool = False) -> int:
-    """A line for each combination of `by`: day, key, model."""
+    """Print a line for each combination of `by`: day, key, model."""
     if settings.store.url in ("memory", "none", "off"):
-        raise ConfigError("usage is kept only in the server's memory; ask the server itself: GET /v1/usage")
+        raise ConfigError("usage is stored only in the server's memory; query the server: GET /v1/usage")
     store = response_store(settings)
     assert store is not None
     now = time.time()
@@ -40,5 +40,5 @@ def run(settings: Settings, days: int, by: tuple[str, ...], as_json: bool = Fals
     for place, (requests, prompt, cached, generated, seconds) in sorted(totals.items()):
         counts = [f"{int(number):,}" for number in (requests, prompt, cached, generated)]
         table.add_row(*(one or "-" for one in place), *counts, f"{seconds / 3600:.2f}")
-    Console().print(table if totals else f"Nothing was used in the last {days} days.")
+    Console().print(table if totals else f"No usage in the last {days} days.")
     return 0

@@ -1,1 +1,1 @@
-"""Images and audio: from a client's bytes to pixels and samples, in a process that may die."""
+"""Decodes images and audio to pixels and samples, in child processes that may crash."""

@@ -1,11 +1,11 @@
-"""The decoding process: serves one request after another over the socket on its standard input.
+"""The decoding process: answers requests over the socket on its standard input, one at a time.
 
     python -m llamasrv.media.child MEMORY
 
-Both directions: four bytes of length (big endian), so much JSON, then `size` bytes that the JSON tells of.
-What it is asked: {"do": "size" | "pixels" | "samples" | "pages", "kind", "size", ...}. What it answers: {"size",
-"width", "height"} with the pixels or samples, {"pages", "pictures"} with the pictures, or {"refused": text}, with
-"last" where it ends after it. It ends with its parent, and whenever a decoder takes more memory than it may.
+Messages, in both directions: the length of a JSON text (four bytes, big endian), that text, then `size` bytes, where
+`size` is a field of the JSON. Requests: {"do": "size" | "pixels" | "samples" | "pages", "kind", "size", ...}. Replies:
+{"size", "width", "height"} with the pixels or samples, {"pages", "pictures"} with the pictures, or {"refused": text},
+with "last" if the process exits after it. It exits with its parent, and when a decoder exceeds its memory limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from llamasrv.media.limits import MediaLimits
 
 LENGTH = 4
-LONGEST_HEAD = 64 << 20  # bytes: the text of a document, escaped
+LONGEST_HEAD = 64 << 20  # bytes; the escaped text of a document
 
 
 def read_exactly(link: socket.socket, size: int) -> bytearray:
@@ -43,7 +43,7 @@ def send(link: socket.socket, head: dict[str, Any], body: bytes | memoryview = b
 
 
 def receive_head(link: socket.socket) -> dict[str, Any]:
-    """What comes before the `size` bytes. Raises EOFError, also for one that no side would send."""
+    """The JSON text of a message. Raises EOFError at the end, and for a length that neither side would send."""
     length = int.from_bytes(read_exactly(link, LENGTH), "big")
     if length > LONGEST_HEAD:
         raise EOFError
@@ -57,7 +57,7 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], bytearray]:
 
 
 def answer(ask: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Raises DecodeError, MemoryError."""
+    """The reply to a request. Raises DecodeError, MemoryError."""
     from llamasrv.media import pictures, sounds
 
     limits = MediaLimits(**ask["limits"])
@@ -93,25 +93,26 @@ def serve(link: socket.socket) -> None:
             send(link, {"refused": str(error), "about": error.about})
             continue
         except MemoryError:
-            send(link, {"refused": "decoding it takes too much memory", "last": True})
-            return  # what is left of it is not worth much
+            send(link, {"refused": "decoding takes too much memory", "last": True})
+            return  # after a MemoryError the process is not worth keeping
         send(link, head, body)
 
 
 def bound(memory: int) -> None:
-    """Limits: no core file, no written file, that much memory, and a lower CPU priority than the server."""
+    """Limit address space and written files, disable core files, and lower the CPU priority below the server's."""
     import os
     import resource
 
     for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory)):
-        with contextlib.suppress(ValueError, OSError):  # where the platform knows no such limit
+        with contextlib.suppress(ValueError, OSError):  # not every platform has this limit
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
         os.nice(5)
 
 
 def bound_time(seconds: float) -> None:
-    """End it if the next request takes more processor time: the server counts by its clock, unless it was killed."""
+    """Limit the CPU time of the next request. The server's own timeout usually acts first; this one works without a
+    server."""
     import resource
 
     used = resource.getrusage(resource.RUSAGE_SELF)

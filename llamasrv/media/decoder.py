@@ -1,7 +1,7 @@
 """Decodes media in child processes. Safe to call from many greenlets or threads.
 
-A child lives from its first request until it was idle for a while, dies, or takes too long; then there is another one.
-What a decoder's death costs is the request that caused it.
+A child lives until it is idle for a while, dies, or takes too long, and is then replaced. A crashing decoder costs only
+the request that caused it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Check = Callable[[int], None]
 
 
 class Decoder:
-    """`size`, `pixels` and `samples` raise InvalidMedia for anything that cannot be decoded within the limits."""
+    """`size`, `pixels` and `samples` raise InvalidMedia for input that cannot be decoded within the limits."""
 
     def __init__(self, limits: MediaLimits | None = None) -> None:
         self.limits = limits or MediaLimits()
@@ -37,25 +37,25 @@ class Decoder:
         self._idle: list[_Child] = []
 
     def size(self, data: bytes, *, is_coarse: bool = False) -> tuple[int, int]:
-        """Width and height that `pixels` would have, from the image's header."""
+        """Width and height that `pixels` would return, from the image's header."""
         self._is(data, sniff.PICTURES)
         head, _ = self._ask(data, do="size", coarse=is_coarse)
         return head["width"], head["height"]
 
     def pixels(self, data: bytes, *, is_coarse: bool = False) -> tuple[int, int, bytes]:
-        """Width, height, and three bytes a pixel (red, green, blue), row after row from the top. Large images are
-        scaled down, and those in which few details matter even more."""
+        """Width, height, and RGB bytes, rows from the top. Scales large images down, `is_coarse` ones (with few details
+        that matter) further."""
         self._is(data, sniff.PICTURES)
         head, body = self._ask(data, do="pixels", coarse=is_coarse)
         return head["width"], head["height"], bytes(body)
 
     def samples(self, data: bytes, rate: int) -> bytes:
-        """Samples of one channel, 32-bit floats in the machine's byte order, `rate` a second."""
+        """Mono samples, 32-bit floats in native byte order, at `rate` samples per second."""
         return self.windows(data, rate)[0]
 
     def windows(self, data: bytes, rate: int, *, longest: float = 0.0, most: int = 1) -> tuple[bytes, list[int]]:
-        """The samples, and where they are cut, in quiet moments, into windows of at most `longest` seconds. If that
-        gives more than `most` windows, they are longer."""
+        """The samples, and the offsets that cut them, at quiet moments, into windows of at most `longest` seconds. If
+        that gives more than `most` windows, they are longer."""
         kind = self._is(data, (*sniff.SOUNDS, *sniff.CONTAINERS))
         head, body = self._ask(data, do="samples", kind=kind, rate=rate, window=longest, windows=most)
         return bytes(body), head["cuts"]
@@ -63,9 +63,9 @@ class Decoder:
     def pages(
         self, data: bytes, *, with_pictures: bool, left: MediaLimits | None = None, check: Check | None = None
     ) -> list[tuple[str, bytes | None]]:
-        """For each page of a PDF its text, and a picture if the page has little else; one that several pages show is
-        one object. `left`: what the request has left of its limits. `check` is called with the size of all pictures
-        before they are here, and may raise."""
+        """For each page of a PDF its text, and a picture if the page has little else; pages that show the same picture
+        share one object. `left`: what remains of the request's limits. `check` is called with the size of all pictures
+        before they are transferred, and may raise."""
         head, body = self._ask(data, do="pages", pictures=with_pictures, limits=left, check=check)
         pictures, at = [], 0
         for size in head["pictures"]:
@@ -74,7 +74,7 @@ class Decoder:
         return [(text, None if number is None else pictures[number]) for text, number in head["pages"]]
 
     def warm(self) -> None:
-        """Start a child, so that the first request does not wait for it."""
+        """Start a child in advance, so that the first request does not wait for it."""
         with self._places, contextlib.suppress(Unavailable):
             self._put_back(self._take())
 
@@ -102,7 +102,7 @@ class Decoder:
                 child.close()
                 slow = isinstance(error, TimeoutError)
                 raise InvalidMedia(
-                    f"decoding it took more than {self.limits.seconds:g} s" if slow else "it cannot be decoded"
+                    f"decoding it took more than {self.limits.seconds:g} s" if slow else "cannot decode it"
                 ) from None
             except BaseException:
                 child.close()
@@ -124,7 +124,7 @@ class Decoder:
         try:
             return _Child(self.limits.memory)
         except OSError as error:
-            raise Unavailable(f"Images and audio cannot be decoded now: {error.strerror}.") from None
+            raise Unavailable(f"Cannot start the decoder for images and audio: {error.strerror}.") from None
 
     def _put_back(self, child: _Child) -> None:
         now = child.rested = time.monotonic()
@@ -137,7 +137,7 @@ _NEEDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
 
 def _environment() -> dict[str, str]:
-    """None of the server's secrets, and a single thread."""
+    """An environment without the server's secrets, limited to a single thread."""
     return {name: os.environ[name] for name in _NEEDED if name in os.environ} | {"OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -158,7 +158,7 @@ class _Child:
     def ask(
         self, ask: dict[str, Any], data: bytes, limits: MediaLimits, check: Check | None
     ) -> tuple[dict[str, Any], bytearray]:
-        """Raises TimeoutError, EOFError, OSError, and what `check` does."""
+        """Send a request and return the reply. Raises TimeoutError, EOFError, OSError, and whatever `check` raises."""
         link: socket = self._link
         link.settimeout(limits.seconds)
         send(link, ask, data)

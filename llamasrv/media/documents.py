@@ -10,19 +10,19 @@ from pypdf import PageObject, PdfReader
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.pictures import DecodeError
 
-LITTLE = 16  # characters: a page with less of them is a picture if it has one
+LITTLE = 16  # characters; a page with less text becomes a picture if it has one
 
 
 def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> tuple[list[tuple[str, int | None]], list[bytes]]:
-    """For each page its text, and the number of its largest picture if it has next to no text; and the pictures, each
-    once. `limits` are what the request has left: `count` pictures, `picture_bytes`, `document_chars`. Raises DecodeError
-    at the first page that is beyond them."""
+    """For each page its text, and the index of its largest picture if it has almost no text; and the pictures without
+    duplicates. `limits` are what the request has left: `count` pictures, `picture_bytes`, `document_chars`. Raises
+    DecodeError at the first page that exceeds them."""
     try:
         reader = PdfReader(io.BytesIO(data))
         encrypted = reader.is_encrypted
         number = 0 if encrypted else len(reader.pages)
-    except Exception:  # pypdf raises whatever a damaged file made it raise
-        raise DecodeError("the document is damaged: it cannot be read as PDF", "damaged pdf") from None
+    except Exception:  # pypdf raises any exception on damaged files
+        raise DecodeError("the document is damaged: not a readable PDF", "damaged pdf") from None
     if encrypted:
         raise DecodeError("the document is encrypted", "encrypted pdf")
     if number > limits.pages:
@@ -56,7 +56,7 @@ def pages(data: bytes, limits: MediaLimits, *, with_pictures: bool) -> tuple[lis
 
 
 def _picture(page: PageObject) -> bytes | None:
-    """The largest picture on the page, as it is in the file; None if there is no readable one."""
+    """The largest picture on the page, as encoded in the file; None if there is no readable one."""
     try:
         found: list[Any] = [image.data for image in page.images]
     except Exception:

@@ -15,7 +15,7 @@ _FORMATS = tuple(name.upper() for name in PICTURES)
 
 
 class DecodeError(Exception):
-    """What is wrong with the bytes, for the client to read. `about`: as errors have it."""
+    """What is wrong with the input, worded for the client. `about`: see LlamasrvError."""
 
     def __init__(self, text: str, *about: str | int) -> None:
         super().__init__(text)
@@ -23,22 +23,22 @@ class DecodeError(Exception):
 
 
 def size(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> tuple[int, int]:
-    """Width and height once upright and reduced, from the header alone. Raises DecodeError."""
+    """Width and height after rotation and scaling, from the header alone. Raises DecodeError."""
     with _opened(data, limits) as image:
         width, height = _reduced(image.size, limits, is_coarse)
         return (height, width) if _turn(image) in _SWAPS else (width, height)
 
 
 def pixels(data: bytes, limits: MediaLimits, *, is_coarse: bool = False) -> np.ndarray:
-    """(height, width, 3) of uint8. Raises DecodeError."""
+    """(height, width, 3), uint8. Raises DecodeError."""
     with _opened(data, limits) as image:
         turn = _turn(image)
         size = _reduced(image.size, limits, is_coarse)
         if image.format == "PNG" and _ends_in_a_chunk(data):
-            raise DecodeError("the image is damaged or cut off")
+            raise DecodeError("the image is damaged or truncated")
         try:
             image.load()
-        except Exception:  # Pillow's plugins raise whatever their format made them raise
+        except Exception:  # Pillow's plugins raise any exception on damaged files
             raise DecodeError("the image is damaged or truncated") from None
         plain = _rgb(image)
         if plain.size != size:
@@ -58,7 +58,7 @@ def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Exception:
-        raise DecodeError("the image cannot be read: its header is damaged") from None
+        raise DecodeError("cannot read the image: its header is damaged") from None
     width, height = image.size
     if min(width, height) < 1:
         raise DecodeError("the image is empty")
@@ -72,7 +72,7 @@ def _opened(data: bytes, limits: MediaLimits) -> Image.Image:
 
 
 def _ends_in_a_chunk(png: bytes) -> bool:
-    """Whether a PNG is truncated: its reader would unpack all the rest before noticing."""
+    """Whether a PNG is truncated. Pillow would unpack what is there before noticing."""
     at = 8
     while at + 12 <= len(png):
         if png[at + 4 : at + 8] == b"IEND":
@@ -82,13 +82,13 @@ def _ends_in_a_chunk(png: bytes) -> bool:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """The rotation that makes it upright, from the Exif data before the pixels: it is the same before and after
-    loading them."""
+    """The rotation that makes the image upright, from the Exif data ahead of the pixels, so that it is the same before
+    and after loading."""
     exif = Image.Exif()
     try:
         exif.load(image.info.get("exif", b""))
         return _UPRIGHT.get(exif.get(_ORIENTATION, 1))
-    except Exception:  # damaged: the picture counts
+    except Exception:  # ignore damaged Exif data
         return None
 
 

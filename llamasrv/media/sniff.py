@@ -8,7 +8,7 @@ CONTAINERS = ("webm", "mp4")  # sound inside them needs the extra `media`
 
 
 def kind(data: bytes) -> str | None:
-    """One of the names above, or None."""
+    """The file type, one of the names above, or None."""
     head = data[:16]
     for name, mark in _MARKS:
         if head.startswith(mark):

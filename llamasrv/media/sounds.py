@@ -11,11 +11,11 @@ from llamasrv.media.limits import MediaLimits
 from llamasrv.media.pictures import DecodeError
 from llamasrv.media.sniff import CONTAINERS, SOUNDS
 
-_FRAMES = 1 << 16  # read at once
+_FRAMES = 1 << 16  # frames per read
 
 
 def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarray:
-    """(samples,) of float32 at `rate` per second. Raises DecodeError."""
+    """(samples,), float32, `rate` samples per second. Raises DecodeError."""
     assert kind in (*SOUNDS, *CONTAINERS)
     pieces = _native(data, rate) if kind in SOUNDS else _container(data, rate)
     most = int(limits.audio_seconds * rate)
@@ -25,14 +25,14 @@ def samples(data: bytes, kind: str, rate: int, limits: MediaLimits) -> np.ndarra
         count += len(piece)
         if count > most:
             raise DecodeError(f"the audio is longer than {limits.audio_seconds:.0f} s")
-    if count < 2:  # the library's own front end aborts on a single sample
+    if count < 2:  # the library's audio preprocessor aborts on a single sample
         raise DecodeError("the audio is empty")
     return np.concatenate(out)
 
 
 def cuts(samples: np.ndarray, rate: int, longest: float) -> list[int]:
-    """Where a long sound is cut into windows of at most that many seconds: at the quietest moment in the last fifth of
-    each, so that no word is cut in two."""
+    """Offsets that cut a long sound into windows of at most `longest` seconds, each at the quietest moment of the
+    window's last fifth, to avoid cutting words."""
     out, start, most = [], 0, int(longest * rate)
     frame = max(1, rate // 50)
     while len(samples) - start > most:
@@ -67,9 +67,7 @@ def _container(data: bytes, rate: int) -> Iterator[np.ndarray]:
     try:
         import av
     except ImportError:
-        raise DecodeError(
-            "WebM and M4A are not supported by this installation: pip install 'llamasrv[media]'"
-        ) from None
+        raise DecodeError("WebM and M4A need an extra package: pip install 'llamasrv[media]'") from None
     with av.open(io.BytesIO(data)) as container:
         if not container.streams.audio:
             raise DecodeError("the file contains no audio")

@@ -1,8 +1,8 @@
-"""Fetches the bytes of media when a request gives a URL instead of data.
+"""Fetches media when a request gives a URL instead of data.
 
-Nothing is read unless the operator allows it: files under one folder (`--media-path`), and http(s) URLs of hosts named
-one by one (`--media-hosts`), which must not be private addresses. What a name resolves to is checked before the
-connection and again once it stands, so that a name that changes in between gains nothing.
+Nothing is readable unless the operator allows it: files under one folder (`--media-path`), and http(s) URLs of listed
+hosts (`--media-hosts`) with public addresses. The address is checked before connecting and again once connected, which
+defeats DNS rebinding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_global(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where media may be read from for a client. `hosts` are names in lower case, without ports."""
+    """The sources that clients may name. `hosts`: lower case, without ports."""
 
     folder: Path | None = None
     hosts: frozenset[str] = frozenset()
@@ -39,28 +39,28 @@ class Sources:
     is_public: Callable[[str], bool] = is_global
 
     def read(self, url: str) -> bytes:
-        """The bytes behind a file: or http(s) URL. Raises InvalidMedia."""
+        """The content of a file: or http(s) URL. Raises InvalidMedia."""
         scheme = url.partition(":")[0].lower()
         if scheme == "file":
             return self._file(url)
         if scheme in ("http", "https"):
             return self._fetch(url)
-        raise InvalidMedia("a URL must begin with data:, https:, http: or file:")
+        raise InvalidMedia("a URL must start with data:, https:, http: or file:")
 
     def _file(self, url: str) -> bytes:
         if self.folder is None:
-            raise InvalidMedia("file: URLs are not read unless the server is started with --media-path")
+            raise InvalidMedia("file: URLs require the server option --media-path")
         folder = self.folder.resolve()
         try:
             path = (folder / unquote(url[len("file:") :].removeprefix("//")).lstrip("/")).resolve()
             if not path.is_relative_to(folder) or not path.is_file():
-                raise InvalidMedia("there is no such file under the server's media folder")
+                raise InvalidMedia("no such file under the server's media folder")
             with open(path, "rb") as file:
                 data = file.read(self.max_bytes + 1)
             self._check_size(data)
             return data
         except (OSError, ValueError):
-            raise InvalidMedia("the file cannot be read") from None
+            raise InvalidMedia("cannot read the file") from None
 
     def _fetch(self, url: str) -> bytes:
         until = time.monotonic() + self.seconds
@@ -72,12 +72,12 @@ class Sources:
         raise InvalidMedia("the URL redirects too many times")
 
     def _get(self, url: str, until: float) -> bytes | str:
-        """The body, or the URL it redirects to."""
+        """The body, or the URL that it redirects to."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").lower(), parts.port
         except ValueError:
-            raise InvalidMedia("this is not a valid URL") from None
+            raise InvalidMedia("not a valid URL") from None
         if parts.scheme not in ("http", "https") or host not in self.hosts:
             raise InvalidMedia("URLs are fetched only from the hosts in --media-hosts")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -97,7 +97,7 @@ class Sources:
                 raise InvalidMedia(f"the URL returned status {reply.status}")
             return self._body(reply, link, until)
         except (OSError, http.client.HTTPException, ValueError):
-            raise InvalidMedia("the URL cannot be fetched") from None
+            raise InvalidMedia("cannot fetch the URL") from None
         finally:
             link.close()
 

@@ -1,8 +1,8 @@
-"""From settings to the served models: described and checked, none of them loaded.
+"""From settings to the list of served models: described and checked, not loaded.
 
-    --model             one model, loaded when the server starts
-    [models.NAME]       a model of the configuration, with options of its own; without `path`, one of the folder
-    --models-dir        whatever is in the folder
+    --model             one model, loaded at startup
+    [models.NAME]       a model of the configuration, with its own options; without `path`, one from the folder
+    --models-dir        every model in the folder
     none of these       pulled models, or the embedded demonstration model
 
 Knows no HTTP and starts nothing.
@@ -50,8 +50,8 @@ NO_MODEL = (
 
 
 def models(settings: Settings) -> list[Model]:
-    """The models; the first one answers requests without a name. Raises ConfigError for a model that the configuration
-    names and that cannot be served; such files in a folder are left out."""
+    """The models; the first one serves requests that name none. Raises ConfigError if a model named by the
+    configuration cannot be served; unusable files in a folder are skipped."""
     found = _folder(settings)
     made = list(_named(settings, found))
     shown = {table.name for table in settings.tables if table.shows_file}
@@ -71,7 +71,7 @@ def models(settings: Settings) -> list[Model]:
 
 
 def _files_of(model: Model) -> Iterator[Path]:
-    """Files that need not be served a second time: the model's, and its draft model's."""
+    """Files not to list a second time: the model's own and its draft model's."""
     if model.details.path is not None:
         yield model.details.path
     if model.recipe is not None and model.recipe.options.draft_model is not None:
@@ -79,7 +79,7 @@ def _files_of(model: Model) -> Iterator[Path]:
 
 
 def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
-    """The models that the configuration names."""
+    """The models named by the configuration."""
     if settings.model.fake or settings.model.path is not None:
         yield the_one(settings)
     for table in settings.tables:
@@ -103,7 +103,7 @@ def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
 
 
 def _located(settings: Settings, table: ModelTable) -> Settings:
-    """The table with the file of the repository that it gives, or that it is named after."""
+    """The table with the path of the repository that it names or is named after."""
     if settings.model.path is None and settings.model.hf_repo is None and "/" in table.name:
         settings = settings.having(model={"hf_repo": table.name})
     try:
@@ -126,7 +126,7 @@ def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Mod
 
 
 def _made_from_others(settings: Settings) -> Iterator[Model]:
-    """What clients made from other models. A model whose file is gone is left out."""
+    """Models that clients derived from others. Skips those whose file is gone."""
     if settings.models.dir is None and not settings.models.manage and (settings.model.path or settings.model.fake):
         return
     folder = settings.models.dir or paths.models_dir()
@@ -134,7 +134,7 @@ def _made_from_others(settings: Settings) -> Iterator[Model]:
         try:
             yield _of_made(settings, one, one.file(folder))
         except ConfigError as error:
-            log.warning("left out: %s: %s", one.name, error)
+            log.warning("skipping %s: %s", one.name, error)
 
 
 def _of_made(settings: Settings, one: Made, path: Path) -> Model:
@@ -149,7 +149,7 @@ def _of_made(settings: Settings, one: Made, path: Path) -> Model:
     plain = model.settings
     template = plain.chat_template
     if one.system or one.messages:
-        from llamasrv.chat.template import fallback_source  # with Jinja, which few lists need
+        from llamasrv.chat.template import fallback_source  # imports Jinja, which few lists need
 
         template = one.with_preamble(template or header.chat_template or fallback_source())
     sampling = {**plain.sampling, **one.parameters}
@@ -175,7 +175,7 @@ def _folder(settings: Settings) -> list[Found]:
 
 
 def _serves_pulled(settings: Settings) -> bool:
-    """Whether pulled models are served without being named: if no others are, or if clients may pull models."""
+    """Whether to serve pulled models that are not named: if there are no other models, or if clients may pull."""
     return settings.models.manage or (settings.model.path is None and not settings.model.fake)
 
 
@@ -190,7 +190,7 @@ def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
 
 
 def names_several(settings: Settings) -> bool:
-    """Whether more than one model may be served: then each model settles for itself what the settings leave open."""
+    """Whether more than one model may be served. Then open settings are resolved per model."""
     pulled = settings.models.manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
     return bool(settings.tables) or settings.models.dir is not None or pulled
 
@@ -199,12 +199,12 @@ def names_several(settings: Settings) -> bool:
 
 
 def stays(settings: Settings) -> float:
-    """For how many seconds the model of the command line stays loaded without a request."""
+    """Idle seconds before the model of the command line is unloaded."""
     return FOR_EVER if settings.model.sleep_idle_seconds is None else settings.model.sleep_idle_seconds
 
 
 def the_one(settings: Settings) -> Model:
-    """The model that --model names, or --fake: loaded at start, and never unloaded."""
+    """The model of --model or --fake: loaded at startup, never unloaded."""
     name = served_name(settings)
     aliases = tuple(alias for alias in (*settings.model.alias, file_name(settings)) if alias != name)
     if settings.model.fake:
@@ -275,7 +275,7 @@ def model_settings(settings: Settings, aliases: tuple[str, ...], **more: Any) ->
 
 
 def _known(adapter: Adapter) -> Adapter:
-    """The adapter with the digest of its file. Raises ConfigError if the file is not an adapter."""
+    """The adapter with its file's digest. Raises ConfigError if the file is not an adapter."""
     header = gguf.read_header(Path(adapter.path))
     if header.metadata.get("general.type") != "adapter":
         raise ConfigError(f"{adapter.path}: not a LoRA adapter")
@@ -283,7 +283,7 @@ def _known(adapter: Adapter) -> Adapter:
 
 
 def _known_vector(vector: Adapter) -> Adapter:
-    """The same for a control vector."""
+    """Like `_known`, for a control vector."""
     header = gguf.read_header(Path(vector.path))
     if not header.tensors or not all(tensor.name.startswith("direction.") for tensor in header.tensors):
         raise ConfigError(f"{vector.path}: not a control vector: its tensors must be direction.LAYER")
@@ -296,7 +296,7 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
 
     options = engine_options(settings)
     pooling = (options.pooling or "mean") if options.embeddings else None
-    lanes = 2 * options.places  # like a model's: as many for prefixes that are kept
+    lanes = 2 * options.places  # as for a real model: as many again for resident prefixes
 
     def opening(progress: Progress) -> Any:
         return open_fake_backend(

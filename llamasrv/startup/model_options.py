@@ -1,6 +1,6 @@
 """From settings to one model's options: its template, its engine, its memory, its name.
 
-What a file or the machine has to be asked for is asked here. Knows no other model, and starts nothing.
+Reads what it needs from the file and the machine. Knows no other model, and starts nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DEMO_NAME = "demo"
 
 
 def needed_memory(settings: Settings, header: gguf.Header, *, available: int | None = None) -> memory.Need:
-    """What the model will need; chooses its context if the settings leave it open."""
+    """Estimate the model's memory; chooses its context if the settings leave it open."""
     shape = shape_of(settings)
     draft = draft_header(settings)
     if settings.engine.context_cells is not None:
         need = memory.estimate(header, settings.engine.context_cells, shape)
     else:
         available = memory.available_memory() if available is None else available
-        if draft is not None:  # what it needs at least; its KV is small beside its target's
+        if draft is not None:  # a lower bound; its KV is small next to the target's
             available = max(0, available - memory.estimate(draft, memory.LEAST_CELLS, shape).total)
         need = memory.choose(header, shape, available)
     if draft is None:
@@ -41,11 +41,11 @@ def needed_memory(settings: Settings, header: gguf.Header, *, available: int | N
 
 
 def draft_header(settings: Settings) -> gguf.Header | None:
-    """The header of the draft model, if there is one. Raises ConfigError."""
+    """The header of the draft model, if configured. Raises ConfigError."""
     path = settings.engine.draft_model
     if path is None:
         if settings.engine.spec == "draft":
-            raise ConfigError("engine.spec = 'draft': there is no draft model; name its file with --model-draft")
+            raise ConfigError("engine.spec = 'draft': no draft model is configured; name its file with --model-draft")
         return None
     return gguf.read_header(path)
 
@@ -75,7 +75,7 @@ def drafts(settings: Settings) -> bool:
 
 
 def template_source(settings: Settings) -> str | None:
-    """The Jinja source that replaces the model's own template, if the operator gave one."""
+    """The Jinja source that the operator configured in place of the model's own template, or None."""
     path = settings.model.chat_template_file
     text = settings.model.chat_template
     if path is None and text is not None:
@@ -98,19 +98,19 @@ def template_source(settings: Settings) -> str | None:
 
 
 def _is_source(text: str) -> bool:
-    """Whether this is Jinja, or a sentence that stands for every prompt: only a text without spaces can be the name of
-    a template."""
+    """Whether this is Jinja source rather than a template's name. Text with spaces counts as source: a constant
+    prompt."""
     return "{" in text or (re.search(r"\s", text) is not None and not text.endswith(".jinja"))
 
 
 def repository(settings: Settings) -> str | None:
-    """What --hf-repo and --hf-file name, in the form of `llamasrv pull`."""
+    """--hf-repo and --hf-file in the syntax of `llamasrv pull`, or None."""
     repo = settings.model.hf_repo
     return None if repo is None else _reference(repo, settings.model.hf_file)
 
 
 def draft_repository(settings: Settings) -> str | None:
-    """The same for the draft model."""
+    """Like `repository`, for the draft model."""
     repo = settings.model.draft_repo
     return None if repo is None else _reference(repo)
 
@@ -122,7 +122,7 @@ def _reference(repo: str, file: str | None = None) -> str:
 
 
 def with_pulled(settings: Settings) -> Settings:
-    """The settings with the file that was pulled for --hf-repo, under the name of the repository."""
+    """Set the path to the file pulled for --hf-repo, and the name to the repository's."""
     located = with_file(settings)
     if settings.model.hf_repo is None or settings.model.path is not None or settings.model.alias:
         return located
@@ -130,7 +130,7 @@ def with_pulled(settings: Settings) -> Settings:
 
 
 def with_file(settings: Settings) -> Settings:
-    """The settings with the files of the repositories that they name. Raises ConfigError if one is not here."""
+    """Set the paths of models given as repositories. Raises ConfigError if one was not pulled yet."""
     name, draft = repository(settings), draft_repository(settings)
     if draft is not None and settings.engine.draft_model is None:
         path = _file_of(draft, settings, f"model.draft_repo = {settings.model.draft_repo!r}")
@@ -148,7 +148,7 @@ def _file_of(name: str, settings: Settings, where: str) -> Path:
     except PullFailed as error:
         raise ConfigError(f"{where}: {error}") from None
     if path is None:
-        raise ConfigError(f"{where}: it is not in {folder}; `llamasrv pull {name}` fetches it")
+        raise ConfigError(f"{where}: not found in {folder}; run `llamasrv pull {name}`")
     return path
 
 
@@ -166,10 +166,10 @@ def chat_defaults(settings: Settings) -> ChatDefaults:
 
 
 def check_rpc(who: str) -> None:
-    """Raises ConfigError, with `who` in the message, if the library cannot talk to other machines."""
+    """Raises ConfigError, with `who` in the message, if the library was built without RPC."""
     if not library_has("ggml-rpc"):
         raise ConfigError(
-            f"{who}: llama-cpp-python was built without RPC; this installs one that has it: CMAKE_ARGS=-DGGML_RPC=ON "
+            f"{who}: llama-cpp-python was built without RPC. To install it with RPC: CMAKE_ARGS=-DGGML_RPC=ON "
             f"pip install --force-reinstall --no-deps --no-cache-dir llama-cpp-python=={version('llama-cpp-python')}"
         )
 
@@ -186,7 +186,7 @@ def library_has_module(name: str) -> bool:
 
 
 def _library() -> Path:
-    """The folder of its files."""
+    """The folder with the library's files."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH")
     if folder is None:
         spec = importlib.util.find_spec("llama_cpp")
@@ -202,14 +202,14 @@ def has_devices(options: EngineOptions) -> bool:
     return bool(options.rpc) or any(not part.startswith(_NO_DEVICES) for part in parts)
 
 
-_NO_DEVICES = ("base", "cpu", "blas", "rpc")  # parts of ggml
+_NO_DEVICES = ("base", "cpu", "blas", "rpc")  # ggml backends that are not devices
 
 
 def engine_options(settings: Settings) -> EngineOptions:
-    """The engine's section, completed with what follows from the other sections."""
+    """The engine section, completed with values that follow from other sections."""
     options = settings.engine
     if options.deterministic and options.context_cells is not None:
-        # With a stream of cells for each lane the engine counts the cells of one.
+        # With one KV stream per lane the engine counts the cells of a single stream.
         options = dataclasses.replace(options, context_cells=options.context_cells // options.places)
     if options.disk_bytes and options.disk_folder is None:
         options = dataclasses.replace(options, disk_folder=paths.prefixes_dir())
@@ -217,7 +217,7 @@ def engine_options(settings: Settings) -> EngineOptions:
 
 
 def served_name(settings: Settings) -> str:
-    """The name that clients use: the first alias, else the file's name without its suffix."""
+    """The model's name for clients: the first alias, else the file's name without its suffix."""
     aliases = [name for name in settings.model.alias if name != CATCH_ALL]
     return aliases[0] if aliases else file_name(settings)
 

@@ -1,6 +1,6 @@
-"""What is checked before any process is forked: what a start would fail on later, model files, their parts, the memory.
+"""Checks before any process is forked: everything that would make a start fail later, model files, memory.
 
-Runs in gunicorn's master, which keeps what this imports: neither the engine nor anything of the web.
+Runs in gunicorn's master and stays in its memory, so it imports neither the engine nor the web application.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def configure_log(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> Settings:
-    """The settings with everything filled in that depends on the machine and the model. Raises ConfigError."""
+    """Resolve settings that depend on the machine and the model. Raises ConfigError."""
     keys.of(settings)
     tls.check(settings)
     tools.opened(settings)
@@ -45,7 +45,7 @@ def prepare(settings: Settings) -> Settings:
     only, recipe = models[0], models[0].recipe
     assert recipe is not None
     if recipe.fit is not None:
-        return settings.having(model={"path": only.details.path})  # chosen when it is loaded
+        return settings.having(model={"path": only.details.path})  # resolved when it is loaded
     cells = recipe.options.context_cells
     places = recipe.options.places
     if cells is not None and settings.engine.deterministic:
@@ -55,7 +55,7 @@ def prepare(settings: Settings) -> Settings:
 
 
 def filled_in(settings: Settings) -> Settings:
-    """A thread for each core unless given, and the file of the repository that is named."""
+    """Set one thread per core unless given, and the file of a named repository."""
     settings = with_pulled(settings)
     threads = settings.engine.threads or machine.available_cores()
     return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})

@@ -1,4 +1,4 @@
-"""Loading progress for the operator at a terminal: a bar. The log has lines of its own from the loader."""
+"""Shows loading progress on a terminal: a bar. The loader logs lines of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LoadingDisplay:
-    """Called with the loaded share again and again; shows it, if there is a terminal."""
+    """Called repeatedly with the share that is loaded; shows it if there is a terminal."""
 
     def __init__(self, name: str, *, console: Console | None = None) -> None:
         """`console` None: standard error."""
@@ -43,7 +43,7 @@ class LoadingDisplay:
 
 def _bar(console: Console | None) -> Progress:
     """Redrawn only when called: the bar's own thread would compete with the engine's."""
-    from rich.console import Console  # takes a while, and a service has no terminal
+    from rich.console import Console  # slow to import, and a service has no terminal
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     return Progress(
@@ -51,7 +51,7 @@ def _bar(console: Console | None) -> Progress:
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        console=console or Console(stderr=True, soft_wrap=True),  # lines of the log are printed above it, unwrapped
+        console=console or Console(stderr=True, soft_wrap=True),  # log lines are printed above the bar, unwrapped
         transient=True,
         auto_refresh=False,
     )

@@ -1,4 +1,4 @@
-"""A model's projector: the file that the operator names, or the one next to the model."""
+"""A model's projector: the configured file, or the one next to the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llamasrv.models.scan import Found, projector_beside
 
 
 def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -> Path | None:
-    """Raises ConfigError if the named file is not a projector."""
+    """The projector's path, or None. Raises ConfigError if the configured file is not a projector."""
     path = settings.engine.mmproj
     if path is not None:
         if not modalities(gguf.read_header(path)):
@@ -26,7 +26,7 @@ def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -
 
 
 def with_projector_of(details: Details, options: EngineOptions) -> EngineOptions:
-    """The engine's options for a model that takes images or sounds."""
+    """The engine options for a model that takes images or audio."""
     if details.projector is None:
         return dataclasses.replace(options, mmproj=None)
     known = digest(gguf.read_header(details.projector))

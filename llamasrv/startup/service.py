@@ -40,7 +40,7 @@ _PLACE = re.compile(r"key-\d{1,6}")
 
 
 def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
-    """`takes_media`: a model may get images or sounds."""
+    """`takes_media`: whether a model may take images or audio."""
     names = [f.name for f in dataclasses.fields(Limits) if hasattr(settings.limits, f.name)]
     limits: dict[str, Any] = {name: getattr(settings.limits, name) for name in names}
     if takes_media:
@@ -62,7 +62,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         hosts=settings.server.allowed_hosts,
         origins=tools.origins(settings),
         credentials=settings.server.cors_credentials,
-        # A key leaves room in the queue for the others.
+        # leave room in the queue for other keys
         most_open=max(1, (settings.engine.queue_limit + settings.engine.places) * 3 // 4),
         keepalive=settings.server.keepalive or NEVER,
         timeout=settings.limits.timeout,
@@ -96,19 +96,19 @@ def _further_paths(settings: Settings) -> dict[str, str]:
 
 
 def _media_marker(settings: Settings) -> str:
-    """Cannot be forged in a text, unless the operator fixes it."""
+    """Random, so that it cannot be forged in a text, unless the operator fixes it."""
     return settings.media.marker or os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(8)}__>"
 
 
 def takes_media(settings: Settings, models: Sequence[Model]) -> bool:
-    """Also true where models may be pulled while the server runs: they may bring a projector."""
+    """Also true if models may be pulled at run time: they may bring a projector."""
     if settings.models.manage or settings.model.fake:
         return True
     return any(model.details.projector is not None for model in models)
 
 
 def response_store(settings: Settings) -> ResponseStore | None:
-    """The store of responses. A store that was named must work; the default falls back to memory."""
+    """The response store. A configured store must work; the default falls back to memory."""
     options = StoreOptions(settings.store.max_bytes, settings.store.max_days * DAY, within)
     if settings.store.url is not None:
         return open_store(settings.store.url, options)
@@ -116,19 +116,18 @@ def response_store(settings: Settings) -> ResponseStore | None:
     try:
         return open_store(f"sqlite:///{quote(str(path))}", options)
     except ConfigError:
-        log.warning("%s cannot be written: responses are kept in memory only", path)
+        log.warning("cannot write %s: responses are stored in memory only", path)
         return open_store("memory", options)
 
 
 def build(settings: Settings) -> Service:
-    """The service, with its models being loaded: loading goes on in their threads. Call it in the process that
-    serves."""
+    """Build the service and start loading its models in the background. Call it in the process that serves."""
     settings = filled_in(settings)
     trials = Trials(paths.cache_dir() / "loaded", version=version("llama-cpp-python"))
 
     def check(model: Model) -> None:
-        """A file that was never loaded here is first loaded in a process of its own: it could crash the server. A
-        model that is spread over other machines may be too large for that. A template is always tried there first."""
+        """Load a new file in a child process first: it could crash the server. Skip that for a model spread over other
+        machines, which may be too large for this one. Always try its template there."""
         if settings.models.check:
             template_trials.check(model, trials)
         machines = model.recipe.options.rpc if model.recipe is not None else ()
@@ -158,8 +157,8 @@ def build(settings: Settings) -> Service:
 
 
 def warn_of_renamed_keys(service: Service, settings: Settings) -> None:
-    """Keys without a name were once called by their places in the list. What is kept under such a name belongs to no
-    key now, until the operator says whose it is."""
+    """Unnamed keys used to be called by their position in the list. Data stored under such a name belongs to no key
+    now, until the operator assigns it."""
     if not settings.api_keys():
         return
     named = {key.name for key in service.options.keys}
@@ -167,12 +166,12 @@ def warn_of_renamed_keys(service: Service, settings: Settings) -> None:
     try:
         used = service.usage.between(day_of(now - settings.store.max_days * DAY), day_of(now))
     except StoreError:
-        return  # whoever needs the store will hear of it
+        return  # the store's users will report it
     lost = sorted({one.owner for one in used if _PLACE.fullmatch(one.owner)} - named)
     if lost:
         log.warning(
-            "keys without a name are called by their digest now, no longer by their place: what is kept for %s is no "
-            "key's. A table [keys.%s] with that key's sha256 in a .toml key file makes it that key's again",
+            "keys without a name are now called by their digest, no longer by their position: the data stored for %s "
+            "belongs to no key. A table [keys.%s] with that key's sha256 in a .toml key file assigns it to that key",
             ", ".join(lost),
             lost[0],
         )
@@ -185,16 +184,15 @@ def _load_those_of_the_start(registry: Registry) -> None:
 
 
 def update(service: Service, settings: Settings) -> None:
-    """Apply other settings, as far as that can be done while serving. Raises ConfigError, and then nothing has
-    changed."""
+    """Apply new settings, as far as possible while serving. Raises ConfigError, and then changes nothing."""
     options = web_options(settings)
     service.serve_models_of(settings)
     service.use(options)
 
 
 class ModelUpdates:
-    """Brings the registry up to date, one change at a time: listing files takes a while, and of two concurrent changes
-    the one that began earlier could end later and undo the other."""
+    """Updates the registry, one change at a time: listing files takes a while, and of two concurrent updates the older
+    one could finish last and undo the newer."""
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry
@@ -207,8 +205,8 @@ class ModelUpdates:
             update_models(self._registry, self._settings)
 
     def reread(self) -> None:
-        """The same, after reading the configuration and the preset again. Raises InvalidRequest if they are wrong, and
-        then nothing has changed."""
+        """Read the configuration and the preset again, then `refresh`. Raises InvalidRequest if they are invalid, and
+        then changes nothing."""
         with self._lock:
             try:
                 settings = dataclasses.replace(self._settings, tables=load_again(self._settings).tables)
@@ -218,15 +216,15 @@ class ModelUpdates:
             self._settings = settings
 
     def use(self, settings: Settings) -> None:
-        """Apply other settings. Raises ConfigError, and then nothing has changed."""
+        """Apply these settings. Raises ConfigError, and then changes nothing."""
         with self._lock:
             update_models(self._registry, settings)
             self._settings = settings
 
 
 def update_models(registry: Registry, settings: Settings) -> None:
-    """Serve what the settings say now: new models are added, changed ones replaced, others retired once nobody uses
-    them; all others are undisturbed. Raises ConfigError, and then nothing has changed."""
+    """Make the registry match the settings: adds new models, replaces changed ones, closes others once they are unused;
+    leaves the rest undisturbed. Raises ConfigError, and then changes nothing."""
     loader = registry.loader
     assert loader is not None
     fresh = off_hub(model_list.models, filled_in(settings))

@@ -1,4 +1,4 @@
-"""systemd notifications: ready, status, watchdog. Silent where systemd does not listen."""
+"""systemd notifications: ready, status, watchdog. Does nothing without systemd."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ _address: str | None = None
 
 
 def take_over() -> None:
-    """Only this process and its children speak to systemd from here on: gunicorn would report readiness before the
-    model is loaded."""
+    """Take over notifications from gunicorn, which would report readiness before the model is loaded."""
     global _address
     values = [os.environ.pop(name, None) for name in _VARIABLES]
     _address = values[0] or _address
 
 
 def tell(*lines: str) -> None:
-    """Lines of sd_notify: READY=1, STATUS=..., WATCHDOG=1."""
+    """Send lines of sd_notify: READY=1, STATUS=..., WATCHDOG=1."""
     if _address is None:
         return
     address = "\0" + _address[1:] if _address.startswith("@") else _address
@@ -27,4 +26,4 @@ def tell(*lines: str) -> None:
             sock.setblocking(False)
             sock.sendto("\n".join(lines).encode(), address)
     except OSError:
-        pass  # nothing depends on being heard
+        pass  # notifications are optional

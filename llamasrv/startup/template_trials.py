@@ -1,4 +1,4 @@
-"""Which chat templates of a model are tried in another process before this one renders them."""
+"""Tries a model's chat templates in a child process before this one renders them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from llamasrv.engine.interface import LoadFailed
 from llamasrv.models.model import Model
 from llamasrv.models.trial import Trials
 
-_NAMED = "tokenizer.chat_template.tool_use"  # in files that have a template of its own for tools
+_NAMED = "tokenizer.chat_template.tool_use"  # some files have a separate template for tools
 
 
 def sources(model: Model) -> Iterator[str]:
-    """The templates that a model would be served with, as far as that is known without loading it."""
+    """The templates that the model would use, as far as that is known without loading it."""
     if model.settings.chat_template is not None:
         yield model.settings.chat_template
         return
@@ -25,9 +25,9 @@ def sources(model: Model) -> Iterator[str]:
 
 
 def check(model: Model, trials: Trials, run: Callable[[str], None] | None = None) -> None:
-    """Raises LoadFailed for a template that does not stay within the limits of its trial. One that is merely wrong
-    does no harm: the model answers everything but chats."""
-    from llamasrv.chat.renderer import TemplateError  # with Jinja, which few starts need
+    """Raises LoadFailed for a template that exceeds the limits of its trial. One that is merely wrong does no harm: the
+    model serves everything except chats."""
+    from llamasrv.chat.renderer import TemplateError  # imports Jinja, which few starts need
     from llamasrv.chat.trial import TemplateDangerous, try_template
 
     for source in sources(model):
@@ -35,6 +35,6 @@ def check(model: Model, trials: Trials, run: Callable[[str], None] | None = None
         try:
             trials.once(mark, partial(run or try_template, source))
         except TemplateDangerous as error:
-            raise LoadFailed(f"{error}; --chat-template gives the model another one") from None
+            raise LoadFailed(f"{error}; use --chat-template to replace it") from None
         except TemplateError:
             continue

@@ -1,4 +1,4 @@
-"""TLS: whether the certificate and its key can be used, before anything is started."""
+"""Checks the TLS certificate and key before anything is started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llamasrv.errors import ConfigError
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError for files that cannot be read, are no PEM, or do not belong together."""
+    """Raises ConfigError for files that are unreadable, not PEM, or do not match."""
     cert, key = settings.server.ssl_cert_file, settings.server.ssl_key_file
     if cert is None or key is None:
         return
@@ -19,10 +19,10 @@ def check(settings: Settings) -> None:
         except OSError as error:
             raise ConfigError(f"server.{name} = {str(path)!r}: {error.strerror}") from None
     try:
-        # An empty password: the library would ask the terminal for that of an encrypted key.
+        # With an empty password the library does not prompt for the one of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise ConfigError(
-            f"server.ssl_cert_file = {str(cert)!r}: not a certificate in PEM with the key {str(key)!r} ({reason})"
+            f"server.ssl_cert_file = {str(cert)!r}: not a PEM certificate that matches the key {str(key)!r} ({reason})"
         ) from None

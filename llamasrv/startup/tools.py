@@ -12,7 +12,7 @@ from llamasrv.tools import catalogue
 from llamasrv.tools.definitions import Definition, Warn, read_definitions
 from llamasrv.tools.runtime import Image, Runtime, read_option
 
-MOST_BYTES = 2**20  # of the file of MCP servers
+MOST_BYTES = 2**20  # max size of the MCP server file
 
 
 def tool_names(settings: Settings) -> tuple[str, ...]:
@@ -20,16 +20,16 @@ def tool_names(settings: Settings) -> tuple[str, ...]:
     for name in settings.tools.names:
         if name not in (catalogue.ALL, *catalogue.NAMES):
             known = ", ".join((catalogue.ALL, *catalogue.NAMES))
-            raise ConfigError(f"tools.names: {name!r} is none of {known}{nearest(name, catalogue.NAMES)}")
+            raise ConfigError(f"tools.names: {name!r} is not one of {known}{nearest(name, catalogue.NAMES)}")
     return settings.tools.names
 
 
 def runtime(settings: Settings) -> Runtime | Image | None:
-    """Where built-in tools run, if not here. Raises ConfigError."""
+    """Where built-in tools run; None: on this machine. Raises ConfigError."""
     if settings.tools.runtime is None:
         return None
     if not settings.tools.names:
-        raise ConfigError("tools.runtime: it is for built-in tools, and --tools names none")
+        raise ConfigError("tools.runtime has no effect: --tools enables no built-in tools")
     try:
         return read_option(settings.tools.runtime)
     except ValueError as error:
@@ -41,7 +41,7 @@ def _silently(line: str) -> None:
 
 
 def mcp_servers(settings: Settings, warn: Warn = _silently) -> tuple[Definition, ...]:
-    """The MCP servers of the file, then those given inline; `warn` gets a line for each that is left out. Raises
+    """The MCP servers of the file, then the inline ones; `warn` gets a line for each that is skipped. Raises
     ConfigError."""
     found: dict[str, Definition] = {}
     path = settings.tools.mcp_servers_config
@@ -54,7 +54,7 @@ def mcp_servers(settings: Settings, warn: Warn = _silently) -> tuple[Definition,
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{where}: {reason(error)}") from None
         except (ValueError, RecursionError):
-            raise ConfigError(f"{where}: it is not valid JSON") from None
+            raise ConfigError(f"{where}: invalid JSON") from None
         _add(document, where, found, warn)
     if settings.tools.mcp_servers_json is not None:
         _add(settings.tools.mcp_servers_json, "tools.mcp_servers_json", found, warn)
@@ -67,15 +67,15 @@ def _add(document: object, where: str, found: dict[str, Definition], warn: Warn)
             raise ValueError("expected a JSON object")
         for one in read_definitions(document, warn):
             if one.name in found:
-                warn(f"MCP server {one.name} is named twice: the second one is not used")
+                warn(f"MCP server {one.name} is defined twice: ignoring the second definition")
             found.setdefault(one.name, one)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
 def origins(settings: Settings) -> tuple[str, ...]:
-    """Whose pages may use the server. With tools, those of this machine unless the operator names others; and none that
-    are not named, unless a page needs a key: else every page that somebody opens here could run programs."""
+    """The origins whose pages may use the server. With tools enabled, the default is this machine's pages, and without
+    keys "*" is not honoured: otherwise any page opened in a browser here could run programs."""
     given = settings.server.cors_origins
     if not has_tools(settings):
         return given
@@ -85,10 +85,10 @@ def origins(settings: Settings) -> tuple[str, ...]:
 
 
 def opened(settings: Settings, warn: Warn = _silently) -> str | None:
-    """What clients may do on this machine, for the log; None without tools. Raises ConfigError."""
+    """What clients may do on this machine, for the log; None if tools are off. Raises ConfigError."""
     names = tool_names(settings)
     if "*" in settings.server.cors_origins and "*" not in origins(settings):
-        warn("with tools and without API keys, --cors-origins * means localhost: other pages have to be named")
+        warn("with tools and without API keys, --cors-origins * means localhost: list other origins by name")
     place = "" if runtime(settings) is None else f" in {settings.tools.runtime}"
     parts = []
     if names:

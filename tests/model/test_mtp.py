@@ -225,9 +225,9 @@ def test_a_file_without_the_layer_is_refused_if_mtp_is_requested(tmp_path, with_
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"tensors": ()}, r"made without its MTP layer: there is no blk\.2\.nextn\.eh_proj\.weight"),
-        ({"nextn_predict_layers": 2}, "2 MTP layers, and llamasrv drafts with one"),
-        ({"architecture": "mimo2"}, "the MTP layer of 'mimo2' was never tried"),
+        ({"tensors": ()}, r"converted without its MTP layer: blk\.2\.nextn\.eh_proj\.weight is missing"),
+        ({"nextn_predict_layers": 2}, "2 MTP layers, but llamasrv supports only one"),
+        ({"architecture": "mimo2"}, "the MTP layer of 'mimo2' is untested"),
         ({"architecture": "glm4moe", "rope.dimension_sections": [8, 12, 12, 0]}, "positions of several dimensions"),
     ],
 )

@@ -127,14 +127,14 @@ def test_sighup_does_not_disturb_running_requests(serve, files, tmp_path):
         stream.readline()
         write(path, {"chat": files["chat"], "embed": files["embed"]}, 0, '[aliases]\n"gpt-4o" = "chat"\n')
         server.signal(signal.SIGHUP)
-        server.wait_for("the configuration was read again; models: chat, embed")
+        server.wait_for("configuration reloaded; models: chat, embed")
         assert b"data: [DONE]" in stream.read()
     assert json.loads(post(server, *_named("embed", "embed")))["data"]
     assert json.loads(post(server, *_named("gpt-4o", "chat")))["model"] == "chat"
     assert figures(server, "llamasrv_model_loads_total")["chat"] == 1
     path.write_text("[models]\nnonsense = 1")
     server.signal(signal.SIGHUP)
-    server.wait_for("the old one stays in use: .*nonsense")
+    server.wait_for("keeping the old one: .*nonsense")
     assert json.loads(post(server, *_named("gpt-4o", "chat")))["model"] == "chat"
     write(path, {"embed": files["embed"], "large": files["large"]}, 0)  # of several, none answers to any name
     server.signal(signal.SIGHUP)

@@ -357,7 +357,7 @@ def test_a_repository_that_was_pulled_is_served_by_its_name(folder, tmp_path):
 
 def test_a_repository_that_was_not_pulled_is_told(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"model\.hf_repo = 'owner/repo': it is not in .*; `llamasrv pull hf:owner/repo`"
+        ConfigError, match=r"model\.hf_repo = 'owner/repo': not found in .*; run `llamasrv pull hf:owner/repo`"
     ):
         startup.filled_in(settings_with(model_hf_repo="owner/repo"))
 

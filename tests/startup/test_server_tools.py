@@ -29,7 +29,7 @@ def test_without_an_option_nothing_runs():
 def test_tools_are_named():
     made = startup_service.web_options(loaded(tools_names="read_file, get_info"))
     assert made.tools == ("read_file", "get_info")
-    with pytest.raises(ConfigError, match="tools.names: 'read_fil' is none of all, .*; did you mean read_file?"):
+    with pytest.raises(ConfigError, match="tools.names: 'read_fil' is not one of all, .*; did you mean read_file?"):
         startup.prepare(loaded(tools_names="read_fil"))
 
 
@@ -38,7 +38,7 @@ def test_a_runtime_is_read_at_the_start():
     assert startup_service.web_options(settings).tools_runtime == Image("docker", "alpine")
     assert tools.opened(settings) == "use the tools get_info in docker:alpine"
     for flags, reason in (
-        ({"tools_runtime": "docker:alpine"}, "--tools names none"),
+        ({"tools_runtime": "docker:alpine"}, "--tools enables no built-in"),
         ({"tools_runtime": "fake:x", "tools_names": "all"}, "tools.runtime: unknown tool runtime: fake:x"),
     ):
         with pytest.raises(ConfigError, match=reason):
@@ -52,14 +52,14 @@ def test_servers_come_from_the_file_and_from_the_line(tmp_path):
     lines = []
     found = tools.mcp_servers(settings, lines.append)
     assert [(one.name, one.command) for one in found] == [("one", "x"), ("two", "y"), ("three", "z")]
-    assert ["far" in lines[0], "two is named twice" in lines[1]] == [True, True]
+    assert ["far" in lines[0], "two is defined twice" in lines[1]] == [True, True]
     assert "call the MCP servers one, two, three" in tools.opened(settings)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("not JSON", "not valid JSON"), ("[]", "expected a JSON object"), ('{"mcpServers": 1}', "must be an object"),
-     ("[" * 200_000, "not valid JSON"), (" " * (2**20 + 1), "larger than"), (b"\xff", "not UTF-8")],
+    [("not JSON", "invalid JSON"), ("[]", "expected a JSON object"), ('{"mcpServers": 1}', "must be an object"),
+     ("[" * 200_000, "invalid JSON"), (" " * (2**20 + 1), "larger than"), (b"\xff", "not UTF-8")],
 )  # fmt: skip
 def test_a_wrong_file_ends_the_start(tmp_path, text, reason):
     path = tmp_path / "mcp.json"

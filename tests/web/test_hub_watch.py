@@ -83,7 +83,7 @@ def test_one_that_is_far_too_long_is_logged_with_its_route(watch, clock, caplog)
     caplog.set_level(logging.WARNING, "llamasrv")
     turn(watch, clock, LOGGED * 2, lambda: look(watch))
     (line,) = caplog.messages
-    assert "stood still for 0.50 s" in line and "/v1/chat/completions (" in line
+    assert "was blocked for 0.50 s" in line and "/v1/chat/completions (" in line
     turn(watch, clock, LOGGED * 2, lambda: look(watch))
     assert len(caplog.messages) == 1, "one line in a while"
 
@@ -118,4 +118,4 @@ def test_it_watches_the_real_hub(monkeypatch, caplog):
     finally:
         watch.close()
     assert watch._stalls.cumulative()[-1] == ("+Inf", 1)
-    assert "stood still for 0.70 s" in caplog.text and "a request (" in caplog.text
+    assert "was blocked for 0.70 s" in caplog.text and "a request (" in caplog.text

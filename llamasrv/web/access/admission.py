@@ -1,7 +1,7 @@
 """Admission: one decision per request, from its head alone.
 
-In this order: host and origin, key, route, scope, the key's quota, the queue. What is refused costs no body, no view
-and no place; what is admitted holds a place in the key's quota until it has been answered.
+In this order: host and origin, key, route, scope, the key's quota, the queue. A refused request costs no body, no view
+and no queue place; an admitted one counts against the key's concurrency until it is answered.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ QUEUED = frozenset((
 
 
 class Admitted(NamedTuple):
-    route: str  # as it is written where it is made
-    owner: str  # the key's name; "" where none is needed
-    quota: Quota | None  # what the request counts against
+    route: str  # the pattern as declared in web/routes
+    owner: str  # the key's name; "" if no key is needed
+    quota: Quota | None  # None if the request counts against no quota
 
 
 class AdmissionRefused(NamedTuple):
-    route: str | None  # None: there is none
+    route: str | None  # None: no such route
     owner: str
     error: LlamasrvError
 
@@ -41,13 +41,13 @@ class HeadAdmission:
         self._access, self._registry, self._route_of = access, registry, route_of
 
     def admit(self, head: Mapping[str, Any]) -> Admitted | AdmissionRefused:
-        """`head` has WSGI's names."""
+        """`head` is the WSGI environ."""
         access, method, path = self._access(), head["REQUEST_METHOD"], head["PATH_INFO"]
         route, owner, missing = None, "", None
         try:
             route = self._route_of(method, path)
         except LlamasrvError as error:
-            missing = error  # told only to who may come in
+            missing = error  # reported only after the key is checked
         try:
             key = access.identify(head, route)
             owner = "" if key is None else key.name

@@ -1,9 +1,9 @@
-"""Who may come in and for what: the tables and checks behind admission.py, in its order.
+"""The tables and checks behind admission.py, in its order.
 
-host, origin   a page in a browser must not reach a server without keys (origins.py)
-key            on every route but the open ones, known or not; compared in constant time
-scope          one table says what a route takes; a route that is not in it takes `admin`
-quota          counted on the routes that do work
+host, origin   keeps browser pages away from a server without keys (origins.py)
+key            required on every route except open ones, even unknown ones; compared in constant time
+scope          from one table; a route that is missing there requires `admin`
+quota          counted on routes that do work
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from llamasrv.web.access.quota import Quota
 OPEN, ANY, PAGE, WORK = "open", "any", "page", "infer or embed"
 
 ROUTES: Mapping[str, tuple[str, ...]] = {
-    # liveness, for machines that carry no key
+    # liveness, for probes without a key
     OPEN: ("/health", "/v1/health", "/livez"),
-    # any key at all: what is here, and is it ready
+    # any valid key: what is served, and whether it is ready
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
         "/cors-proxy", "/tokenizer_info", "/openapi.json",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
-    # what a prompt becomes: work without the model, for either kind of key
+    # tokenizing and rendering: work without the model, for either kind of key
     WORK: ("/tokenize", "/detokenize", "/apply-template"),
     "infer": (
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
@@ -59,14 +59,14 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/rerank", "/rerank", "/v1/reranking", "/reranking",
         "/v1/score", "/score", "/v1/classify", "/classify",
     ),
-    # the pages themselves, which hold nothing: what they ask of the server takes a key
+    # the pages themselves hold no data: their requests need a key
     PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
     "metrics": ("/metrics", "/slots", "/ui/engine/stream"),
     # programs on this machine
     "tools": ("/tools",),
     "admin": ("POST /models", "DELETE /models", "POST /props"),
 }  # fmt: skip
-"""Scope to routes, as they are written where they are made; with a method in front, that method alone."""
+"""Routes by scope, as declared in web/routes; with a method in front, only that method."""
 
 _SCOPE_OF = {route: scope for scope, routes in ROUTES.items() for route in routes}
 _OPEN_PATHS = frozenset(ROUTES[OPEN])
@@ -74,20 +74,20 @@ _PAGES = frozenset(ROUTES[PAGE])
 _WORKING = frozenset(("infer", "embed"))
 _COUNTED = _WORKING | {WORK}
 _UNCOUNTED = frozenset(("/v1/chat/completions/control", "/chat/completions/control"))
-"""These shorten work that is counted already: a key that may have no more of it may still use them."""
+"""These shorten work that is already counted: a key over its quota may still use them."""
 
-# Names that no public DNS answers for, so that no page elsewhere can point its own name at this machine.
+# Names outside the public DNS, so that no website can point its own name at this machine.
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
 
 
 def scope_of(rule: str, method: str = "GET") -> str:
-    """The scope that a route requires."""
+    """The scope required by a route."""
     return _SCOPE_OF.get(f"{method} {rule}") or _SCOPE_OF.get(rule) or "admin"
 
 
 class Access:
-    """Lets requests in, or raises. Without keys, any request with an allowed host and origin may do everything.
-    `before` is the Access that this one replaces: what its keys have used up carries over."""
+    """Identifies and authorises requests. Without keys, any request with an allowed host and origin may do everything.
+    `before`: the Access that this one replaces; its keys' quota usage carries over."""
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class Access:
         self.quotas: dict[str, Quota] = {}
         for key in keys:
             old = used.get(key.name)
-            # With a single key there is nobody to share with.
+            # with a single key there is no one to share with
             share = most_open if len(self._keys) > 1 else None
             self.quotas[key.name] = old if old is not None and old.key == key else Quota(key, most_open=share)
 
     def identify(self, environ: Mapping[str, Any], rule: str | None) -> Key | None:
-        """The key that the request presents; None where no key is needed. Raises Unauthorized or Forbidden."""
+        """The key that the request presents; None if none is needed. Raises Unauthorized or Forbidden."""
         self._check_host(environ)
         if not self._keys:
             self._origins.check(environ, is_page=rule in _PAGES)
@@ -123,8 +123,8 @@ class Access:
         return self._known(environ)
 
     def quota_of(self, key: Key | None, rule: str, method: str) -> Quota | None:
-        """The quota that a request to this route counts against; None where the route does no work. Raises Forbidden
-        if `key` may not use the route."""
+        """The quota that a request to this route counts against; None if the route does no work. Raises Forbidden if
+        `key` may not use the route."""
         if key is None:
             return None
         self.check(key.name, rule, method)
@@ -134,26 +134,26 @@ class Access:
         return self.quotas[key.name]
 
     def check(self, owner: str, rule: str, method: str = "POST") -> None:
-        """For what one route does in place of another, too, such as the requests of a batch. Raises Forbidden if the
-        key of that name may not use the route."""
+        """For work done on behalf of another route, such as the requests of a batch. Raises Forbidden if the key with
+        that name may not use the route."""
         scope = scope_of(rule, method)
         if scope not in (OPEN, ANY, PAGE):
             self.require(owner, scope, f"use {rule}")
 
     def require(self, owner: str, scope: str, to_do: str) -> None:
-        """Raises Forbidden if the key of that name has not the scope."""
+        """Raises Forbidden if the key with that name lacks the scope."""
         if not self.allows(owner, scope):
             raise Forbidden(f"This API key may not {to_do}: it needs the scope '{scope}'.")
 
     def allows(self, owner: str, scope: str) -> bool:
-        """Whether the key of that name has the scope. Without keys, everything is allowed."""
+        """Whether the key with that name has the scope. Without keys everything is allowed."""
         if not self._keys:
             return True
         scopes = self._scopes.get(owner, ())
         return not _WORKING.isdisjoint(scopes) if scope == WORK else scope in scopes
 
     def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
-        """The value of Access-Control-Allow-Origin; None: the page may not read the reply."""
+        """The value of Access-Control-Allow-Origin; None if the page may not read the reply."""
         origin = environ.get("HTTP_ORIGIN", "")
         return origin if self._origins.lists(origin) else None
 
@@ -163,9 +163,9 @@ class Access:
             raise Unauthorized(
                 "You didn't provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
             )
-        digest = sha256(shown.encode("latin-1")).digest()  # header values come as latin-1 text
+        digest = sha256(shown.encode("latin-1")).digest()  # WSGI header values are latin-1 text
         found = None
-        for key in self._keys:  # all of them, always: the time taken tells nothing
+        for key in self._keys:  # no early exit: constant time
             if hmac.compare_digest(digest, key.digest):
                 found = key
         if found is None:
@@ -177,7 +177,7 @@ class Access:
         if self._hosts:
             allowed = "*" in self._hosts or host in self._hosts
         else:
-            # A key is enough where there is one: a page that points its name here does not know it.
+            # Keys suffice: a page that points its DNS name here does not know one.
             allowed = bool(self._keys) or not host or _is_local_name(host)
         if not allowed and environ["PATH_INFO"] not in _OPEN_PATHS:
             raise Forbidden(f"Host '{host[:100]}' is not allowed. Add it to --allowed-hosts.")
@@ -189,10 +189,10 @@ def _shown(environ: Mapping[str, Any]) -> str:
     if scheme.lower() == "bearer":
         header = rest.strip()
     elif rest:
-        header = ""  # another scheme, such as the Basic of a proxy in front: no key of ours
+        header = ""  # another scheme, such as a proxy's Basic: not for us
     for name in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
         header = header or environ.get(name, "").strip()
-    if not header and environ["PATH_INFO"].startswith("/v1beta/"):  # Google's examples put it there
+    if not header and environ["PATH_INFO"].startswith("/v1beta/"):  # where Google's SDKs put it
         header = next(iter(parse_qs(environ.get("QUERY_STRING", "")).get("key", [])), "").strip()
     return header
 

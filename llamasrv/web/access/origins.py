@@ -1,11 +1,11 @@
-"""Which pages a browser may let use this server: those that it serves itself, those of this machine, those listed.
+"""Which web pages may use this server: its own, those of this machine, those listed.
 
     listed       `null`, `https://app.example`, `chrome-extension://ID`, a whole scheme (`vscode-webview://`), or `*`;
-                 `localhost` is every page that this machine serves
-    own, local   need not be listed where there are no keys
+                 `localhost` means every page served by this machine
+    own, local   need not be listed on a server without keys
 
-Everything else is refused where there are no keys: a page that somebody opens could otherwise start work here, even
-though it may not read the reply. Knows no keys.
+A server without keys refuses all others: a page could otherwise start work here, even though it could not read the
+reply. Knows no keys.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Origins:
         names = [name.lower() for name in listed]
         self._any = "*" in names
         self._local = "localhost" in names
-        # A scheme stands for all of its origins: those of a browser's extension or an editor's view are drawn anew.
+        # A scheme stands for all of its origins: browser extensions and editor views have random ones.
         self._schemes = tuple(name.removesuffix("*") for name in names if name.endswith(("://", "://*")))
         self._names = frozenset(name.rstrip("/") for name in names if name and not name.endswith("://"))
         self.is_empty = not names
 
     def lists(self, origin: str) -> bool:
-        """Whether the operator named it."""
+        """Whether the operator listed this origin."""
         if not origin or self.is_empty:
             return False
         origin = origin.lower()
@@ -40,10 +40,10 @@ class Origins:
         return self._local and is_loopback(_web_host(origin))
 
     def check(self, environ: Mapping[str, Any], *, is_page: bool) -> None:
-        """For servers without keys. `is_page`: what is asked for holds nothing, so that links may lead to it. Raises
-        Forbidden."""
+        """Check a request to a server without keys. `is_page`: the target holds no data, so other sites may link to it.
+        Raises Forbidden."""
         if environ["REQUEST_METHOD"] == "OPTIONS":
-            return  # a preflight has nothing done; the browser sees in its answer that the page may not go on
+            return  # a preflight does no work; its reply tells the browser whether to go on
         origin = environ.get("HTTP_ORIGIN", "")
         if origin:
             host = _web_host(origin)
@@ -51,11 +51,11 @@ class Origins:
             if own or is_loopback(host) or self.lists(origin):
                 return
             raise Forbidden(f"Origin '{origin[:100]}' is not allowed. Add it to --cors-origins.")
-        # A link or a picture of another site's page comes without an origin.
+        # Links and images on other sites' pages send no Origin.
         if environ.get("HTTP_SEC_FETCH_SITE", "").lower() == "cross-site" and not is_page:
             raise Forbidden(
-                "A page of another site may not use this server. Open the address itself, or have the page send its "
-                "Origin and add that to --cors-origins."
+                "Pages of other sites may not use this server. Open the address directly, or have the page send its "
+                "Origin, and add that to --cors-origins."
             )
 
 
@@ -75,6 +75,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _web_host(origin: str) -> str:
-    """The host name of a website's origin; "" of any other, such as `null`, and of what is none."""
+    """The host name in a website's origin; "" for others, such as `null`, and for invalid ones."""
     found = _WEB.fullmatch(origin)
     return host_of(found[1]) if found else ""

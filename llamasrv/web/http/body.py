@@ -1,6 +1,6 @@
-"""Bodies within bounds: reads no more bytes than allowed and parses strict JSON of limited depth.
+"""Request bodies with limits: reads no more bytes than allowed and parses strict JSON of limited depth.
 
-What takes long for a large body is done off the hub: reading its JSON here, and whatever a view has `parsed`.
+Slow work on large bodies runs off the hub: parsing JSON here, and the functions that views pass to `parsed`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unsupport
 from llamasrv.protocols.limits import Limits
 
 BODY_SECONDS = Limits().body_seconds
-PIECE = 1 << 20  # bytes of a body without bounds that are read at once
+PIECE = 1 << 20  # bytes per read of an unlimited body
 
 _JSON_TYPES = frozenset(
     ("", "application/json", "application/x-www-form-urlencoded", "application/octet-stream", "text/plain", "text/json")
 )
-"""What clients put on a JSON body: curl's default is the form type, litellm sends bytes as what they are."""
+"""Content types of JSON bodies in practice: curl's default is the form type, litellm sends octet-stream."""
 
-LARGE = 1 << 18  # bytes of JSON that take milliseconds to read
-MANY = 1024  # values, of which an object or array counts as eight: it costs that much to check one against a schema
+LARGE = 1 << 18  # bytes of JSON that take milliseconds to parse
+MANY = 1024  # values, counting an object or array as eight: relative cost of schema validation
 _IS_LARGE = "llamasrv.body_is_large"
 
 R = TypeVar("R")
@@ -57,7 +57,7 @@ def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] |
 
 
 def is_large(data: bytes) -> bool:
-    """Whether it takes long to read this JSON, or to check it against a schema."""
+    """Whether parsing this JSON, or validating it against a schema, takes long."""
     return len(data) > LARGE or 8 * (data.count(b"{") + data.count(b"[")) + data.count(b",") > MANY
 
 
@@ -67,8 +67,8 @@ def has_large_body(environ: Mapping[str, Any]) -> bool:
 
 
 def parsed(environ: dict[str, Any], function: Callable[..., R], *args: Any, **named: Any) -> R:
-    """What the function makes of the body that was read from `environ`. It may use neither Flask's request nor anything
-    else of the current greenlet."""
+    """Apply a function to the parsed body of `environ`, off the hub if the body is large. The function must not use
+    Flask's request or other greenlet-local state."""
     if has_large_body(environ):
         return compute_off_hub(partial(function, *args, **named))
     return function(*args, **named)
@@ -90,15 +90,15 @@ def _check_type(header: str) -> None:
 
 
 def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS) -> bytes:
-    """The body's bytes. A body that declares itself too large is not read at all."""
+    """The body's bytes. A body with a too large Content-Length is not read at all."""
     with _patience(environ, patience):
         return _read(environ, most)
 
 
 @contextmanager
 def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
-    """How long a body may pause."""
-    connection = environ.get("llamasrv.connection")  # none in tests
+    """Limit the pauses of a body."""
+    connection = environ.get("llamasrv.connection")  # missing in tests
     try:
         with nullcontext() if connection is None else connection.body(seconds):
             yield
@@ -130,7 +130,7 @@ def _read(environ: dict[str, Any], most: int) -> bytes:
 
 
 def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS, most: int = PIECE) -> Iterator[bytes]:
-    """A body of any size, in pieces of at most `most` bytes. Raises if less of it arrives than was announced."""
+    """Read a body of any size in pieces of at most `most` bytes. Raises if less arrives than announced."""
     declared = environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
     if left is None and not environ.get("wsgi.input_terminated"):
@@ -144,7 +144,7 @@ def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS, most: i
 
 
 def _piece(environ: dict[str, Any], most: int) -> bytes:
-    connection = environ.get("llamasrv.connection")  # none in tests
+    connection = environ.get("llamasrv.connection")  # missing in tests
     if connection is not None:
         connection.will_read(most)
     try:
@@ -152,7 +152,7 @@ def _piece(environ: dict[str, Any], most: int) -> bytes:
     except TimeoutError:
         raise
     except Exception:
-        # Whatever goes wrong in here is the client's: a broken connection, malformed chunks, chunks of a byte each.
+        # Any exception here is the client's fault: a broken connection, malformed chunks, chunks of a byte each.
         raise InvalidRequest("The request's body could not be read.") from None
 
 
@@ -161,7 +161,7 @@ def _too_large(most: int) -> BodyTooLarge:
 
 
 def parse_json(data: bytes, depth: int) -> dict[str, Any]:
-    """A strict JSON object: UTF-8, no NaN, no lone surrogates. If a key is repeated, the last one counts."""
+    """Parse a strict JSON object: UTF-8, no NaN, no lone surrogates. Of repeated keys the last one counts."""
     body = _parsed(data, depth)
     if type(body) is not dict:
         raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")
@@ -171,7 +171,7 @@ def parse_json(data: bytes, depth: int) -> dict[str, Any]:
 def _parsed(data: bytes, depth: int) -> Any:
     if not data:
         raise InvalidRequest("The request's body is empty: expected JSON.", code="invalid_json")
-    # More brackets than levels allowed is the rule in a long conversation, so then it is counted properly.
+    # Long conversations have more brackets than allowed levels, so count the real depth only then.
     deep = data.count(b"{") + data.count(b"[") > depth
     try:
         body = orjson.loads(data)
@@ -208,12 +208,12 @@ def _not_json(data: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
 
 
 def _last_key(text: str) -> str | None:
-    """The key whose value, or array of plain values, is being written where valid JSON breaks off."""
-    # Once escapes are gone, each quote opens or closes a string. No pattern here: clients choose what it would meet.
+    """The key whose value, or array of plain values, contains the position where the JSON breaks off."""
+    # With escapes removed, each quote opens or closes a string. No regular expression: clients control the text.
     outside = text.replace("\\\\", "").replace('\\"', "")
     if outside.count('"') % 2:
-        outside = outside[: outside.rindex('"')]  # it broke off in a string
+        outside = outside[: outside.rindex('"')]  # it ends inside a string
     _, key, after = ("", "", *outside.rsplit('"', 2))[-3:]
     colon, value = after.lstrip()[:1], after.lstrip()[1:].lstrip()
-    plain = value[1:] if value.startswith("[") else value.replace(",", "{")  # only in an array a comma goes on
+    plain = value[1:] if value.startswith("[") else value.replace(",", "{")  # a comma continues only an array
     return key if colon == ":" and 0 < len(key) <= 100 and not set("{}[]") & set(plain) else None

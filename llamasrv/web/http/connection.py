@@ -1,11 +1,11 @@
 """One client connection and its requests, one after another.
 
-    idle    until the first byte of a request; what is left of the last one's body is passed over, if it is little
-    head    until its head is whole; before that it passes the gate
+    idle    until the first byte of a request; skips the rest of the previous body if it is short
+    head    until the head is complete; passes the gate first
     body    the application reads the body
-    reply   the application answers
+    reply   the application replies
 
-Each state has its own time. gunicorn parses heads and bodies and frames replies (README.md lists what is used of it).
+Each state has its own timeout. gunicorn parses heads and bodies and frames replies (README.md lists what we use of it).
 Knows no route and no protocol.
 """
 
@@ -29,16 +29,16 @@ from llamasrv.web.http.incoming import Incoming, InputLimitReached
 
 log = logging.getLogger("llamasrv")
 
-LINGER = 3.0  # seconds for which what a refused client still sends is discarded, so that it hears of the refusal
-DISCARDED, PAUSE = 65536, 0.002  # bytes at once, and seconds between two reads: 32 MB/s, whoever sends
-PIECE = 8192  # bytes that are read when a request begins
-FRAMING = 65536  # bytes of a chunked body beyond twice its content: chunks of a byte are six times that
-PASSED_OVER = 65536  # bytes of a body that nobody wanted; if there are more, the connection is closed
+LINGER = 3.0  # seconds to go on discarding input after a refusal, so that the client receives it
+DISCARDED, PAUSE = 65536, 0.002  # bytes per read, and seconds between reads: at most 32 MB/s
+PIECE = 8192  # bytes to read when a request starts
+FRAMING = 65536  # bytes allowed for a chunked body beyond twice its content (six times, with one-byte chunks)
+PASSED_OVER = 65536  # max bytes of an unread body to skip; beyond that the connection is closed
 URGENT = (b"GET /livez ", b"GET /health ", b"GET /v1/health ", b"GET /readyz ")
-"""Requests that do not wait behind others when they are the first on their connection, as they begin on the wire."""
+"""Requests that skip the gate if they are the first on their connection, as they start on the wire."""
 
 _STATUSES: dict[type[Exception], HTTPStatus] = {
-    errors.InvalidResponseHeader: HTTPStatus.INTERNAL_SERVER_ERROR,  # the application's mistake, as the next
+    errors.InvalidResponseHeader: HTTPStatus.INTERNAL_SERVER_ERROR,  # the application's fault, as is the next one
     errors.InvalidResponseHeaderName: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.ConfigurationProblem: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
@@ -51,7 +51,7 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
 
 
 class NoHost(errors.ParseException):
-    """A request that does not say which host it is for."""
+    """The request has no Host header."""
 
     def __str__(self) -> str:
         return "Missing header 'Host': HTTP/1.1 requires it."
@@ -73,7 +73,7 @@ class Times(NamedTuple):
 
 
 class ConnectionHost(Protocol):
-    """What a connection needs from the worker."""
+    """The parts of the worker that a connection uses."""
 
     cfg: Any
     alive: bool
@@ -99,7 +99,7 @@ class Connection:
         self._parser = RequestParser(server.cfg, self._incoming, peer)
         self._outgoing = _Outgoing(sock)
         self._is_first = True
-        self._is_body_read = True  # of the last request; also where there was none
+        self._is_body_read = True  # of the previous request; True if it had none
 
     @property
     def is_answering(self) -> bool:
@@ -125,9 +125,9 @@ class Connection:
                 self.sock.close()
 
     def _close_gently(self) -> None:
-        """Have the client hear of the reply, although not all that it sent was read.
+        """Close so that the client receives the reply although its body was not read completely.
 
-        A socket that is closed with unread bytes resets the connection, and the client may lose the reply.
+        Closing a socket with unread bytes resets the connection, and the client may lose the reply.
         """
         self.state = ConnectionState.IDLE
         with suppress(OSError), Timeout(LINGER, False):
@@ -137,7 +137,7 @@ class Connection:
                 sleep(PAUSE)
 
     def _begins(self) -> bool:
-        """Whether another request arrives."""
+        """Wait for the next request; returns whether one arrives."""
         self.state, self._times = ConnectionState.IDLE, self._server.times
         self.sock.settimeout(None)
         unreader, data = self._parser.unreader, b""
@@ -148,7 +148,7 @@ class Connection:
                 data = unreader.take_buffered() or self.sock.recv(PIECE)
                 unreader.unread(data)
             else:
-                self._is_body_read = False  # nobody knows where it ends
+                self._is_body_read = False  # we cannot know where the body ends
         self._incoming.spare = None
         if data:
             self._server.gate.enter(urgent=self._is_first and data.startswith(URGENT))
@@ -161,12 +161,12 @@ class Connection:
             request = next(self._parser, None)
             if request is not None and request.version > (1, 0):
                 _check_host(request)
-                request.version = (1, 1)  # we speak no later one
+                request.version = (1, 1)  # we support no later version
             return request
         return None
 
     def _answer(self, request: Any) -> bool:
-        """Whether the connection stays open for another request."""
+        """Returns whether the connection stays open for another request."""
         self.state = ConnectionState.REPLY
         self.sock.settimeout(self._times.write)
         out = self._outgoing = _Outgoing(self.sock)
@@ -191,7 +191,7 @@ class Connection:
         except Exception:
             if not response.headers_sent:
                 raise
-            log.exception("a reply broke off")  # and is not ended, so that it does not look whole
+            log.exception("a reply broke off")  # do not finish it, or a truncated reply would look complete
             return False
         finally:
             close = getattr(body, "close", None)
@@ -200,8 +200,8 @@ class Connection:
         return not response.should_close()
 
     def _closing(self, response: Response, length: int) -> Callable[..., Any]:
-        """`start_response` for a request with a body: the reply says that the connection ends where more of the body
-        is left than is passed over, or where the client still waits to be asked for it."""
+        """`start_response` for a request with a body: announces that the connection closes if more of the body is left
+        than we skip, or if the client still waits for 100 Continue."""
 
         def start(*args: Any) -> Any:
             if not self._is_body_read and (length > PASSED_OVER or self._outgoing.interim):
@@ -211,14 +211,14 @@ class Connection:
         return start
 
     def will_read(self, size: int) -> None:
-        """So many more bytes of the body are read. Its chunks may be small, but not of a byte or two each: to take them
-        apart costs the hub a microsecond for each byte."""
+        """Allow for `size` more bytes of the body. Chunks may be small, but not a byte or two each: decoding those costs
+        the hub a microsecond per byte."""
         if self._incoming.spare_pieces is not None:
             self._incoming.spare_pieces += 2 * size
 
     @contextmanager
     def body(self, patience: float) -> Iterator[None]:
-        """For the time in which the application reads the body, which may pause for `patience` seconds."""
+        """The state in which the application reads the body, which may pause for `patience` seconds."""
         self.state = ConnectionState.BODY
         self.sock.settimeout(patience)
         self._incoming.spare_pieces = FRAMING
@@ -226,7 +226,7 @@ class Connection:
             if self._outgoing.interim:
                 self._outgoing.go_on()
             yield
-            self._is_body_read = True  # else it was refused amid it
+            self._is_body_read = True  # otherwise it was refused in the middle
         finally:
             self._incoming.spare_pieces = None
             self.state = ConnectionState.REPLY
@@ -241,8 +241,8 @@ def _check_host(request: Any) -> None:
 
 
 class Response(wsgi.Response):
-    """A reply whose head goes out with the first bytes of its body: each write releases the GIL, and the engine thread
-    may keep it for a while."""
+    """A reply that sends its head together with the first bytes of the body: each write releases the GIL, and the
+    engine thread may keep it for a while."""
 
     def close(self) -> None:
         super().close()
@@ -250,8 +250,8 @@ class Response(wsgi.Response):
 
 
 class _Outgoing:
-    """The socket as gunicorn's replies see it. The first `sendall`, a head, is held back until the second one comes;
-    what comes by `send` is "100 Continue", and is held back until somebody wants the body."""
+    """The socket as gunicorn's replies see it. The first `sendall` (the head) is held back until the second one;
+    `send`, used for 100 Continue, is held back until the application wants the body."""
 
     def __init__(self, sock: Any) -> None:
         self.interim = b""
@@ -272,7 +272,7 @@ class _Outgoing:
             return
         head, self._head = self._head, b""
         data = head + data
-        # A token is sent at once. `sendall` asks for the size of the buffer and for the time before it sends anything.
+        # Send a token at once: `sendall` would first query the buffer size and the time.
         sent = self._sock.send(data) if data else 0
         if sent < len(data):
             self._sock.sendall(data[sent:])

@@ -1,7 +1,7 @@
-"""multipart/form-data, decoded as it comes: heads of parts, and their data in pieces as large as they arrived.
+"""Incremental decoder of multipart/form-data: yields the headers of parts, and their data as it arrives.
 
-What is searched for is a line of fixed bytes, so a large file costs little more than copying it. Knows no sockets, and
-not where the data goes.
+Searches for a fixed line, so decoding a large file costs little more than copying it. Knows no sockets, nor where the
+data goes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 from werkzeug.http import parse_options_header
 
-HEAD_BYTES = 8192  # of one part
+HEAD_BYTES = 8192  # per part
 
 
 class Malformed(ValueError):
-    """No form, or one that ended early."""
+    """The form is malformed or incomplete."""
 
 
 class Part(NamedTuple):
     name: str
-    filename: str | None  # None: a field
+    filename: str | None  # None for a field
     content_type: str
 
 
 class Data(NamedTuple):
     data: bytes
-    is_last: bool  # of its part
+    is_last: bool  # last data of its part
 
 
 class _FormState(Enum):
@@ -41,25 +41,25 @@ class _FormState(Enum):
 class FormDecoder:
     def __init__(self, boundary: bytes) -> None:
         self._dashed = b"--" + boundary
-        self._line = b"\r\n"  # how lines end; some clients write only the second half
+        self._line = b"\r\n"  # line ending; some clients send only "\n"
         self._buffer = bytearray()
         self._state = _FormState.PREAMBLE
-        self._is_begun = False  # some of the part's data was told
+        self._is_begun = False  # some of the part's data was yielded
 
     def feed(self, piece: bytes) -> Iterator[Part | Data]:
-        """What the piece brings. Raises Malformed."""
+        """Yield what the piece completes. Raises Malformed."""
         self._buffer += piece
         while (found := self._next()) is not None:
             if not isinstance(found, bool):
                 yield found
 
     def end(self) -> None:
-        """Raises Malformed if the form is not complete."""
+        """Raises Malformed if the form is incomplete."""
         if self._state is not _FormState.END:
             raise Malformed
 
     def _next(self) -> Part | Data | bool | None:
-        """A part or data; True: something was read; None: more bytes are needed."""
+        """A part or data; True: made progress; None: needs more bytes."""
         if self._state is _FormState.DATA:
             return self._data()
         if self._state is _FormState.HEAD:
@@ -73,7 +73,7 @@ class FormDecoder:
 
     def _preamble(self) -> bool | None:
         at = self._buffer.find(self._dashed)
-        while 0 < at <= HEAD_BYTES and self._buffer[at - 1] not in b"\r\n":  # it is not at the start of a line
+        while 0 < at <= HEAD_BYTES and self._buffer[at - 1] not in b"\r\n":  # not at the start of a line
             at = self._buffer.find(self._dashed, at + 1)
         if max(at, len(self._buffer) if at < 0 else 0) > HEAD_BYTES:
             raise Malformed
@@ -102,7 +102,7 @@ class FormDecoder:
             raise Malformed
         part = _part(bytes(self._buffer[:at]))
         self._behind(at + len(blank), _FormState.DATA)
-        # An empty part's boundary stands right behind its head.
+        # The boundary of an empty part directly follows its header.
         self._buffer[:0] = self._line
         self._is_begun = False
         return part
@@ -110,8 +110,8 @@ class FormDecoder:
     def _data(self) -> Data | None:
         limit = self._line + self._dashed
         at = self._buffer.find(limit)
-        most = len(self._buffer) - len(limit) if at < 0 else at  # what may still become a boundary stays
-        start = 0 if self._is_begun else len(self._line)  # which stands before the part's first line
+        most = len(self._buffer) - len(limit) if at < 0 else at  # keep back what may become a boundary
+        start = 0 if self._is_begun else len(self._line)  # the newline before the part's first line
         if at < 0 and most <= start:
             return None
         data = bytes(memoryview(self._buffer)[start:most]) if most > start else b""

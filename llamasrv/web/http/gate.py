@@ -1,9 +1,8 @@
-"""The gate for what clients send: a crowd that arrives at once is let in a slice at a time.
+"""The gate for incoming data: admits a burst of clients one time slice at a time.
 
-One thread serves every connection. In one turn of the hub only as many requests begin, and only as many pieces of
-bodies are read, as fit into a slice of time, in the order in which they came; between two slices streams are written,
-connections accepted and timeouts noticed. What is urgent has a line and a slice of its own. Knows no request, only
-greenlets.
+One thread serves all connections. Per turn of the hub, only as many requests start and body pieces are read as fit into
+a time slice, in order of arrival; between slices streams are written, connections accepted and timeouts noticed. Urgent
+requests have a queue and a slice of their own. Knows no requests, only greenlets.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Any
 
 from gevent import get_hub, getcurrent
 
-SLICE = 0.002  # seconds of each line in one turn of the hub
+SLICE = 0.002  # seconds per queue and hub turn
 
 
 class _Line:
-    """Those who wait, and until when more may pass in this turn."""
+    """The waiting greenlets, and the end of the current slice."""
 
     __slots__ = ("end", "turn", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[list[Any]] = deque()  # each alone in a list that it empties when it leaves
+        self.waiting: deque[list[Any]] = deque()  # one-element lists; a greenlet that gives up empties its list
         self.turn = -1
         self.end = 0.0
 
 
 class Gate:
-    """Make it on the hub's thread. Whoever arrives alone goes through at once."""
+    """Create it on the hub's thread. A lone arrival passes at once."""
 
     def __init__(self, seconds: float = SLICE, clock: Callable[[], float] = perf_counter) -> None:
         self._hub = get_hub()
@@ -38,10 +37,10 @@ class Gate:
         self._clock = clock
         self._seconds = seconds
         self._urgent, self._others = _Line(), _Line()
-        self._timer: Any = None  # set while somebody waits
+        self._timer: Any = None  # set while greenlets wait
 
     def enter(self, *, urgent: bool = False) -> None:
-        """Return when it is the caller's turn."""
+        """Wait for the caller's turn."""
         line = self._urgent if urgent else self._others
         if not line.waiting and self._is_time_left(line):
             return
@@ -51,11 +50,10 @@ class Gate:
         try:
             self._hub.switch()
         finally:
-            place.clear()  # also when it is killed, or its time is up, while it waits
+            place.clear()  # also if killed or timed out while waiting
 
     def _is_time_left(self, line: _Line) -> bool:
-        # The loop counts how often it has asked for events. Its clock does not tell turns apart: every timeout that
-        # begins sets it anew.
+        # The loop's iteration counter distinguishes turns. Its clock does not: each new timeout updates it.
         now, turn = self._clock(), self._loop.iteration
         if turn != line.turn:
             line.turn, line.end = turn, now + self._seconds
@@ -63,13 +61,13 @@ class Gate:
         return now < line.end
 
     def _open_next_turn(self) -> None:
-        # Not `gevent.sleep(0)`: the hub calls back up to fifty greenlets before it looks at sockets and timers again.
+        # Not `gevent.sleep(0)`: the hub resumes up to fifty greenlets before it polls sockets and timers again.
         if self._timer is None:
-            self._timer = self._loop.timer(0)  # fires in the hub's next turn, and not before
+            self._timer = self._loop.timer(0)  # fires in the hub's next turn, not earlier
             self._timer.start(self._open)
 
     def _open(self) -> None:
-        """Let through as many as fit into a slice. Runs in the hub."""
+        """Admit as many as fit into a slice. Runs in the hub."""
         self._timer.close()
         self._timer = None
         for line in (self._urgent, self._others):

@@ -1,7 +1,7 @@
-"""Watches how long the hub computes before it looks at its sockets again: every stream waits for as long.
+"""Measures how long the hub computes before it polls its sockets again: all streams wait that long.
 
-Two watchers of the loop time each turn. A turn that is too long is counted, and one that is far too long is logged
-with what it did: a thread beside the hub looks at its stack meanwhile.
+Two watchers on the loop time each turn. Long turns are counted; a very long one is logged with its cause: a thread
+samples the hub's stack meanwhile.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from llamasrv.engine.metrics import Histogram
 
 log = logging.getLogger("llamasrv")
 
-SHORTEST = 0.01  # seconds of a turn that counts
-LOOK = 0.05  # seconds between two looks at the hub
-LOGGED = 0.25  # seconds of a turn that is logged
-QUIET = 10.0  # seconds between two lines in the log
+SHORTEST = 0.01  # min seconds of a turn to count
+LOOK = 0.05  # seconds between two samples of the hub
+LOGGED = 0.25  # min seconds of a turn to log
+QUIET = 10.0  # min seconds between two log lines
 
 _OURS = str(Path(llamasrv.__file__).parent)
 _sleep = monkey.get_original("time", "sleep")
 
 
 class HubReading(NamedTuple):
-    began: float  # the turn in which it was seen
+    began: float  # start of the turn in which it was sampled
     what: str
 
 
 class HubWatch:
-    """Make and start it on the hub's thread. `request_in` is the code in whose frame a request's `environ` is found."""
+    """Create and start it on the hub's thread. `request_in`: the code object whose frame holds a request's
+    `environ`."""
 
     def __init__(self, stalls: Histogram, request_in: CodeType, *, clock: Callable[[], float] = perf_counter) -> None:
         self._stalls = stalls
         self._request_in = request_in
         self._clock = clock
-        self._began: float | None = None  # the hub's turn; None while it waits for events
+        self._began: float | None = None  # start of the current turn; None while waiting for events
         self._seen: HubReading | None = None
         self._next_line = 0.0
         self._hub = get_hub()
@@ -54,7 +55,7 @@ class HubWatch:
     def start(self) -> None:
         first, last = self._watchers
         first.start(self.begin)
-        last.start(self.end)  # behind the hub's own, which calls back what is due
+        last.start(self.end)  # after the hub's own watcher, which runs due callbacks
         RealThread(self._look_on).start()
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class HubWatch:
         self._next_line = began + QUIET
         seen = self._seen
         what = seen.what if seen is not None and seen.began == began else "unknown"
-        log.warning("the hub stood still for %.2f s, and with it every stream: %s", took, what)
+        log.warning("the hub was blocked for %.2f s, and with it every stream: %s", took, what)
 
     def _look_on(self) -> None:
         while self._running:
@@ -87,7 +88,7 @@ class HubWatch:
             self.look()
 
     def look(self) -> None:
-        """From a thread beside the hub: keep what the hub does, if it has been at it for long."""
+        """Called on the sampling thread: record what the hub is doing if the turn is long."""
         began = self._began
         if began is None or self._clock() - began < LOOK:
             return
@@ -96,7 +97,7 @@ class HubWatch:
             self._seen = HubReading(began, self._doing(frame))
 
     def _doing(self, frame: FrameType | None) -> str:
-        """The route of the request, and the innermost function of ours."""
+        """The route of the request, and our innermost function."""
         place, route = None, "no request"
         while frame is not None:
             code = frame.f_code

@@ -1,14 +1,14 @@
-"""What gunicorn's parser reads from: a connection's socket, a piece at a time.
+"""The source of gunicorn's parser: reads a connection's socket piece by piece.
 
-gevent lets nobody else run as long as there are bytes to read, so a client that sends without a pause would have the
-hub for itself. Each piece passes the gate before it is parsed. Knows no HTTP.
+gevent does not switch while bytes are available, so a client that never pauses would monopolise the hub. Each piece
+passes the gate before it is parsed. Knows no HTTP.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-SMALL = 8192  # bytes that are asked for where no chunk is known to be larger
+SMALL = 8192  # the parser's read size, unless a large chunk is expected
 
 
 class InputGate(Protocol):
@@ -16,12 +16,12 @@ class InputGate(Protocol):
 
 
 class InputLimitReached(Exception):
-    """More arrived than is read of what nobody wants."""
+    """The client sent more than we are willing to read."""
 
 
 class Incoming:
-    """`spare` is how many more bytes are read before InputLimitReached is raised; `spare_pieces` the same, of bytes that come in
-    pieces of up to SMALL; None: no bound."""
+    """`spare`: bytes to read before InputLimitReached is raised; `spare_pieces`: the same, counting only reads of up to
+    SMALL bytes; None: unlimited."""
 
     def __init__(self, sock: Any, gate: InputGate) -> None:
         self.spare: int | None = None

@@ -1,8 +1,8 @@
 """Forms with files: multipart/form-data bodies, read piece by piece.
 
-Fields are kept in memory and are small; the content of a file goes where `open_file` says, as it comes. Everything is
-bounded: the body, the fields, the number of parts, the time between two pieces. Decoding and writing are done off the
-hub: a disk may take its time.
+Fields are small and kept in memory; the content of a file is streamed to a sink from `open_file`. Everything has a
+limit: the body, the fields, the number of parts, the pause between two pieces. Decoding and writing happen off the hub:
+disks can be slow.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from llamasrv.errors import BodyTooLarge, InvalidRequest
 from llamasrv.web.http.body import BODY_SECONDS, read_pieces
 from llamasrv.web.http.form_decoder import Data, FormDecoder, Malformed, Part
 
-PIECE = 1 << 19  # bytes that are decoded and written at a time
-FIELD_BYTES = 2**20  # of one field
+PIECE = 1 << 19  # bytes to decode and write at a time
+FIELD_BYTES = 2**20  # max bytes of a field
 PARTS = 64
 
 
 class Sink(Protocol):
-    """Where the content of a file is written."""
+    """A destination for the content of a file."""
 
     def write(self, data: bytes, /) -> Any: ...
 
 
 class FormFile(NamedTuple):
-    """An uploaded file: its name, the type that the client gave it, and the sink that holds its content."""
+    """An uploaded file: its name, the client's content type, and the sink that holds its content."""
 
     name: str
     content_type: str
@@ -39,10 +39,10 @@ class FormFile(NamedTuple):
 
 class Form(NamedTuple):
     fields: dict[str, list[str]]
-    files: dict[str, FormFile]  # by field; of several files in one field the last
+    files: dict[str, FormFile]  # by field; if a field has several files, the last one
 
     def field(self, name: str) -> str | None:
-        """The last value of a field; None if it was not sent."""
+        """The last value of a field; None if it is missing."""
         values = self.fields.get(name)
         return values[-1] if values else None
 
@@ -55,9 +55,9 @@ def read_form(
     patience: float = BODY_SECONDS,
     blocks: bool = True,
 ) -> Form:
-    """The form in a body of at most `most` bytes. `open_file` is called with the field's name for each file and
-    returns the sink for its content. Raises InvalidRequest and BodyTooLarge; the caller closes the sinks that were
-    opened. `blocks`: whether these may be used off the hub; those whose sockets let others work may not."""
+    """Read the form in a body of at most `most` bytes. Calls `open_file` with the field's name for each file; it
+    returns the sink. `blocks`: whether sinks may be used off the hub; those with cooperative sockets must not. Raises
+    InvalidRequest and BodyTooLarge; the caller closes the sinks."""
     kind, options = parse_options_header(environ.get("CONTENT_TYPE"))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
@@ -81,7 +81,7 @@ def read_form(
 
 
 class _FormReader:
-    """Collects what the decoder finds in the pieces of a body."""
+    """Collects the parts that the decoder finds."""
 
     def __init__(self, decoder: FormDecoder, open_file: Callable[[str], Sink]) -> None:
         self.fields: dict[str, list[str]] = {}
@@ -89,8 +89,8 @@ class _FormReader:
         self._decoder = decoder
         self._open_file = open_file
         self._num_parts = 0
-        self._name = ""  # of the part that is read
-        self._file: Sink | None = None  # None: it is a field
+        self._name = ""  # of the current part
+        self._file: Sink | None = None  # None: the current part is a field
         self._value = bytearray()
 
     def take(self, piece: bytes | None) -> None:

@@ -1,10 +1,10 @@
 """gunicorn's gevent worker, with a visible start and a drain that ends every stream properly.
 
     boot      patch, import the application (which starts the engines), show the model loading
-    SIGHUP    read the options again; nobody notices            SIGUSR1   open the log file anew
-    SIGUSR2   what is going on, to the log
-    SIGTERM   not ready; accept for `drain_notice` more; finish what runs, until `drain_timeout`;
-              then end the rest with its protocol's error; stop the engines; exit 0
+    SIGHUP    reload the options without interruption           SIGUSR1   reopen the log file
+    SIGUSR2   dump the server's state to the log
+    SIGTERM   not ready; accept for `drain_notice` more; finish running requests until `drain_timeout`;
+              then end the rest with their protocol's error; stop the engines; exit 0
     again, SIGINT or SIGQUIT: at once
 
 The hooks at the end run in gunicorn's master. Knows no route and no protocol.
@@ -47,7 +47,7 @@ from llamasrv.web.http.hub_watch import HubWatch
 from llamasrv.web.ops import diagnostics
 from llamasrv.web.ops.spans import Spans
 
-if TYPE_CHECKING:  # the master has no use for them
+if TYPE_CHECKING:  # the master does not need them
     from llamasrv.engine.engine import Engine
     from llamasrv.models.model import Model
     from llamasrv.models.registry import Registry
@@ -58,11 +58,11 @@ log = logging.getLogger("llamasrv")
 EX_CONFIG = 78
 EX_SOFTWARE = 70
 EX_STALLED = 1  # gunicorn then starts another worker
-MOST_EARLY = 5  # workers in a row that end before they serve; then another start will not help
-EXTEND_START = 30  # seconds that a start may go on without news
-SPARE_CONNECTIONS = 64  # above the limit, to be told so
-LAST_WORDS = 2.0  # seconds that streams have to write their final event
-ENGINE_STOP = 12.0  # seconds for the engine thread to end, what it writes to disk included
+MOST_EARLY = 5  # workers in a row that die before serving; after that another start is pointless
+EXTEND_START = 30  # seconds that a start may go on without a report
+SPARE_CONNECTIONS = 64  # connections accepted above the limit, to be refused properly
+LAST_WORDS = 2.0  # seconds for streams to write their final event
+ENGINE_STOP = 12.0  # seconds for the engine thread to stop, including disk writes
 
 
 class Worker(GeventWorker):
@@ -70,8 +70,8 @@ class Worker(GeventWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Made before the fork and shared with the master: the exit code that it should end with, too; and whether this
-        # worker has come so far as to serve.
+        # Allocated before the fork and shared with the master: the exit code to use, and whether this worker got as far
+        # as serving.
         self.fate = mmap.mmap(-1, 2)
         self.connections: set[Connection] = set()
         self._exit_code = 0
@@ -84,7 +84,7 @@ class Worker(GeventWorker):
     def init_process(self) -> None:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
         faulthandler.enable()
-        sys.setswitchinterval(0.0005)  # how long the engine thread may keep the interpreter from the hub
+        sys.setswitchinterval(0.0005)  # how long the engine thread may keep the GIL from the hub
         super().init_process()
 
     def load_wsgi(self) -> None:
@@ -97,7 +97,7 @@ class Worker(GeventWorker):
             self.fate[0] = EX_CONFIG
             _thaw()
             sys.exit(EX_CONFIG)
-        # Modules stay for good. Looking through them for garbage takes 95 ms, in which every stream waits.
+        # Modules stay for good. A full collection takes 95 ms, and all streams wait for it.
         gc.freeze()
         gc.enable()
         self.service: Service = self.wsgi.extensions["llamasrv"]
@@ -110,7 +110,7 @@ class Worker(GeventWorker):
 
     @classmethod
     def check_config(cls, cfg: Any, logger: Any) -> None:
-        """In the master, before the first fork. One process owns the models, and no model survives a fork."""
+        """Runs in the master before the first fork. One process owns the models, and no model survives a fork."""
         wrong = {"workers": cfg.workers != 1, "preload_app": cfg.preload_app, "max_requests": cfg.max_requests > 0}
         for name, is_wrong in wrong.items():
             if is_wrong:
@@ -137,10 +137,10 @@ class Worker(GeventWorker):
         return Times(settings.idle_timeout, settings.head_timeout, settings.write_timeout)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Refuse in JSON what is not valid HTTP; gunicorn's own reply is an HTML page."""
+        """Refuse invalid HTTP with JSON; gunicorn's own reply is an HTML page."""
         status = status_of(exc)
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.error("a request could not be answered", exc_info=exc)
+            log.error("request failed before the application", exc_info=exc)
             refuse(client, status, "The server had an error.")
         else:
             log.debug("refused with %d: %s", status, exc)
@@ -177,7 +177,7 @@ class Worker(GeventWorker):
         self._wake_up()
 
     def _wake_up(self) -> None:
-        # A signal may come before the application is loaded.
+        # a signal may arrive before the application is loaded
         if hasattr(self, "_wake"):
             self._wake.set()
 
@@ -207,13 +207,15 @@ class Worker(GeventWorker):
         self._drain(servers)
         watch.close()
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C comes twice; the second must not kill the exit
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # a terminal sends Ctrl-C twice; the second must not kill the shutdown
         _thaw()
         if self._exit_code:
             sys.exit(self._exit_code)
 
     def _report(self, *, loaded: bool) -> None:
-        """Once a second: tell systemd the state. Its watchdog is fed only while the engines make progress."""
+        """Once per second: report the state to systemd. Its watchdog is fed only while the engines make progress."""
         if not self.fate[1] and self.registry.readiness().state == "ready":
             self.fate[1] = 1
         if loaded and not self._told_ready:
@@ -230,7 +232,7 @@ class Worker(GeventWorker):
         return next((engine for engine in self.registry.engines if engine.stalled_seconds > most), None)
 
     def _check_engines(self) -> None:
-        """A step that hangs cannot be stopped; the only way out is to end the process."""
+        """A hung step cannot be stopped; the only way out is to exit the process."""
         engine = self._stalled()
         if engine is None or self._exit_code:
             return
@@ -241,7 +243,7 @@ class Worker(GeventWorker):
 
     def _listen(self, sock: Any) -> StreamServer:
         sock.setblocking(1)
-        # The handshake is part of the first read, whose time is bounded.
+        # The TLS handshake is part of the first read, which has a timeout.
         tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False} if self.cfg.is_ssl else {}
         pool = Pool(self.worker_connections + SPARE_CONNECTIONS)
         server = StreamServer(sock, handle=partial(self.handle, sock), spawn=pool, **tls)
@@ -253,9 +255,9 @@ class Worker(GeventWorker):
         for model in models:
             self._show_loading(model)
         if len(self.registry.models) == 1 and models and (failure := models[0].failure) and failure.is_fault:
-            return self._give_up(EX_CONFIG)  # there is nothing to serve; the loader has said why
+            return self._give_up(EX_CONFIG)  # nothing to serve; the loader has logged why
         self.fate[1] = 1
-        self._wake_up()  # systemd waits for the news
+        self._wake_up()  # systemd waits for the state
         for line in describe(self.registry, self.sockets[0].getsockname()):
             log.info("%s", line)
 
@@ -270,17 +272,17 @@ class Worker(GeventWorker):
                 display.update(model.progress)
 
     def _reload(self) -> None:
-        """Read the options again. If they are invalid, everything stays as it is."""
+        """Reload the options. If they are invalid, nothing changes."""
         from llamasrv.startup.service import update
 
         try:
             settings = config.load_again(config.current())
             update(self.service, settings)
         except ConfigError as error:
-            log.error("the new configuration was rejected and the old one stays in use: %s", error)
+            log.error("the new configuration is invalid, keeping the old one: %s", error)
             return
         config.use(settings)
-        log.info("the configuration was read again; models: %s", _listed([m.name for m in self.registry.models]))
+        log.info("configuration reloaded; models: %s", _listed([m.name for m in self.registry.models]))
 
     def _give_up(self, code: int) -> None:
         self._exit_code = code
@@ -295,7 +297,7 @@ class Worker(GeventWorker):
         longest = settings.server.drain_notice + settings.server.drain_timeout + LAST_WORDS + ENGINE_STOP
         systemd.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
         self.registry.drain()
-        self.service.tools.close()  # a call may take minutes: it does not hold up the end
+        self.service.tools.close()  # a tool call may take minutes: do not wait for it
         if not self._hurry:
             if self.num_running:
                 log.info(
@@ -308,7 +310,7 @@ class Worker(GeventWorker):
             server.close()
         if not self._hurry:
             self._wait(settings.server.drain_timeout)
-        # Whatever still runs gets its last event from here.
+        # What still runs gets its last event here.
         stopped = self.registry.stop(1.0 if self._hurry else ENGINE_STOP)
         self._hurry = False
         self._wait(LAST_WORDS)
@@ -320,12 +322,12 @@ class Worker(GeventWorker):
 
     @property
     def num_running(self) -> int:
-        """Requests being answered, and responses that go on without their client."""
+        """Running requests, and responses that continue without their client."""
         answering = sum(connection.is_answering for connection in self.connections)
         return answering + len(self.wsgi.extensions["llamasrv"].background)
 
     def _wait(self, seconds: float, *, until_quiet: bool = True) -> None:
-        """Return when the time is up, when nothing runs any more, or when a second signal asks to hurry."""
+        """Wait until the time is up, nothing runs any more, or a second signal arrives."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._hurry and (self.num_running or not until_quiet):
             self.notify()
@@ -333,7 +335,7 @@ class Worker(GeventWorker):
 
 
 def describe(registry: Registry, address: Any) -> list[str]:
-    """What the operator needs to know first: where the server listens and what it serves."""
+    """The most important facts for the operator: where the server listens and what it serves."""
     scheme = config.current().scheme
     url = f"{scheme}://{address[0]}:{address[1]}" if isinstance(address, tuple) else f"unix:{address}"
     lines = []
@@ -342,7 +344,8 @@ def describe(registry: Registry, address: Any) -> list[str]:
             continue
         engine = model.engine
         size = f" ({engine.info.description})" if engine.info.description else ""
-        cells = engine.options.context_cells  # a few are kept, and the model may be trained on less: so both numbers
+        # Not the same as the context: some cells are reserved for prefixes, and the model may be trained on less.
+        cells = engine.options.context_cells
         pool = f", {cells} cells" if cells else ""
         lines.append(
             f"llamasrv {__version__} serves {model.name}{size} at {url}: context {engine.context} tokens, "
@@ -365,7 +368,7 @@ def _listed(names: list[str], most: int = 10) -> str:
 
 
 def settings_or_exit() -> Settings:
-    """The checked settings of this start. If one is wrong, prints one line and exits."""
+    """The checked settings of this start. Prints one line and exits if they are invalid."""
     try:
         settings = startup.prepare(config.current())
         startup.configure_log(settings)
@@ -384,7 +387,7 @@ def settings_or_exit() -> Settings:
 
 
 def when_ready(server: Any) -> None:
-    """Have a second SIGTERM end at once what the first one lets finish."""
+    """Make a second SIGTERM end immediately what the first one lets finish."""
     seen: list[int] = []
 
     def terminate(sig: int, frame: Any) -> None:
@@ -400,9 +403,9 @@ def when_ready(server: Any) -> None:
         return handler
 
     def reload() -> None:
-        # For the next worker, should this one end. Gunicorn's own reload would start one at once, with all of its
-        # models, beside the old one.
-        with contextlib.suppress(ConfigError):  # which the worker reports
+        # For the next worker, should this one die. Gunicorn's own reload would start one at once, with all of its
+        # models, next to the old one.
+        with contextlib.suppress(ConfigError):  # the worker reports it
             config.use(startup.prepare(config.load_again(config.current())))
         pass_on(signal.SIGHUP)()
 
@@ -410,7 +413,7 @@ def when_ready(server: Any) -> None:
         reopen()
         pass_on(signal.SIGUSR1)()
 
-    gc.freeze()  # else a collection in the worker would write to memory that both have
+    gc.freeze()  # otherwise a collection in the worker would write to shared pages
     gc.enable()
     server.handle_hup = reload
     server.handle_usr1 = reopen_log
@@ -419,16 +422,15 @@ def when_ready(server: Any) -> None:
 
 
 def _thaw() -> None:
-    """Before exit, so that the interpreter can take modules down in its usual order."""
+    """Before exit, so that the interpreter can tear down modules in its usual order."""
     gc.unfreeze()
     gc.enable()
 
 
 def child_exit(server: Any, worker: Worker) -> None:
-    """Stop the whole server when a worker could not load its model: the next one would fail the same way. Also when
-    several workers in a row end before they serve: the service manager that started the server knows how long to wait
-    before the next try."""
-    if not server.LISTENERS:  # it is stopping
+    """Stop the whole server when a worker could not load its model, since the next one would fail as well, or when
+    several workers in a row die before serving: the service manager knows how long to wait before a retry."""
+    if not server.LISTENERS:  # shutting down
         return
     if worker.fate[0]:
         raise HaltServer("the model could not be loaded", worker.fate[0])

@@ -1,4 +1,4 @@
-"""Diagnostics for tracking down a fault: every engine's figures and every thread's stack. No content."""
+"""Diagnostics for debugging: each engine's state and each thread's stack. No content."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("llamasrv")
 
-_DEPTH = 12  # innermost frames of a stack
-_STACKS = 50  # different stacks; thousands of connections wait at the same line
+_DEPTH = 12  # innermost frames to show
+_STACKS = 50  # distinct stacks to show; thousands of connections wait at the same line
 
 
 def state(service: Service) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _engine(engine: Any) -> dict[str, Any] | None:
 
 
 def _greenlets() -> list[dict[str, Any]]:
-    """Stacks of the greenlets that wait, most common first, each with its count."""
+    """Stacks of the waiting greenlets with their counts, most common first."""
     stacks: Counter[tuple[str, ...]] = Counter()
     for one in gc.get_objects():
         if isinstance(one, Greenlet) and one.gr_frame is not None:
@@ -57,7 +57,7 @@ def _greenlets() -> list[dict[str, Any]]:
 
 
 def _stack(frame: FrameType | None) -> list[str]:
-    """The places of a stack, innermost first, without values: those could be users' words."""
+    """The locations of a stack, innermost first, without values: those could be users' text."""
     places: list[str] = []
     while frame is not None and len(places) < _DEPTH:
         code = frame.f_code

@@ -1,7 +1,7 @@
-"""The figures that llama-server's dashboards read, under its names and in its text format.
+"""llama-server's metrics, under its names and in its text format, for its dashboards.
 
-A single model has no label, as in llama-server; several models are told apart by `model`. The figures are read from
-plain counters, which outlive the engine: a model that is unloaded still reports what it did.
+A single model has no label, as in llama-server; several models are distinguished by `model`. Reads plain counters,
+which outlive the engine: an unloaded model still reports its work.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from llamasrv.models.model import Model
 
 
 class WorkTotals(NamedTuple):
-    """Tokens and the seconds they took."""
+    """Tokens, and the seconds spent on them."""
 
     tokens: int = 0
     seconds: float = 0.0
 
     def since(self, before: WorkTotals) -> float:
-        """Tokens a second since `before`; 0 if nothing was done."""
+        """Tokens per second since `before`; 0 if nothing was done."""
         seconds = self.seconds - before.seconds
         return (self.tokens - before.tokens) / seconds if seconds > 0 else 0.0
 
 
 class LlamaMetrics:
-    """Remembers the figures of the last scrape: rates cover the time since then, as in llama-server."""
+    """Remembers the previous scrape: rates cover the time since then, as in llama-server."""
 
     def __init__(self) -> None:
         self._prompts: dict[str, WorkTotals] = {}
@@ -44,7 +44,7 @@ class LlamaMetrics:
         return "".join(f"{line}\n" for line in lines).encode()
 
     def _figures(self, model: Model) -> list[tuple[str, str, str, float]]:
-        """(name, type, description, value) of each, in one order for all models."""
+        """(name, type, description, value) of each metric, in the same order for all models."""
         m = model.metrics
         e, running, waiting = EmbedderMetrics(), 0, 0
         if model.current is not None and model.state == "loaded":

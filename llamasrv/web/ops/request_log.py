@@ -1,6 +1,7 @@
-"""The record of one HTTP request: its id, its owner, and at its end one log line, one count and one span.
+"""The record of one HTTP request: id, owner, and at its end one log line, one count and one span.
 
-Nothing that the client wrote goes into the line but the id, in a safe alphabet, and the path that led nowhere.
+The line contains nothing that the client wrote, except its request id, in a safe alphabet, and paths that match no
+route.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ from llamasrv.web.streams.gaps import Gaps
 log = logging.getLogger("llamasrv.request")
 
 QUIET = frozenset(("/livez", "/readyz", "/health", "/v1/health", "/metrics", "/ui/static/<version>/<path:name>"))
-"""Routes that are polled, or belong to a page: a line at debug where they succeed."""
+"""Polled routes and routes of pages: logged at debug level if they succeed."""
 
-_STEPS, _STEP = 8, re.compile(r"[A-Za-z0-9_.:-]{0,24}\Z")  # of a path in a line; what is longer is an id, or words
+_STEPS, _STEP = (
+    8,
+    re.compile(r"[A-Za-z0-9_.:-]{0,24}\Z"),
+)  # limits on a logged path; longer segments are ids or users' words
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 
 
 class RequestStats:
-    """Counts requests by route pattern, never by the path that the client sent."""
+    """Counts requests by route pattern, never by the client's path."""
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, int]] = Counter()  # by route and status
+        self.counts: Counter[tuple[str, int]] = Counter()  # by (route, status)
         self.errors: Counter[str] = Counter()  # by code
         self.seconds: dict[str, Histogram] = {}  # by route
         self.num_open = 0
-        self.slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
+        self.slow_seconds: float | None = None  # slower requests get a log line of their own; None: never
         self.usage: UsageBook | None = None  # totals by key
-        self.on_close: Callable[[RequestLog, int], None] | None = None  # after the last byte, with the status
+        self.on_close: Callable[[RequestLog, int], None] | None = None  # called after the last byte, with the status
 
     def enter(self, record: RequestLog, status: int, seconds: float) -> None:
         self.num_open -= 1
@@ -53,14 +57,13 @@ class RequestStats:
 
 
 def _as_route(path: str) -> str:
-    """The path with only those segments that may belong to a route; `...` replaces the others, which may be users'
-    words."""
+    """The path with unknown segments replaced by `...`: they may be users' words."""
     steps = path.split("/", _STEPS + 1)
     return "/".join(step if _STEP.match(step) else "..." for step in steps[: _STEPS + 1])
 
 
 class RequestLog:
-    """One request, from its arrival to `close`."""
+    """One request, from arrival to `close`."""
 
     __slots__ = (
         "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "gaps",
@@ -73,14 +76,14 @@ class RequestLog:
         self.owner = ""
         self.route = "unknown"
         self.model: str | None = None
-        self.reason: str | None = None  # why it ended, of the first choice
+        self.reason: str | None = None  # finish reason of the first choice
         self.usage: Usage | None = None
         self.cache: CacheReport | None = None
-        self.error: str | None = None  # the code of the error that it was answered with
-        self.field: str | None = None  # of the request, that the error concerns
-        self.asked: tuple[str, str] | None = None  # method and path, where they lead to no route
-        self.quota: Quota | None = None  # what it counts against
-        self.gaps: Gaps | None = None  # which it keeps others from
+        self.error: str | None = None  # code of the error reply
+        self.field: str | None = None  # request field that the error concerns
+        self.asked: tuple[str, str] | None = None  # (method, path) if no route matches
+        self.quota: Quota | None = None  # quota that it counts against
+        self.gaps: Gaps | None = None  # idle gate that it keeps closed
         self.trace: str | None = environ.get("HTTP_TRACEPARENT")
         self.started = time.time()
         self._begun = time.monotonic()
@@ -89,7 +92,7 @@ class RequestLog:
         stats.num_open += 1
 
     def close(self, status: int) -> None:
-        """The last byte is out, or the client is gone. Called once."""
+        """Call once, after the last byte is sent or the client is gone."""
         if self._closed:
             return
         self._closed = True

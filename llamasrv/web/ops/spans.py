@@ -1,7 +1,7 @@
-"""One span per request, under OpenTelemetry's names for generative models. Needs the extra `otel`.
+"""One span per request, with OpenTelemetry's names for generative models. Needs the extra `otel`.
 
-Where spans go, how often and under what service name is for OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT,
-OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER ...). A client's `traceparent` makes it part of the client's trace. No content.
+OpenTelemetry's own variables say where spans go, how often and under what service name (OTEL_EXPORTER_OTLP_ENDPOINT,
+OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER ...). A client's `traceparent` makes a span part of its trace. No content.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OPERATIONS = (
     ("/v1/completions", "text_completion"), ("/completion", "text_completion"), ("/api/generate", "text_completion"),
     ("/v1/chat", "chat"), ("/chat", "chat"), ("/v1/messages", "chat"), ("/v1/responses", "chat"), ("/api/chat", "chat"),
 )  # fmt: skip
-"""How a route begins, and what its operation is called. Others get no span."""
+"""Route prefixes and the name of their operation. Other routes get no span."""
 
 
 class Spans:
-    """Hands the spans of finished requests to a tracer. `provider` None: the one that the environment describes."""
+    """Sends the spans of finished requests to a tracer. `provider` None: the one described by the environment."""
 
     def __init__(self, provider: Any = None) -> None:
         try:
@@ -42,7 +42,7 @@ class Spans:
         self._propagator = TraceContextTextMapPropagator()
 
     def enter(self, record: RequestLog, status: int) -> None:
-        """Queue the span of a request that has ended."""
+        """Queue the span of a finished request."""
         operation = next((name for start, name in OPERATIONS if record.route.startswith(start)), None)
         if operation is None:
             return
@@ -59,7 +59,7 @@ class Spans:
         span.end(time.time_ns())
 
     def close(self) -> None:
-        """Send the spans that are still queued."""
+        """Send the spans still in the queue."""
         self._provider.shutdown()
 
 

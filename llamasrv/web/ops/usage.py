@@ -1,7 +1,7 @@
 """Usage totals by key, model and day.
 
-Counted in memory as requests end, and added to the store every few seconds, so that a request waits for no store. What
-was counted and not yet stored is lost with a killed process.
+Counted in memory as requests end, and flushed to the store every few seconds, so that no request waits for the store. A
+killed process loses what it has not flushed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from llamasrv.store import DailyUsage, ResponseStore, day_of
 
 log = logging.getLogger("llamasrv")
 
-EVERY = 10.0  # seconds between two visits to the store
+EVERY = 10.0  # seconds between flushes
 
 
 class UsageBook:
     """`store` None: totals of this process only, by day."""
 
     def __init__(self, store: ResponseStore | None) -> None:
-        self.tokens: Counter[tuple[str, str, str]] = Counter()  # since the start, by key, model and kind
+        self.tokens: Counter[tuple[str, str, str]] = Counter()  # since startup, by key, model and kind
         self._store = store
         self._pending: dict[tuple[str, str, str], DailyUsage] = {}
-        self._told: dict[tuple[str, str, str], DailyUsage] = {}  # where there is no store
+        self._told: dict[tuple[str, str, str], DailyUsage] = {}  # totals without a store
         self._next = 0.0
         self._lock = threading.Lock()
 
     def note(self, owner: str, model: str, usage: Usage, seconds: float) -> None:
-        """Count a request that has ended."""
+        """Count a finished request."""
         for kind, number in (
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),
@@ -50,8 +50,7 @@ class UsageBook:
             threading.Thread(target=self.flush, daemon=True, name="usage").start()
 
     def flush(self) -> None:
-        """Write to the store what was counted since the last flush. What the store does not take is kept for the next
-        one."""
+        """Add the counts since the last flush to the store. On failure keep them for the next flush."""
         with self._lock:
             pending, self._pending = self._pending, {}
             if not pending:
@@ -59,7 +58,7 @@ class UsageBook:
             try:
                 self._add(list(pending.values()))
             except LlamasrvError as error:
-                log.warning("usage is not stored: %s", error.message)
+                log.warning("cannot store usage: %s", error.message)
                 for place, used in pending.items():
                     self._pending[place] = _sum(self._pending.get(place), used)
 
@@ -73,7 +72,7 @@ class UsageBook:
             self._store.add_usage(used)
 
     def between(self, first: str, last: str) -> list[DailyUsage]:
-        """Totals from the first day to the last, both included. Raises StoreError."""
+        """Totals from the first day to the last, inclusive. Raises StoreError."""
         self.flush()
         if self._store is None:
             return sorted(used for used in self._told.values() if first <= used.day <= last)
