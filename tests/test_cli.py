@@ -177,7 +177,7 @@ def test_check_shows_model_and_memory(run, tiny):
         (["--override-tensor", "ffn=GPU7"], "unknown buffer type 'GPU7'; the types are CPU"),
         (["--override-tensor", "nothing_of_it=CPU"], "no tensor of "),
         (["--override-tensor", "(=CPU"], "--override-tensor '(=CPU': "),
-        (["--tensor-split", "1,1", "--n-gpu-layers", "0"], "no layer is placed on any"),
+        (["--tensor-split", "1,1", "--n-gpu-layers", "0"], "no layer is placed on a device"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "serve"])

@@ -1,4 +1,4 @@
-"""Checks that concern several options together."""
+"""Checks across several options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llamasrv.config.settings import OPTIONS, Settings
 from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
-# In a container an address says nothing of who can reach it: what is published of it does.
+# In a container the address does not show who can reach it: that depends on the published ports.
 CONTAINER_FILES = (Path("/.dockerenv"), Path("/run/.containerenv"))
 CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
@@ -20,33 +20,33 @@ def check_together(s: Settings) -> None:
         raise ConfigError(f"{_option_named(first).key}: {message}")
 
     if s.model.fake and s.model.path is not None:
-        refuse("model_fake", "a fake model and model.path exclude each other")
+        refuse("model_fake", "a fake model and model.path are mutually exclusive")
     if s.model.hf_repo is not None and (s.model.fake or s.model.path is not None):
         refuse("model_hf_repo", "give the repository or the model, not both")
     if s.model.hf_file is not None and s.model.hf_repo is None:
-        refuse("model_hf_file", "name its repository, too: --hf-repo OWNER/REPO")
+        refuse("model_hf_file", "requires its repository: --hf-repo OWNER/REPO")
     if s.model.draft_repo is not None and s.engine.draft_model is not None:
         refuse("model_draft_repo", "give the repository of the draft model or its file, not both")
     if s.model.fake and s.engine.rpc:
-        refuse("engine_rpc", "a fake model is never computed on other machines")
+        refuse("engine_rpc", "a fake model cannot run on other machines")
     if s.model.chat_template is not None and s.model.chat_template_file is not None:
         refuse("model_chat_template", "give the template or the file, not both")
     if s.engine.rpc and s.engine.devices:
-        refuse("engine_device", "with engine.rpc the model goes to those machines and all devices here")
+        refuse("engine_device", "engine.rpc already uses those machines and all local devices")
     if s.engine.split_mode == "none" and s.engine.tensor_split:
-        refuse("engine_tensor_split", "with engine.split_mode = none one device takes the whole model")
+        refuse("engine_tensor_split", "engine.split_mode = none puts the whole model on one device")
     if s.engine.tensor_split and (s.engine.gpu_layers == 0 or s.engine.devices == ("none",)):
-        refuse("engine_tensor_split", "it names shares of devices, and no layer is placed on any")
+        refuse("engine_tensor_split", "has no effect: no layer is placed on a device")
     if s.engine.batch_size < s.engine.places:
         refuse(
             "engine_batch_size",
             f"{s.engine.batch_size} is less than engine.parallel = {s.engine.places}: "
-            "each sequence needs a row of the batch",
+            "each sequence needs one row of the batch",
         )
     if s.engine.ubatch_size > s.engine.batch_size:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")
     if s.engine.flash_attn == "off" and s.engine.cache_type_v not in ("f32", "f16", "bf16"):
-        refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, and engine.flash_attn is off")
+        refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, but engine.flash_attn is off")
     if (s.server.ssl_key_file is None) != (s.server.ssl_cert_file is None):
         refuse("server_ssl_cert_file", "TLS needs both --ssl-cert-file and --ssl-key-file")
     if s.server.api_prefix is not None and not re.fullmatch(r"(/[\w.~-]+)+/?", s.server.api_prefix):
@@ -60,14 +60,14 @@ def check_together(s: Settings) -> None:
     if has_tools(s) and not s.server.allow_keyless and is_open(s):
         refuse(
             "server_host",
-            f"{s.server.host} can be reached from other machines, which could run programs here, "
-            "and no API key is set: give --api-key-file (or --allow-keyless if that is meant)",
+            f"{s.server.host} is reachable from other machines, which could run programs here, "
+            "and no API key is set: use --api-key-file (or --allow-keyless if intended)",
         )
     if not s.server.allow_keyless and is_open(s) and not in_container():
         refuse(
             "server_host",
-            f"{s.server.host} can be reached from other machines and no API key is set: "
-            "give --api-key-file (or --allow-keyless if that is meant)",
+            f"{s.server.host} is reachable from other machines and no API key is set: "
+            "use --api-key-file (or --allow-keyless if intended)",
         )
 
 

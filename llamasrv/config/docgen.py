@@ -1,7 +1,7 @@
 """Generates documents from the code: the tables of conf/README.md and llamasrv/protocols/README.md, conf/llamasrv.toml,
-the settings in use.
+and the settings in use.
 
-`python -m llamasrv.config.docgen` in a checkout renews the first two; a test compares them with the code.
+In a checkout, `python -m llamasrv.config.docgen` regenerates them; a test compares them with the code.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
 
 def as_toml(settings: Settings | None = None) -> str:
-    """Every option with its meaning. Without settings: commented out, at the defaults; with settings: their values,
-    keys hidden."""
-    lines = [] if settings else ["# llamasrv: every option, at its default. Environment and flags go before this file."]
+    """All options with their meaning. Without settings: commented out, with defaults. With settings: their values,
+    secrets hidden."""
+    lines = [] if settings else ["# llamasrv: all options at their defaults. Environment and flags override this file."]
     section = None
     for option in OPTIONS:
         if option.section != section:
@@ -51,7 +51,7 @@ def as_toml(settings: Settings | None = None) -> str:
 
 
 def _tables(settings: Settings) -> list[str]:
-    """What is not an option itself: models with options of their own, and further names."""
+    """Tables that are not options: models with their own options, and aliases."""
     lines = []
     for table in settings.tables:
         lines += ["", f"[models.{as_toml_value(table.name)}]", *(["load = true"] if table.load else [])]
@@ -65,15 +65,15 @@ def _tables(settings: Settings) -> list[str]:
 
 
 MODEL_TABLES = """\
-# Models with options of their own, a table each: any key of [model], [engine], [sampling] and [cache]; n_predict,
-# keep_alive; load = true for one that is loaded at the start. Without path: the file of that name in models.dir.
+# Models with their own options, one table each: any key of [model], [engine], [sampling] and [cache]; n_predict,
+# keep_alive; load = true loads a model at startup. Without path: the file of that name in models.dir.
 #
 #   [models."qwen2.5:7b"]
 #   path = "/srv/models/qwen2.5-7b-instruct-q4_k_m.gguf"
 #   ctx_size = 16384
 #   load = true
 #
-# Further names for models, for clients that insist on theirs; * answers to every name.
+# Aliases of models, for clients with fixed model names; * matches any name.
 #
 #   [aliases]
 #   "gpt-4o-mini" = "qwen2.5:7b"
@@ -92,7 +92,7 @@ def as_markdown() -> str:
 
 
 def as_fields(schema: type[WireSchema]) -> str:
-    """What an endpoint does with the fields it knows."""
+    """The verdicts on the fields of an endpoint."""
     known: dict[str, list[str]] = {}
     for row in rows(schema):
         known.setdefault(row.verdict, []).append(f"`{row.field}`" + (f" ({row.note})" if row.note else ""))
@@ -101,7 +101,7 @@ def as_fields(schema: type[WireSchema]) -> str:
 
 
 def as_verdicts() -> str:
-    """What happens to each flag of llama-server."""
+    """The verdicts on llama-server's flags."""
     lines = ["| flag | variable | verdict | |", "|---|---|---|---|"]
     for flag in FLAGS:
         names = ", ".join(f"`{name}`" for name in (*flag.names, *flag.negations))
@@ -134,7 +134,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 
 def renewed(name: str, text: str) -> str:
-    """A document with its tables generated anew."""
+    """A document with its tables regenerated."""
     for table, make in DOCUMENTS[name].items():
         start, end = f"<!-- {table} -->\n", f"<!-- /{table} -->"
         head, _, rest = text.partition(start)
@@ -144,7 +144,7 @@ def renewed(name: str, text: str) -> str:
 
 
 def write(checkout: Path) -> None:
-    """Regenerate what comes from the code: the documents' tables and the TOML file."""
+    """Regenerate the documents' tables and the TOML file."""
     for name in DOCUMENTS:
         path = checkout / name
         path.write_text(renewed(name, path.read_text("utf-8")), "utf-8")

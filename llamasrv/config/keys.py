@@ -1,8 +1,7 @@
 """Reads API key files.
 
-A file whose name ends in .toml has a table for each key: its SHA-256, what it may do, and how much. Any other file has
-one key a line, each of which may do everything and is called by its digest. A file of the first kind does not reveal
-the keys themselves.
+A .toml file has a table for each key: its SHA-256, scopes and limits; it does not reveal the keys themselves. Any other
+file has one key per line; these have all scopes and are called by their digest.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def of(settings: Settings) -> tuple[Key, ...]:
-    """All valid keys; none: everybody has access. Raises ConfigError."""
+    """All valid keys; none means that access is open. Raises ConfigError."""
     keys = [Key.unnamed(key) for key in dict.fromkeys(settings.api_keys())]
     path = settings.server.api_key_file
     if path is not None and path.suffix == ".toml":
         keys += read(path)
     if len({key.name for key in keys}) < len(keys):
         raise ConfigError(
-            "server.api_key_file: a key has the name that one given by server.api_key has (key- and its digest)"
+            "server.api_key_file: the name of a key collides with a key of server.api_key (key- and its digest)"
         )
     return tuple(keys)
 
@@ -57,7 +56,7 @@ def read(path: Path) -> list[Key]:
         raise refuse(f"not valid TOML: {error}") from None
     tables = document.get("keys")
     if document.keys() - {"keys"} or not isinstance(tables, Mapping) or not tables:
-        raise refuse("expected [keys.NAME] tables and nothing else")
+        raise refuse("expected only [keys.NAME] tables")
     try:
         return [_key(name, table) for name, table in tables.items()]
     except ValueError as error:
@@ -65,7 +64,7 @@ def read(path: Path) -> list[Key]:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether users other than its owner and group may read the file."""
+    """Whether users other than the owner and group may read the file."""
     try:
         return bool(path.stat().st_mode & stat.S_IROTH)
     except OSError:
@@ -75,9 +74,9 @@ def is_open_to_others(path: Path) -> bool:
 def _key(name: str, table: Any) -> Key:
     where = f"keys.{name}"
     if not NAME.fullmatch(name):
-        raise ValueError(f"{where}: a name is up to 64 letters, digits, '-', '_' and '.'")
+        raise ValueError(f"{where}: a name must consist of up to 64 letters, digits, '-', '_' and '.'")
     if not isinstance(table, Mapping):
-        raise ValueError(f"{where} is not a table")
+        raise ValueError(f"{where} must be a table")
     for field in table:
         if field not in ("sha256", "scopes", *BOUNDS):
             raise ValueError(f"{where}.{field}: unknown key{nearest(field, ('sha256', 'scopes', *BOUNDS))}")

@@ -1,4 +1,4 @@
-"""Options that bound what one request may ask for."""
+"""Options that limit a single request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _limits = partial(option_field, "limits")
 
 @dataclass(frozen=True)
 class LimitsSection:
-    """What one request may ask for."""
+    """Limits of a single request."""
 
     n_predict: int | None = _limits(
         "int",
@@ -58,7 +58,7 @@ class LimitsSection:
         "--body-timeout",
         low=0.1,
         high=3600.0,
-        help="Refuse a request with 408 when no byte of its body arrives for this many seconds.",
+        help="Refuse a request with 408 if no byte of its body arrives for this many seconds.",
     )
     json_depth: int = _limits(
         "int",
@@ -113,6 +113,6 @@ class LimitsSection:
         "--max-background",
         low=0,
         high=1_000,
-        help="Maximum number of background responses at once; further ones get 429. With several API keys, one of them "
-        "may have half of them.",
+        help="Maximum number of concurrent background responses; further ones get 429. With several API keys, each "
+        "may use half of them.",
     )

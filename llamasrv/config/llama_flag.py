@@ -1,13 +1,12 @@
 """One flag of llama-server, and what llamasrv does with it.
 
-same       an option of the same name, short form and meaning
-maps       another option does it; `sets` gives its value
+same       an option with the same name, short form and meaning
+maps       another option does it; `sets` converts the value
 already    accepted: llamasrv does that anyway, or it has no effect here
-no         refused, with what to use instead
+no         refused, with a hint what to use instead
 
-A specification is written as llama-server's own help writes it, the names that negate after a slash. `ok` are values
-that ask for nothing that llamasrv does not do anyway; `off` is why the negation is refused. The flags themselves are in
-llama_flags.py.
+Specifications use the notation of llama-server's help, with negated names after a slash. `ok` are values that request
+only what llamasrv does anyway; `off` is why the negation is refused. The flags themselves are in llama_flags.py.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ Sets = Callable[[str], Mapping[str, Any]]
 class LlamaFlag:
     spec: str
     verdict: str
-    variable: str | None = None  # of the environment
+    variable: str | None = None  # environment variable
     note: str = ""
-    option: str = ""  # its key
-    sets: Sets | None = None  # from what was given to values by the name of the option
+    option: str = ""  # key of the option
+    sets: Sets | None = None  # converts the given text to values by option name
     ok: tuple[str, ...] = ()
     off: str = ""
 
@@ -41,7 +40,7 @@ class LlamaFlag:
 
     @property
     def hint(self) -> str:
-        """The placeholder for its value in the help; "" if it takes none."""
+        """The placeholder for the value in the help; "" for flags without one."""
         return self.spec.partition(" / ")[0].split(", ")[-1].partition(" ")[2]
 
     @property

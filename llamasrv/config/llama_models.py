@@ -1,4 +1,4 @@
-"""Flags of llama-server that name a model and its settings in one word, such as --fim-qwen-7b-default."""
+"""llama-server's flags that select a model with its settings, such as --fim-qwen-7b-default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OSS = {
 }  # fmt: skip
 _VISION = {"server_port": 8014, "engine_ctx_size": 0}
 
-# By flag: the repository, its file ("": the one that its quantisation names), and values by the name of the option.
+# By flag: repository, file ("": chosen by quantisation), and values by option name.
 _MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "--embd-gemma-default": (
         "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF", "embeddinggemma-300M-qat-Q4_0.gguf",

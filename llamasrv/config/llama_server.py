@@ -1,7 +1,7 @@
-"""llama-server's flags and variables, accepted beside llamasrv's own and turned into option values.
+"""llama-server's flags and variables, accepted next to llamasrv's own and converted to option values.
 
-A flag for something that llamasrv does not have raises ConfigError with one line; a flag for what llamasrv does anyway
-is logged at level debug.
+A flag for a feature that llamasrv lacks raises ConfigError with one line; a flag for what llamasrv does anyway is
+logged at debug level.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 PREFIX = "LLAMA_ARG_"
-ON, OFF = "on", "off"  # given, of a flag without a value; its negation
+ON, OFF = "on", "off"  # a flag without a value; its negation
 
 _TRUE, _FALSE = ("true", "1", "on", "enabled"), ("false", "0", "off", "disabled")
 _OPTIONS: Mapping[str, Option] = {option.key: option for option in OPTIONS}
@@ -32,7 +32,7 @@ class Taken:
     notes: list[str] = field(default_factory=list)
 
     def take(self, flag: LlamaFlag, text: str, where: str) -> None:
-        """One flag as it was given; `where` opens the error line."""
+        """Add one flag as given; `where` is the prefix of error lines."""
         if flag.verdict == "same":
             option = _OPTIONS[flag.option]
             self.values[option.name] = convert(option, text, where)
@@ -62,12 +62,12 @@ class Taken:
 
 
 def foreign() -> tuple[LlamaFlag, ...]:
-    """The flags that are not already options of llamasrv."""
+    """The flags that are not llamasrv's own options."""
     return tuple(flag for flag in FLAGS if flag.verdict != "same" and flag.long_name not in ("--help", "--version"))
 
 
 def from_flags(given: Iterable[tuple[LlamaFlag, str]]) -> Taken:
-    """`given` contains each flag with its value; ON and OFF for flags without one."""
+    """`given` has each flag with its value; ON and OFF for flags without one."""
     taken = Taken()
     for flag, text in given:
         name = flag.negations[-1] if text == OFF and flag.negations else flag.long_name
@@ -76,7 +76,7 @@ def from_flags(given: Iterable[tuple[LlamaFlag, str]]) -> Taken:
 
 
 def from_environment(environ: Mapping[str, str]) -> Taken:
-    """Reads the variables that llama-server reads; unknown ones are reported in the log."""
+    """Read the variables that llama-server reads; unknown ones are logged."""
     taken = Taken(_vertex(environ))
     known = {flag.variable: flag for flag in FLAGS if flag.variable}
     for variable in sorted(environ):
@@ -86,7 +86,7 @@ def from_environment(environ: Mapping[str, str]) -> Taken:
         flag = known.get(name)
         if flag is None:
             if variable.startswith(PREFIX):
-                taken.notes.append(f"environment: {variable}: unknown name, not used")
+                taken.notes.append(f"environment: {variable}: unknown variable, ignored")
         elif text:
             where = f"environment: {variable}={'***' if name == 'LLAMA_API_KEY' else repr(text)}"
             taken.take(flag, _read(flag, text, negated, where), where)
@@ -94,7 +94,7 @@ def from_environment(environ: Mapping[str, str]) -> Taken:
 
 
 def _vertex(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What Vertex AI tells a container that it starts for predictions."""
+    """The variables that Vertex AI sets in a container for predictions."""
     if environ.get("AIP_MODE") != "PREDICTION":
         return {}
     values: dict[str, Any] = {"server_predict_route": _path(environ.get("AIP_PREDICT_ROUTE") or "/predict")}

@@ -1,7 +1,6 @@
 """Converts values of llama-server's flags to option values.
 
-Each function gets the text that was given and returns values by the name of the option; ValueError says what the text
-has to be.
+Each function takes the given text and returns values by option name, or raises ValueError with the expected form.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def scaled(text: str) -> dict[str, Any]:
 
 
 def unified(text: str) -> dict[str, Any]:
-    """llamasrv always has one pool of KV; what this changes is how long one sequence may become in it."""
+    """llamasrv always has one KV pool; this only changes how long a single sequence may get."""
     return {"engine_ctx_per_sequence": "all" if text == "on" else "share"}
 
 
@@ -37,18 +36,18 @@ _ON_THE_HUB = re.compile(
 def model_url(text: str) -> dict[str, Any]:
     found = _ON_THE_HUB.fullmatch(text)
     if found is None:
-        raise ValueError("must be a .gguf file on huggingface.co; fetch others yourself, and give --model FILE")
+        raise ValueError("must be a .gguf file on huggingface.co; download others yourself and use --model FILE")
     repo, revision, file = found.groups()
     return {"model_hf_repo": repo if revision == "main" else f"{repo}@{revision}", "model_hf_file": file}
 
 
 def idle_slots(text: str) -> dict[str, Any]:
-    """Whether idle prefixes make room in KV for running sequences, and wait in host memory."""
+    """Whether idle prefixes are evicted from KV to host memory to make room for running sequences."""
     return {} if text == "on" else {"cache_idle_cells": 16_777_216}
 
 
 def on_the_cpu(pattern: str) -> Sets:
-    """The tensors of the first N layers that match the pattern stay on the CPU."""
+    """Keep the tensors of the first N layers that match the pattern on the CPU."""
 
     def sets(text: str) -> dict[str, Any]:
         if not re.fullmatch(r"\d{1,4}", text):
@@ -77,18 +76,18 @@ _SPEC_TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "ngram-simple": "ngr
 
 
 def draft_kinds(text: str) -> dict[str, Any]:
-    """llama-server's kinds of drafts, as --spec takes them."""
+    """llama-server's draft types as values of --spec."""
     kinds = text.split(",")
     unknown = [kind for kind in kinds if kind not in _SPEC_TYPES]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is unknown; the types are {', '.join(_SPEC_TYPES)}")
+        raise ValueError(f"{unknown[0]!r} is unknown; use {', '.join(_SPEC_TYPES)}")
     wanted = {_SPEC_TYPES[kind] for kind in kinds} - {"off"}
     return {"engine_spec": wanted.pop() if len(wanted) == 1 else "auto" if wanted else "off"}
 
 
 def draft_device(text: str) -> dict[str, Any]:
     if text.strip().lower() != "none":
-        raise ValueError("must be none: elsewhere a draft model is placed where its target is")
+        raise ValueError("must be none: otherwise a draft model is placed on its target's device")
     return {"engine_draft_n_gpu_layers": 0}
 
 
@@ -110,7 +109,7 @@ def verbosity(text: str) -> dict[str, Any]:
 def masked(text: str) -> dict[str, Any]:
     """--cpu-mask 0xF as CPU numbers."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", text) or not int(text, 16):
-        raise ValueError("must be a mask in hexadecimal such as 0xF")
+        raise ValueError("must be a hexadecimal mask such as 0xF")
     mask = int(text, 16)
     return {"engine_cpu_range": [str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1]}
 

@@ -1,4 +1,4 @@
-"""Options for images and audio: where they may come from and how large they may be."""
+"""Options for images and audio: allowed sources and size limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _media = partial(option_field, "media")
 
 @dataclass(frozen=True)
 class MediaSection:
-    """Images and sounds in requests. The time and memory for decoding one are fixed."""
+    """Images and audio in requests. Time and memory for decoding are fixed."""
 
     path: Path | None = _media(
         "path",
@@ -25,7 +25,7 @@ class MediaSection:
         "list",
         (),
         "--media-hosts",
-        help="Hosts that http(s) URLs of images and audio may be fetched from, separated by commas; never private "
+        help="Hosts from which images and audio may be fetched by http(s) URL, separated by commas; never private "
         "addresses. Unset: nothing is fetched.",
     )
     fetch_bytes: int = _media(
@@ -34,7 +34,7 @@ class MediaSection:
         "--media-fetch-bytes",
         low=1024,
         high=2**30,
-        help="Maximum size of a file that is fetched or read this way.",
+        help="Maximum size of a file fetched or read by URL.",
     )
     body_bytes: int = _media(
         "size",
@@ -69,8 +69,8 @@ class MediaSection:
         "--max-media-decoded-bytes",
         low=2**20,
         high=2**40,
-        help="Maximum memory of decoded images and audio, over all requests together: 3 bytes a pixel, some 64 kB a "
-        "second. Beyond it, requests with more of them are answered 429.",
+        help="Maximum memory of decoded images and audio, over all requests: 3 bytes per pixel, about 64 kB per "
+        "second. Beyond it, further requests with media get 429.",
     )
     marker: str | None = _media(
         "text",

@@ -1,4 +1,4 @@
-"""How the values of options are read from text, TOML and flags, and how they are written."""
+"""Parses the values of options from text, TOML and flags, and writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Number = TypeVar("Number", int, float)
 
 
 def convert(option: Option, value: Any, where: str) -> Any:
-    """The value in its proper type; raises ConfigError, beginning with `where`, if it cannot be converted."""
+    """Convert to the option's type. Raises ConfigError, starting with `where`."""
     try:
         if isinstance(value, (str, int, float)) and _plain(value) in option.unset:
             return None
@@ -37,7 +37,7 @@ def _plain(value: str | int | float) -> str:
 
 
 def written(option: Option, value: Any) -> Any:
-    """The value as `convert` would read it from a file; None if there is nothing to write."""
+    """The value in a form that `convert` can read from a file; None if there is nothing to write."""
     if value is None:
         return _number_or_text(option.unset[0]) if option.unset else None
     if option.kind == "ms":
@@ -60,7 +60,7 @@ def written(option: Option, value: Any) -> Any:
 
 
 def shown(option: Option, value: Any) -> str:
-    """A value as the TOML file writes it."""
+    """A value in TOML syntax."""
     return as_toml_value(written(option, value))
 
 
@@ -140,7 +140,7 @@ def _json(option: Option, value: Any) -> Mapping[str, Any]:
     return dict(value)
 
 
-# What llama-server takes for on, off and auto.
+# llama-server's spellings of on, off and auto.
 _SWITCH = {"1": "on", "true": "on", "enabled": "on", "0": "off", "false": "off", "disabled": "off", "-1": "auto"}
 
 
@@ -190,7 +190,7 @@ def _adapters(option: Option, value: Any) -> tuple[Adapter, ...]:
     for text in named:
         match = _ADAPTER.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} must be NAME=FILE.gguf, with @SCALE where it is not 1")
+            raise ValueError(f"{text!r} must be NAME=FILE.gguf, with @SCALE if it is not 1")
         adapters.append(Adapter(match[1], match[2], float(match[3] or 1)))
     if len({adapter.name.lower() for adapter in adapters}) < len(adapters):
         raise ValueError("two adapters have the same name")
@@ -241,7 +241,7 @@ def _endpoints(option: Option, value: Any) -> tuple[str, ...]:
         if match is None or not 0 < int(match[1]) < 65536:
             raise ValueError(f"{text!r} must be HOST:PORT")
     if len(set(texts)) < len(texts) or len(texts) > MOST_ENDPOINTS:
-        raise ValueError(f"at most {MOST_ENDPOINTS} machines, each only once")
+        raise ValueError(f"at most {MOST_ENDPOINTS} machines, without duplicates")
     return texts
 
 
@@ -273,7 +273,7 @@ def _size(option: Option, value: object) -> int:
 
 
 def as_size(value: float | None) -> str:
-    """Bytes as a person writes them, exact where that is short: 16MiB, 1.5GiB, 1000B."""
+    """Bytes in a readable form, exact if that is short: 16MiB, 1.5GiB, 1000B."""
     number = int(value or 0)
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= unit and (number * 10) % unit == 0:
@@ -296,16 +296,16 @@ _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
 
 
 def nearest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
-    """The valid name that was probably meant; a full key is also found by its last part alone."""
+    """A hint with the valid name that was probably meant; finds a full key by its last part alone."""
     tails = {key.rpartition(".")[2]: key for key in names}
     found = difflib.get_close_matches(name, list(names), 3, 0.6)
-    found.sort(key=lambda one: sorted(one) != sorted(name))  # letters in another order first
+    found.sort(key=lambda one: sorted(one) != sorted(name))  # anagrams first
     found = found or [tails[tail] for tail in difflib.get_close_matches(name.rpartition(".")[2], list(tails), 1, 0.6)]
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def reason(error: Exception) -> str:
-    """Why a file cannot be read, for error lines."""
+    """Why a file is unreadable, for error messages."""
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8 text"
     return getattr(error, "strerror", None) or type(error).__name__

@@ -1,7 +1,7 @@
 """Paths of files that ship with the package: templates, configuration examples, the demo model.
 
-In a checkout and in an editable install `templates/` and `conf/` lie beside the package; a wheel carries them inside
-it. Knows no option: where one may name another folder, its reader asks here for the default.
+In a checkout and in an editable install `templates/` and `conf/` are next to the package; a wheel contains them. Knows
+no options: options that name another folder take their default from here.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ def demo_model() -> Path | None:
 
 
 DEMO_NOTICE = (
-    "This is the demonstration model of llamasrv: tiny, and good for trying the server's features alone. "
-    "For real work serve a real model: llamasrv serve --model FILE.gguf"
+    "This is the demonstration model of llamasrv: tiny, and only good for trying the server's features. "
+    "For real work, serve a real model: llamasrv serve --model FILE.gguf"
 )
 
 
 def notice_of(model: str | Path) -> str | None:
-    """What users have to be told about this model file, if anything."""
+    """What users must know about this model file, or None."""
     return DEMO_NOTICE if demo_model() is not None and Path(model) == demo_model() else None
 
 
 def prefixes_dir() -> Path:
-    """Where prefixes are kept across restarts unless an option says otherwise."""
+    """The default folder for prefixes kept across restarts."""
     return cache_dir() / "prefixes"
 
 
 def models_dir() -> Path:
-    """Where pulled models go unless an option says otherwise."""
+    """The default folder for pulled models."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "llamasrv" / "models"
 
 
 def state_dir() -> Path:
-    """Where to keep what must survive a restart."""
-    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]  # systemd's
+    """The folder for state that must survive a restart."""
+    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]  # set by systemd
     if given:
         return Path(given)
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -65,8 +65,8 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where to keep what can be recomputed."""
-    given = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]  # systemd's
+    """The folder for data that can be recomputed."""
+    given = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]  # set by systemd
     if given:
         return Path(given)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

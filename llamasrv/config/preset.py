@@ -1,6 +1,6 @@
 """--models-preset: llama-server's INI file of models, converted to llamasrv's own tables.
 
-A section is a model and [*] what holds for all; a key is a flag without its dashes, short or long, or a variable.
+A section is a model, [*] applies to all; a key is a flag without its dashes, short or long, or a variable.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 ALL = "*"
-_HEAD = "\0"  # of the lines before the first section
+_HEAD = "\0"  # section name for lines before the first section
 _LOAD = "load-on-startup"
 _DEDUP = "dedup-cache-models"
-_IGNORED = ("version", "stop-timeout")  # no processes end
+_IGNORED = ("version", "stop-timeout")  # there are no child processes to stop
 _TRUE, _FALSE = ("true", "1", "on", "yes", "enabled"), ("false", "0", "off", "no", "disabled")
 
 
 class _Parser(configparser.ConfigParser):
-    """Leaves names as they are written."""
+    """Keeps the case of names."""
 
     def optionxform(self, optionstr: str) -> str:
         return optionstr
 
 
 def read(path: Path, given: Mapping[str, Any]) -> tuple[tuple[ModelTable, ...], list[str]]:
-    """The models in the file, and lines for the log. What the command line gave (`given`) takes precedence over the
-    file."""
+    """The models in the file, and lines for the log. Options of the command line (`given`) override the file."""
     parser = _Parser(delimiters="=", comment_prefixes=(";", "#"), interpolation=None, strict=False, default_section="")
     try:
         parser.read_string(f"[{_HEAD}]\n{path.read_text('utf-8')}", str(path))
@@ -78,7 +77,7 @@ class _Section:
             if key in (_LOAD, _DEDUP):
                 self.switches[key] = _switch(text, where)
             elif key in _IGNORED:
-                self.taken.notes.append(f"{where}: not used")
+                self.taken.notes.append(f"{where}: ignored")
             else:
                 self._take(key, text, where)
 
@@ -97,7 +96,7 @@ class _Section:
 
     def _set(self, option: Option, text: str, where: str) -> None:
         if option.name not in _TABLE_NAMES:
-            self.taken.notes.append(f"{where}: not used: it is the server's, not a model's")
+            self.taken.notes.append(f"{where}: ignored: a server option, not a model's")
         else:
             self.taken.values[option.name] = convert(option, text, where)
 

@@ -1,4 +1,4 @@
-"""Options for sampling, used where a request does not say."""
+"""Sampling options: the defaults for requests."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SamplingSection:
         "--repeat-last-n",
         low=-1,
         high=16_777_216,
-        help="Number of recent tokens the penalties consider (64); -1 is the whole context.",
+        help="Number of recent tokens that penalties consider (64); -1 is the whole context.",
     )
     presence_penalty: float | None = _sampling(
         "float",
@@ -161,10 +161,10 @@ class SamplingSection:
         "--adaptive-target",
         low=-1.0,
         high=1.0,
-        help="Probability that the sampler adaptive_p, where --samplers names it, aims at (-1: off).",
+        help="Target probability of the sampler adaptive_p, if --samplers includes it (-1: off).",
     )
     adaptive_decay: float | None = _sampling(
-        "float", None, "--adaptive-decay", low=0.0, high=0.99, help="Adaptive-p: how long it looks back (0.9)."
+        "float", None, "--adaptive-decay", low=0.0, high=0.99, help="Adaptive-p: decay of its history (0.9)."
     )
     samplers: tuple[str, ...] | None = _sampling(
         "samplers",

@@ -1,4 +1,4 @@
-"""The sections of the settings: each option once, with name, flags, default, range and meaning.
+"""The sections of the settings: each option declared once, with name, flags, default, range and meaning.
 
 The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
 from those of sampling.py, limits.py, media.py, tools.py, and from EngineOptions, which the engine takes as it is.
@@ -25,7 +25,7 @@ _log = partial(option_field, "log")
 
 @dataclass(frozen=True)
 class ModelSection:
-    """The one model that the command line names."""
+    """The model of the command line."""
 
     path: Path | None = _model(
         "path",
@@ -64,7 +64,7 @@ class ModelSection:
         choices=("auto", "on", "off"),
         bare="on",
         help="Whether models that can switch thinking on and off (`enable_thinking` in the template) think when a "
-        "request does not say.",
+        "request does not set it.",
     )
     reasoning_effort: str | None = _model(
         "text",
@@ -78,8 +78,8 @@ class ModelSection:
         "auto",
         "--reasoning-format",
         choices=("auto", "none", "deepseek"),
-        help="Where reasoning goes when a request does not say. auto, deepseek: into a field of its own; none: it "
-        "stays in the content, including its markers.",
+        help="Where reasoning goes when a request does not set it. auto, deepseek: into a separate field; none: it "
+        "stays in the content, including its marks.",
     )
     reasoning_budget: int | None = _model(
         "int",
@@ -95,7 +95,7 @@ class ModelSection:
         "text",
         None,
         "--reasoning-budget-message",
-        help="Text that the model reads, and says, before its reasoning block is closed because the budget is used up.",
+        help="Text inserted at the end of the reasoning when the budget is used up, before the block is closed.",
     )
     embd_normalize: int | None = _model(
         "int",
@@ -103,7 +103,7 @@ class ModelSection:
         "--embd-normalize",
         low=-1,
         high=1000,
-        help="Normalisation of vectors where a request does not say. -1: none, 0: largest absolute value, 2: Euclidean,"
+        help="Normalisation of vectors when a request sets none. -1: none, 0: largest absolute value, 2: Euclidean,"
         " p: the p-norm (2; without pooling -1).",
     )
     hf_repo: str | None = _model(
@@ -112,7 +112,7 @@ class ModelSection:
         "-hf",
         "-hfr",
         "--hf-repo",
-        help="Hugging Face repository to serve, OWNER/REPO[:QUANT]. Downloaded first unless it is already there.",
+        help="Hugging Face repository to serve, OWNER/REPO[:QUANT]. Downloaded first unless already present.",
     )
     hf_file: str | None = _model("text", None, "-hff", "--hf-file", help="File to use from that repository.")
     hf_token: str | None = _model(
@@ -174,7 +174,7 @@ class ModelsSection:
         help="Models folder: every GGUF file in it is served, and downloads go there.",
     )
     lora_dir: Path | None = _models(
-        "path", None, "--lora-dir", help="A folder whose LoRA adapters may be loaded while a model is served."
+        "path", None, "--lora-dir", help="Folder of LoRA adapters that clients may load into a running model."
     )
     manage: bool = _models(
         "bool", False, "--models-manage", help="Allow clients to download, load, unload and delete models over HTTP."
@@ -209,8 +209,8 @@ class ModelsSection:
         high=2**50,
         unit=2**20,
         unset=("0",),
-        help="Memory budget for all loaded models together, by estimate. A plain number is in MiB; 0 is whatever the "
-        "machine has free. The least recently used model is unloaded to make room.",
+        help="Memory budget for all loaded models together, by estimate. A plain number is in MiB; 0 is whatever "
+        "memory is free. The least recently used model is unloaded to make room.",
     )
     keep_alive: float = _models(
         "float",
@@ -233,8 +233,7 @@ class ModelsSection:
         "bool",
         True,
         "--check-models",
-        help="Try what was never used on this machine in a separate process first: chat templates, and with several "
-        "models their files.",
+        help="Try new files in a child process first: chat templates, and with several models the models themselves.",
     )
     default: str | None = _models(
         "text", None, "--default-model", help="Model to use when a request names none. Unset: the first one."
@@ -278,10 +277,10 @@ class ServerSection:
         "path",
         None,
         "--ssl-key-file",
-        help="Private key of the certificate, in PEM; with both the server speaks TLS and nothing else.",
+        help="Private key of the certificate, in PEM; with both, the server accepts only TLS.",
     )
     ssl_cert_file: Path | None = _server(
-        "path", None, "--ssl-cert-file", help="Certificate for TLS, in PEM, with those between it and its root."
+        "path", None, "--ssl-cert-file", help="Certificate for TLS, in PEM, with its intermediate certificates."
     )
     api_prefix: str | None = _server(
         "text",
@@ -298,7 +297,7 @@ class ServerSection:
     )
     health_route: str | None = _server("text", None, "--health-route", help="Additional path for /health.")
     reuse_port: bool = _server("bool", False, "--reuse-port", help="Allow other processes to listen on the same port.")
-    slots: bool = _server("bool", True, "--slots", help="Show at /slots what is being computed.")
+    slots: bool = _server("bool", True, "--slots", help="Show running requests at /slots.")
     metrics: bool = _server("bool", True, "--metrics", help="Serve Prometheus metrics at /metrics.")
     props: bool = _server("bool", False, "--props", help="Allow clients to change properties with POST /props.")
     ui: bool = _server(
@@ -306,7 +305,7 @@ class ServerSection:
         True,
         "--ui",
         "--webui",
-        help="Serve web pages: a playground, a live view of the engine, and the API documentation.",
+        help="Serve the web pages: a playground, a live view of the engine, and the API documentation.",
     )
     allow_keyless: bool = _server(
         "bool", False, "--allow-keyless", help="Listen on non-loopback addresses even when no API key is set."
@@ -315,14 +314,14 @@ class ServerSection:
         "list",
         (),
         "--allowed-hosts",
-        help="Host names that requests may use for this server, or *. Unset: any name if API keys are set; otherwise "
-        "only IP addresses and local names, which a web page elsewhere cannot point here.",
+        help="Host names that requests may use for this server, or *. Unset: any name if API keys are set, otherwise "
+        "only IP addresses and local names, which no website can point here.",
     )
     cors_origins: tuple[str, ...] = _server(
         "list",
         (),
         "--cors-origins",
-        help="Origins whose pages may use this server from a browser, separated by commas. localhost: anything served"
+        help="Origins whose pages may use this server from a browser, separated by commas. localhost: pages served"
         " by this machine; null: pages without an origin; SCHEME://: all of that scheme; *: any.",
     )
     cors_credentials: bool = _server(
@@ -362,7 +361,7 @@ class ServerSection:
         "--write-timeout",
         low=0.1,
         high=3600.0,
-        help="Seconds after which a client that accepts no data counts as gone.",
+        help="Drop a client that accepts no data for this many seconds.",
     )
     keepalive: float | None = _server(
         "float",
@@ -372,8 +371,8 @@ class ServerSection:
         low=0.1,
         high=86_400.0,
         unset=("-1",),
-        help="Send a sign of life on a stream after this many seconds of silence: a comment, or an event where clients "
-        "count only those. -1: never.",
+        help="Send a keepalive on a stream after this many seconds of silence: a comment, or an event if clients "
+        "ignore comments. -1: never.",
     )
     drain_timeout: int = _server(
         "int",
@@ -381,7 +380,7 @@ class ServerSection:
         "--drain-timeout",
         low=1,
         high=86_400,
-        help="Seconds running requests have to finish after SIGTERM.",
+        help="Seconds that running requests get to finish after SIGTERM.",
     )
     drain_notice: float = _server(
         "float",
@@ -389,7 +388,7 @@ class ServerSection:
         "--drain-notice",
         low=0.0,
         high=600.0,
-        help="Seconds after SIGTERM during which connections are still accepted while /readyz returns 503, so that a "
+        help="Seconds after SIGTERM to go on accepting connections while /readyz returns 503, so that a "
         "load balancer notices.",
     )
     stall_timeout: float = _engine(
@@ -398,14 +397,13 @@ class ServerSection:
         "--stall-timeout",
         low=1.0,
         high=86_400.0,
-        help="Maximum seconds for one step; after that the process is replaced. /readyz returns 503 after a tenth of "
-        "it.",
+        help="Maximum seconds for one step; then the process is restarted. /readyz returns 503 after a tenth of it.",
     )
 
 
 @dataclass(frozen=True)
 class StoreSection:
-    """Where responses are kept."""
+    """Where responses are stored."""
 
     url: str | None = _store(
         "text",
@@ -445,14 +443,14 @@ class StoreSection:
         "--files-max-bytes",
         low=0,
         high=2**50,
-        help="Maximum total size of uploaded files and of batches, their requests, answers and results; 0: no files, "
+        help="Maximum total size of uploaded files and batches (requests and results); 0: no files, "
         "no batches. With several API keys, one of them may use half of it.",
     )
 
 
 @dataclass(frozen=True)
 class CacheSection:
-    """What is kept of prompts, beyond what the engine holds."""
+    """How prompts are cached beyond the engine's own cache."""
 
     slot_save_path: Path | None = _cache(
         "path",
@@ -465,8 +463,8 @@ class CacheSection:
         "key",
         "--prefix-scope",
         choices=("key", "all"),
-        help="Who shares cached prefixes: requests with the same API key, or all. A cached prefix is answered faster,"
-        " so across keys it would reveal that somebody else had sent it.",
+        help="Who shares cached prefixes: requests with the same API key, or all. A cached prefix speeds up a request,"
+        " so sharing across keys reveals that someone else has sent it.",
     )
 
 
@@ -479,7 +477,7 @@ class LogSection:
         "info",
         "--log-level",
         choices=("debug", "info", "warning", "error"),
-        help="Least severe level to log.",
+        help="Minimum level to log.",
     )
     format: str = _log("choice", "text", "--log-format", choices=("text", "json"), help="Format of log lines.")
     requests: bool = _log("bool", True, "--log-requests", help="Log one line per request, without its content.")
@@ -490,7 +488,7 @@ class LogSection:
         "-v",
         "--verbose",
         "--log-verbose",
-        help="Log everything: --log-level debug and --log-llama. Replies of chat and completions show their prompt.",
+        help="Log everything: --log-level debug and --log-llama. Replies of chat and completions include their prompt.",
     )
     file: Path | None = _log(
         "path", None, "--log-file", help="Log to this file instead of standard error; SIGUSR1 reopens it."

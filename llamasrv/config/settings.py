@@ -28,12 +28,12 @@ from llamasrv.errors import ConfigError
 
 @dataclass(frozen=True)
 class ModelTable:
-    """`[models.NAME]` of the file: a model with options of its own."""
+    """`[models.NAME]` of the file: a model with its own options."""
 
     name: str
-    values: Mapping[str, Any]  # by the name of the option
-    load: bool = False  # when the server starts
-    shows_file: bool = False  # its file is served under its own name, too, where it lies in models.dir
+    values: Mapping[str, Any]  # by option name
+    load: bool = False  # at startup
+    shows_file: bool = False  # also serve its file under the file's own name, if it is in models.dir
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Settings:
-    """All options, resolved. The order of the sections is the order of every document."""
+    """All options, resolved. The order of the sections is the order in all documents."""
 
     model: ModelSection = ModelSection()
     models: ModelsSection = ModelsSection()
@@ -60,32 +60,32 @@ class Settings:
     cache: CacheSection = CacheSection()
     log: LogSection = LogSection()
 
-    # What is no option by itself, but a table of the file; and where all of it came from.
+    # Tables of the file that are not options, and the sources of everything.
     tables: tuple[ModelTable, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)  # further names for models
+    aliases: Mapping[str, str] = field(default_factory=dict)  # aliases of models
     source: Source | None = field(default=None, repr=False, compare=False)
-    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)  # lines for the log, at level debug
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)  # log lines at debug level
 
     def having(self, **sections: Mapping[str, Any]) -> Settings:
-        """These settings with other values: `having(engine={"threads": 4})`."""
+        """A copy with other values: `having(engine={"threads": 4})`."""
         changed = {name: dataclasses.replace(getattr(self, name), **values) for name, values in sections.items()}
         return dataclasses.replace(self, **changed)
 
     def of(self, table: ModelTable) -> Settings:
-        """The settings of one model: its table's, with these settings for what the table leaves open."""
+        """The settings of one model: its table's, with these as defaults."""
         own = {option.name: option.default for option in OPTIONS if option.section == "model"}
         made = with_values(dataclasses.replace(self, tables=(), aliases={}), own | dict(table.values))
         return fitting(made, table.values)
 
     def sampling_defaults(self) -> dict[str, Any]:
-        """The sampling defaults that the operator set, under the names of SamplingParams."""
+        """The configured sampling defaults, under the names of SamplingParams."""
         given = {name: value for name, value in vars(self.sampling).items() if value is not None}
         if given.get("seed") == -1:
             given["seed"] = None
         return given
 
     def api_keys(self) -> tuple[str, ...]:
-        """Keys as clients present them: those given directly and those in a plain key file. `keys.of` has all keys."""
+        """Keys as clients present them, from the option and from a plain key file. `keys.of` returns all keys."""
         if self.server.api_key_file is None or self.server.api_key_file.suffix == ".toml":
             return self.server.api_key
         try:
@@ -94,7 +94,7 @@ class Settings:
             raise ConfigError(f"server.api_key_file = {str(self.server.api_key_file)!r}: {reason(error)}") from None
         keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
         if not keys:
-            raise ConfigError(f"server.api_key_file = {str(self.server.api_key_file)!r}: it contains no key")
+            raise ConfigError(f"server.api_key_file = {str(self.server.api_key_file)!r}: contains no key")
         return self.server.api_key + keys
 
     @property
@@ -115,7 +115,7 @@ class Settings:
 
     @property
     def url(self) -> str:
-        """Where a client on this machine finds the server."""
+        """The URL of the server for a local client."""
         if self.socket_path is not None:
             return f"unix:{self.socket_path}"
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.hosts[0], self.hosts[0])
@@ -154,8 +154,8 @@ HUB = "hf:"
 
 
 def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """A batch is never smaller than the unit inside it: whichever of the two is not given follows the other. A model
-    given as hf:OWNER/REPO:QUANT is one on the Hub."""
+    """Resolve dependent values: a batch is never smaller than its micro-batch, so the one that is not given follows the
+    other; a model given as hf:OWNER/REPO:QUANT is a repository."""
     if (path := str(settings.model.path or "")).startswith(HUB):
         settings = settings.having(model={"path": None, "hf_repo": path.removeprefix(HUB)})
     batch, unit = settings.engine.batch_size, settings.engine.ubatch_size
@@ -167,7 +167,7 @@ def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with values by the name of their option."""
+    """The settings with values by option name."""
     sections: dict[str, dict[str, Any]] = {}
     for option in OPTIONS:
         if option.name in values:
@@ -176,10 +176,10 @@ def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
     return settings.having(**sections)
 
 
-# What only the model of the command line has.
+# Options that only the model of the command line has.
 _OF_THE_ONE = ("model_fake", "model_offline", "model_sleep_idle_seconds")
 
-# What a model's table may say, by its key there.
+# Options that a model's table may contain, by key.
 TABLE_KEYS: Mapping[str, Option] = {
     option.key.partition(".")[2]: option
     for option in OPTIONS

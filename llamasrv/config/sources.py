@@ -2,8 +2,8 @@
 
     TOML file  <  environment LLAMA_ARG_* (llama-server's)  <  environment LLAMASRV_*  <  flags
 
-An unknown key or a bad value raises ConfigError with one line that says where, which key, which value and what would
-be right. Reads no file but the one that it is pointed at.
+An unknown key or a bad value raises ConfigError with one line: where, which key, which value, and what would be valid.
+Reads only the file that it is given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
     import tomli as tomllib
 
 CONFIG_VARIABLE = "LLAMASRV_CONFIG"
-LOAD = "load"  # of a model's table: load it when the server starts
+LOAD = "load"  # in a model's table: load it at startup
 # Kubernetes puts variables like these into every pod that can see a service named "llamasrv".
 _SERVICE_LINK = re.compile(r"LLAMASRV_(SERVICE_(HOST|PORT\w*)=|PORT_\d+_\w+=|PORT=\w+://).*", re.DOTALL)
 
@@ -71,13 +71,13 @@ def load(
 
 
 def load_again(settings: Settings) -> Settings:
-    """The same file, environment and flags in their current state."""
+    """Load again from the current state of the same file, environment and flags."""
     source = settings.source or Source({}, None)
     return load(source.flags, config=source.config)
 
 
 def _from_file(path: Path) -> tuple[dict[str, Any], tuple[ModelTable, ...], dict[str, str]]:
-    """Values by option name, models with options of their own, and further names for models."""
+    """Values by option name, models with their own options, and aliases."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -154,11 +154,11 @@ def _is_service_link(variable: str, environ: Mapping[str, str]) -> bool:
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The variables that give another process these settings."""
+    """Environment variables that pass these settings to a child process."""
     variables = {}
     file = settings.source.config if settings.source is not None else None
     if file is not None:
-        variables[CONFIG_VARIABLE] = str(file)  # for its tables; all of its options are told once more
+        variables[CONFIG_VARIABLE] = str(file)  # for its tables; the options are passed again below
     for option in OPTIONS:
         value = value_of(settings, option)
         text = written(option, value)
@@ -181,11 +181,11 @@ _current: Settings | None = None
 
 
 def use(settings: Settings) -> None:
-    """Make `settings` those of this process and of the workers that it forks."""
+    """Make `settings` those of this process and the workers that it forks."""
     global _current
     _current = settings
 
 
 def current() -> Settings:
-    """The settings in use; without `use`, those of the environment (and the file that LLAMASRV_CONFIG names)."""
+    """The settings in use; without `use`, those of the environment (and of the file in LLAMASRV_CONFIG)."""
     return _current if _current is not None else load()

@@ -15,24 +15,24 @@ _tools = partial(option_field, "tools")
 
 @dataclass(frozen=True)
 class ToolsSection:
-    """Tools that run on the server for its clients, at GET and POST /tools. Off by default: with them, whoever may use
-    the server reads and writes its files and runs programs there. A change takes a restart."""
+    """Tools that run on the server for its clients, at GET and POST /tools. Off by default: they let clients read and
+    write files and run programs on this machine. Changes require a restart."""
 
     names: tuple[str, ...] = _tools(
         "list",
         (),
         "--tools",
         help="Built-in tools that clients may use, separated by commas: read_file, file_glob_search, grep_search, "
-        "exec_shell_command, write_file, edit_file, get_info; or all. API keys need the scope `tools`. Unless "
-        "--cors-origins is set, it is localhost then; without API keys, * means localhost, too.",
+        "exec_shell_command, write_file, edit_file, get_info; or all. API keys need the scope `tools`. Then "
+        "--cors-origins defaults to localhost; without API keys, * means localhost.",
     )
     runtime: str | None = _tools(
         "text",
         None,
         "--tools-runtime",
-        help="Where built-in tools run instead of on this machine. docker:IMAGE, podman:IMAGE: in a container that is "
-        "started for them and ends with the server; docker-container:ID, podman-container:ID: in one that runs; "
-        "ssh:TARGET: on another machine, by a key and a host key that ssh knows.",
+        help="Where built-in tools run instead of on this machine. docker:IMAGE, podman:IMAGE: in a container "
+        "that the server starts; docker-container:ID, podman-container:ID: in a running container; "
+        "ssh:TARGET: on another machine; keys and host keys must be set up already.",
     )
     mcp_servers_config: Path | None = _tools(
         "path",
@@ -46,5 +46,5 @@ class ToolsSection:
         None,
         "--mcp-servers-json",
         secret=True,
-        help="The same JSON inline.",
+        help="The same JSON, inline.",
     )

@@ -1,6 +1,6 @@
-"""Options of the operator, as they are declared: plain data beside the field that an option sets.
+"""The declaration of an operator's option, as plain data next to the field that it sets.
 
-How their values are read and written is `config/option.py`'s.
+`config/option.py` parses and writes the values.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
-    unit: int = 1  # what a plain number counts, of a size
-    unset: tuple[str, ...] = ()  # how None is written, on the command line and in files
-    words: Mapping[str, Any] = field(default_factory=dict)  # other words for values
-    bare: str | None = None  # what the flag alone means, where it may come without a value
-    off: tuple[str, ...] = ()  # further names that negate
+    unit: int = 1  # spellings of None on the command line and in files
+    unset: tuple[str, ...] = ()  # further spellings of values
+    words: Mapping[str, Any] = field(default_factory=dict)  # value of the flag given without one, if that is allowed
+    bare: str | None = None  # further names of the negation
+    off: tuple[str, ...] = ()  # where the value is stored: section and field of Settings
     place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
 
     @property
@@ -56,7 +56,7 @@ class Option:
 
     @property
     def expects(self) -> str:
-        """What a valid value looks like, for error lines and tables."""
+        """What a valid value looks like, for error messages and tables."""
         if self.choices:
             return ", ".join(self.choices)
         words = {

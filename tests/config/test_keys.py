@@ -71,15 +71,15 @@ def test_a_key_that_is_given_twice_is_one_key(tmp_path):
         ("", "expected"),
         ("[keys]", "expected"),
         ("[[", "not valid TOML"),
-        ('other = 1\n[keys.a]\nsha256 = "x"', "nothing else"),
+        ('other = 1\n[keys.a]\nsha256 = "x"', "expected only"),
         ("[keys.a]", r"keys\.a\.sha256"),
         ('[keys.a]\nsha256 = "abc"', "64 hexadecimal"),
         (f'[keys.a]\nsha256 = "{DIGEST}"\nscope = ["infer"]', "did you mean scopes"),
         (f'[keys.a]\nsha256 = "{DIGEST}"\nscopes = ["all"]', "expected a list of infer"),
         (f'[keys.a]\nsha256 = "{DIGEST}"\nconcurrency = 0', "1 or more"),
         (f'[keys.a]\nsha256 = "{DIGEST}"\nconcurrency = true', "1 or more"),
-        (f'[keys."a b"]\nsha256 = "{DIGEST}"', "a name is"),
-        (f'[keys.{Key.unnamed("one").name}]\nsha256 = "{DIGEST}"', "has the name that"),
+        (f'[keys."a b"]\nsha256 = "{DIGEST}"', "a name must"),
+        (f'[keys.{Key.unnamed("one").name}]\nsha256 = "{DIGEST}"', "collides with"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(file, text, reason):

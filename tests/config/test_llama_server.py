@@ -269,7 +269,7 @@ def test_control_vectors_may_be_repeated_and_scaled(given):
         (["--chat-template-kwargs", "[]"], "must be a JSON object"),
         (["--models-max", "-1"], "must be a whole number"),
         (["-lv", "9"], "must be a whole number, 0 to 5"),
-        (["--hf-file", "a.gguf"], "name its repository"),
+        (["--hf-file", "a.gguf"], "requires its repository"),
         (["--hf-repo", "a/b"], "give the repository or the model, not both"),
         (["-ub", "4096", "-b", "2048"], "is more than engine.batch_size"),
         (["-fa", "maybe"], "must be one of auto, on, off"),
@@ -278,10 +278,10 @@ def test_control_vectors_may_be_repeated_and_scaled(given):
         (["--api-prefix", "llm"], "must be a path such as /llm"),
         (["--api-prefix", "/a//b"], "must be a path such as /llm"),
         (["--rope-scale", "0"], "must be a number above 0"),
-        (["-sm", "none", "-ts", "1,1"], "one device takes the whole model"),
-        (["--rpc", "h:1", "--device", "GPU0"], "a fake model is never computed on other machines|all devices here"),
+        (["-sm", "none", "-ts", "1,1"], "the whole model on one device"),
+        (["--rpc", "h:1", "--device", "GPU0"], "a fake model cannot run on other machines|all local devices"),
         (["-ncmoe", "many"], "must be a whole number"),
-        (["--cpu-mask", "0"], "must be a mask"),
+        (["--cpu-mask", "0"], "must be a hexadecimal mask"),
         (["--cpu-range", "5-2"], "must be CPUs such as"),
         (["--prio", "4"], "-1 to 3"),
         (["--poll", "101"], "0 to 100"),
@@ -381,7 +381,7 @@ def test_variables_that_ask_for_nothing_are_accepted():
     }  # fmt: skip
     settings = load(environ=environ)
     assert settings.server.ui is False
-    assert any("LLAMA_ARG_MLOCK: unknown name, not used" in note for note in settings.notes)
+    assert any("LLAMA_ARG_MLOCK: unknown variable, ignored" in note for note in settings.notes)
 
 
 def test_vertex_ai_says_where_a_container_answers():
@@ -416,7 +416,7 @@ def test_a_preset_is_a_table_of_models(tmp_path):
     assert (own.engine.context_cells, own.engine.gpu_layers, own.engine.cache_bytes) == (4096, 3, 0)
     assert own.model.chat_template == "chatml"
     assert settings.of(second).engine.context_cells == 8192 and str(settings.of(second).model.path) == "/x/y.gguf"
-    assert any("port" in note and "not used" in note for note in settings.notes)
+    assert any("port" in note and "ignored" in note for note in settings.notes)
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,9 @@ def test_a_secret_is_never_told(toml):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"model_fake": True, "model_path": "m.gguf"}, "exclude each other"),
+        ({"model_fake": True, "model_path": "m.gguf"}, "mutually exclusive"),
         ({"model_chat_template": "chatml", "model_chat_template_file": "t"}, "not both"),
-        ({"engine_parallel": 64, "engine_batch_size": 32, "engine_ubatch_size": 32}, "each sequence needs a row"),
+        ({"engine_parallel": 64, "engine_batch_size": 32, "engine_ubatch_size": 32}, "each sequence needs one row"),
         ({"engine_ubatch_size": 4096, "engine_batch_size": 2048}, "is more than engine.batch_size = 2048"),
         ({"engine_cache_type_v": "q8_0", "engine_flash_attn": "off"}, "needs flash attention"),
     ],

@@ -422,7 +422,7 @@ def test_a_section_may_be_named_by_its_repository(cached, tmp_path):
 
 def test_a_repository_of_a_preset_that_is_nowhere_is_told(cached, tmp_path):
     cached("o/a", "a-F32.gguf")
-    with pytest.raises(ConfigError, match=r"models\.mine: model\.hf_repo = 'o/c': .*`llamasrv pull hf:o/c` fetches it"):
+    with pytest.raises(ConfigError, match=r"models\.mine: model\.hf_repo = 'o/c': .*run `llamasrv pull hf:o/c`"):
         model_list.models(preset(tmp_path, "[mine]\nhf-repo = o/c\n"))
 
 

@@ -47,7 +47,7 @@ def test_a_dangerous_template_fails_the_load_each_time():
 
     tried, trials = [], Trials()
     for _ in range(2):
-        with pytest.raises(LoadFailed, match="more than 20 s; --chat-template"):
+        with pytest.raises(LoadFailed, match="more than 20 s; use --chat-template"):
             template_trials.check(a_model(own="a"), trials, run)
     assert tried == ["a", "a"]
 

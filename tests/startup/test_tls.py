@@ -42,8 +42,8 @@ def test_one_needs_the_other(given):
     [
         ((DATA / "none.crt", KEY), "server.ssl_cert_file = .*none.crt': No such file"),
         ((CERT, DATA / "none.key"), "server.ssl_key_file = .*none.key': No such file"),
-        ((KEY, KEY), "server.ssl_cert_file = .*not a certificate in PEM with the key"),
-        ((CERT, CERT), "server.ssl_cert_file = .*not a certificate in PEM with the key"),
+        ((KEY, KEY), "server.ssl_cert_file = .*not a PEM certificate that matches the key"),
+        ((CERT, CERT), "server.ssl_cert_file = .*not a PEM certificate that matches the key"),
     ],
 )
 def test_files_that_cannot_be_used_are_told_before_the_start(files, line):
