@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PREFIX = "LLAMASRV_"  # of the environment's variables
+PREFIX = "LLAMASRV_"  # of environment variables
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option as declared. `default` None means unset: something else (the model, the machine) decides."""
+    """The declaration of an option. `default` None means unset: the model or the machine decides."""
 
-    key: str  # in the TOML file, with its table
+    key: str  # name in the TOML file, including the table
     flags: tuple[str, ...]
     kind: str
     help: str
@@ -25,21 +25,21 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
-    unit: int = 1  # spellings of None on the command line and in files
-    unset: tuple[str, ...] = ()  # further spellings of values
-    words: Mapping[str, Any] = field(default_factory=dict)  # value of the flag given without one, if that is allowed
-    bare: str | None = None  # further names of the negation
-    off: tuple[str, ...] = ()  # where the value is stored: section and field of Settings
-    place: tuple[str, str] = ("", "")  # of the value: a section of Settings and a field of it
+    unit: int = 1  # unit of a plain number, for sizes
+    unset: tuple[str, ...] = ()  # spellings of None on the command line and in files
+    words: Mapping[str, Any] = field(default_factory=dict)  # further spellings of values
+    bare: str | None = None  # value of the flag given without one, if that is allowed
+    off: tuple[str, ...] = ()  # further names of the negation
+    place: tuple[str, str] = ("", "")  # where the value is stored: section and field of Settings
 
     @property
     def section(self) -> str:
-        """The table of the TOML file."""
+        """The table in the TOML file."""
         return self.key.partition(".")[0]
 
     @property
     def name(self) -> str:
-        """The option's name among the given flags."""
+        """The option's name among parsed flags."""
         return self.key.replace(".", "_")
 
     @property

@@ -211,7 +211,7 @@ class Connection:
         return start
 
     def will_read(self, size: int) -> None:
-        """Allow for `size` more bytes of the body. Chunks may be small, but not a byte or two each: decoding those costs
+        """Allow for `size` more bytes of the body. Chunks may be small, but not tiny: decoding one-byte chunks costs
         the hub a microsecond per byte."""
         if self._incoming.spare_pieces is not None:
             self._incoming.spare_pieces += 2 * size
