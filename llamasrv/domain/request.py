@@ -38,6 +38,7 @@ class DocumentPart:
     file: str | None = None
     name: str = ""
     param: str | None = field(default=None, compare=False)  # what the client calls its place
+    result_of: str | None = field(default=None, compare=False)  # id of the call in whose result it stood, if it moved
 
 
 Part = Union[TextPart, MediaPart, DocumentPart]

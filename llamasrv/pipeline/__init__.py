@@ -29,12 +29,12 @@ from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
 from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
-from llamasrv.pipeline.media import MediaOptions, MediaReader
+from llamasrv.pipeline.media import MediaOptions, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, is_long, is_long_form
 from llamasrv.pipeline.time_limit import TimeLimit
-from llamasrv.pipeline.unseen import described
+from llamasrv.pipeline.unseen import described, of_tools
 
 
 class Pipeline:
@@ -136,7 +136,7 @@ class Pipeline:
         with self.lease(request.model) as served:
             request = served.model.settings.chat_defaults.of(request)
             request = self._readable(request, served)
-            media = self.media.read(request.prompts, served.projector, to_count=True)
+            request, media = self._with_media(request, served, to_count=True)
             choice, prompts = request.tool_choice, request.prompts
             return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
 
@@ -169,7 +169,7 @@ class Pipeline:
             prompts, media, windows = self.media.read_windows(prompt, served.projector)
             request = replace(request, prompts=tuple(prompts))
         else:
-            media = self.media.read(request.prompts, served.projector)
+            request, media = self._with_media(request, served)
         prepared = served.prepare_all(request, media)
         sampling = request.sampling
         long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
@@ -227,6 +227,17 @@ class Pipeline:
         request = self.documents.read(request, sees=served.sees)
         prompts = tuple(described(prompt, served.projector) for prompt in request.prompts)
         return request if prompts == request.prompts else replace(request, prompts=prompts)
+
+    def _with_media(
+        self, request: GenerateRequest, served: LoadedModel, *, to_count: bool = False
+    ) -> tuple[GenerateRequest, RequestMedia]:
+        """What the projector measured, and the request with a sentence for a tool's picture that cannot be read."""
+        prompts, projector = request.prompts, served.projector
+        media = self.media.read(prompts, projector, may_fail=of_tools(prompts), to_count=to_count)
+        if media.unreadable:
+            prompts = tuple(described(prompt, projector, media.unreadable) for prompt in prompts)
+            request = replace(request, prompts=prompts)
+        return request, media
 
     def _cache_key(self, model: Model, request: GenerateRequest) -> CacheKey:
         named = self.registry.adapter(request.model)

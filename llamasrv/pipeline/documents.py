@@ -1,6 +1,7 @@
 """Turns a request's documents into text, page by page, before anything else looks at it.
 
-A page with next to no text is the picture that was scanned, where the model sees. What was read lately is kept: a
+A page with next to no text is the picture that was scanned, where the model sees. In place of a document that a tool
+returned and that cannot be read stands a sentence, as in `unseen` for pictures. What was read lately is kept: a
 conversation brings its documents again with every turn. PDF is read in a child process.
 """
 
@@ -69,7 +70,15 @@ class DocumentReader:
             return message
         parts: list[Part] = []
         for part in message.content:
-            parts += self._parts(part, owner, sees, left) if type(part) is DocumentPart else [part]
+            if type(part) is not DocumentPart:
+                parts.append(part)
+                continue
+            try:
+                parts += self._parts(part, owner, sees, left)
+            except InvalidRequest as error:
+                if message.role != "tool" and part.result_of is None:
+                    raise
+                parts.append(TextPart(f"[a document that cannot be read: {error.message}]"))
         return replace(message, content=tuple(parts))
 
     def _parts(self, part: DocumentPart, owner: str, sees: bool, left: _Left) -> list[Part]:

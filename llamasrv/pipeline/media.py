@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llamasrv.chat.media import media_of
@@ -39,6 +39,7 @@ class RequestMedia:
 
     def __init__(self) -> None:
         self._measured: dict[int, Measured] = {}  # by the identity of the part
+        self.unreadable: set[int] = set()  # the same, of parts that were left out
 
     def of(self, part: MediaPart) -> Measured:
         measured = self._measured.get(id(part))
@@ -72,9 +73,17 @@ class MediaReader:
         self._lock = threading.Lock()
         self.held = HeldMedia(self.options.limits.held_bytes, self._let_go)
 
-    def read(self, prompts: Sequence[Prompt], projector: Projector | None, *, to_count: bool = False) -> RequestMedia:
-        """Raises InvalidRequest for what the model cannot take and for what cannot be decoded. `to_count`: images are
-        not decoded, only their size is read."""
+    def read(
+        self,
+        prompts: Sequence[Prompt],
+        projector: Projector | None,
+        *,
+        may_fail: Collection[int] = (),
+        to_count: bool = False,
+    ) -> RequestMedia:
+        """Raises InvalidRequest for what the model cannot take and for what cannot be decoded; of the parts with the
+        identities `may_fail`, those that cannot be decoded are left out instead. `to_count`: images are not decoded,
+        only their size is read."""
         parts = [part for prompt in prompts for part in _parts(prompt)]
         if not parts:
             return NO_MEDIA
@@ -87,7 +96,13 @@ class MediaReader:
             try:
                 _check_taken(part.kind, projector)  # before anything is fetched for it
                 assert projector is not None
-                media = self._input(part, projector, to_count)
+                try:
+                    media = self._input(part, projector, to_count)
+                except InvalidMedia:
+                    if id(part) not in may_fail:
+                        raise
+                    found.unreadable.add(id(part))
+                    continue
                 size += len(media.data or b"")
                 if size > limits.decoded_bytes:
                     raise InvalidMedia(

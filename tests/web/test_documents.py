@@ -101,6 +101,20 @@ def test_what_a_tool_found_may_be_a_document(client):
     assert "The second page" in said(client.post("/v1/messages", json=body))
 
 
+@pytest.mark.parametrize("data", [pdf(""), b"%PDF-1.4 broken", b"\0\1\2"], ids=["scanned", "broken", "unknown"])
+def test_a_document_of_a_tool_that_cannot_be_read_does_not_end_the_session(client, data):
+    """The 400 came back with every later request, because the result is in the history."""
+    use = {"type": "tool_use", "id": "t1", "name": "find", "input": {}}
+    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(data).decode()}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "document", "source": source}]}
+    turns = [{"role": "user", "content": "Find it"}, {"role": "assistant", "content": [use]}]
+    body = {"model": "fake", "max_tokens": 200, "messages": [*turns, {"role": "user", "content": [result]}]}
+    assert "[a document that cannot be read: " in said(client.post("/v1/messages", json=body))
+    assert client.post("/v1/messages/count_tokens", json=body).status_code == 200
+    body["messages"] = [{"role": "user", "content": [{"type": "document", "source": source}]}]
+    assert client.post("/v1/messages", json=body).status_code == 400
+
+
 def test_tokens_are_counted_with_the_document(client):
     source = {"type": "base64", "media_type": "application/pdf", "data": DATA}
     body = {"model": "fake", "messages": [{"role": "user", "content": [{"type": "document", "source": source}]}]}

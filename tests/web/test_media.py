@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 
 import pytest
 from PIL import Image
@@ -12,6 +13,7 @@ from samples import png, wav
 from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.media.sources import Sources
 from llamasrv.pipeline.media import MediaOptions
+from llamasrv.pipeline.unseen import UNREADABLE
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.service import WebOptions
 
@@ -208,6 +210,18 @@ def test_a_model_that_sees_is_shown_what_a_tool_returned(ask, path):
     assert size_of(ask(path, shown)) >= size_of(ask(path, written)) + ROWS - len(SENTENCE)
 
 
+NO_PICTURE = base64.b64encode(b"no picture").decode()
+
+
+@pytest.mark.parametrize("path", [path for path in RESULTS if path != "/apply-template"])
+def test_a_broken_picture_that_a_tool_returned_does_not_end_the_session(ask, path):
+    sentence = UNREADABLE["image"]
+    shown, written = (json.loads(json.dumps(body)) for body in RESULTS[path])
+    shown = json.loads(json.dumps(shown).replace(IN_BASE64, NO_PICTURE))
+    written = json.loads(json.dumps(written).replace(SENTENCE, sentence))
+    assert size_of(ask(path, shown)) == size_of(ask(path, written))
+
+
 def test_a_tools_picture_is_counted_alone_by_geminis_clients(client):
     body = gemini_result({"output": ""}, parts=[INLINE])
     lone = client.post("/v1beta/models/fake:countTokens", json={"contents": body["contents"][2:]})
@@ -233,16 +247,26 @@ def source(data):
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
 
 
+UNDECODABLE = [
+    source(NO_PICTURE), source(base64.b64encode(IMAGE[:60]).decode()),
+    {"type": "image", "source": {"type": "url", "url": "https://elsewhere.example/x.png"}},
+]  # fmt: skip
+MALFORMED = [
+    source("?"), source(""), source(None), {"type": "image"},
+    {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", UNDECODABLE)
+def test_a_picture_of_a_tool_that_cannot_be_decoded_is_told_to_the_model(ask, block):
+    answer = ask("/v1/messages", anthropic_result([block]))
+    assert answer["usage"]["input_tokens"] > 0
+
+
 @pytest.mark.parametrize(
-    "block",
-    [
-        source(base64.b64encode(b"no picture").decode()), source(base64.b64encode(IMAGE[:60]).decode()),
-        source("?"), source(""), source(None), {"type": "image"},
-        {"type": "image", "source": {"type": "url", "url": "https://elsewhere.example/x.png"}},
-        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("make", [anthropic, anthropic_result])
+    "make, block",
+    [*((anthropic, block) for block in UNDECODABLE + MALFORMED), *((anthropic_result, block) for block in MALFORMED)],
+)
 def test_claude_code_finds_its_words_for_a_picture_that_cannot_be_read(ask, make, block):
     """It takes the picture out and asks again. Without these words the session was lost."""
     error = ask("/v1/messages", make([block]), 400)["error"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
@@ -188,11 +188,7 @@ def _result(block: dict[str, Any], path: Path, most: int, names: dict[str, str])
     if block.get("is_error") is True and not (texts and texts[0].text.lower().startswith("error")):
         first = texts[0].text if texts else "the tool failed"
         texts[:1] = [TextPart(f"Error: {first}")]
-    others: list[Part] = [
-        replace(part, result_of=id) if isinstance(part, MediaPart) else part
-        for part in parts
-        if not isinstance(part, TextPart)
-    ]
+    others: list[Part] = [replace(part, result_of=id) for part in parts if not isinstance(part, TextPart)]
     return Message("tool", _joined(texts) or "", name=names[id], tool_call_id=id), others
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
 from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
@@ -172,7 +172,7 @@ def _user(parts: list[Given], open_calls: list[ToolCall], pairs: bool) -> list[M
             results.append(result)
             for inner, place in _parts(given.get("parts"), len(parts) + 16, (*here, "parts")):
                 for part in _shown(inner, _kind(inner, place), place):
-                    if isinstance(part, MediaPart):
+                    if not isinstance(part, TextPart):
                         part = replace(part, result_of=result.tool_call_id)
                     shown.append(part)
         else:

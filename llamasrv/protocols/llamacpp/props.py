@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -23,11 +24,13 @@ _CONSTANT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def params_body(params: SamplingParams, *, max_tokens: int | None = None) -> dict[str, Any]:
-    """Sampling parameters under llama.cpp's names, which are also ours."""
+def params_body(
+    params: SamplingParams, *, max_tokens: int | None = None, max_biases: int | None = None
+) -> dict[str, Any]:
+    """Sampling parameters under llama.cpp's names, which are also ours. `max_biases` that are shown; None: all."""
     body = {name: getattr(params, name) for name in _NAMES}
     body["seed"] = _RANDOM_SEED if params.seed is None else params.seed
-    body["logit_bias"] = [{"token": token, "bias": bias} for token, bias in params.logit_bias]
+    body["logit_bias"] = [{"token": token, "bias": bias} for token, bias in islice(params.logit_bias, max_biases)]
     body["n_predict"] = body["max_tokens"] = -1 if max_tokens is None else max_tokens
     return {**body, **_CONSTANT}
 

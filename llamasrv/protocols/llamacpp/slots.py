@@ -12,6 +12,8 @@ import orjson
 
 from llamasrv.protocols.llamacpp.props import params_body
 
+MAX_BIASES_SHOWN = 100  # of each slot: all slots are shown, on the hub, and a request may have 10,000
+
 
 def slots_body(running: Sequence[Mapping[str, Any]], *, total: int, context: int) -> bytes:
     """Running sequences have the number of their slot; free slots fill up to `total`."""
@@ -34,7 +36,7 @@ def _busy(sequence: Mapping[str, Any], context: int) -> dict[str, Any]:
         "n_prompt_tokens": sequence["num_prompt"],
         "n_prompt_tokens_processed": min(sequence["num_computed"], sequence["num_prompt"]),
         "n_prompt_tokens_cache": sequence["num_reused"],
-        "params": params_body(sequence["params"], max_tokens=most),
+        "params": params_body(sequence["params"], max_tokens=most, max_biases=MAX_BIASES_SHOWN),
         "next_token": [
             {
                 "has_next_token": True,

@@ -10,7 +10,7 @@ from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.props import params_body
-from llamasrv.protocols.llamacpp.slots import slots_body
+from llamasrv.protocols.llamacpp.slots import MAX_BIASES_SHOWN, slots_body
 from llamasrv.protocols.llamacpp.tokenize import Detokenize, Tokenize, Tokenizing, content_body, tokens_body
 
 tokenizing = Tokenizing(Limits())
@@ -100,3 +100,14 @@ def test_free_slots_fill_up_the_number():
     busy = slots[2]
     assert (busy["n_prompt_tokens_processed"], busy["n_prompt_tokens_cache"]) == (10, 4)
     assert busy["next_token"] == [{"has_next_token": True, "n_remain": 2, "n_decoded": 3}]
+
+
+def test_a_slot_shows_few_of_many_biases():
+    """All slots are written on the hub: with 10,000 biases each that took half a second."""
+    biases = LogitBias((token, 1.0) for token in range(10_000))
+    running = {
+        "id": 9, "lane": 7, "slot": 0, "num_prompt": 10, "num_computed": 12, "num_reused": 4, "num_generated": 3,
+        "max_tokens": 5, "params": SamplingParams(logit_bias=biases),
+    }  # fmt: skip
+    (slot,) = json.loads(slots_body([running], total=1, context=64))
+    assert len(slot["params"]["logit_bias"]) == MAX_BIASES_SHOWN
