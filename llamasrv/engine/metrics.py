@@ -19,7 +19,7 @@ PART_SECONDS = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 STEP_PARTS = ("plan", "decode", "sample")  # deciding and filling the batch, the library, choosing tokens
 SOURCES = ("running", "resident", "checkpoint", "host", "disk")
-"""Where tokens were that are not computed again; `checkpoint`: in a lane that went on, brought back by one."""
+"""Sources of reused tokens; `checkpoint`: a lane brought back to one."""
 
 
 class Histogram:

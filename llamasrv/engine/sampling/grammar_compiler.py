@@ -1,8 +1,8 @@
 """Compiles grammars within limits and caches them.
 
-A grammar is Lark text as llguidance takes it. Compiling gives up the GIL and is done by the native pool, so neither the
-engine thread nor the HTTP side waits for a hostile schema longer than `COMPILE_SECONDS`. It cannot be stopped, though:
-each owner has one at a time, what was refused is remembered, and a large grammar is compiled in another process first.
+A grammar is Lark text for llguidance. The native pool compiles it without the GIL, so no request waits for a hostile
+schema longer than COMPILE_SECONDS. A compilation cannot be stopped, though: each owner has one at a time, refused
+grammars are remembered, and a large one is compiled in another process first.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
 log = logging.getLogger("llamasrv.engine")
 
 UNLOADED = "The model is being unloaded. Try again shortly."
-COMPILE_SECONDS = 0.4  # that a request waits for its grammar once it is begun
-WAIT_SECONDS = 2.0  # that it waits for others before that
-COMPILERS = 2  # grammars compiled at once: that takes cores from the model
-TRIALS = 2  # processes at once that try a large one
-LARGE = 20 * 1024  # characters; longer ones are tried
-REFUSED_SECONDS = 60.0  # that a grammar stays refused which could not be used
-MAX_REMEMBERED = 10_000  # grammars that were refused, or tried
+COMPILE_SECONDS = 0.4  # max time of a compilation, as its request sees it
+WAIT_SECONDS = 2.0  # max wait for other compilations before that
+COMPILERS = 2  # max compilations at once: they take cores from the model
+TRIALS = 2  # max trial processes at once
+LARGE = 20 * 1024  # characters; longer grammars get a trial
+REFUSED_SECONDS = 60.0  # how long an unusable grammar stays refused
+MAX_REMEMBERED = 10_000  # refused or tried grammars
 CACHE_BYTES = 64 << 20
-TOKENIZER_SECONDS = 60.0  # that a request waits for the tokenizer that all grammars share
-WITHOUT_SLICES = 64  # requests with a grammar, at most, before the vocabulary is sliced on a model that is never idle
+TOKENIZER_SECONDS = 60.0  # max wait for the tokenizer that all grammars share
+WITHOUT_SLICES = 64  # requests with a grammar after which the vocabulary is sliced even if the model is never idle
 
 R = TypeVar("R")
 Key = tuple[str, bytes]
-"""Who shares a grammar, and its digest: how long an answer takes must not tell what others have compiled."""
+"""Scope and digest of a grammar. Scopes do not share grammars: a quicker answer would reveal what others compiled."""
 
 
 def lark_of_gbnf(text: str) -> str:
-    """llama.cpp's notation as Lark. Takes the square of the rules that stand before those that they refer to. Raises
+    """Convert llama.cpp's notation to Lark. Takes quadratic time in rules that precede the rules they refer to. Raises
     InvalidRequest."""
     try:
         return str(gbnf_to_lark(text))
@@ -57,7 +57,7 @@ def lark_of_gbnf(text: str) -> str:
 
 
 class GrammarCompiler:
-    """One per model. Make it on the HTTP side's thread and `open` it with the vocabulary; then any thread may
+    """One per model. Create it on the HTTP side's thread and `open` it with the vocabulary; then any thread may
     compile."""
 
     def __init__(self, pool: NativePool) -> None:
@@ -81,17 +81,17 @@ class GrammarCompiler:
         self._refusal: str | None = None  # why this vocabulary takes no grammars
 
     def open(self, vocab: Vocabulary) -> None:
-        """Accept grammars for this vocabulary from now on."""
+        """Start accepting grammars, for this vocabulary."""
         self._control_texts = {token: text.encode() for text, token in vocab.controls.items()}
         self._vocab = vocab
 
     def prepare(self) -> bool:
-        """Have the pool make what is missing of the tokenizer. False after `close`. Never waits.
+        """Start building the missing parts of the tokenizer, on the pool. False after `close`. Never waits.
 
-        Making it holds the GIL: half a second for 150,000 tokens, in two pieces between which other threads can run. So
-        it is not done before the model is ready, but when the model is idle, or for the first grammar. Slices of the
-        vocabulary make masks cheaper and take twice the memory of the rest (35 MiB for 150,000 tokens, and 0.4 s): they
-        are made once a grammar was asked for.
+        Building it holds the GIL: half a second for 150,000 tokens, in two parts between which other threads can run.
+        So it is built when the model is idle or for the first grammar, not before the model is ready. Slices of the
+        vocabulary make masks cheaper and take twice the memory of the rest (35 MiB and 0.4 s for 150,000 tokens): they
+        are built only after a request with a grammar.
         """
         if self._closed:
             return False
@@ -106,7 +106,7 @@ class GrammarCompiler:
         return self._tokenizer is not None or self._refusal is not None
 
     def _make_tokenizer(self) -> None:
-        """A vocabulary that llguidance cannot take leaves the model without grammars: `compile` then refuses them."""
+        """If llguidance cannot use the vocabulary, the model has no grammars: `compile` refuses them all."""
         with self._making:
             if self._closed or self._is_prepared or self._vocab is None:
                 return
@@ -116,7 +116,7 @@ class GrammarCompiler:
                 self._refusal = reason_of(str(error)) or type(error).__name__
                 log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
         self._notice.tell()
-        give_back()  # of what loading the model left, too: 20 MiB for 150,000 tokens
+        give_back()  # includes 20 MiB left from loading the model, for 150,000 tokens
 
     def _slice(self) -> None:
         with self._making:
@@ -126,7 +126,7 @@ class GrammarCompiler:
             self._tokenizer = tokenizer.with_slices(llguidance.LLTokenizer.general_slices())
             self._is_sliced = True
         del tokenizer
-        with self._lock:  # the next request compiles them with slices
+        with self._lock:  # cached grammars have no slices: compile them again on demand
             self._kept.clear()
             self.kept_bytes = 0
         give_back()
@@ -138,12 +138,12 @@ class GrammarCompiler:
             raise Unavailable("The server is busy. Try again shortly.")
 
     def is_available(self) -> bool:
-        """False: this model's vocabulary supports no grammars at all. Waits until that is known."""
+        """Whether this model's vocabulary supports grammars. Waits until that is known. Raises Unavailable."""
         self._wait_until_prepared()
         return self._refusal is None
 
     def close(self) -> None:
-        """Compile nothing more, and do not touch the vocabulary any more."""
+        """Stop compiling and using the vocabulary."""
         with self._making:
             self._closed = True
         self._notice.tell()
@@ -153,17 +153,17 @@ class GrammarCompiler:
             self.kept_bytes = 0
 
     def discard(self) -> None:
-        """After `close`, once nobody waits for a grammar."""
+        """Call it after `close`, when no request waits for a grammar any more."""
         self._notice.close()
 
     def compile(
         self, text: str, triggers: tuple[str, ...] = (), *, owner: str = "", scope: str = ""
     ) -> CompiledGrammar:
-        """The compiled grammar, from the cache if it is there. Waits at most `COMPILE_SECONDS` for it, and before that
-        for others and for the trial of a large one.
+        """The compiled grammar, cached. Waits at most COMPILE_SECONDS, plus WAIT_SECONDS for other compilations and
+        TRIAL_SECONDS for the trial of a large grammar.
 
-        `owner` has one job at a time, "" as many as there are compilers; `scope`: who shares the cache. Raises
-        InvalidRequest for a grammar that cannot be used or takes too long to compile.
+        An `owner` has one job at a time; "" is unlimited. `scope`: requests that share the cache. Raises InvalidRequest
+        for a grammar that is unusable or takes too long to compile, Unavailable if the server is too busy.
         """
         self._num_asked += 1
         if not self._is_prepared:
@@ -182,7 +182,7 @@ class GrammarCompiler:
             return found
         self._take_turn(owner)
         try:
-            found = self._look_up(key)  # what was waited for may have been the same
+            found = self._look_up(key)  # the compilation it waited for may have been this one
             if found is None and len(text) > LARGE and digest not in self._tried:
                 self._try(key, text)
         except BaseException:
@@ -194,15 +194,14 @@ class GrammarCompiler:
         return self._do(_Job(owner, partial(self._compile, key, text, triggers)), key)
 
     def convert(self, text: str, act: Callable[[], R], *, owner: str = "", scope: str = "") -> R:
-        """The result of a function that turns a client's grammar into another notation, within the same bounds. Raises
-        what it raises."""
+        """Call `act`, which converts a client's grammar `text`, within the same bounds. Raises what it raises."""
         key = scope, sha256(b"converted\0" + text.encode("utf-8", "surrogatepass")).digest()
         self._look_up(key)
         self._take_turn(owner)
         return self._do(_Job(owner, act), key)
 
     def _look_up(self, key: Key) -> CompiledGrammar | None:
-        """Raises the error that a refused grammar had."""
+        """The cached grammar, if any. Raises the error of a refused one."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
@@ -240,7 +239,7 @@ class GrammarCompiler:
         self._notice.tell()
 
     def _try(self, key: Key, text: str) -> None:
-        """Compile it in another process. Raises if that process fails."""
+        """Compile the grammar in another process first. Raises InvalidRequest if that process fails."""
 
         def began() -> bool:
             with self._lock:
@@ -266,7 +265,7 @@ class GrammarCompiler:
                 self._tried.popitem(last=False)
 
     def _do(self, job: _Job[R], key: Key) -> R:
-        """Have the pool do it; its end ends the owner's turn. Raises if that takes too long."""
+        """Run a job on the pool; it ends the owner's turn. Raises if it takes too long."""
         if not self._queue.put(lambda: self._run(job)):
             self._end_turn(job.owner)
             raise Unavailable(UNLOADED)
@@ -301,7 +300,7 @@ class GrammarCompiler:
         self._end_turn(job.owner)
 
     def _compile(self, key: Key, text: str, triggers: tuple[str, ...]) -> CompiledGrammar:
-        """Compile and keep it, also where nobody waits for it any more: whoever asks again has it at once."""
+        """Compile and cache a grammar, even if its request has given up: a retry then gets it at once."""
         tokenizer, vocab = self._tokenizer, self._vocab
         if tokenizer is None or vocab is None or not vocab.hold():
             raise Unavailable(UNLOADED)
@@ -311,7 +310,7 @@ class GrammarCompiler:
                 raise _unusable(reason_of(matcher.get_error()))
             grammar = CompiledGrammar(matcher, triggers, vocab, self._control_texts, len(text))
             first = grammar.matcher()
-            first.compute_mask()  # warms up what all copies share
+            first.compute_mask()  # warms up the state that all copies share
             if first.error or (first.is_stuck and not first.may_end):
                 raise _unusable(first.error or "nothing satisfies it")
         finally:
@@ -331,7 +330,7 @@ class GrammarCompiler:
 
 
 class _Job(Generic[R]):
-    """What is done for one owner."""
+    """A function to run for one owner, and its result."""
 
     __slots__ = ("owner", "act", "begun", "done", "given_up", "result", "error")
 
@@ -347,7 +346,7 @@ def _unusable(reason: str) -> InvalidRequest:
 
 
 class _PythonTokenizer:
-    """A vocabulary without a native tokenizer, in the form that llguidance wants."""
+    """A vocabulary without a native tokenizer, as llguidance's interface."""
 
     def __init__(self, vocab: Vocabulary, tokens: list[bytes]) -> None:
         ends = sorted(vocab.eog)
@@ -363,7 +362,7 @@ class _PythonTokenizer:
 
 def _tokenizer(vocab: Vocabulary, control_texts: dict[int, bytes]) -> llguidance.LLTokenizer:
     """The tokenizer without the slices of the vocabulary that speed up masks."""
-    # A token that is not text begins with 0xff: then no text of a grammar can be written with it by mistake.
+    # Tokens that are not text start with 0xff, so that no text of a grammar can match them.
     tokens = [
         piece or (b"\xff" + (control_texts.get(t) or b"<%d>" % t) if vocab.is_control(t) else b"")
         for t, piece in enumerate(vocab.pieces.all())

@@ -1,9 +1,9 @@
 """A compiled grammar, and the matcher that follows one sequence through it.
 
-    CompiledGrammar   shared by all sequences that ask for it, with the triggers that it begins to bind at
-    GrammarMatcher    one per sequence: accepts its tokens, knows what may come next and what must
+    CompiledGrammar   shared by sequences; may start at a trigger in the text
+    GrammarMatcher    one per sequence: accepts its tokens, knows the allowed and the forced next tokens
 
-Masks are computed on other threads (`masks.py`), while the model decodes. Knows no formats and no protocols.
+Masks are computed on other threads (`masks.py`) while the model decodes. Knows no formats and no protocols.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llamasrv.engine.arrays import Ids, Int32s
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 
-FEW = 4096  # tokens: below that, listing them is cheaper than a pass over the vocabulary
-_KEPT_BESIDE = 280_000  # bytes that a small grammar takes once it was used, as measured
-_KEPT_PER_CHARACTER = 40  # and each character of a large one
+FEW = 4096  # tokens; listing fewer is cheaper than a pass over the vocabulary
+_KEPT_BESIDE = 280_000  # bytes of a small grammar after use, measured
+_KEPT_PER_CHARACTER = 40  # additional bytes per character
 
 _PLACE = re.compile(r"^at \d+\(\d+\): |^(?:parser|lexer) error: ", re.IGNORECASE)
 _LIMIT = re.compile(r"too many|max is|limit|fuel|too (?:complex|large|long)", re.IGNORECASE)
@@ -28,7 +28,7 @@ _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
 
 class CompiledGrammar:
-    """Nothing is enforced until one of the `triggers` is written; without triggers, everything is."""
+    """Enforced from the first of the `triggers` in the text on; without triggers, from the start."""
 
     __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog", "is_spent")
 
@@ -40,17 +40,17 @@ class CompiledGrammar:
         control_texts: dict[int, bytes],
         length: int,
     ) -> None:
-        """`control_texts`: how control tokens are written; `length`: characters of the grammar's text."""
+        """`control_texts`: texts of control tokens; `length`: characters of the grammar's text."""
         self._matcher = matcher
         self.triggers = tuple(trigger.encode() for trigger in triggers)
         self.vocab, self.control_texts = vocab, control_texts
         self.eog = np.array(sorted(vocab.eog), np.int64)
         self.size = _KEPT_BESIDE + _KEPT_PER_CHARACTER * length  # bytes
-        # A matcher failed. All share one lexer, which may have used up what it is allowed: others would fail, too.
+        # Set when a matcher fails: all copies share a lexer whose limits may be used up, so new ones would fail, too.
         self.is_spent = False
 
     def matcher(self) -> GrammarMatcher:
-        """A new matcher, at the beginning of the grammar."""
+        """A new matcher at the start of the grammar."""
         return GrammarMatcher(self._matcher.deep_copy(), self)
 
 
@@ -69,21 +69,21 @@ class GrammarMatcher:
         self._bytes = self._bits.view(np.uint8)
         self._awaits_trigger = bool(grammar.triggers)
         self._tail = b""
-        self.binding = not self._awaits_trigger  # whether the next token must be one of those allowed
+        self.binding = not self._awaits_trigger  # whether the grammar restricts the next token
         self.pending = False  # a mask is being computed
-        self.ready = False  # `ids` or `banned` hold for the next token
+        self.ready = False  # `ids` or `banned` are valid for the next token
         self.error = ""
         self.ids: Ids | None = None  # the allowed tokens, if they are few: int64 [n]
-        self.banned: Ids | None = None  # else the others: int64 [n] if they are few, or bool [n_vocab]
-        self.is_stuck = False  # nothing may follow but an end
-        self.is_complete = bool(matcher.is_stopped())  # nothing may follow; asked for while a mask is computed, too
+        self.banned: Ids | None = None  # else the banned ones: int64 [n] if they are few, or bool [n_vocab]
+        self.is_stuck = False  # only an end token may follow
+        self.is_complete = bool(matcher.is_stopped())  # nothing may follow; cached, since a mask may be in progress
 
     @property
     def may_end(self) -> bool:
         return bool(self._matcher.is_accepting())
 
     def accept(self, token: int) -> bool:
-        """Advance by one token. False if the grammar does not allow it; the matcher is of no use after that."""
+        """Advance by one token. False if the grammar does not allow it: do not use the matcher after that."""
         self.ready = False
         if not self._matcher.consume_token(token):
             self._fail(self._matcher.get_error())
@@ -94,7 +94,7 @@ class GrammarMatcher:
         return True
 
     def _look_for_trigger(self, token: int) -> None:
-        """Bind from the first token that may be part of a trigger, so that no token runs past its end."""
+        """Bind from the first token that may be part of a trigger, so that no token extends past its end."""
         grammar = self._grammar
         tail = self._tail + (grammar.control_texts.get(token) or grammar.vocab.pieces[token])
         if any(trigger in tail for trigger in grammar.triggers):
@@ -105,20 +105,20 @@ class GrammarMatcher:
         self.binding = any(_ends_with_beginning(tail, trigger) for trigger in grammar.triggers)
 
     def forced(self) -> list[int]:
-        """The tokens that must come next; empty if there is a choice."""
+        """The forced next tokens; empty if there is a choice."""
         if not self.binding:
             return []
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
 
     def num_allowed(self, tokens: list[int]) -> int:
-        """How many of these tokens the grammar takes in sequence; nothing is accepted."""
+        """How many of these tokens the grammar would accept in sequence; does not advance."""
         return int(self._matcher.validate_tokens(tokens)) if self.binding else len(tokens)
 
     def compute_mask(self) -> None:
-        """Compute what may come next, as `ids` or `banned`."""
+        """Compute the allowed next tokens, as `ids` or `banned`."""
         vocab = self._grammar.vocab
-        if not vocab.hold():  # what a grammar forces is tokenised with the model's vocabulary
+        if not vocab.hold():  # forced text is tokenised with the model's vocabulary
             self.give_up_mask("the model is unloaded")
             return
         try:
@@ -146,7 +146,7 @@ class GrammarMatcher:
         self.pending = False
 
     def give_up_mask(self, error: str) -> None:
-        """Allow no token at all: the mask cannot be computed."""
+        """Fail: allow no token, because the mask cannot be computed."""
         self._fail(error)
         self.ids, self.banned = np.empty(0, np.int64), None
         self.ready, self.pending = True, False
@@ -156,17 +156,17 @@ class GrammarMatcher:
         self._grammar.is_spent = True
 
     def failure(self) -> LlamasrvError:
-        """Why the answer cannot go on, for its client. A limit is the request's fault: it asks for too much."""
+        """Why the answer cannot continue, for its client. Exceeding a limit is the request's fault."""
         if _LIMIT.search(self.error) and _MISMATCH not in self.error:
             said = f"The schema or grammar is too complex for what was written so far: {self.error}."
             return InvalidRequest(said, param="content")
-        if not self.error or _MISMATCH in self.error:  # its words would quote the answer
+        if not self.error or _MISMATCH in self.error:  # the library's message quotes the answer
             return EngineFailure("The grammar of this request rejects the chosen token.")
         return EngineFailure(f"The grammar of this request cannot be followed: {self.error}.")
 
 
 def reason_of(error: str) -> str:
-    """What is wrong, in one line, without positions in a grammar that the client never saw."""
+    """A library error in one line, without positions, which refer to a generated grammar."""
     line = _PLACE.sub("", error.strip().split("\n", 1)[0]).removeprefix("failed to compile JSON schema: ")
     if "parse error:" in line and (reason := _REASON.search(error)):
         line = f"a pattern cannot be used: {reason[1]}"
@@ -176,7 +176,7 @@ def reason_of(error: str) -> str:
 
 
 def _listed(bits: Int32s, size: int) -> Ids | None:
-    """The numbers of the set bits among the first `size`, if they are few; most words then need no look."""
+    """Indices of the set bits among the first `size`, if they are at most FEW; skips zero words."""
     words: Ids = bits.nonzero()[0]
     if len(words) > FEW:
         return None
@@ -188,5 +188,5 @@ def _listed(bits: Int32s, size: int) -> Ids | None:
 
 
 def _ends_with_beginning(text: bytes, mark: bytes) -> bool:
-    """Whether a text ends with a beginning of the mark."""
+    """Whether a text ends with a prefix of the mark."""
     return any(text.endswith(mark[:n]) for n in range(1, min(len(text), len(mark)) + 1))

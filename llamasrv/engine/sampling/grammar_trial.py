@@ -1,10 +1,10 @@
 """Trial of a grammar: the first compilation of a large one, in a separate process.
 
-    python -m llamasrv.engine.sampling.grammar_trial < GRAMMAR      exits 0, whatever it thinks of the grammar
+    python -m llamasrv.engine.sampling.grammar_trial < GRAMMAR      exits 0 unless compiling crashes it
 
-A grammar within all limits may still make the library overrun its stack or take memory without end, and the server
-with all of its models would end. Here only this process ends. The trial knows bytes instead of the model's vocabulary:
-what is wrong with a grammar is said by the real compilation.
+A grammar within all limits may still make the library overflow its stack or exhaust memory, which would kill the server
+with all its models. Here it kills only this process. The trial has a vocabulary of bytes, not the model's; errors in a
+grammar are reported by the real compilation.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import sys
 import threading
 from typing import Any
 
-TRIAL_SECONDS = 10.0  # that a request waits for it; on a busy machine most of it is the start
-CPU_SECONDS = 1  # that it may take, its start included: some 0.15 s
-MEMORY_BYTES = 2 << 30  # address space: stacks and all libraries included
-STACK_BYTES = 64 << 20  # as the threads of the native pool have
+TRIAL_SECONDS = 10.0  # max wait for a trial; on a busy machine most of it is the start of the process
+CPU_SECONDS = 1  # max CPU time, including about 0.15 s for the start
+MEMORY_BYTES = 2 << 30  # address space, including stacks and libraries
+STACK_BYTES = 64 << 20  # the same as the native pool's threads
 LIMITS: dict[str, Any] = {"max_items_in_row": 20_000, "verbose_errors": False}
-"""The library's own limits, as keywords of its LLParserLimits. A row has some four items for each optional property."""
+"""Keywords of llguidance's LLParserLimits. A row has about four items per optional property."""
 
 _NEEDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 _NUMBERED = re.compile(r"<\[[^\]\n]{0,256}\]>")  # tokens of the model's vocabulary
@@ -31,7 +31,7 @@ _TOO_LONG = "it took too long to compile"
 
 
 def fault_of(text: str) -> str | None:
-    """Compile the grammar in another process. Returns why it must not be compiled here; None if it may."""
+    """Compile the grammar in another process. Returns why it must not be compiled here; None if it is safe."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"],
@@ -61,7 +61,7 @@ def _try(text: str) -> None:
 
 
 class _Bytes:
-    """A vocabulary of single bytes, in the form that llguidance wants."""
+    """A vocabulary of single bytes, as llguidance's interface."""
 
     eos_token_id = 256
     bos_token_id = None
@@ -80,7 +80,7 @@ if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with contextlib.suppress(AttributeError, OSError):
-        os.nice(5)  # the model's threads come first
+        os.nice(5)  # yield to the model's threads
     threading.stack_size(STACK_BYTES)
     trial = threading.Thread(target=_try, args=(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"),))
     trial.start()

@@ -1,7 +1,7 @@
-"""Sampler chains that take long to make: on a thread of the pool, while the prompt is computed.
+"""Sampler chains that are slow to build: built on the pool while the prompt is computed.
 
-DRY looks at the whole vocabulary for each of its breakers, and penalties over a long window are told of each of its
-tokens. A sequence whose chain is not there in time waits for it alone, as for a mask.
+DRY searches the whole vocabulary for each breaker, and penalties with a long window must accept each of its tokens. A
+sequence whose chain is late waits for it alone, as for a mask.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from llamasrv.engine.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")
 
-MANY = 4096  # tokens, a millisecond; a chain that is told of more of them is made elsewhere
+MANY = 4096  # tokens to accept in about 1 ms; chains that need more are built on the pool
 
 
 class ChainMaker:
-    """One per engine. Makes one chain after another."""
+    """One per engine. Builds one chain after another."""
 
     def __init__(self, pool: NativePool) -> None:
         self._queue = pool.queue(1)
@@ -39,18 +39,18 @@ class ChainMaker:
         return late
 
     def wait(self, timeout: float) -> None:
-        """Wait until a chain is made, but not longer than `timeout` seconds."""
+        """Wait until a chain is ready, at most `timeout` seconds."""
         self._done.take(timeout)
 
     def close(self) -> None:
-        """Wait for what is being made: it reads the vocabulary."""
+        """Wait for pending builds, which read the vocabulary."""
         ended: Mailbox[bool] = Mailbox()
         if self._queue.put(lambda: ended.put(True)):
             ended.take_one()
 
 
 class LateChain:
-    """A chain that is being made. Whoever asked for it takes it, or closes this."""
+    """A chain being built. Its owner must `take` it or `close` this."""
 
     __slots__ = ("is_pending", "_make", "_chain", "_lock", "_is_closed")
 
@@ -62,14 +62,14 @@ class LateChain:
         self._is_closed = False
 
     def run(self) -> None:
-        """On the pool's thread."""
+        """Build the chain; on the pool's thread."""
         make, self._make = self._make, None
         chain: Chain | None = None
         try:
             if make is not None and not self._is_closed:
                 chain = make()
         except Exception:
-            log.exception("a sampler chain cannot be made")
+            log.exception("building a sampler chain failed")
         with self._lock:
             self.is_pending = False
             if not self._is_closed:
@@ -79,7 +79,7 @@ class LateChain:
             chain.close()
 
     def take(self) -> Chain | None:
-        """The chain, which the caller owns from now on; None if it could not be made. Not while it is pending."""
+        """The chain, now owned by the caller; None if building it failed. Do not call it while it is pending."""
         assert not self.is_pending
         chain, self._chain = self._chain, None
         return chain
@@ -93,12 +93,12 @@ class LateChain:
 
 
 def is_slow(params: SamplingParams, num_seen: int) -> bool:
-    """Whether making the chain, and telling it of that many tokens, takes longer than a step has time for."""
+    """Whether building a chain that accepts `num_seen` tokens takes too long for a step."""
     return num_seen > MANY or (SAMPLERS["dry"].is_on(params) and bool(params.dry_sequence_breakers))
 
 
 def made(backend: Backend, params: SamplingParams, seen: array[int], *, greedy: bool) -> Chain:
-    """A chain that has seen these tokens; those of images are left out."""
+    """A chain that has accepted these tokens, except pseudo-tokens of media."""
     chain = backend.chain(params, greedy=greedy)
     for token in seen:
         if token >= 0:

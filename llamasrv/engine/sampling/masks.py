@@ -1,7 +1,7 @@
 """Grammar masks, computed while the model decodes.
 
-The engine begins them before it decodes and waits for them afterwards; a mask that is late holds up its own sequence
-only. Knows no grammars.
+The engine starts them before it decodes and waits for them afterwards; a late mask delays only its own sequence. Knows
+no grammars.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from llamasrv.engine.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")
 
-MOST_THREADS = 4  # that compute masks at once: they take cores from the model
+MOST_THREADS = 4  # max threads for masks: they take cores from the model
 
 
 class Matcher(Protocol):
-    """What has a mask; see `grammar_matcher.GrammarMatcher`."""
+    """An object with a mask; see `grammar_matcher.GrammarMatcher`."""
 
     pending: bool
     ready: bool
@@ -32,7 +32,7 @@ class Matcher(Protocol):
 
 
 class Masks:
-    """One per engine; used by its thread alone. Half of its `threads` compute masks, but at least 2."""
+    """One per engine, used by its thread only. Half of `threads` compute masks, but at least 2."""
 
     def __init__(self, pool: NativePool, threads: int) -> None:
         self._queue = pool.queue(max(2, min(MOST_THREADS, threads // 2)))
@@ -46,7 +46,7 @@ class Masks:
                 self._queue.put(partial(self._compute, matcher))
 
     def wait(self, matchers: list[Matcher], timeout: float) -> None:
-        """Wait for these, but not longer than `timeout` seconds."""
+        """Wait for these masks, at most `timeout` seconds."""
         deadline = 0.0
         while any(matcher.pending for matcher in matchers):
             now = time.monotonic()

@@ -1,8 +1,8 @@
-"""Sampling where the logits are: the library applies a sequence's chain in its graph, and hands out the token alone.
+"""Sampling on the device: the library applies a sequence's chain in its graph and returns only the token.
 
-On a GPU that spares copying a row of logits for each token, and choosing from it here. Sequences that need the row, or
-a sampler that only this side has, are sampled the ordinary way in the same step. The library calls it experimental; a
-seed gives another text than the ordinary way, so it is off unless `--backend-sampling` is given.
+On a GPU that saves copying a row of logits per token and sampling on the CPU. Sequences that need the row, or a sampler
+that the device lacks, are sampled normally in the same step. The library calls it experimental, and a seed gives
+another text than normal sampling, so it is off without `--backend-sampling`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llamasrv.engine.sampling.sampler import is_greedy, seeded
 
 
 def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
-    """Whether a sequence needs neither its rows of logits nor a sampler that only runs on our side."""
+    """Whether a sequence needs neither its rows of logits nor a sampler that the device lacks."""
     p = spec.params
     told = spec.logprobs is None and not spec.sampled_probs and not spec.prompt_logprobs
     plain = not p.logit_bias and not p.ignore_eos and not p.min_tokens and not constrained
@@ -26,7 +26,7 @@ def _has_all(p: SamplingParams) -> bool:
 
 
 class DeviceSampler:
-    """One sequence's chain. It keeps its state while the sequence has no lane."""
+    """One sequence's chain on the device. Keeps its state while the sequence has no lane."""
 
     __slots__ = ("_chain", "_backend", "_lane", "_is_used")
 
@@ -37,9 +37,9 @@ class DeviceSampler:
         self._is_used = False
 
     def attach(self, lane: int) -> bool:
-        """Have the device choose from the next rows of this lane; False if the library refuses."""
+        """Sample the next rows of this lane on the device; False if the library refuses."""
         self.detach()
-        if self._is_used:  # the library aborts where it is given one for the second time
+        if self._is_used:  # the library aborts if a chain is attached twice: attach a clone
             used, self._chain = self._chain, self._chain.clone()
             used.close()
         self._is_used = True

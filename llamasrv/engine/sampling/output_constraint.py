@@ -1,6 +1,6 @@
-"""What an answer must obey besides its sampler: a grammar, a thinking budget, or both.
+"""Constraints of an answer beside its samplers: a grammar, a thinking budget, or both.
 
-One per sequence that has either; asked around every token. Knows no grammar library and no threads.
+One per sequence with either. Knows no grammar library and no threads.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class OutputConstraint:
         control_texts: Mapping[int, bytes],
         pieces: Pieces,
     ) -> None:
-        """`control_texts`: the texts of control tokens; `pieces`: what each other token writes."""
+        """`control_texts`: texts of control tokens; `pieces`: bytes of all other tokens."""
         self.matcher = matcher
         self._budget = budget
-        self._forced: list[int] = []  # tokens that must come, in order
+        self._forced: list[int] = []  # forced next tokens, in order
         self._control_texts, self._pieces = control_texts, pieces
 
     @property
@@ -39,12 +39,12 @@ class OutputConstraint:
         return matcher is not None and matcher.binding and not matcher.ready
 
     def next_forced(self) -> int | None:
-        """The token that must come next, if there is only one. It counts as accepted."""
+        """Take the forced next token, if there is one; the caller must accept it."""
         forced = self.forced()
         return forced.pop(0) if forced else None
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, as far as that is certain."""
+        """The forced next tokens, as far as they are known."""
         forced = self._forced
         if not forced:
             if self._budget is not None:
@@ -55,7 +55,7 @@ class OutputConstraint:
         return forced
 
     def jump_forward(self, most: int, ends: Collection[int]) -> list[int]:
-        """What must come next, whatever the model says: at most `most` tokens, all accepted, none of `ends`."""
+        """Accept and return forced tokens: at most `most`, and none of `ends`."""
         tokens: list[int] = []
         while len(tokens) < most and (token := self.next_forced()) is not None:
             if token in ends or not self.accept(token):
@@ -65,11 +65,11 @@ class OutputConstraint:
         return tokens
 
     def num_allowed(self, tokens: list[int]) -> int:
-        """How many of these tokens may come in sequence, as far as that is known in advance."""
+        """How many of these tokens the constraint would accept in sequence."""
         return len(tokens) if self.matcher is None else self.matcher.num_allowed(tokens)
 
     def accept(self, token: int) -> bool:
-        """Advance by one token. False if the grammar cannot follow it."""
+        """Advance by one token. False if the grammar does not allow it."""
         if self._budget is not None:
             self._budget.accept(self._control_texts.get(token) or self._pieces[token])
         matcher = self.matcher
@@ -77,16 +77,16 @@ class OutputConstraint:
             return True
         if matcher.binding:
             return False
-        self.matcher = None  # before a trigger anything may be written; nothing is enforced from here on
+        self.matcher = None  # before a trigger any text is allowed: stop following the grammar
         return True
 
     def failure(self) -> LlamasrvError | None:
-        """Why the grammar cannot be followed any more; None if it can."""
+        """Why the grammar has failed; None if it has not."""
         return self.matcher.failure() if self.matcher is not None and self.matcher.error else None
 
     @property
     def has_budget(self) -> bool:
-        """Whether thinking can be ended."""
+        """Whether `end_thinking` has an effect."""
         return self._budget is not None
 
     def end_thinking(self) -> None:
@@ -95,7 +95,7 @@ class OutputConstraint:
             self._budget.end()
 
     def may_end(self) -> bool:
-        """Whether an end token ends the answer here."""
+        """Whether an end token may end the answer here."""
         matcher = self.matcher
         return matcher is None or not matcher.binding or matcher.may_end
 

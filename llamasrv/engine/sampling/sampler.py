@@ -1,7 +1,7 @@
 """Samples tokens from logits.
 
-The native chain decides, but it sees only candidates: where `top_k` keeps k tokens, no other token of 150,000 can be
-chosen, so finding a superset of those k first is exact and many times faster.
+The native chain decides, but it sees only candidates: with `top_k` no token outside the k largest of 150,000 can be
+chosen, so finding a superset of those first is exact and many times faster.
 Owns bias, bans, candidates and log-probabilities. Knows no library and no thread.
 """
 
@@ -25,13 +25,13 @@ from llamasrv.engine.sampling.late_chain import ChainMaker, LateChain, is_slow, 
 
 _STRIDE = 64  # tokens per block when looking for the k-th largest logit
 _MAX_K = 1024
-SMALL_VOCABULARY = 4096  # below this many tokens the chain may as well see all
+SMALL_VOCABULARY = 4096  # tokens; with fewer the chain sees all
 _LOWEST = float(np.finfo(np.float32).min)
-_ROUNDING = 1e-6  # of a logit, where the library compares sums of float32
+_ROUNDING = 1e-6  # relative error of a logit, since the library compares sums of float32
 
 
 class Sampler:
-    """How one sequence chooses. Made at admission, closed when the sequence ends."""
+    """The sampler of one sequence. Created at admission, closed when the sequence ends."""
 
     __slots__ = (
         "chain", "greedy", "keep", "within", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
@@ -47,21 +47,21 @@ class Sampler:
         chains: ChainMaker | None = None,
     ) -> None:
         """`tokens`: the timeline, which grows as tokens are accepted; the first `num_prompt` are the prompt. `chains`
-        makes what takes long to make; without it that is made at once."""
+        builds slow chains on another thread; None: they are built here."""
         self._tokens, self._num_prompt = tokens, num_prompt
         p = params
         self.greedy = is_greedy(p)
         kinds = samplers_of(p, greedy=self.greedy)
-        # Only tokens of this window can lose (or win) by penalties; None: the whole timeline.
+        # Penalties affect only tokens of this window; None: the whole timeline.
         spans = [kind.window(p) for kind in kinds if kind.window is not None]
         self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
         plain = self.greedy and not spans
         self.keep = 1 if self.greedy else _top_k_first(p, kinds)
         self.within = _min_p_first(p, kinds) if self.keep is None else None
         self.chain: Chain | None = None
-        self._late: LateChain | None = None  # it is being made
-        self._noted: list[int] = []  # tokens that it has not seen yet
-        self._is_broken = False  # it could not be made: there is nothing to choose with
+        self._late: LateChain | None = None  # the chain while it is being built
+        self._noted: list[int] = []  # tokens that it has to accept then
+        self._is_broken = False  # building the chain failed
         if not plain:
             seen = array("i") if not spans else tokens[:] if self.window is None else tokens[-self.window :]
             make = partial(made, backend, seeded(p), seen, greedy=self.greedy)
@@ -69,7 +69,7 @@ class Sampler:
                 self._late = chains.begin(make)
             else:
                 self.chain = make()
-        self._sees_all = self.keep is None and self.within is None  # a large vocabulary takes its chain a while
+        self._sees_all = self.keep is None and self.within is None  # slow with a large vocabulary
         self.is_heavy = not plain and self._sees_all and backend.vocab.size >= SMALL_VOCABULARY
         self.strays = any([kind.strays for kind in kinds])
         self.bias_ids = np.frombuffer(p.logit_bias.tokens, np.int32) if p.logit_bias else None
@@ -78,12 +78,12 @@ class Sampler:
         self.min_tokens = float("inf") if p.ignore_eos else p.min_tokens
 
     def forget(self, count: int) -> None:
-        """The timeline is now that much shorter than what was written. The chain still remembers what it accepted."""
+        """A context shift dropped `count` tokens. The chain still remembers what it accepted."""
         self._num_prompt -= count
 
     @property
     def is_late(self) -> bool:
-        """Whether its chain is still being made."""
+        """Whether the chain is still being built."""
         late = self._late
         if late is None:
             return False
@@ -112,8 +112,8 @@ class Sampler:
             row[self.banned] = -np.inf
 
     def choose(self, row: Floats, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
-        """The next token, given its logits (float32 [n_vocab], changed in place) and the timeline so far; None if
-        there is nothing to choose from. `matcher` has its mask ready."""
+        """The next token, given its logits (float32 [n_vocab], changed in place) and the timeline so far; None if there
+        is no candidate. The mask of `matcher` must be ready."""
         if self._is_broken:
             return None
         if self.banned is not None or self.bias_ids is not None:
@@ -132,11 +132,11 @@ class Sampler:
             return token if isfinite(row[token]) else None
         seen: Ids | None = None
         if self.window != 0 and not self._sees_all:
-            # What penalties can move joins the candidates: exact whatever they do.
+            # Tokens that penalties can move join the candidates, which keeps the choice exact.
             tokens = self._tokens
             seen = np.array(tokens if self.window is None else tokens[-self.window :], np.int64)
             if seen.size and seen.min() < 0:
-                seen = seen[seen >= 0]  # without rows of images
+                seen = seen[seen >= 0]  # without pseudo-tokens of media
         ids = find(row, self.keep, within=self.within, seen=seen)
         if not len(ids):
             return None
@@ -147,14 +147,14 @@ class Sampler:
         return token
 
     def _choose_among(self, ids: Ids, row: Floats) -> int | None:
-        """The next token when only a few are allowed."""
+        """The next token if a grammar allows only a few."""
         if not len(ids):
             return None
         logits = row[ids]
         finite = np.isfinite(logits)
         if not finite.all():
             if not finite.any():
-                # An end that the request's bias or minimum forbids, where nothing else may come: it ends.
+                # Only end tokens are allowed, but the request's bias or min_tokens bans them: end anyway.
                 ends = ids[:0] if self.banned is None else np.intersect1d(ids, self.banned)
                 return int(ends[0]) if len(ends) else None
             ids, logits = ids[finite], logits[finite]
@@ -168,11 +168,11 @@ class Sampler:
 
     @property
     def left(self) -> tuple[Ids, Reals] | None:
-        """The candidates of the last token, ids and logits, as the samplers left them; None: only that token."""
+        """Ids and logits of the candidates that remained for the last token; None: only that token."""
         return None if self.chain is None else self.chain.left()
 
     def note(self, token: int) -> None:
-        """Count a token that was not chosen here."""
+        """Accept a token that was not chosen here."""
         if self.chain is not None:
             self.chain.accept(token)
         elif self._late is not None:
@@ -187,7 +187,8 @@ def is_greedy(p: SamplingParams) -> bool:
 class CandidateFinder:
     """Finds the ids of a superset of the k largest logits of a row, in two passes over it.
 
-    The k-th largest block maximum is a floor of the k-th largest logit: k blocks have an element at least as large.
+    The k-th largest block maximum is a lower bound of the k-th largest logit: k blocks have an element at least as
+    large.
     """
 
     def __init__(self, n_vocab: int) -> None:
@@ -197,10 +198,10 @@ class CandidateFinder:
         self._above = np.empty(n_vocab, bool)
 
     def __call__(self, row: Floats, keep: int | None, *, within: float | None = None, seen: Ids | None = None) -> Ids:
-        """Ids, ascending; all finite ones if `keep` is None or large; none if the row contains NaN.
+        """Ids, ascending; all with finite logits if `keep` is None or large; none if the row contains NaN.
 
-        `within` (without `keep`): only those at most this far below the largest. `seen`, ids in any order, are among
-        them whatever their logits are, if those are finite, and the others are chosen as if these were not there."""
+        `within` (without `keep`): only those at most this far below the largest. `seen`, ids in any order, are always
+        included if their logits are finite, and do not count towards the others."""
         above = self._above
         if within is None and (keep is None or keep >= self._blocks):
             return np.greater(row, -np.inf, out=above).nonzero()[0]
@@ -217,7 +218,7 @@ class CandidateFinder:
         return above.nonzero()[0]
 
     def _floor(self, row: Floats, keep: int | None, within: float | None) -> float:
-        """NaN stays NaN, and nothing is above it."""
+        """The smallest logit of a candidate; NaN if the row contains NaN, so that none is above it."""
         if within is not None:
             peak = float(row.max())
             return max(peak - within - _ROUNDING * abs(peak), _LOWEST)
@@ -235,22 +236,22 @@ def seeded(p: SamplingParams) -> SamplingParams:
 
 
 def _top_k_first(p: SamplingParams, kinds: list[SamplerType]) -> int | None:
-    """k, if top_k cuts before any sampler that looks at more of the distribution; else None."""
+    """k, if top_k truncates before any sampler that needs more of the distribution; else None."""
     if not 0 < p.top_k <= _MAX_K or not _comes_first("top_k", Keeps.ORDER, p, kinds):
         return None
     return max(p.top_k, p.min_keep)
 
 
 def _min_p_first(p: SamplingParams, kinds: list[SamplerType]) -> float | None:
-    """How far below the largest logit `min_p` cuts, if it is the first to cut and sees logits as they are; else
-    None."""
+    """How far below the largest logit `min_p` truncates, if it comes before all others that truncate or change logits;
+    else None."""
     if not 0 < p.min_p <= 1 or p.min_keep > 1 or not _comes_first("min_p", Keeps.LOGITS, p, kinds):
         return None
     return -math.log(p.min_p)
 
 
 def _comes_first(name: str, least: Keeps, p: SamplingParams, kinds: list[SamplerType]) -> bool:
-    """Whether this sampler is among them, and those before it keep at least that much of the logits."""
+    """Whether this sampler is in the list, and those before it keep at least `least` of the logits."""
     for kind in kinds:
         if kind.name == name:
             return True
@@ -273,7 +274,7 @@ def log_probability(row: Floats, token: int, top: int, pieces: Pieces) -> TokenL
 
 
 def sampled_probability(left: tuple[Ids, Reals] | None, token: int, top: int, pieces: Pieces) -> TokenLogprob:
-    """A log-probability among what the samplers left: ids and logits. None: only this token."""
+    """A log-probability among the candidates that remained after sampling (ids and logits); None: only this token."""
     if left is None:
         left = np.array([token]), np.zeros(1)
     ids = left[0]

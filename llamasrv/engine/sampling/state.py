@@ -1,10 +1,10 @@
-"""Everything that decides one sequence's next token: sampler, output constraint, stop strings, limits.
+"""Everything that affects one sequence's next token: sampler, output constraint, stop strings, limits.
 
     choose(row) -> accept(token) -> jump_forward()
 
-One token is chosen from one row of logits, given all tokens accepted so far, and accepted before the next row is looked
-at. So a step with several rows of a sequence asks row by row, until the sequence ends or a token differs from what the
-next row was computed with. Knows no lanes, no batches and no threads.
+A token is chosen from one row of logits, given all tokens accepted so far, and accepted before the next row is used. So
+the rows of a draft are verified one by one, until the sequence ends or a token differs from the draft. Knows no lanes,
+no batches and no threads.
 """
 
 from __future__ import annotations
@@ -66,47 +66,46 @@ class SamplingState:
         shifts: bool = False,
         chains: ChainMaker | None = None,
     ) -> None:
-        """`tokens`: the timeline, which begins with the prompt and is extended here. `shifts`: the engine makes room
-        once the context is full."""
+        """`tokens`: the timeline, which starts with the prompt and is extended here. `shifts`: the engine shifts the
+        context when it is full."""
         vocab, num_prompt = backend.vocab, len(spec.tokens)
         self.constraint = constraint
         self.late_row: Floats | None = None  # logits that wait for their mask
-        self.device: DeviceSampler | None = None  # chooses instead, while it has a lane
-        self.num_undelivered = 0  # of the last tokens: the client has not got them yet
+        self.device: DeviceSampler | None = None  # samples instead, while the sequence has a lane
+        self.num_undelivered = 0  # number of last tokens not delivered yet
         self._sampler = Sampler(spec.params, tokens, num_prompt, backend, chains)
-        self.is_heavy = self._sampler.is_heavy  # choosing takes long enough to be worth a thread
+        self.is_heavy = self._sampler.is_heavy  # sampling is slow enough to be worth a thread
         self._stops = StopStrings(spec.stop) if spec.stop else None
         self._tokens = tokens
         self._index = spec.index
         self._logprobs = spec.logprobs
-        self._after = spec.sampled_probs  # log-probabilities are told as the samplers left them
-        # Tokens of the timeline at most, by the request and by the model.
+        self._after = spec.sampled_probs  # report log-probabilities after the samplers
+        # Max length of the timeline, by the request and by the model.
         self._most = None if spec.max_tokens is None else num_prompt + spec.max_tokens
         self._context, self._shifts = backend.context, shifts
-        # Without sampling them, only where nobody looks at each token by itself.
+        # Forced tokens skip sampling unless log-probabilities of each token are requested.
         self._jumps = constraint is not None and spec.logprobs is None
         self._jumps_with_prompt = self._jumps and not spec.stop and not spec.prompt_logprobs
         self._pieces, self._eog = vocab.pieces, vocab.eog
 
     @property
     def is_late(self) -> bool:
-        """Whether the next token depends on a mask that is still being computed, or a chain that is being made."""
+        """Whether the next token depends on a mask or a chain that is not ready yet."""
         return self._sampler.is_late or self.constraint is not None and self.constraint.is_late
 
     @property
     def must_shift(self) -> bool:
-        """Whether the context is full, and part of it must go before the next token."""
+        """Whether the context is full and must be shifted before the next token."""
         return self._shifts and len(self._tokens) >= self._context
 
     @property
     def num_left(self) -> int:
-        """Tokens that may still be chosen."""
+        """Number of tokens that may still follow."""
         end = self._context if self._most is None else min(self._context, self._most)
         return end - len(self._tokens)
 
     def choose(self, row: Floats, find: CandidateFinder) -> Choice | None:
-        """The next token, given its logits (float32 [n_vocab], changed in place); None if there is nothing to choose
-        from."""
+        """The next token, given its logits (float32 [n_vocab], changed in place); None if there is no candidate."""
         constraint, wanted = self.constraint, self._logprobs
         own = row if wanted is None or self._after else row.copy()  # the model's own distribution: before bias and bans
         token: int | None
@@ -128,7 +127,7 @@ class SamplingState:
         return Choice(token, log_probability(own, token, wanted, self._pieces))
 
     def accept(self, token: int, logprobs: TokenLogprob | None, put: Put) -> Ending | None:
-        """Add one token to the timeline and deliver what is certain. Returns the ending if it is the last token."""
+        """Append a token and deliver what cannot become a stop string. Returns the ending if it is the last token."""
         self._tokens.append(token)
         constraint = self.constraint
         if token in self._eog and (constraint is None or constraint.may_end()):
@@ -147,11 +146,11 @@ class SamplingState:
 
     @property
     def drafts_forced(self) -> bool:
-        """Whether tokens that must come next still need rows of logits, because log-probabilities were asked for."""
+        """Whether forced tokens need rows of logits, because log-probabilities are requested."""
         return self.constraint is not None and not self._jumps
 
     def jump_forward(self, put: Put) -> Ending | None:
-        """Accept what must come next without sampling it: the next step computes it like a piece of prompt."""
+        """Append forced tokens without sampling; the next step computes them like a prompt. Returns an ending."""
         ending = None
         if self._jumps and self.constraint is not None:
             while ending is None and not self.must_shift and (token := self.constraint.next_forced()) is not None:
@@ -160,7 +159,7 @@ class SamplingState:
         return ending
 
     def jump_with_prompt(self) -> None:
-        """Append what must come first, as if it were part of the prompt. `deliver` it once it is computed."""
+        """Append the first forced tokens as if they were part of the prompt; `deliver` them once they are computed."""
         if not self._jumps_with_prompt or self.constraint is None:
             return
         end = self._context if self._most is None else min(self._context, self._most)
@@ -171,7 +170,7 @@ class SamplingState:
         self.num_undelivered = len(tokens)
 
     def deliver(self, put: Put) -> Ending | None:
-        """Deliver what was appended to the prompt. Returns the ending if nothing may follow it."""
+        """Deliver the tokens appended to the prompt. Returns the ending if nothing may follow."""
         tokens, self.num_undelivered = self._tokens[-self.num_undelivered :], 0
         for token in tokens:
             put(Delta(self._index, token, self._pieces[token]))
@@ -180,14 +179,14 @@ class SamplingState:
         return self._limit()
 
     def forget(self, start: int, count: int) -> None:
-        """Take `count` tokens from `start` on out of the timeline. They still count as written."""
+        """Remove `count` tokens from `start` on from the timeline. They still count as generated."""
         del self._tokens[start : start + count]
         self._sampler.forget(count)
         if self._most is not None:
             self._most -= count
 
     def flush(self, put: Put) -> None:
-        """Deliver what was held back for a stop string that will not come."""
+        """Deliver text that was held back for a stop string."""
         if self._stops is not None:
             self._stops.flush(put)
 
@@ -197,7 +196,7 @@ class SamplingState:
             self.device.close()
 
     def _limit(self) -> Ending | None:
-        """The ending of a sequence that may have no further token."""
+        """The ending if the timeline has reached a limit."""
         length = len(self._tokens)
         if self._most is not None and length >= self._most:
             return _MAX_TOKENS

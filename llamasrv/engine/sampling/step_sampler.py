@@ -1,7 +1,6 @@
 """Chooses a token for each row of a step.
 
-Masks are computed beside the decode; chains that look at a whole vocabulary run side by side. Knows no lanes and no
-plans.
+Masks are computed during the decode; chains over a whole vocabulary run in parallel. Knows no lanes and no plans.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.sampler import CandidateFinder
 from llamasrv.engine.sampling.state import Choice, SamplingState
 
-MASK_PATIENCE = 0.01  # seconds that a step waits for masks; a sequence whose mask takes longer waits alone
+MASK_PATIENCE = 0.01  # max seconds a step waits for masks; a sequence with a later mask waits alone
 
 Row = tuple[SamplingState, Floats]
 
 
 class StepSampler:
-    """One per engine; used by its thread alone. At most `threads` chains run at once, the caller's included."""
+    """One per engine, used by its thread only. At most `threads` chains run at once, including the caller's."""
 
     def __init__(self, pool: NativePool, threads: int, n_vocab: int) -> None:
         self.chains = ChainMaker(pool)
@@ -29,7 +28,7 @@ class StepSampler:
         self._finders = [CandidateFinder(n_vocab) for _ in range(threads)]
 
     def begin_masks(self, constraints: list[OutputConstraint]) -> list[Matcher]:
-        """Start computing the masks of the next tokens. Returns those to wait for."""
+        """Start computing the masks of the next tokens. Returns the matchers to wait for."""
         if not constraints:
             return []
         matchers: list[Matcher] = [
@@ -39,12 +38,12 @@ class StepSampler:
         return matchers
 
     def wait_for_masks(self, matchers: list[Matcher], timeout: float | None = None) -> None:
-        """Wait for these, but not longer than `timeout` seconds (None: MASK_PATIENCE)."""
+        """Wait for these masks, at most `timeout` seconds (None: MASK_PATIENCE)."""
         if matchers:
             self._masks.wait(matchers, MASK_PATIENCE if timeout is None else timeout)
 
     def choose(self, rows: list[Row]) -> list[Choice | None]:
-        """A token for each row of logits, in order; None if a row has nothing to choose from."""
+        """A token for each row of logits, in order; None for a row without a candidate."""
         if sum([state.is_heavy for state, _ in rows]) > 1:
             return self._helpers.map(self._choose, rows)
         find = self._finders[0]

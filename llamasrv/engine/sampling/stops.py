@@ -1,7 +1,7 @@
 """Stop strings.
 
-Decides, from bytes as they grow, whether a stop string has been reached. Bytes that could still become one are held
-back, so a client never sees half of it. Knows nothing of protocols or threads.
+Detects stop strings in a growing text. Bytes that could still become one are held back, so that a client never sees
+half of it. Knows nothing of protocols or threads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class StopMatcher:
         self._states = [0] * len(self._stops)
 
     def feed(self, data: bytes) -> tuple[int, str | None]:
-        """Returns (held, None): the last `held` bytes of all that was fed may become a stop string;
-        or (cut, stop): `stop` is complete, and it began `cut` bytes before the end of `data`."""
+        """Returns (held, None): the last `held` bytes fed may become a stop string;
+        or (cut, stop): `stop` is complete and started `cut` bytes before the end of `data`."""
         stops, states = self._stops, self._states
         for at, byte in enumerate(data):
             found = None
@@ -43,7 +43,7 @@ class StopMatcher:
 
 
 class StopStrings:
-    """The deltas of one sequence on their way to the client; those that may be part of a stop string wait."""
+    """Passes on the deltas of one sequence, holding back those that may be part of a stop string."""
 
     __slots__ = ("_matcher", "_held")
 
@@ -52,11 +52,11 @@ class StopStrings:
         self._held: list[Delta] = []
 
     def feed(self, delta: Delta, put: Callable[[Delta], None]) -> str | None:
-        """`put` what can no longer be part of a stop string. Returns the stop string, if one is complete."""
+        """`put` deltas that cannot be part of a stop string any more. Returns a completed stop string."""
         unsure, stop = self._matcher.feed(delta.data)
         held = self._held
         held.append(delta)
-        # Whole tokens leave, so that log-probabilities stay with their text; the one a stop begins in is cut.
+        # Deliver whole tokens, so that log-probabilities stay with their text; cut the one a stop starts in.
         size = sum(len(d.data) for d in held) - unsure
         while held and (size >= len(held[0].data) if stop is None else size > 0):
             first = held.pop(0)
@@ -65,7 +65,7 @@ class StopStrings:
         return stop
 
     def flush(self, put: Callable[[Delta], None]) -> None:
-        """`put` what is waiting: no stop string is coming."""
+        """`put` the held deltas: the sequence has ended."""
         for delta in self._held:
             put(delta)
         self._held = []

@@ -1,6 +1,6 @@
-"""The thinking budget: when it is used up, the end mark is written for the model to close the block.
+"""The thinking budget: when it is used up, the end mark is forced, which closes the thinking block.
 
-Knows the marks as bytes and the end mark as tokens; what they mean is the pipeline's business.
+Knows the marks as bytes and the end mark as tokens; the pipeline knows what they mean.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class ThinkingBudget:
     def __init__(
         self, tokens: float, *, start: bytes, end: bytes, closing: list[int], open: bool, anywhere: bool = False
     ) -> None:
-        """`tokens`: how many are allowed; may be infinite. `start`, `end`: the marks of a block; without a `start` the
-        model cannot open one. `closing`: the tokens that close a block. `open`: the prompt ends inside a block. A
-        block may open only at the beginning of the answer, unless `anywhere`."""
+        """`tokens`: the budget, may be infinite. `start`, `end`: marks of a block; without `start` the model cannot
+        open one. `closing`: tokens that close a block. `open`: the prompt ends inside a block. `anywhere`: a block may
+        open later than at the start of the answer."""
         self._left = tokens
         self._start, self._end = start, end
         self._closing = closing
@@ -26,17 +26,17 @@ class ThinkingBudget:
         self._longest = max(len(start), len(end))
 
     def due(self) -> list[int]:
-        """The tokens that must come now to close the block; [] while the budget lasts, and inside a character."""
+        """The forced tokens that close the block; [] while the budget lasts, and inside a character."""
         if not self._open or self._left > 0 or _is_cut(self._tail):
             return []
         return list(self._closing)
 
     def end(self) -> None:
-        """Allow no more thinking: an open block is closed next, and any later one as soon as it opens."""
+        """Allow no more thinking: close an open block next, and any later one as soon as it opens."""
         self._left = 0
 
     def accept(self, data: bytes) -> None:
-        """Count one more token, given as bytes."""
+        """Advance by one token, given its bytes."""
         if self._open:
             self._left -= 1
         tail = self._tail + data
