@@ -15,7 +15,7 @@ from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
-from llamasrv.protocols.common.schema import Count, Flag, Names, Number, Object, String, WireField, WireSchema
+from llamasrv.protocols.common.schema import Array, Count, Flag, Names, Number, Object, String, WireField, WireSchema
 from llamasrv.protocols.gemini.embed import BatchEmbedSchema, EmbedContentSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.limits import Limits
@@ -277,27 +277,19 @@ OPERATIONS: dict[str, Operation] = {
 """Method and path to what is there; one of a route's paths is enough."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "CacheControl": ("object",), "Choices": ("array",), "Context": ("array",),
-    "Diagnostics": ("object",), "Documents": ("array",),
-    "Files": ("object",),
+    "CacheControl": ("object",), "CacheRetention": ("string",), "Choice": ("string", "object"), "Choices": ("array",),
+    "Contents": ("array", "object"), "Continue": ("boolean", "string"), "ConversationField": ("string", "object"),
     "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
-    "Grammar": ("string",), "Choice": ("string", "object"), "Images": ("array",), "Include": ("array",),
-    "ConversationField": ("string", "object"), "Input": ("string", "array"), "Items": ("array",),
-    "Inputs": ("string", "array"),
-    "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
-    "License": ("string", "array"), "Lines": ("array",), "LogitBias": ("object", "array"), "Lora": ("array",),
-    "Messages": ("array",), "Modalities": ("array",), "NativePrompts": ("string", "array", "object"),
-    "Options": ("object",), "OutputConfig": ("object",), "OutputFormat": ("object",), "Pattern": ("string",),
-    "Prediction": ("object",), "Prompts": ("string", "array"), "ReasoningField": ("object",),
-    "ResponseFormat": ("object",),
-    "Samplers": ("array", "string"), "StreamOptions": ("object",), "StructuredOutputs": ("object",),
-    "System": ("string", "array"), "Text": ("object",), "Think": ("boolean", "string"), "ThinkingField": ("object",),
-    "TokenIds": ("array",), "ToolChoiceField": ("string", "object"), "Tools": ("array",), "Encoding": ("string",),
-    "Continue": ("boolean", "string"), "ReasoningFormat": ("string",), "Truncation": ("string",),
-    "CacheRetention": ("string",), "OneOf": ("string",), "SomeOf": ("array",), "Upload": ("string",),
-    "Template": ("string",), "ThreadField": ("object",), "Contents": ("array", "object"), "ToolConfig": ("object",),
-    "Texts": ("string", "array"), "TextOrTokens": ("string", "array"), "Requests": ("array",),
-    "GenerationConfig": ("object",), "SchemaField": ("object",),
+    "Grammar": ("string",), "Images": ("array",), "Input": ("string", "array"), "Inputs": ("string", "array"),
+    "Items": ("array",), "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
+    "License": ("string", "array"), "LogitBias": ("object", "array"), "Messages": ("array",), "Modalities": ("array",),
+    "NativePrompts": ("string", "array", "object"), "OneOf": ("string",), "OutputFormat": ("object",),
+    "Pattern": ("string",), "Prompts": ("string", "array"), "ReasoningFormat": ("string",),
+    "ResponseFormat": ("object",), "Samplers": ("array", "string"), "SchemaField": ("object",), "SomeOf": ("array",),
+    "StructuredOutputs": ("object",), "System": ("string", "array"), "Text": ("object",),
+    "TextOrTokens": ("string", "array"), "Texts": ("string", "array"), "Think": ("boolean", "string"),
+    "ThinkingField": ("object",), "ThreadField": ("object",), "ToolChoiceField": ("string", "object"),
+    "ToolConfig": ("object",), "Tools": ("array",), "Truncation": ("string",), "Upload": ("string",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 
@@ -398,9 +390,9 @@ def _shape(field: WireField, limits: Limits) -> dict[str, Any]:
         return {"type": "number", "exclusiveMinimum" if field.above else "minimum": field.low, "maximum": field.high}
     if isinstance(field, Names):
         return _one_of(("string", "array"))
-    for kind, name in ((String, "string"), (Flag, "boolean"), (Object, "object")):
+    for kind, name in ((String, "string"), (Flag, "boolean"), (Object, "object"), (Array, "array")):
         if isinstance(field, kind):
-            return {"type": name}
+            return _one_of((name,))
     return _one_of(_KINDS.get(type(field).__name__, ()))
 
 

@@ -17,9 +17,6 @@ MOST = 4  # of tools and blocks
 class CacheControl(WireField):
     """The request's own cache_control; `pins_of` reads it together with those of blocks."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
-        return value
-
 
 def pins_of(body: Mapping[str, Any]) -> tuple[Pin, ...]:
     """The pins of a body whose tools, system prompt and messages have been read. Raises InvalidRequest."""

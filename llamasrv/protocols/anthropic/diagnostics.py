@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.common.schema import WireField, wrong_type
+from llamasrv.protocols.common.schema import Object, wrong_type
 
 _REASONS = {
     "model": "model_changed", "adapters": "model_changed", "system": "system_changed", "tools": "tools_changed",
@@ -15,12 +15,10 @@ _REASONS = {
 MOST_ID = 128  # characters
 
 
-class Diagnostics(WireField):
+class Diagnostics(Object):
     """The id of the reply to compare with; "" for an id that no reply can have; or None."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | None:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         previous = value.get("previous_message_id")
         if previous is not None and type(previous) is not str:
             raise wrong_type("a string", previous, "previous_message_id")

@@ -43,6 +43,7 @@ from llamasrv.protocols.common.schema import (
     Invalid,
     Names,
     Number,
+    Object,
     Refused,
     StreamFlag,
     String,
@@ -77,10 +78,8 @@ class Thinking(NamedTuple):
     shown: bool
 
 
-class ThinkingField(WireField):
+class ThinkingField(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Thinking:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         kind = value.get("type")
         on = _THINKING.get(kind) if type(kind) is str else None
         if on is None:
@@ -100,10 +99,8 @@ class Output(NamedTuple):
     content: Content | None = None
 
 
-class OutputConfig(WireField):
+class OutputConfig(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Output:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         effort, form = value.get("effort"), value.get("format")
         if effort is not None and effort not in EFFORTS:
             raise Invalid(f"expected one of {', '.join(EFFORTS)}.", "effort")

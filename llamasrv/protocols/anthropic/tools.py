@@ -12,7 +12,7 @@ from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
 from llamasrv.errors import Unsupported
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, wrong_type
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "integer"}
@@ -79,10 +79,8 @@ def check_some_are_left(tools: Sequence[Tool], missing: Sequence[str]) -> None:
         raise Unsupported(text, param="tools")
 
 
-class Tools(WireField):
+class Tools(Array):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
-        if type(value) is not list:
-            raise wrong_type("an array", value)
         most = self.limits.tools
         if len(value) > most:
             raise Invalid(f"array too long. Expected at most {most} tools, but got {len(value)}.")
@@ -124,12 +122,10 @@ def _tool(wire: Any, at: int) -> Tool | None:
 _MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
-class Choice(WireField):
+class Choice(Object):
     """Read together with the raw tools, which tell whether a named tool exists and who would run it."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         kind = value.get("type")
         mode = _MODES.get(kind) if type(kind) is str else None
         if mode is None:

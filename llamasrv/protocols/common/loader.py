@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from marshmallow import ValidationError, missing
 
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.common.schema import Complaint, Ignored, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Complaint, Ignored, Object, WireSchema
 from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
@@ -33,7 +33,7 @@ _ASKS_FOR_FORM = re.compile(
 _NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 
 
-class Nested(WireField):
+class Nested(Object):
     """An object with a schema of its own, whose fields say where they go; with `to=None` they go nowhere."""
 
     schema: type[WireSchema]
@@ -49,8 +49,6 @@ class Nested(WireField):
         return self._loader.unknown(value)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         return self._loader.checked(value)
 
     def put(self, parts: dict[str, Any], value: dict[str, Any]) -> None:

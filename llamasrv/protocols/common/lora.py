@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Array, Invalid, wrong_type
 
 MOST = 16  # of one request
 _LARGEST = 100.0
 
 
-class Lora(WireField):
+class Lora(Array):
     """[{"id": number or name, "scale": number}]; adapters that are not listed are off."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, float], ...]:
-        if type(value) is not list:
-            raise wrong_type("an array", value)
         if len(value) > MOST:
             raise Invalid(f"array too long. Expected at most {MOST} entries, but got {len(value)}.")
         return tuple(self._entry(entry, at) for at, entry in enumerate(value))

@@ -31,6 +31,7 @@ from llamasrv.protocols.common.schema import (
     Invalid,
     Names,
     Number,
+    Object,
     StreamFlag,
     String,
     WireField,
@@ -130,11 +131,9 @@ def _is_id(key: str) -> bool:
     return len(key) <= 12 and key.isascii() and key.lstrip("-").isdigit()
 
 
-class StreamOptions(WireField):
+class StreamOptions(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
         """Whether usage is asked for; other members of it have no effect here."""
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         if data.get("stream") is not True:
             raise Invalid("only allowed when 'stream' is true.")
         wanted = value.get("include_usage")
@@ -145,7 +144,6 @@ class StreamOptions(WireField):
 
 class Salt(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        value = super()._deserialize(value, attr, data, **kwargs)
         if not 0 < len(value) <= _MOST_SALT:
             raise Invalid(f"expected 1 to {_MOST_SALT} characters, but got {len(value)}.")
         return value

@@ -72,7 +72,6 @@ class Modalities(WireField):
 
 class MimeType(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        value = super()._deserialize(value, attr, data, **kwargs)
         if value not in ("", "text/plain", JSON, ENUM):
             raise Invalid(f"expected 'text/plain', '{JSON}' or '{ENUM}'.")
         return value
@@ -122,7 +121,7 @@ class GenerationConfig(Nested):
         return super().unknown_in(camel(value))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        config = super()._deserialize(camel(value) if type(value) is dict else value, attr, data, **kwargs)
+        config = super()._deserialize(camel(value), attr, data, **kwargs)
         if "logprobs" in config and not config.get("responseLogprobs"):
             raise Invalid("only allowed when 'responseLogprobs' is true.", "logprobs")
         return config

@@ -13,7 +13,7 @@ from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Ignored, Invalid, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, WireSchema, wrong_type
 from llamasrv.protocols.gemini.contents import Contents
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
@@ -43,12 +43,10 @@ class EmbedContentSchema(WireSchema):
     model = Ignored("the path names it")
 
 
-class Requests(WireField):
+class Requests(Array):
     """A list of embedContent requests."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        if type(value) is not list:
-            raise wrong_type("an array", value)
         if not 0 < len(value) <= self.limits.inputs:
             raise Invalid(f"expected 1 to {self.limits.inputs} requests, but got {len(value)}.")
         load = Loader(EmbedContentSchema, self.limits).checked

@@ -20,6 +20,7 @@ from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import prompt_of, token_ids
 from llamasrv.protocols.common.sampling import INT_MAX, SamplingSchema, extras_of, unless_negative
 from llamasrv.protocols.common.schema import (
+    Array,
     Bound,
     Count,
     Flag,
@@ -79,12 +80,12 @@ class NativePrompts(WireField):
         return MixedPrompt(tuple(value))
 
 
-class Lines(WireField):
+class Lines(Array):
     """Extra texts of /infill: objects with a `text` and a `filename`."""
 
+    expected = "an array of objects"
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, str], ...]:
-        if type(value) is not list:
-            raise wrong_type("an array of objects", value)
         if len(value) > self.limits.parts:
             raise Invalid(f"array too long. Expected at most {self.limits.parts} entries, but got {len(value)}.")
         out = []

@@ -16,7 +16,6 @@ NOT_ENABLED = "reasoning control not enabled for this completion: send 'reasonin
 
 class CompletionId(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        value = super()._deserialize(value, attr, data, **kwargs)
         if not value:
             raise Invalid("must not be an empty string.")
         return value
@@ -24,7 +23,6 @@ class CompletionId(String):
 
 class Action(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        value = super()._deserialize(value, attr, data, **kwargs)
         if value != "reasoning_end":
             raise Invalid("unknown control action. Expected 'reasoning_end'.")
         return value

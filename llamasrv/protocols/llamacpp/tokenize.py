@@ -12,7 +12,7 @@ import orjson
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loader
-from llamasrv.protocols.common.schema import Flag, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Array, Flag, Invalid, String, WireField, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
 
 MOST_PIECES = 131_072  # tokens that are listed with their pieces; the reply takes some hundred bytes for each
@@ -47,10 +47,10 @@ class TokenizeSchema(WireSchema):
     with_pieces = Flag("ids with their texts, of at most 131072 tokens; bytes where a text is not UTF-8")
 
 
-class TokenIds(WireField):
+class TokenIds(Array):
+    expected = "an array of token ids"
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[int]:
-        if type(value) is not list:
-            raise wrong_type("an array of token ids", value)
         for i, token in enumerate(value):
             _check_token("a token id", token, i)
         return value

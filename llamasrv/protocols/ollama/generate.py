@@ -10,18 +10,18 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Refused, String, WireField, wrong_type
+from llamasrv.protocols.common.schema import Array, Flag, Ignored, Invalid, Refused, String, wrong_type
 from llamasrv.protocols.ollama.chat import answer, thinking
 from llamasrv.protocols.ollama.fields import AnswerSchema, Images
 from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said
 
 
-class Context(WireField):
+class Context(Array):
     """Tokens of an earlier exchange, as its last reply gave them."""
 
+    expected = "an array of token ids"
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[int, ...]:
-        if type(value) is not list:
-            raise wrong_type("an array of token ids", value)
         for i, token in enumerate(value):
             if type(token) is not int:
                 raise wrong_type("an integer", token, i)

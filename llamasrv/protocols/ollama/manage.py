@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loader, build
-from llamasrv.protocols.common.schema import Flag, Ignored, Invalid, Refused, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import (
+    Flag,
+    Ignored,
+    Invalid,
+    Object,
+    Refused,
+    String,
+    WireField,
+    WireSchema,
+    wrong_type,
+)
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.fields import Options
 from llamasrv.protocols.ollama.messages import Messages
@@ -26,12 +36,10 @@ class License(WireField):
         return "\n".join(texts)
 
 
-class Files(WireField):
+class Files(Object):
     """One GGUF file that was uploaded before: its name and its digest."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         if len(value) != 1:
             raise Invalid("expected one GGUF file.")
         ((name, digest),) = value.items()
@@ -40,10 +48,8 @@ class Files(WireField):
         return digest
 
 
-class Template(WireField):
+class Template(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | None:
-        if type(value) is not str:
-            raise wrong_type("a string", value)
         if value and "{" not in value:
             raise Invalid("the template contains no expression, so no message would appear in the prompt.")
         return value or None

@@ -27,6 +27,7 @@ from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, logprobs_of
 from llamasrv.protocols.common.schema import (
+    Array,
     Bound,
     Count,
     Flag,
@@ -55,10 +56,8 @@ from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, T
 from llamasrv.protocols.telemetry import Extras
 
 
-class Modalities(WireField):
+class Modalities(Array):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        if type(value) is not list:
-            raise wrong_type("an array", value)
         for i, kind in enumerate(value):
             if kind != "text":
                 raise Refusal("this model generates text only.", i)
@@ -94,7 +93,6 @@ class Think(WireField):
 
 class TemplateKwargs(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        value = super()._deserialize(value, attr, data, **kwargs)
         if len(value) > self.limits.template_kwargs:
             raise Invalid(f"too many variables. Expected at most {self.limits.template_kwargs}, but got {len(value)}.")
         return value

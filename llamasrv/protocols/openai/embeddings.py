@@ -17,7 +17,7 @@ from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireSchema
 
 
 class Made(Protocol):
@@ -36,10 +36,8 @@ class Made(Protocol):
     def prompt_tokens(self) -> int: ...
 
 
-class Encoding(WireField):
+class Encoding(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if type(value) is not str:
-            raise wrong_type("a string", value)
         if value not in ("float", "base64"):
             raise Invalid("expected 'float' or 'base64'.", code="unsupported_value")
         return value

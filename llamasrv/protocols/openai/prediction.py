@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Object, wrong_type
 
 
-class Prediction(WireField):
+class Prediction(Object):
     """An object of the type "content", whose content is a string or an array of text parts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         if value.get("type") != "content":
             raise Invalid("expected 'content'.", "type")
         content = value.get("content")

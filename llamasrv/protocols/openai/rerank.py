@@ -16,7 +16,16 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, Ignored, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import (
+    Array,
+    Count,
+    Flag,
+    Ignored,
+    Invalid,
+    String,
+    WireSchema,
+    wrong_type,
+)
 
 
 class Ranked(Protocol):
@@ -35,12 +44,12 @@ class Ranked(Protocol):
     def prompt_tokens(self) -> int: ...
 
 
-class Documents(WireField):
+class Documents(Array):
     """Texts, or objects with a `text`."""
 
+    expected = "an array of strings"
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
-        if type(value) is not list:
-            raise wrong_type("an array of strings", value)
         if not value:
             raise Invalid("empty array.", code="empty_array")
         if len(value) > self.limits.inputs:

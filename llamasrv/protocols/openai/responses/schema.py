@@ -8,6 +8,7 @@ from llamasrv.domain.request import Content
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.sampling import SamplingSchema
 from llamasrv.protocols.common.schema import (
+    Array,
     Bound,
     Count,
     Flag,
@@ -49,16 +50,12 @@ class Input(WireField):
         return items_of(value, self.limits.messages, "a string or an array of items")
 
 
-class Tools(WireField):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        if type(value) is not list:
-            raise wrong_type("an array of tools", value)
-        return value
+class Tools(Array):
+    expected = "an array of tools"
 
 
 class ToolChoiceField(WireField):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
-        return value
+    """Checked once the tools are known."""
 
 
 class TextSettings(NamedTuple):
@@ -66,7 +63,7 @@ class TextSettings(NamedTuple):
     shown: dict[str, Any]
 
 
-class Text(WireField):
+class Text(Object):
     """{format, verbosity}. Its form wins over those of other fields."""
 
     def put(self, parts: dict[str, Any], value: TextSettings) -> None:
@@ -74,8 +71,6 @@ class Text(WireField):
             parts["content"] = value.content
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> TextSettings:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         form = value.get("format")
         shown: dict[str, Any] = {"format": {"type": "text"}}
         if type(value.get("verbosity")) is str:
@@ -107,10 +102,8 @@ class ReasoningSettings(NamedTuple):
     summary: str | None = None
 
 
-class ReasoningField(WireField):
+class ReasoningField(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ReasoningSettings:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
         effort = value.get("effort")
         if effort is not None and effort not in EFFORTS:
             raise Invalid(f"expected one of {', '.join(EFFORTS)}.", "effort")
@@ -120,10 +113,10 @@ class ReasoningField(WireField):
         return ReasoningSettings(effort, None if summary == "none" else summary)
 
 
-class Include(WireField):
+class Include(Array):
+    expected = "an array of strings"
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> frozenset[str]:
-        if type(value) is not list:
-            raise wrong_type("an array of strings", value)
         for at, name in enumerate(value):
             if type(name) is not str:
                 raise wrong_type("a string", name, at)
@@ -154,7 +147,6 @@ class Truncation(WireField):
 
 class Metadata(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
-        value = super()._deserialize(value, attr, data, **kwargs)
         if len(value) > _METADATA_PAIRS:
             raise Invalid(f"too many entries. Expected at most {_METADATA_PAIRS}, but got {len(value)}.")
         for key, text in value.items():
