@@ -19,7 +19,7 @@ from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, wrong_type
 
 Path = tuple[Any, ...]
 
@@ -101,8 +101,7 @@ def _blocks(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
         raise Invalid("missing. Expected a string or an array of content blocks.", *path, code="invalid_type")
     if type(content) is not list:
         raise wrong_type("a string or an array of content blocks", content, *path)
-    if len(content) > most:
-        raise Invalid(f"array too long. Expected at most {most} blocks, but got {len(content)}.", *path)
+    check_length(content, most, "blocks", *path)
     for i, block in enumerate(content):
         if type(block) is not dict:
             raise wrong_type("an object", block, *path, i)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
 from llamasrv.errors import Unsupported
-from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, wrong_type
+from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, check_length, wrong_type
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "integer"}
@@ -82,8 +82,7 @@ def check_some_are_left(tools: Sequence[Tool], missing: Sequence[str]) -> None:
 class Tools(Array):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
         most = self.limits.tools
-        if len(value) > most:
-            raise Invalid(f"array too long. Expected at most {most} tools, but got {len(value)}.")
+        check_length(value, most, "tools")
         out: dict[str, Tool] = {}
         for i, wire in enumerate(value):
             tool = _tool(wire, i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.common.schema import Array, Invalid, wrong_type
+from llamasrv.protocols.common.schema import Array, Invalid, check_length, wrong_type
 
 MOST = 16  # of one request
 _LARGEST = 100.0
@@ -14,8 +14,7 @@ class Lora(Array):
     """[{"id": number or name, "scale": number}]; adapters that are not listed are off."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, float], ...]:
-        if len(value) > MOST:
-            raise Invalid(f"array too long. Expected at most {MOST} entries, but got {len(value)}.")
+        check_length(value, MOST, "entries")
         return tuple(self._entry(entry, at) for at, entry in enumerate(value))
 
     def _entry(self, entry: Any, at: int) -> tuple[str, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from llamasrv.domain.request import MediaPart, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.protocols.common.media import audio_part, from_base64, image_part
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, wrong_type
 from llamasrv.protocols.limits import Limits
 
 
@@ -27,8 +27,7 @@ class Prompts(WireField):
         if type(value[0]) is int:
             return (TokenPrompt(token_ids(value)),)
         most = getattr(self.limits, self.most)
-        if len(value) > most:
-            raise Invalid(f"array too long. Expected at most {most} {self.most}, but got {len(value)}.")
+        check_length(value, most, self.most)
         if type(value[0]) is list:
             for i, tokens in enumerate(value):
                 if type(tokens) is not list:
@@ -57,8 +56,7 @@ class Inputs(Prompts):
         if kinds != {str, list} and dict not in kinds and not (kinds == {list} and any(map(_is_mixed, value))):
             return super()._deserialize(value, attr, data, **kwargs)
         most = getattr(self.limits, self.most)
-        if len(value) > most:
-            raise Invalid(f"array too long. Expected at most {most} {self.most}, but got {len(value)}.")
+        check_length(value, most, self.most)
         return tuple(self._one(item, i) for i, item in enumerate(value))
 
     def _one(self, value: Any, *path: int) -> Prompt:

@@ -8,7 +8,7 @@ endpoint and no HTTP.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, NamedTuple
 
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing
@@ -76,14 +76,19 @@ def wrong_type(expected: str, value: Any, *path: int | str) -> Invalid:
     return Invalid(f"expected {expected}, but got {got} instead.", *path, code="invalid_type")
 
 
+def check_length(value: Sized, most: int, what: str, *path: int | str) -> None:
+    """Raises if an array has more than `most` entries; `what` they are called."""
+    if len(value) > most:
+        raise Invalid(f"array too long. Expected at most {most} {what}, but got {len(value)}.", *path)
+
+
 def check_messages(value: Any, limits: Limits, *, may_be_empty: bool = False) -> None:
     """Raises unless `value` is a list of no more messages than a conversation may have."""
     if type(value) is not list:
         raise wrong_type("an array of messages", value)
     if not value and not may_be_empty:
         raise Invalid("empty array. Expected an array with at least one message.", code="empty_array")
-    if len(value) > limits.messages:
-        raise Invalid(f"array too long. Expected at most {limits.messages} messages, but got {len(value)}.")
+    check_length(value, limits.messages, "messages")
 
 
 class WireSchema(Schema):
@@ -275,8 +280,7 @@ class Names(WireField):
             raise wrong_type("a string or an array of strings", value)
         most = getattr(self.limits, self.most)
         chars = self.chars if type(self.chars) is int else getattr(self.limits, str(self.chars))
-        if len(value) > most:
-            raise Invalid(f"array too long. Expected at most {most} entries, but got {len(value)}.")
+        check_length(value, most, "entries")
         for path, text in zip(paths, value):
             if type(text) is not str:
                 raise wrong_type("a string", text, *path)

@@ -15,7 +15,7 @@ import orjson
 
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, wrong_type
 from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
 
 SEALED = b"llamasrv:"
@@ -103,8 +103,7 @@ def _unsealed(wire: dict[str, Any], path: Path) -> str:
 
 def _parts(value: Any, most: int, path: Path) -> list[Given]:
     parts = list_of(value, *path)
-    if len(parts) > most:
-        raise Invalid(f"array too long. Expected at most {most} parts, but got {len(parts)}.", *path)
+    check_length(parts, most, "parts", *path)
     return [(object_of(wire, *path, i), (*path, i)) for i, wire in enumerate(parts)]
 
 

@@ -32,6 +32,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    check_length,
     wrong_type,
 )
 from llamasrv.protocols.common.wire import dumps, logprob
@@ -59,8 +60,7 @@ class NativePrompts(WireField):
             return (self._one(value),)
         if not value:
             raise Invalid("empty array.", code="empty_array")
-        if len(value) > self.limits.prompts:
-            raise Invalid(f"array too long. Expected at most {self.limits.prompts} prompts, but got {len(value)}.")
+        check_length(value, self.limits.prompts, "prompts")
         return tuple(self._one(item, i) for i, item in enumerate(value))
 
     def _one(self, value: Any, *path: int) -> Prompt:
@@ -86,8 +86,7 @@ class Lines(Array):
     expected = "an array of objects"
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, str], ...]:
-        if len(value) > self.limits.parts:
-            raise Invalid(f"array too long. Expected at most {self.limits.parts} entries, but got {len(value)}.")
+        check_length(value, self.limits.parts, "entries")
         out = []
         for i, entry in enumerate(value):
             if type(entry) is not dict:

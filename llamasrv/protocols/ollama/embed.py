@@ -11,7 +11,7 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, Invalid, String, WireField, wrong_type
+from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, wrong_type
 from llamasrv.protocols.ollama.fields import ModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
 
@@ -26,8 +26,7 @@ class Input(WireField):
             return (value,) if value else ()
         if type(value) is not list:
             raise wrong_type("a string or an array of strings", value)
-        if len(value) > self.limits.inputs:
-            raise Invalid(f"array too long. Expected at most {self.limits.inputs} texts, but got {len(value)}.")
+        check_length(value, self.limits.inputs, "texts")
         for i, text in enumerate(value):
             if type(text) is not str:
                 raise wrong_type("a string", text, i)

@@ -22,6 +22,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    check_length,
     rows,
     wrong_type,
 )
@@ -57,8 +58,7 @@ class Stops(WireField):
             raise _mistyped("stop", "an array of strings")
         limits = self.limits
         stops = [stop for stop in stops if stop]
-        if len(stops) > limits.stops:
-            raise Invalid(f"array too long. Expected at most {limits.stops} entries, but got {len(stops)}.")
+        check_length(stops, limits.stops, "entries")
         if any(len(stop) > limits.stop_chars for stop in stops):
             raise Invalid(f"string too long. Expected at most {limits.stop_chars} characters.")
         return tuple(stops)
@@ -172,8 +172,7 @@ def images(value: Any, most: int, field: str, *path: int | str) -> tuple[MediaPa
     """Plain base64, or a data: URL. Other URLs are not fetched; Ollama does not fetch any."""
     if type(value) is not list:
         raise wrong_type("an array of images in base64", value, *path)
-    if len(value) > most:
-        raise Invalid(f"array too long. Expected at most {most} images, but got {len(value)}.", *path)
+    check_length(value, most, "images", *path)
     return tuple(_image(image, field, *path, i) for i, image in enumerate(value))
 
 

@@ -9,7 +9,7 @@ import orjson
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.documents import file_part
 from llamasrv.protocols.common.media import audio_part, image_part
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, wrong_type
 from llamasrv.protocols.openai.custom import custom_arguments
 
 _ROLES = {
@@ -74,8 +74,7 @@ def _content(wire: dict[str, Any], role: str, at: int, most_parts: int) -> str |
         raise Invalid("missing. Expected a string or an array of content parts.", at, "content", code="invalid_type")
     if type(content) is not list:
         raise wrong_type("a string or an array of content parts", content, at, "content")
-    if len(content) > most_parts:
-        raise Invalid(f"array too long. Expected at most {most_parts} parts, but got {len(content)}.", at, "content")
+    check_length(content, most_parts, "parts", at, "content")
     parts = tuple(_part(part, at, i) for i, part in enumerate(content))
     return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
 

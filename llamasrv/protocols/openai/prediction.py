@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.common.schema import Invalid, Object, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Object, check_length, wrong_type
 
 
 class Prediction(Object):
@@ -18,9 +18,7 @@ class Prediction(Object):
             return content
         if type(content) is not list:
             raise wrong_type("a string or an array of content parts", content, "content")
-        if len(content) > self.limits.parts:
-            most = self.limits.parts
-            raise Invalid(f"array too long. Expected at most {most} parts, but got {len(content)}.", "content")
+        check_length(content, self.limits.parts, "parts", "content")
         return "".join(_text(part, i) for i, part in enumerate(content))
 
 

@@ -24,6 +24,7 @@ from llamasrv.protocols.common.schema import (
     Invalid,
     String,
     WireSchema,
+    check_length,
     wrong_type,
 )
 
@@ -52,8 +53,7 @@ class Documents(Array):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if not value:
             raise Invalid("empty array.", code="empty_array")
-        if len(value) > self.limits.inputs:
-            raise Invalid(f"array too long. Expected at most {self.limits.inputs} documents, but got {len(value)}.")
+        check_length(value, self.limits.inputs, "documents")
         out = []
         for i, document in enumerate(value):
             text = document.get("text") if type(document) is dict else document

@@ -14,7 +14,16 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import (
+    Count,
+    Ignored,
+    Invalid,
+    String,
+    WireField,
+    WireSchema,
+    check_length,
+    wrong_type,
+)
 from llamasrv.protocols.openai.rerank import Ranked
 
 
@@ -28,8 +37,7 @@ class Texts(WireField):
             raise wrong_type("a string or an array of strings", value)
         if not value:
             raise Invalid("empty array.", code="empty_array")
-        if len(value) > self.limits.inputs:
-            raise Invalid(f"array too long. Expected at most {self.limits.inputs} texts, but got {len(value)}.")
+        check_length(value, self.limits.inputs, "texts")
         for i, text in enumerate(value):
             if type(text) is not str:
                 raise wrong_type("a text", text, i)

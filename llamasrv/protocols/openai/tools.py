@@ -8,7 +8,7 @@ from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, wrong_type
 from llamasrv.protocols.openai.custom import custom_tool
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -98,8 +98,7 @@ def tools_of(data: Mapping[str, Any]) -> tuple[tuple[Tool, ...], ToolChoice]:
 def _check_list(value: Any, most: int) -> None:
     if type(value) is not list:
         raise wrong_type("an array", value)
-    if len(value) > most:
-        raise Invalid(f"array too long. Expected at most {most} tools, but got {len(value)}.")
+    check_length(value, most, "tools")
 
 
 def _add(found: dict[str, Tool], tool: Tool, *path: int | str) -> None:

@@ -15,7 +15,7 @@ import orjson
 from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.documents import file_part
 from llamasrv.protocols.common.media import audio_part, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, wrong_type
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
@@ -197,8 +197,7 @@ class Turns:
             return ""
         if type(content) is not list:
             raise wrong_type("a string or an array of content parts", content, *path)
-        if len(content) > self.limits.parts:
-            raise Invalid(f"array too long. Expected at most {self.limits.parts} parts, but got {len(content)}.", *path)
+        check_length(content, self.limits.parts, "parts", *path)
         parts = tuple(_part(part, *path, at) for at, part in enumerate(content))
         if not parts:
             return ""

@@ -19,6 +19,7 @@ from llamasrv.protocols.common.schema import (
     Refused,
     String,
     WireField,
+    check_length,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS
@@ -33,8 +34,7 @@ def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
     """An array of at most so many objects, unchanged; `expected` names it in an error. Raises Invalid."""
     if type(value) is not list:
         raise wrong_type(expected, value)
-    if len(value) > most:
-        raise Invalid(f"array too long. Expected at most {most} items, but got {len(value)}.")
+    check_length(value, most, "items")
     for at, item in enumerate(value):
         if type(item) is not dict:
             raise wrong_type("an object", item, at)
