@@ -299,8 +299,11 @@ def ranker(path: pathlib.Path) -> pathlib.Path:
 KINDS = {"llama": llama, "swa": swa, "mamba": mamba, "hybrid": hybrid, "moe": moe, "bert": bert, "ranker": ranker}
 
 
-def lora(path: pathlib.Path, *, arch: str = "llama", layers: int = 2, rank: int = 4, seed: int = 1) -> pathlib.Path:
-    """An adapter of the `llama` model's attention, large enough to change what it says."""
+def lora(
+    path: pathlib.Path, *, arch: str = "llama", layers: int = 2, rank: int = 4, size: float = 1.0, seed: int = 1
+) -> pathlib.Path:
+    """An adapter of the `llama` model's attention, large enough to change what it says; with a `size` of 1e30 so large
+    that the result is not a number."""
     random = np.random.default_rng(seed)
     w = gguf.GGUFWriter(str(path), arch)
     w.add_type("adapter")
@@ -309,7 +312,7 @@ def lora(path: pathlib.Path, *, arch: str = "llama", layers: int = 2, rank: int 
     for i in range(layers):
         for name, rows in (("attn_q", HEADS * HEAD), ("attn_v", KV_HEADS * HEAD), ("attn_output", EMBD)):
             a = random.standard_normal((rank, EMBD), dtype=np.float32) / np.float32(np.sqrt(EMBD))
-            b = random.standard_normal((rows, rank), dtype=np.float32) / np.float32(np.sqrt(rank))
+            b = random.standard_normal((rows, rank), dtype=np.float32) * np.float32(size / np.sqrt(rank))
             w.add_tensor(f"blk.{i}.{name}.weight.lora_a", a)
             w.add_tensor(f"blk.{i}.{name}.weight.lora_b", b)
     w.write_header_to_file()
