@@ -6,8 +6,8 @@ from llamasrv.engine.fake import FakeBackend, FakeChain, FakeEmbeddings
 
 
 class RecordingChain(FakeChain):
-    def __init__(self, params, *, greedy):
-        super().__init__(params, greedy=greedy)
+    def __init__(self, params):
+        super().__init__(params)
         self.accepted = []
 
     def accept(self, token):
@@ -41,8 +41,8 @@ class RecordingBackend(FakeBackend):
         self.calls.append(("use", adapters))
         super().use(adapters)
 
-    def chain(self, params, *, greedy):
-        self.chains.append(RecordingChain(params, greedy=greedy))
+    def chain(self, params):
+        self.chains.append(RecordingChain(params))
         return self.chains[-1]
 
 

@@ -88,10 +88,11 @@ def sampler_named(name: str) -> str | None:
     return plain if plain in SAMPLERS else _ALIASES.get(plain)
 
 
-def samplers_of(p: SamplingParams, *, greedy: bool = False) -> list[SamplerType]:
-    """The samplers that have an effect, in their order. `greedy`: only those that can change which token is the most
-    likely one. Mirostat replaces all but two."""
+def samplers_of(p: SamplingParams) -> list[SamplerType]:
+    """The samplers that have an effect, in their order. Mirostat replaces all but two; where the most likely token is
+    chosen, only those matter that can change which one that is."""
     names = ("penalties", "temperature") if p.mirostat else p.samplers
+    greedy = p.is_greedy
     kinds = [SAMPLERS[name] for name in names]
     return [kind for kind in kinds if (kind.window is not None or not greedy) and kind.is_on(p)]
 
@@ -161,3 +162,8 @@ class SamplingParams:
     min_tokens: int = 0
     logit_bias: LogitBias = LogitBias()
     samplers: tuple[str, ...] = SAMPLER_ORDER
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is chosen."""
+        return self.temperature <= 0 and self.mirostat == 0 and self.xtc_probability <= 0

@@ -90,9 +90,9 @@ class FakeVocabulary:
 class FakeChain:
     """Temperature, top_k, top_p and min_p with a seeded generator; ignores the other samplers."""
 
-    def __init__(self, params: SamplingParams, *, greedy: bool) -> None:
+    def __init__(self, params: SamplingParams) -> None:
         self._params = params
-        self._greedy = greedy or params.temperature <= 0
+        self._greedy = params.temperature <= 0
         self._random = np.random.default_rng(params.seed)
         self.closed = self.was_in_graph = False
         self._left: tuple[Ids, Reals] = np.empty(0, np.int64), np.empty(0)
@@ -391,8 +391,8 @@ class FakeBackend:
         self._cells[lane] = [object() for _ in self._kv[lane]]
         return True
 
-    def chain(self, params: SamplingParams, *, greedy: bool) -> FakeChain:
-        return FakeChain(params, greedy=greedy)
+    def chain(self, params: SamplingParams) -> FakeChain:
+        return FakeChain(params)
 
 
 class FakeEmbeddings:

@@ -22,7 +22,7 @@ from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.preemption import RestoreCost
-from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, is_greedy
+from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
 
@@ -420,7 +420,7 @@ def test_padding_rows_change_and_leave_nothing(backend):
 
 def full_chain_choice(backend, params, row):
     """What the chain chooses when it sees the whole vocabulary."""
-    chain = backend.chain(params, greedy=False)
+    chain = backend.chain(params)
     token = chain.choose(np.arange(len(row)), row.copy())
     chain.close()
     return token
@@ -480,7 +480,7 @@ def test_every_sampler_can_be_built(backend):
     on = {"top_n_sigma": 1.0, "typical_p": 0.9, "xtc_probability": 0.5, "dry_multiplier": 0.8, "repeat_penalty": 1.1}
     params = SamplingParams(seed=1, samplers=tuple(SAMPLERS), **on)
     assert [kind.name for kind in samplers_of(params)] == list(SAMPLERS)
-    chain = backend.chain(params, greedy=False)
+    chain = backend.chain(params)
     assert 0 <= chain.choose(np.arange(300), np.zeros(300, np.float32)) < backend.vocab.size
     chain.close()
 
@@ -516,7 +516,7 @@ def test_choices_among_candidates_equal_choices_among_all(backend, cut, penaltie
         row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
         prompt = np.random.default_rng(seed + 99).integers(0, 300, 50).tolist()
         row[prompt[:20]] += 9
-        chain = backend.chain(params, greedy=is_greedy(params))
+        chain = backend.chain(params)
         for token in prompt:
             chain.accept(token)
         expected = chain.choose(np.arange(n), row.copy())
@@ -527,9 +527,7 @@ def test_choices_among_candidates_equal_choices_among_all(backend, cut, penaltie
 
 
 def test_dry_keeps_a_sequence_from_repeating_itself(backend):
-    chain = backend.chain(
-        SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=()), greedy=True
-    )
+    chain = backend.chain(SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=()))
     for token in [50, 51, 52, 53, 60, 50, 51, 52]:
         chain.accept(token)
     assert chain.choose(np.array([53, 54]), np.array([5.0, 4.0], np.float32)) == 54
@@ -543,7 +541,7 @@ def test_dry_samplers_search_the_vocabulary_once(backend, monkeypatch):
     init = C.llama_sampler_init_dry
     monkeypatch.setattr(C, "llama_sampler_init_dry", lambda *args: (made.append(args), init(*args))[1])
     params = SamplingParams(seed=1, temperature=0.0, dry_multiplier=5.0, dry_sequence_breakers=("e", "th", ":"))
-    chains = [backend.chain(params, greedy=True) for _ in range(5)]
+    chains = [backend.chain(params) for _ in range(5)]
     for number, chain in enumerate(chains):
         for token in [50, 51, 52, 53, 60, 50, 51, 52][: 4 * number]:
             chain.accept(token)
@@ -551,14 +549,14 @@ def test_dry_samplers_search_the_vocabulary_once(backend, monkeypatch):
     assert chosen == [53, 53, 54, 54, 54] and len(made) == 1, "each has its own past"
     for _ in range(2):
         for base in range(2, 12):
-            backend.chain(dataclasses.replace(params, dry_base=float(base)), greedy=True).close()
+            backend.chain(dataclasses.replace(params, dry_base=float(base))).close()
     assert len(made) == 21, "the oldest leave"
     for chain in chains:
         chain.close()
 
 
 def test_a_chain_grows_and_can_be_closed_twice(backend):
-    chain = backend.chain(SamplingParams(seed=1), greedy=False)
+    chain = backend.chain(SamplingParams(seed=1))
     assert 0 <= chain.choose(np.arange(5000), np.zeros(5000, np.float32)) < 5000
     chain.close()
     chain.close()

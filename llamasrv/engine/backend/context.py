@@ -296,9 +296,9 @@ class LlamaBackend(LaneMemory):
     def sampled(self, row: int) -> int | None:
         return sampled_token(self._context, self.batch, row)
 
-    def chain(self, params: SamplingParams, *, greedy: bool) -> LlamaChain:
+    def chain(self, params: SamplingParams) -> LlamaChain:
         assert self._dry is not None
-        return chain_of(params, self.vocab, self.info.context_train or self.context, self._dry, greedy=greedy)
+        return chain_of(params, self.vocab, self.info.context_train or self.context, self._dry)
 
     def reset(self) -> None:
         if self._mtp is not None:

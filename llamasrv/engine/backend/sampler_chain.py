@@ -201,9 +201,7 @@ BUILDERS: Mapping[str, Callable[[_Given], list[Any]]] = {
 assert BUILDERS.keys() == SAMPLERS.keys()
 
 
-def chain_of(
-    params: SamplingParams, vocab: LlamaVocabulary, context_train: int, dry: DrySamplers, *, greedy: bool
-) -> LlamaChain:
+def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, dry: DrySamplers) -> LlamaChain:
     """A chain as llama.cpp builds it (common/sampling.cpp): the listed samplers, then the choice. Logit bias is not
     part of it: it is applied to the logits before."""
     p, given = params, _Given(params, vocab, context_train, dry)
@@ -216,11 +214,11 @@ def chain_of(
         return LlamaChain([*_penalties(given), C.llama_sampler_init_temp(p.temperature), pick])
     samplers: list[Any] = []
     choice: list[Any] = []
-    for kind in samplers_of(p, greedy=greedy):
+    for kind in samplers_of(p):
         if kind.chooses:
             choice = BUILDERS[kind.name](given)
         else:
             samplers += BUILDERS[kind.name](given)
     if not choice:
-        choice = [C.llama_sampler_init_greedy() if greedy else C.llama_sampler_init_dist(p.seed)]
+        choice = [C.llama_sampler_init_greedy() if p.is_greedy else C.llama_sampler_init_dist(p.seed)]
     return LlamaChain(samplers + choice)

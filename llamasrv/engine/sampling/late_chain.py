@@ -97,9 +97,9 @@ def is_slow(params: SamplingParams, num_seen: int) -> bool:
     return num_seen > MANY or (SAMPLERS["dry"].is_on(params) and bool(params.dry_sequence_breakers))
 
 
-def made(backend: Backend, params: SamplingParams, seen: array[int], *, greedy: bool) -> Chain:
+def made(backend: Backend, params: SamplingParams, seen: array[int]) -> Chain:
     """A chain that has accepted these tokens, except pseudo-tokens of media."""
-    chain = backend.chain(params, greedy=greedy)
+    chain = backend.chain(params)
     for token in seen:
         if token >= 0:
             chain.accept(token)

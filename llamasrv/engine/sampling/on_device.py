@@ -10,7 +10,7 @@ from __future__ import annotations
 from llamasrv.domain.params import SamplingParams, samplers_of
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.interface import Backend
-from llamasrv.engine.sampling.sampler import is_greedy, seeded
+from llamasrv.engine.sampling.sampler import seeded
 
 
 def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
@@ -22,7 +22,7 @@ def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
 
 
 def _has_all(p: SamplingParams) -> bool:
-    return not p.mirostat and all(kind.on_device(p) for kind in samplers_of(p, greedy=is_greedy(p)))
+    return not p.mirostat and all(kind.on_device(p) for kind in samplers_of(p))
 
 
 class DeviceSampler:
@@ -31,7 +31,7 @@ class DeviceSampler:
     __slots__ = ("_chain", "_backend", "_lane", "_is_used")
 
     def __init__(self, params: SamplingParams, backend: Backend) -> None:
-        self._chain = backend.chain(seeded(params), greedy=is_greedy(params))
+        self._chain = backend.chain(seeded(params))
         self._backend = backend
         self._lane: int | None = None
         self._is_used = False

@@ -34,7 +34,7 @@ class Sampler:
     """The sampler of one sequence. Created at admission, closed when the sequence ends."""
 
     __slots__ = (
-        "chain", "greedy", "keep", "within", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
+        "chain", "keep", "within", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
         "_tokens", "_num_prompt", "_sees_all", "_late", "_noted", "_is_broken",
     )  # fmt: skip
 
@@ -50,13 +50,12 @@ class Sampler:
         builds slow chains on another thread; None: they are built here."""
         self._tokens, self._num_prompt = tokens, num_prompt
         p = params
-        self.greedy = is_greedy(p)
-        kinds = samplers_of(p, greedy=self.greedy)
+        kinds = samplers_of(p)
         # Penalties affect only tokens of this window; None: the whole timeline.
         spans = [kind.window(p) for kind in kinds if kind.window is not None]
         self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
-        plain = self.greedy and not spans
-        self.keep = 1 if self.greedy else _top_k_first(p, kinds)
+        plain = p.is_greedy and not spans
+        self.keep = 1 if p.is_greedy else _top_k_first(p, kinds)
         self.within = _min_p_first(p, kinds) if self.keep is None else None
         self.chain: Chain | None = None
         self._late: LateChain | None = None  # the chain while it is being built
@@ -64,7 +63,7 @@ class Sampler:
         self._is_broken = False  # building the chain failed
         if not plain:
             seen = array("i") if not spans else tokens[:] if self.window is None else tokens[-self.window :]
-            make = partial(made, backend, seeded(p), seen, greedy=self.greedy)
+            make = partial(made, backend, seeded(p), seen)
             if chains is not None and is_slow(p, len(seen)):
                 self._late = chains.begin(make)
             else:
@@ -177,11 +176,6 @@ class Sampler:
             self.chain.accept(token)
         elif self._late is not None:
             self._noted.append(token)
-
-
-def is_greedy(p: SamplingParams) -> bool:
-    """Whether the most likely token is chosen."""
-    return p.temperature <= 0 and p.mirostat == 0 and p.xtc_probability <= 0
 
 
 class CandidateFinder:

@@ -22,13 +22,13 @@ class SlowBackend(RecordingBackend):
         super().__init__(**settings)
         self.gate, self.threads, self.broken = threading.Event(), [], False
 
-    def chain(self, params, *, greedy):
+    def chain(self, params):
         self.threads.append(threading.get_ident())
         if params.dry_multiplier:
             self.gate.wait(20)
             if self.broken:
                 raise MemoryError
-        return super().chain(params, greedy=greedy)
+        return super().chain(params)
 
 
 def until(driver, done):
@@ -114,7 +114,7 @@ def test_without_a_pool_it_is_made_where_it_is_asked_for():
     pool.close()
     chains = ChainMaker(pool)
     backend = RecordingBackend()
-    late = chains.begin(lambda: backend.chain(DRY, greedy=True))
+    late = chains.begin(lambda: backend.chain(DRY))
     assert not late.is_pending
     chain = late.take()
     assert chain.choose(np.array([1, 2]), np.array([0.0, 1.0])) == 2
