@@ -22,7 +22,7 @@ from llamasrv.engine.use import HOST, DeviceUse
 from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
-from llamasrv.startup import drafts, model_list, model_options, recipes, template_trials
+from llamasrv.startup import drafts, load_plans, model_list, model_options, template_trials
 from llamasrv.startup.projector import projector_of
 
 
@@ -47,7 +47,7 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     free = memory.available_memory()
     found = None
     try:
-        found = recipes.measured(settings, header)
+        found = load_plans.measured(settings, header)
     except Unavailable as error:
         console.print(f"[yellow]{error.message} The figures below are estimates.[/]")
     except LoadFailed as error:
@@ -56,7 +56,7 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
         settings = settings.having(engine={"parallel": found.options.places})
         need = memory.estimate(header, found.options.context_cells or 0, model_options.shape_of(settings))
     else:
-        settings = recipes.with_places(settings, header)
+        settings = load_plans.with_places(settings, header)
         need = model_options.needed_memory(settings, header)
     projector = projector_of(settings, header, None)
     if as_json:
@@ -103,7 +103,7 @@ def _several_as_json(settings: Settings) -> int:
     return _print_json({"models": models, "memory": {"may_use": settings.models.memory or memory.available_memory()}})
 
 
-def _memory_facts(need: memory.Need, found: fit.Fitted | None, free: int) -> dict[str, Any]:
+def _memory_facts(need: memory.Need, found: fit.FittedPlan | None, free: int) -> dict[str, Any]:
     """Bytes needed and usable, per device."""
     if found is None or not found.measured.devices:
         use, capacity = {HOST: _host_use(need, found)}, {HOST: free}
@@ -166,7 +166,7 @@ def _try_templates(settings: Settings, models: Iterable[Model], console: Console
 
 def _fits_later(model: Model) -> bool:
     """Whether the placement depends on devices, which are queried only when the model is loaded."""
-    return model.recipe is not None and model.recipe.fit is not None
+    return model.load_plan is not None and model.load_plan.fit is not None
 
 
 def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> Table:
@@ -210,7 +210,7 @@ def draft_sources(settings: Settings, header: gguf.Header) -> str:
     return f"from {', '.join(sources)}, where they pay{unused}"
 
 
-def _plan_table(found: fit.Fitted, free: int) -> Table:
+def _plan_table(found: fit.FittedPlan, free: int) -> Table:
     """What the model uses on each device, as measured by the library."""
     table = Table("measured", "weights", "KV and states", "work buffers", "needed", "usable", title_justify="left")
     for column in table.columns[1:]:
@@ -223,7 +223,7 @@ def _plan_table(found: fit.Fitted, free: int) -> Table:
     return table
 
 
-def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
+def _placement(found: fit.FittedPlan, header: gguf.Header) -> Iterator[str]:
     """Where the layers go, in words."""
     if not found.measured.devices:
         return
@@ -237,11 +237,11 @@ def _placement(found: fit.Fitted, header: gguf.Header) -> Iterator[str]:
         yield f"[yellow]{name} lacks {_rounded(size)}: loading will fail, or be slow.[/]"
 
 
-def _host_use(need: memory.Need, found: fit.Fitted | None) -> DeviceUse:
+def _host_use(need: memory.Need, found: fit.FittedPlan | None) -> DeviceUse:
     return DeviceUse(need.weights, need.kv + need.states, need.buffers) if found is None else found.measured.uses[HOST]
 
 
-def _memory_table(need: memory.Need, found: fit.Fitted | None, free: int) -> Table:
+def _memory_table(need: memory.Need, found: fit.FittedPlan | None, free: int) -> Table:
     table = Table("memory", "bytes", title_justify="left")
     table.columns[1].justify = "right"
     use = _host_use(need, found)

@@ -20,7 +20,7 @@ from rich.progress import Progress as Bars
 
 from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
-from llamasrv.models.pull import Progress, PullFailed, pull, pulled
+from llamasrv.models.pull import PullFailed, PullProgress, pull, pulled
 from llamasrv.startup.model_options import draft_repository, repository
 
 EX_UNAVAILABLE = 69
@@ -91,7 +91,7 @@ class _Lines:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: PullProgress) -> None:
         now = time.monotonic()
         state = (progress.status, progress.file)
         if state != self._last or now >= self._next or progress.completed == progress.total:
@@ -125,7 +125,7 @@ class _Display:
     ) -> None:
         self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: PullProgress) -> None:
         if progress.status == "success":
             for file, task in self._tasks.items():
                 self._bars.update(task, description=f"pulled {file}")

@@ -38,7 +38,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayerPlan:
     """How many layers each device takes, in order, with the output as the last layer. The first `on_cpu` layers stay
     on the CPU; of the layers before `with_experts`, only the experts do."""
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedPlan:
     """A plan that was measured. `capacity`: bytes that the model may use on each device; `beside`: bytes on the first
     device for what is not measured, such as a projector."""
 
@@ -101,20 +101,20 @@ def layers_of(header: Header) -> tuple[list[Layer], int]:
     return layers, output if has_output else output + embedding
 
 
-def spread(layers: Sequence[Layer], cache: int, output: int, room: Sequence[int]) -> Plan:
-    """The plan that leaves the least on the CPU. `cache`: bytes of KV per layer; `room`: bytes for layers on each
+def spread(layers: Sequence[Layer], cache: int, output: int, room: Sequence[int]) -> LayerPlan:
+    """The plan that leaves the least on the CPU. `cache`: bytes of KV per layer; `budget`: bytes for layers on each
     device. Without room for any layer nothing is placed."""
     last = len(layers)
     for with_experts in range(last + 1):
         if counts := _filled(layers, cache, output, room, 0, with_experts):
-            return Plan(counts, 0, with_experts)
+            return LayerPlan(counts, 0, with_experts)
         if not any(layer.experts for layer in layers[with_experts:]):
             break
     everything = last if any(layer.experts for layer in layers) else 0
     for on_cpu in range(1, last + 1):
         if counts := _filled(layers, cache, output, room, on_cpu, everything):
-            return Plan(counts, on_cpu, everything)
-    return Plan((0,) * len(room), last, 0)
+            return LayerPlan(counts, on_cpu, everything)
+    return LayerPlan((0,) * len(room), last, 0)
 
 
 def _filled(
@@ -136,7 +136,7 @@ def _filled(
     return tuple(counts) if at == len(sizes) else None
 
 
-def with_plan(options: EngineOptions, plan: Plan, num_layers: int) -> EngineOptions:
+def with_plan(options: EngineOptions, plan: LayerPlan, num_layers: int) -> EngineOptions:
     """The options that make the library place the layers according to the plan."""
     placed = sum(plan.counts)
     experts = [f"{of_layer(n, EXPERTS)}=CPU" for n in range(plan.on_cpu, min(plan.with_experts, num_layers))]
@@ -151,7 +151,7 @@ def fit(
     measure: Measure,
     held: Mapping[str, int] | None = None,
     beside: int = 0,
-) -> Fitted:
+) -> FittedPlan:
     """The options with everything chosen that they leave open. `wanted` is the context if they leave it open; `held`:
     bytes on each device that other models would give back; `beside`: bytes that the first device reserves for a
     projector. Raises LoadFailed if what the options do fix cannot fit."""
@@ -161,14 +161,14 @@ def fit(
         name: max(0, min(free + (held or {}).get(name, 0), total) - target)
         for (name, (free, total)), target in zip(first.devices.items(), _targets(options, first))
     }
-    large = Fitted(full, first, capacity, beside)
+    large = FittedPlan(full, first, capacity, beside)
     if options.fit == "off" or not large.excess:
         return large
     small = large
     least = min(wanted, max(PAD, options.fit_context))
     if options.context_cells is None and least < wanted:
         shorter = dataclasses.replace(full, context_cells=least)
-        small = Fitted(shorter, measure(shorter), capacity, beside)
+        small = FittedPlan(shorter, measure(shorter), capacity, beside)
     if not _is_placed(options):
         return _spread(header, small, large, measure)
     if small.excess:
@@ -190,7 +190,7 @@ def _targets(options: EngineOptions, measured: MeasuredUse) -> list[int]:
     return [min(TARGET, total // SMALL_SHARE) for _, total in measured.devices.values()]
 
 
-def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
+def _between(small: FittedPlan, large: FittedPlan, measure: Measure) -> FittedPlan:
     """The largest context that fits with this placement, between one that fits and one that does not."""
     low, high = small.options.context_cells or 0, large.options.context_cells or 0
     share = 1.0
@@ -202,7 +202,7 @@ def _between(small: Fitted, large: Fitted, measure: Measure) -> Fitted:
     if cells <= low:
         return small
     options = dataclasses.replace(small.options, context_cells=cells)
-    found = Fitted(options, measure(options), small.capacity, small.beside)
+    found = FittedPlan(options, measure(options), small.capacity, small.beside)
     return small if found.excess else found
 
 
@@ -210,16 +210,16 @@ class _Spreading:
     """What is known of a model between a small and a large context: bytes of cache and of work space, interpolated
     linearly."""
 
-    def __init__(self, header: Header, small: Fitted, large: Fitted) -> None:
+    def __init__(self, header: Header, small: FittedPlan, large: FittedPlan) -> None:
         self.layers, self.output = layers_of(header)
         self.least, self.most = small.options.context_cells or 0, large.options.context_cells or 0
         names = list(large.measured.devices)
         options = large.options
         self.names = names[options.main_gpu :][:1] if options.split_mode == "none" else names
         self._small, self._large = small.measured.uses, large.measured.uses
-        self.room = [large.capacity[name] for name in self.names]
+        self.budget = [large.capacity[name] for name in self.names]
         if names and names[0] in self.names:
-            self.room[self.names.index(names[0])] -= large.beside
+            self.budget[self.names.index(names[0])] -= large.beside
         self._found: dict[str, int] = {}  # work of a plan with the least context
 
     def _at(self, cells: int, small: int, large: int) -> int:
@@ -227,7 +227,7 @@ class _Spreading:
             return large
         return small + (large - small) * (cells - self.least) // (self.most - self.least)
 
-    def plan(self, cells: int) -> Plan:
+    def plan(self, cells: int) -> LayerPlan:
         cache = self._at(
             cells, sum(use.context for use in self._small.values()), sum(use.context for use in self._large.values())
         )
@@ -237,16 +237,16 @@ class _Spreading:
             else self._at(cells, self._small.get(name, DeviceUse()).compute, self._large.get(name, DeviceUse()).compute)
             for name in self.names
         ]
-        room = [space - needed for space, needed in zip(self.room, work)]
+        room = [space - needed for space, needed in zip(self.budget, work)]
         return spread(self.layers, cache // max(1, len(self.layers)), self.output, room)
 
-    def learn(self, found: Fitted, cells: int) -> None:
+    def learn(self, found: FittedPlan, cells: int) -> None:
         """Record what a plan needed with this context, and by how much it was too large."""
         if cells == self.least:
             self._found = {name: found.measured.uses.get(name, DeviceUse()).compute for name in self.names}
-        self.room = [space - found.excess.get(name, 0) for name, space in zip(self.names, self.room)]
+        self.budget = [space - found.excess.get(name, 0) for name, space in zip(self.names, self.budget)]
 
-    def best(self) -> tuple[int, Plan]:
+    def best(self) -> tuple[int, LayerPlan]:
         """The largest context with everything on devices; if there is none, the smallest context, with the best plan
         for it."""
         plan = self.plan(self.least)
@@ -259,18 +259,18 @@ class _Spreading:
         return low, self.plan(low)
 
 
-def _spread(header: Header, small: Fitted, large: Fitted, measure: Measure) -> Fitted:
+def _spread(header: Header, small: FittedPlan, large: FittedPlan, measure: Measure) -> FittedPlan:
     """Place as much on the devices as fits."""
     known = _Spreading(header, small, large)
-    best: Fitted | None = None
-    tried: set[tuple[int, Plan]] = set()
+    best: FittedPlan | None = None
+    tried: set[tuple[int, LayerPlan]] = set()
     for _ in range(MOST_TRIES):
         cells, plan = known.best()
         if not sum(plan.counts) or (cells, plan) in tried:
             break
         tried.add((cells, plan))
         options = with_plan(dataclasses.replace(large.options, context_cells=cells), plan, len(known.layers))
-        found = Fitted(options, measure(options), large.capacity, large.beside)
+        found = FittedPlan(options, measure(options), large.capacity, large.beside)
         if found.excess and best is not None:
             break
         if not found.excess:
@@ -282,10 +282,10 @@ def _spread(header: Header, small: Fitted, large: Fitted, measure: Measure) -> F
     if best is not None:
         return best
     alone = dataclasses.replace(small.options, gpu_layers=0, devices=(NO_DEVICE,), rpc=())
-    return Fitted(alone, measure(alone), {})
+    return FittedPlan(alone, measure(alone), {})
 
 
-def _too_much(fitted: Fitted) -> str:
+def _too_much(fitted: FittedPlan) -> str:
     parts = [
         f"{as_gib(fitted.devices[name])} on {name}, where {as_gib(fitted.capacity[name])} may be used"
         for name in fitted.excess

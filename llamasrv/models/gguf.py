@@ -57,7 +57,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-class Items(NamedTuple):
+class SkippedArray(NamedTuple):
     """A long array that was skipped."""
 
     kind: int
@@ -141,7 +141,7 @@ class Header:
     @property
     def n_vocab(self) -> int:
         tokens = self.metadata.get("tokenizer.ggml.tokens")
-        return tokens.length if isinstance(tokens, Items) else len(tokens) if isinstance(tokens, list) else 0
+        return tokens.length if isinstance(tokens, SkippedArray) else len(tokens) if isinstance(tokens, list) else 0
 
     @property
     def num_params(self) -> int:
@@ -210,40 +210,40 @@ def _read(path: Path) -> Header:
                 raise ConfigError(f"{path}: not a GGUF file: only {size} bytes")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(path, data, size)
-    except _Short as error:
+    except _Truncated as error:
         raise ConfigError(f"{path}: truncated: {error}") from None
-    except _Bad as error:
+    except _Invalid as error:
         raise ConfigError(f"{path}: not a valid GGUF file: {error}") from None
 
 
-class _Short(Exception):
+class _Truncated(Exception):
     """The file ends before its announced end."""
 
 
-class _Bad(Exception):
+class _Invalid(Exception):
     """The file contains something impossible."""
 
 
 def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
     if data[:4] != b"GGUF":
         if data[:12] == b"version http":
-            raise _Bad("a Git LFS pointer; fetch the file itself with `git lfs pull`")
-        raise _Bad("it does not start with the GGUF magic")
+            raise _Invalid("a Git LFS pointer; fetch the file itself with `git lfs pull`")
+        raise _Invalid("it does not start with the GGUF magic")
     (version,) = struct.unpack_from("<I", data, 4)
     if version not in (2, 3):
-        raise _Bad(
+        raise _Invalid(
             "written for big-endian machines" if version & 0xFFFF == 0 else f"version {version} is not supported"
         )
     reader = _Reader(data, size)
     reader.at = 8
     num_tensors, num_entries = reader.count(24), reader.count(13)
     if num_tensors > MAX_TENSORS or num_entries > MAX_ENTRIES:
-        raise _Bad(f"it declares {num_tensors} tensors and {num_entries} metadata entries")
+        raise _Invalid(f"it declares {num_tensors} tensors and {num_entries} metadata entries")
     metadata: dict[str, Any] = {}
     for _ in range(num_entries):
         key = reader.text(MAX_KEY)
         if key in metadata:
-            raise _Bad(f"metadata key {key!r} twice")
+            raise _Invalid(f"metadata key {key!r} twice")
         metadata[key] = reader.value(reader.scalar("<I"))
     tensors = tuple(reader.tensors(num_tensors))
     start = _check_data(tensors, metadata.get("general.alignment", 32), reader.at, size)
@@ -253,12 +253,14 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
 def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, size: int) -> int:
     """The offset at which the data begins; all of the data must be there."""
     if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
-        raise _Bad(f"alignment {alignment!r}")
+        raise _Invalid(f"alignment {alignment!r}")
     start = -(-header_end // alignment) * alignment
     for tensor in tensors:
         length = tensor.size
         if length is not None and start + tensor.offset + length > size:
-            raise _Short(f"tensor {tensor.name!r} ends at byte {start + tensor.offset + length}, the file at {size}")
+            raise _Truncated(
+                f"tensor {tensor.name!r} ends at byte {start + tensor.offset + length}, the file at {size}"
+            )
     return start
 
 
@@ -274,7 +276,7 @@ class _Reader:
         """Skip `length` bytes; returns where they begin."""
         at = self.at
         if length > self.size - at:
-            raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
+            raise _Truncated(f"the header runs past the end of the file ({self.size} bytes)")
         self.at = at + length
         return at
 
@@ -285,13 +287,13 @@ class _Reader:
         """A number of things, each at least `least` bytes long."""
         number: int = self.scalar("<Q")
         if number * least > self.size:
-            raise _Short(f"{number} items do not fit into {self.size} bytes")
+            raise _Truncated(f"{number} items do not fit into {self.size} bytes")
         return number
 
     def text(self, longest: int | None = None) -> str:
         length = self.count(1)
         if longest is not None and length > longest:
-            raise _Bad(f"a name of {length} bytes")
+            raise _Invalid(f"a name of {length} bytes")
         at = self.take(length)
         return self.data[at : at + length].decode("utf-8", "replace")
 
@@ -302,7 +304,7 @@ class _Reader:
             return self._array()
         code = _SCALARS.get(kind)
         if code is None:
-            raise _Bad(f"metadata of unknown type {kind}")
+            raise _Invalid(f"metadata of unknown type {kind}")
         return self.scalar(code)
 
     def _array(self) -> Any:
@@ -313,15 +315,15 @@ class _Reader:
             count = self.count(width)
             at = self.take(count * width)
             if count > KEEP_ITEMS:
-                return Items(kind, count)
+                return SkippedArray(kind, count)
             return list(struct.unpack_from(f"<{count}{code[1]}", self.data, at))
         if kind != _STRING:
-            raise _Bad(f"an array of type {kind}")
+            raise _Invalid(f"an array of type {kind}")
         count = self.count(8)
         if count <= KEEP_ITEMS:
             return [self.text() for _ in range(count)]
         self._skip_texts(count)
-        return Items(kind, count)
+        return SkippedArray(kind, count)
 
     def _skip_texts(self, count: int) -> None:
         # The one loop that runs once for each word of the vocabulary: kept free of calls to our own methods.
@@ -329,10 +331,10 @@ class _Reader:
         unpack = struct.Struct("<Q").unpack_from
         for _ in range(count):
             if at > last:
-                raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
+                raise _Truncated(f"the header runs past the end of the file ({self.size} bytes)")
             at += 8 + unpack(data, at)[0]
         if at > self.size:
-            raise _Short(f"the header runs past the end of the file ({self.size} bytes)")
+            raise _Truncated(f"the header runs past the end of the file ({self.size} bytes)")
         self.at = at
 
     def tensors(self, count: int) -> Iterator[Tensor]:
@@ -340,6 +342,6 @@ class _Reader:
             name = self.text(MAX_KEY)
             dimensions: int = self.scalar("<I")
             if dimensions > 8:
-                raise _Bad(f"tensor {name!r} has {dimensions} dimensions")
+                raise _Invalid(f"tensor {name!r} has {dimensions} dimensions")
             shape = tuple(self.scalar("<Q") for _ in range(dimensions))
             yield Tensor(name, shape, self.scalar("<I"), self.scalar("<Q"))

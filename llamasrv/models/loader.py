@@ -25,10 +25,10 @@ from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.failures import Failures
 from llamasrv.models.memory import as_gib, available_memory, resident_memory
+from llamasrv.models.memory_budget import ON_THEIR_WAY, MemoryBudget
 from llamasrv.models.model import Model
 from llamasrv.models.prefix_limit import PrefixLimit
 from llamasrv.models.remote import reach_all
-from llamasrv.models.room import ON_THEIR_WAY, Room
 
 log = logging.getLogger("llamasrv")
 
@@ -57,7 +57,7 @@ class Loader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`memory_limit` None: the machine's free memory. `check` may raise LoadFailed before a model is loaded."""
-        self.room = Room(memory_limit, most_loaded, free_memory)
+        self.budget = MemoryBudget(memory_limit, most_loaded, free_memory)
         self.load_timeout = load_timeout
         self.on_demand = on_demand  # a request loads what it names
         self.notice = Notice()  # told whenever a model's state may have changed
@@ -77,12 +77,12 @@ class Loader:
     @property
     def models(self) -> list[Model]:
         """The models that take memory: loaded, being loaded or being unloaded."""
-        return list(self.room)
+        return list(self.budget)
 
     @property
     def engines(self) -> list[Engine]:
         """All engines that have a thread, or will have one in a moment."""
-        return [*self._leaving.values(), *(m.current for m in self.room if m.current is not None)]
+        return [*self._leaving.values(), *(m.current for m in self.budget if m.current is not None)]
 
     # loading
 
@@ -143,11 +143,11 @@ class Loader:
                 if model.phase != "unloading":
                     model.phase = ""
                     if model.current is None:
-                        self.room.give(model)
+                        self.budget.release(model)
             self.notice.tell()
 
     def _start(self, model: Model) -> None:
-        recipe = model.recipe
+        recipe = model.load_plan
         assert recipe is not None, model.name
         model.current = engine = Engine(
             recipe.open_backend,
@@ -184,7 +184,7 @@ class Loader:
             model.num_loads += 1
             model.last_used = time.monotonic()
             self._failures.forget(model)
-            self.room.loaded(model, engine.model.host_bytes)
+            self.budget.loaded(model, engine.model.host_bytes)
 
     def _failed(self, model: Model, error: Exception) -> None:
         if not isinstance(error, Unavailable):
@@ -201,39 +201,39 @@ class Loader:
             return
         log.error("the engine of %s has ended; the next request loads it again", model.name)
         model.current = None
-        self._forget(model, engine)
+        self._unloaded(model, engine)
 
     # memory
 
     def _fit(self, model: Model) -> None:
         """Choose the placement by what is free on the devices, counting what models that could make room would free."""
-        if model.recipe is None:
+        if model.load_plan is None:
             return
-        computing = (other.recipe for other in self.room if other.recipe is not None)
-        reach_all(model.recipe.options.rpc, {endpoint for recipe in computing for endpoint in recipe.options.rpc})
-        if model.recipe.fit is not None:
-            model.recipe = off_hub(model.recipe.fit, self.room.on_devices())
+        computing = (other.load_plan for other in self.budget if other.load_plan is not None)
+        reach_all(model.load_plan.options.rpc, {endpoint for recipe in computing for endpoint in recipe.options.rpc})
+        if model.load_plan.fit is not None:
+            model.load_plan = off_hub(model.load_plan.fit, self.budget.on_devices())
         else:
-            self.room.measure(model)
+            self.budget.measure(model)
 
     def _wait_for_room(self, model: Model) -> None:
         """Wait until its memory is reserved. First come, first served, so that nobody waits forever."""
-        self.room.check(model)
+        self.budget.check(model)
         began = self._clock()
         hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
         while not self.draining:
             with self._lock:
                 victim = None
                 if self._queue[0] is model and model.phase == "waiting":
-                    place, missing = self.room.missing(model)
+                    place, missing = self.budget.missing(model)
                     if missing <= 0:
-                        self.room.take(model)
+                        self.budget.take(model)
                         self._queue.remove(model)
                         return
-                    if not self.room.holds(place):
-                        raise LoadFailed(self.room.too_much(model, place))
+                    if not self.budget.holds(place):
+                        raise LoadFailed(self.budget.too_much(model, place))
                     if not self._leaving:
-                        victim = self.room.victim(place, missing, in_use=self._clock() - began >= hold)
+                        victim = self.budget.victim(place, missing, in_use=self._clock() - began >= hold)
                     if victim is not None:
                         self._seize(victim)
             if victim is not None:
@@ -268,20 +268,20 @@ class Loader:
             self.notice.wait(lambda: self._stopping, POLL)
         if not engine.stop(STOP_TIMEOUT):
             log.error("the engine of %s did not stop in time", model.name)
-        self._forget(model, engine)
+        self._unloaded(model, engine)
         with self._lock:
             del self._leaving[model]
             model.phase = "waiting" if model in self._queue else ""
         log.info("%s is unloaded", model.name, extra=_figures(model))
         self.notice.tell()
 
-    def _forget(self, model: Model, engine: Engine) -> None:
+    def _unloaded(self, model: Model, engine: Engine) -> None:
         for forget in self.on_unload:
             forget(model)
         engine.discard()
         give_back()
         model.num_unloads += 1
-        self.room.give(model)
+        self.budget.release(model)
         self._prefix_limit.unloaded(model)
 
     def changed(self, model: Model) -> None:
@@ -289,10 +289,10 @@ class Loader:
         for forget in self.on_unload:
             forget(model)
 
-    def retire(self, model: Model, successor: Model | None = None) -> None:
+    def close_when_unused(self, model: Model, successor: Model | None = None) -> None:
         """It is no longer served: unload it once nobody uses it. Returns when that is done. The `successor` takes over
         its cached prefixes if it is the same file with other options."""
-        model.retired = True
+        model.closing = True
         while self._coming(model) or model.phase or model.current is not None:
             self.notice.wait(lambda: not self._coming(model), POLL)
             self.unload(model)
@@ -316,7 +316,7 @@ class Loader:
         """Unload models that were idle for longer than they should stay; load those that should be loaded but could
         not be."""
         for model in self._failures.due():
-            if model.settings.at_start and not model.retired:
+            if model.settings.at_start and not model.closing:
                 with contextlib.suppress(Unavailable):
                     self.load(model)
         for model in self.models:

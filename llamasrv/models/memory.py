@@ -81,7 +81,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Shape:
+class MemoryShape:
     """The options that memory depends on."""
 
     parallel: int = 16
@@ -101,7 +101,7 @@ class Shape:
     rollback: int | None = None  # states of each lane beside its last one; None: chosen
 
 
-def estimate(header: Header, cells: int, shape: Shape) -> Need:
+def estimate(header: Header, cells: int, shape: MemoryShape) -> Need:
     """What serving this model with a context of `cells` needs."""
     train = stretched(header.number("context_length"), shape.rope_freq_scale)
     if header.only_embeds:
@@ -127,7 +127,7 @@ def estimate(header: Header, cells: int, shape: Shape) -> Need:
     )
 
 
-def rollback(header: Header, shape: Shape) -> int:
+def rollback(header: Header, shape: MemoryShape) -> int:
     """How many states a lane keeps besides its last one, so that a draft can be taken back: as asked for, or as many
     as take little memory."""
     if shape.rollback is not None:
@@ -136,11 +136,11 @@ def rollback(header: Header, shape: Shape) -> int:
     return min(MOST_ROLLBACK, ROLLBACK_BYTES // each) if each else MOST_ROLLBACK
 
 
-def _states_of_lane(header: Header, shape: Shape) -> int:
+def _states_of_lane(header: Header, shape: MemoryShape) -> int:
     return 1 + (rollback(header, shape) if header.architecture in _ROLLS_BACK else 0)
 
 
-def _share_here(header: Header, shape: Shape) -> float:
+def _share_here(header: Header, shape: MemoryShape) -> float:
     """The share of the layers that stays on this machine."""
     if not shape.remote:
         return 1.0
@@ -148,7 +148,7 @@ def _share_here(header: Header, shape: Shape) -> float:
     return 0.0 if shape.gpu_layers is None else max(0.0, 1 - shape.gpu_layers / layers)
 
 
-def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
+def _embedding(header: Header, shape: MemoryShape) -> tuple[int, int]:
     """The most tokens of one embedding, and the bytes of a context that makes them: the library reserves logits for
     every row, and a model that could generate computes them, too."""
     n_vocab = _n_vocab(header)
@@ -164,14 +164,14 @@ def _embedding(header: Header, shape: Shape) -> tuple[int, int]:
     return context, outputs + work + (n_vocab * WORD_BYTES if header.only_embeds else 0)
 
 
-def wanted_cells(header: Header, shape: Shape) -> int:
+def wanted_cells(header: Header, shape: MemoryShape) -> int:
     """The context that suits this model if memory does not matter: several times what it was trained on."""
     train = stretched(header.number("context_length"), shape.rope_freq_scale) or 4096
     most = max(train, MOST_CELLS)
     return min(shape.parallel * train, most) if shape.split else min(4 * train, most)
 
 
-def choose(header: Header, shape: Shape, available: int) -> Need:
+def choose(header: Header, shape: MemoryShape, available: int) -> Need:
     """The context that suits this model within half of the memory that is free beside its weights. Raises ConfigError
     if not even a small one fits."""
     wanted = wanted_cells(header, shape)
@@ -192,17 +192,17 @@ def choose(header: Header, shape: Shape, available: int) -> Need:
     return need
 
 
-def _grown(header: Header, cells: int, shape: Shape) -> int:
+def _grown(header: Header, cells: int, shape: MemoryShape) -> int:
     need = estimate(header, cells, shape)
     return need.kv + need.buffers
 
 
-def _padded(cells: int, shape: Shape) -> int:
+def _padded(cells: int, shape: MemoryShape) -> int:
     lanes = shape.parallel if shape.split else 1
     return math.ceil(cells / lanes / PAD) * PAD * lanes
 
 
-def _windowed(header: Header, shape: Shape) -> list[bool]:
+def _windowed(header: Header, shape: MemoryShape) -> list[bool]:
     """Which layers have a sliding window that the library uses; [] if none has."""
     if shape.swa_full or not header.number("attention.sliding_window"):
         return []
@@ -217,7 +217,7 @@ def _windowed(header: Header, shape: Shape) -> list[bool]:
     return [n % period != 0 if dense_first else n % period < period - 1 for n in range(layers)]
 
 
-def _window_cells(header: Header, cells: int, shape: Shape) -> int:
+def _window_cells(header: Header, cells: int, shape: MemoryShape) -> int:
     """Cells of a layer with a window: one window for each lane, plus the rows of a ubatch."""
     if shape.split:
         return min(cells, _padded(header.number("attention.sliding_window") + shape.ubatch_size, shape))
@@ -226,7 +226,7 @@ def _window_cells(header: Header, cells: int, shape: Shape) -> int:
     return min(cells, math.ceil(wanted / PAD) * PAD)
 
 
-def _cell_bytes(header: Header, shape: Shape, counted: list[bool] | None = None) -> int:
+def _cell_bytes(header: Header, shape: MemoryShape, counted: list[bool] | None = None) -> int:
     """Bytes of one cell, in the layers that are counted."""
     width_k, width_v = _CACHE_BYTES[shape.cache_type_k], _CACHE_BYTES[shape.cache_type_v]
     rank = header.number("attention.kv_lora_rank")
@@ -285,7 +285,7 @@ def _state_bytes(header: Header) -> int:
     return layers * (mamba + convolution + delta) * 4
 
 
-def _buffer_bytes(header: Header, cells: int, shape: Shape) -> int:
+def _buffer_bytes(header: Header, cells: int, shape: MemoryShape) -> int:
     """Work space of one ubatch: its logits, activations and attention mask; the logits handed out; the vocabulary."""
     rows = min(shape.ubatch_size, shape.batch_size)
     outputs = max(LEAST_OUTPUTS, 2 * shape.parallel)

@@ -16,8 +16,8 @@ from llamasrv.engine.interface import Adapter, Backend, Progress, Projector
 from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
+from llamasrv.models.derived import DerivedModel
 from llamasrv.models.details import Details
-from llamasrv.models.made import Made
 
 if TYPE_CHECKING:  # describing a model takes no engine
     from llamasrv.engine.engine import Engine
@@ -45,7 +45,7 @@ class LoadFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """Bytes of a device that a model takes, and that all models together may take."""
 
     size: int
@@ -53,18 +53,18 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LoadPlan:
     """How a model is loaded, and what that takes."""
 
     open_backend: Callable[[Progress], Backend]
     options: EngineOptions = field(default_factory=EngineOptions)
     memory: int = 0  # bytes of this machine: weights, KV, buffers; an estimate until it is loaded
     context: int = 0  # most tokens of one sequence
-    devices: Mapping[str, Share] = field(default_factory=dict)  # by name; what `fit` has chosen
+    devices: Mapping[str, DeviceShare] = field(default_factory=dict)  # by name; what `fit` has chosen
     windows_save: int = 0  # bytes of KV that sliding windows do without, as estimated
     # Chooses what goes where, by what is free now; given are the bytes of each device that other models would give
     # back. Raises LoadFailed.
-    fit: Callable[[Mapping[str, int]], Recipe] | None = None
+    fit: Callable[[Mapping[str, int]], LoadPlan] | None = None
     beside: int = 0  # bytes of `memory` for what is loaded beside the model, or kept for it later
     measure: Callable[[], int | None] | None = None  # `memory` without `beside`, where an estimate may be too rough
 
@@ -92,7 +92,7 @@ class ModelSettings:
     keep_alive: float = FOR_EVER  # seconds that it stays without a request
     at_start: bool = False  # loaded when the server starts, without being asked for
     is_found: bool = False  # in the folder of models, and named nowhere else
-    made: Made | None = None  # of what, where it was made from another
+    derived: DerivedModel | None = None  # of what, where it was made from another
 
 
 class Model:
@@ -108,12 +108,12 @@ class Model:
         settings: ModelSettings | None = None,
         *,
         engine: Engine | None = None,
-        recipe: Recipe | None = None,
+        recipe: LoadPlan | None = None,
         key: Any = None,
     ) -> None:
         self.name = name
         self.settings = settings or ModelSettings()
-        self.recipe = recipe
+        self.load_plan = recipe
         self.standing_adapters: Adapters = ()  # of requests that name none
         self.added_adapters: tuple[Adapter, ...] = ()  # while it is served; loaded again whenever it is
         self.key = key  # equal for two models made from the same options and files
@@ -121,7 +121,7 @@ class Model:
         self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
         self.current = engine
         self.failure: LoadFailure | None = None  # why the last attempt to load it failed
-        self.retired = False  # no longer in the registry; goes when nobody uses it
+        self.closing = False  # no longer in the registry; goes when nobody uses it
         self.last_used = time.monotonic()
         self._wish: float | None = None  # `keep_alive` of the last request
         self._reported: Details | None = None  # what its engine said
@@ -200,41 +200,41 @@ class Model:
         """Most tokens of one sequence: as loaded, or as it would be loaded."""
         if self.current is not None and self.state == "loaded":
             return self.current.context
-        return self.recipe.context if self.recipe is not None else self.details.context
+        return self.load_plan.context if self.load_plan is not None else self.details.context
 
     @property
     def parallel(self) -> int:
         """Sequences that run at once."""
-        options = self.current.options if self.current is not None else self.recipe and self.recipe.options
+        options = self.current.options if self.current is not None else self.load_plan and self.load_plan.options
         return options.places if options else 1
 
     @property
     def memory(self) -> int:
         """Bytes that it takes, or is estimated to take; 0 if that is unknown."""
-        return self.recipe.memory if self.recipe is not None else 0
+        return self.load_plan.memory if self.load_plan is not None else 0
 
     @property
-    def devices(self) -> Mapping[str, Share]:
+    def devices(self) -> Mapping[str, DeviceShare]:
         """What it takes or would take of each device, by name."""
-        return self.recipe.devices if self.recipe is not None else {}
+        return self.load_plan.devices if self.load_plan is not None else {}
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:
         """LoRA adapters that a request may choose."""
-        options = self.recipe.options if self.recipe is not None else self.current and self.current.options
+        options = self.load_plan.options if self.load_plan is not None else self.current and self.current.options
         return (options.adapters if options else ()) + self.added_adapters
 
     @property
     def stop(self) -> tuple[str, ...]:
         """Texts that end an answer, in addition to the request's."""
-        made = self.settings.made
-        return made.stop if made is not None else ()
+        derived = self.settings.derived
+        return derived.stop if derived is not None else ()
 
     @property
     def num_predict(self) -> int | None:
         """The most tokens of an answer, if the request does not say."""
-        made = self.settings.made
-        own = made.num_predict if made is not None else None
+        derived = self.settings.derived
+        own = derived.num_predict if derived is not None else None
         return self.settings.default_tokens if own is None else own
 
     @property

@@ -19,7 +19,7 @@ LEAST_CELLS = 256  # of each place, where the context is chosen, too
 OWN_SHARE = 4  # of the memory beside the weights, at most this part is for states and windows
 
 
-def within(header: Header, shape: memory.Shape, available: Callable[[], int], most: int = DEFAULT_PLACES) -> int:
+def within(header: Header, shape: memory.MemoryShape, available: Callable[[], int], most: int = DEFAULT_PLACES) -> int:
     """`most`, or half of it, and so on, until what the places themselves take is a small part of the `available`
     bytes. `available` is called only where it matters."""
     if not own_bytes(header, dataclasses.replace(shape, parallel=most)):
@@ -30,7 +30,7 @@ def within(header: Header, shape: memory.Shape, available: Callable[[], int], mo
     return most
 
 
-def own_bytes(header: Header, shape: memory.Shape) -> int:
+def own_bytes(header: Header, shape: memory.MemoryShape) -> int:
     """Bytes of states and windows."""
     need = memory.estimate(header, memory.wanted_cells(header, shape), shape)
     return need.states + need.windows

@@ -14,7 +14,7 @@ class PrefixLimit:
 
     def unloaded(self, latest: Model) -> None:
         self._kept = [model for model in self._kept if model is not latest and model.current is None] + [latest]
-        options = latest.recipe.options if latest.recipe is not None else None
+        options = latest.load_plan.options if latest.load_plan is not None else None
         most = options.cache_bytes + options.checkpoint_bytes if options is not None else 0
         for model in self._kept[:-1]:
             if sum(kept.prefixes.used for kept in self._kept) > most and model.current is None and not model.phase:

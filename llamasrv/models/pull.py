@@ -72,7 +72,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PullProgress:
     """The progress of a pull. `status` is one of STATUSES; the other fields describe one file if the status is about
     one."""
 
@@ -85,7 +85,7 @@ class Progress:
 
 STATUSES = ("pulling manifest", "pulling", "verifying", "success")
 
-Report = Callable[[Progress], None]
+Report = Callable[[PullProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def pull(
     earlier pull that was interrupted, and fetches nothing that is there already. `endpoint` is the Hub's URL if it is
     not the one in HF_ENDPOINT."""
     reference = Reference.parse(text)
-    report(Progress("pulling manifest"))
+    report(PullProgress("pulling manifest"))
     files = _resolve(reference, endpoint)
     places = [folder / reference.repo / file.path for file in files]
     partials = folder / ".partial"
@@ -124,7 +124,7 @@ def pull(
             _put(partials / file.partial, place)
     except OSError as error:
         raise PullFailed(f"{folder}: {_reason(error)}") from error
-    report(Progress("success"))
+    report(PullProgress("success"))
     return tuple(places)
 
 
@@ -272,7 +272,7 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
         data.truncate(digest.count)
         if digest.count < file.size:
             _download(file, data, digest, report)
-        report(Progress("verifying", file.path, file.digest, digest.count, file.size))
+        report(PullProgress("verifying", file.path, file.digest, digest.count, file.size))
         if not digest.right:
             data.truncate(0)
             raise PullFailed(f"{file.path}: checksum mismatch; the download was discarded. Try again.")
@@ -327,7 +327,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
                 raise PullFailed(f"{file.path}: the download is larger than the {file.size} bytes announced by the Hub")
             data.write(piece)
             digest.add(piece)
-            report(Progress("pulling", file.path, file.digest, digest.count, file.size))
+            report(PullProgress("pulling", file.path, file.digest, digest.count, file.size))
 
 
 def _refusal(error: Exception) -> str | None:
@@ -372,7 +372,7 @@ class _Digest:
         data.seek(0)
         while self.count < file.size and (piece := data.read(min(4 * CHUNK, file.size - self.count))):
             self.add(piece)
-            report(Progress(status, file.path, file.digest, self.count, file.size))
+            report(PullProgress(status, file.path, file.digest, self.count, file.size))
 
     @property
     def right(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from llamasrv.concurrency import Notice
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
-from llamasrv.models.pull import Progress, PullFailed, Reference
+from llamasrv.models.pull import PullFailed, PullProgress, Reference
 
 log = logging.getLogger("llamasrv")
 
@@ -32,13 +32,13 @@ class Pull:
 
     def __init__(self, name: str, notice: Notice) -> None:
         self.name = name
-        self.history: list[Progress] = [Progress("pulling manifest")]
+        self.history: list[PullProgress] = [PullProgress("pulling manifest")]
         self.version = 0  # counts what was said
         self.error: str | None = None
         self.done = False
         self._notice = notice
 
-    def follow(self, keepalive: float | None = None) -> Iterator[Progress | None]:
+    def follow(self, keepalive: float | None = None) -> Iterator[PullProgress | None]:
         """Its progress from the beginning; of states in quick succession, the last; None after that many seconds of
         silence. Ends with the pull; raises LlamasrvError if the pull failed."""
         at, version, last = 0, -1, None
@@ -61,7 +61,7 @@ class Pull:
     def _is_past(self, version: int) -> bool:
         return self.version != version
 
-    def hear(self, progress: Progress) -> None:
+    def hear(self, progress: PullProgress) -> None:
         last = self.history[-1]
         if (last.status, last.file) == (progress.status, progress.file):
             self.history[-1] = progress
@@ -141,7 +141,7 @@ class Pulls:
                 if "error" in said:
                     error = str(said["error"])
                     continue
-                progress = Progress(**said)
+                progress = PullProgress(**said)
                 complete = progress.status == "success"
                 if not complete:
                     pull.hear(progress)
@@ -155,7 +155,7 @@ class Pulls:
                 self.on_pulled()
             except Exception:
                 log.exception("%s was pulled, but it cannot be served", pull.name)
-            pull.hear(Progress("success"))
+            pull.hear(PullProgress("success"))
         log.info("pull of %s: %s", pull.name, "complete" if complete else error)
         del self._children[key]
         pull.end(None if complete else error)

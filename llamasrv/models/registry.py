@@ -74,7 +74,7 @@ class Registry:
         A model that was loaded once and had to make room since is no reason to wait, nor is one of several that
         failed."""
         for model in self.models:
-            if model.current is not None and (model.settings.at_start or model.recipe is None):
+            if model.current is not None and (model.settings.at_start or model.load_plan is None):
                 if model.current.status.state != "ready":
                     return model.current.status
                 if model.phase == "loading":  # what is made once for it is not made yet

@@ -33,7 +33,7 @@ _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.I)
 
 
 @dataclass(frozen=True)
-class Found:
+class FolderModel:
     """A model file with its header. `name` is its name on this server; `aliases` are further names that are
     unambiguous."""
 
@@ -43,7 +43,7 @@ class Found:
     details: Details
 
 
-def scan(folder: Path) -> list[Found]:
+def scan(folder: Path) -> list[FolderModel]:
     """All models in a folder, by name. Raises ConfigError if it cannot be read."""
     if not folder.is_dir():
         raise ConfigError(f"models.dir = {str(folder)!r}: not a folder")
@@ -70,7 +70,9 @@ def scan(folder: Path) -> list[Found]:
     names = _names(folder, headers)
     found = []
     for (path, header), (name, aliases) in zip(headers, names):
-        found.append(Found(name, aliases, header, describe(header, projector=_projector_of(path, folder, projectors))))
+        found.append(
+            FolderModel(name, aliases, header, describe(header, projector=_projector_of(path, folder, projectors)))
+        )
     return sorted(found, key=lambda one: one.name.lower())
 
 

@@ -21,13 +21,13 @@ from llamasrv.config.option import nearest
 from llamasrv.engine.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
+from llamasrv.models.derived import DerivedModel
+from llamasrv.models.derived import read as read_derived
 from llamasrv.models.details import describe, digest, with_projector
-from llamasrv.models.made import Made
-from llamasrv.models.made import read as read_made
-from llamasrv.models.model import FOR_EVER, Model, ModelSettings, Recipe
+from llamasrv.models.model import FOR_EVER, LoadPlan, Model, ModelSettings
 from llamasrv.models.names import canonical
-from llamasrv.models.scan import Found, scan
-from llamasrv.startup import recipes
+from llamasrv.models.scan import FolderModel, scan
+from llamasrv.startup import load_plans
 from llamasrv.startup.model_options import (
     DEMO_NAME,
     FAKE_NAME,
@@ -53,32 +53,32 @@ def models(settings: Settings) -> list[Model]:
     """The models; the first one serves requests that name none. Raises ConfigError if a model named by the
     configuration cannot be served; unusable files in a folder are skipped."""
     found = _folder(settings)
-    made = list(_named(settings, found))
+    listed = list(_named(settings, found))
     shown = {table.name for table in settings.tables if table.shows_file}
-    taken = {path.resolve() for model in made if model.name not in shown for path in _files_of(model)}
-    names = {canonical(model.name) for model in made}
-    several = len(made) + len(found) > 1
+    taken = {path.resolve() for model in listed if model.name not in shown for path in _files_of(model)}
+    names = {canonical(model.name) for model in listed}
+    several = len(listed) + len(found) > 1
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
             own = settings.having(model={"path": one.header.path}, engine={"adapters": (), "mmproj": None})
             model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one, is_found=True)
-            made.append(model)
+            listed.append(model)
             names.add(canonical(model.name))
-    made += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
-    if not made:
-        made.append(the_one(settings.having(model={"path": paths.demo_model()})))
-    return _default_first(settings, made)
+    listed += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
+    if not listed:
+        listed.append(the_one(settings.having(model={"path": paths.demo_model()})))
+    return _default_first(settings, listed)
 
 
 def _files_of(model: Model) -> Iterator[Path]:
     """Files not to list a second time: the model's own and its draft model's."""
     if model.details.path is not None:
         yield model.details.path
-    if model.recipe is not None and model.recipe.options.draft_model is not None:
-        yield model.recipe.options.draft_model
+    if model.load_plan is not None and model.load_plan.options.draft_model is not None:
+        yield model.load_plan.options.draft_model
 
 
-def _named(settings: Settings, found: list[Found]) -> Iterator[Model]:
+def _named(settings: Settings, found: list[FolderModel]) -> Iterator[Model]:
     """The models named by the configuration."""
     if settings.model.fake or settings.model.path is not None:
         yield the_one(settings)
@@ -112,11 +112,11 @@ def _located(settings: Settings, table: ModelTable) -> Settings:
         raise ConfigError(f"models.{table.name}: {error}") from None
 
 
-def _of_table(settings: Settings, table: ModelTable, found: Found | None) -> Model:
+def _of_table(settings: Settings, table: ModelTable, found: FolderModel | None) -> Model:
     assert settings.model.path is not None
     header = found.header if found is not None else gguf.read_header(settings.model.path)
     if "engine_override_tensor" in table.values:
-        recipes.check_patterns(settings.engine, header)
+        load_plans.check_patterns(settings.engine, header)
     stay = table.values.get("models_keep_alive", FOR_EVER if table.load else settings.models.keep_alive)
     names = (found.name, *found.aliases) if found is not None else ()
     aliases = tuple(name for name in dict.fromkeys((*settings.model.alias, *names)) if name != table.name)
@@ -130,14 +130,14 @@ def _made_from_others(settings: Settings) -> Iterator[Model]:
     if settings.models.dir is None and not settings.models.manage and (settings.model.path or settings.model.fake):
         return
     folder = settings.models.dir or paths.models_dir()
-    for one in read_made(folder):
+    for one in read_derived(folder):
         try:
             yield _of_made(settings, one, one.file(folder))
         except ConfigError as error:
             log.warning("skipping %s: %s", one.name, error)
 
 
-def _of_made(settings: Settings, one: Made, path: Path) -> Model:
+def _of_made(settings: Settings, one: DerivedModel, path: Path) -> Model:
     table = next((table for table in settings.tables if canonical(table.name) == canonical(one.base)), None)
     own = (settings if table is None else settings.of(table)).having(model={"path": path, "alias": ()})
     if one.num_ctx:
@@ -153,21 +153,21 @@ def _of_made(settings: Settings, one: Made, path: Path) -> Model:
 
         template = one.with_preamble(template or header.chat_template or fallback_source())
     sampling = {**plain.sampling, **one.parameters}
-    model.settings = dataclasses.replace(plain, made=one, sampling=sampling, chat_template=template)
+    model.settings = dataclasses.replace(plain, derived=one, sampling=sampling, chat_template=template)
     return model
 
 
-def _found_as(name: str, found: list[Found]) -> Found | None:
+def _found_as(name: str, found: list[FolderModel]) -> FolderModel | None:
     wanted = canonical(name)
     return next((one for one in found if wanted in map(canonical, (one.name, *one.aliases))), None)
 
 
-def _found_at(path: Path, found: list[Found]) -> Found | None:
+def _found_at(path: Path, found: list[FolderModel]) -> FolderModel | None:
     real = path.resolve()
     return next((one for one in found if one.header.path.resolve() == real), None)
 
 
-def _folder(settings: Settings) -> list[Found]:
+def _folder(settings: Settings) -> list[FolderModel]:
     if settings.models.dir is not None:
         return scan(settings.models.dir)
     pulled = paths.models_dir()
@@ -179,14 +179,14 @@ def _serves_pulled(settings: Settings) -> bool:
     return settings.models.manage or (settings.model.path is None and not settings.model.fake)
 
 
-def _default_first(settings: Settings, made: list[Model]) -> list[Model]:
+def _default_first(settings: Settings, listed: list[Model]) -> list[Model]:
     wanted = settings.models.default
     if wanted is None:
-        return made
-    for model in made:
+        return listed
+    for model in listed:
         if canonical(wanted) in map(canonical, (model.name, *model.settings.aliases)):
-            return [model, *(other for other in made if other is not model)]
-    raise ConfigError(f"models.default = {wanted!r}: no such model{nearest(wanted, [m.name for m in made])}")
+            return [model, *(other for other in listed if other is not model)]
+    raise ConfigError(f"models.default = {wanted!r}: no such model{nearest(wanted, [m.name for m in listed])}")
 
 
 def names_several(settings: Settings) -> bool:
@@ -212,7 +212,7 @@ def the_one(settings: Settings) -> Model:
     if settings.model.path is None:
         raise ConfigError(NO_MODEL)
     header = gguf.read_header(settings.model.path)
-    recipes.check_patterns(settings.engine, header)
+    load_plans.check_patterns(settings.engine, header)
     several, stay = names_several(settings), stays(settings)
     return _model(settings, name, header, aliases=aliases, several=several, keep_alive=stay, at_start=True)
 
@@ -224,7 +224,7 @@ def _model(
     *,
     aliases: tuple[str, ...],
     several: bool,
-    found: Found | None = None,
+    found: FolderModel | None = None,
     keep_alive: float | None = None,
     at_start: bool = False,
     is_found: bool = False,
@@ -237,7 +237,7 @@ def _model(
     if settings.engine.embeddings and "completion" in details.capabilities:
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     projecting = with_projector_of(details, settings.engine)
-    recipe = recipes.make(
+    recipe = load_plans.make(
         settings,
         header,
         several=several,
@@ -305,4 +305,4 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
 
     template = template_source(settings)
     own = model_settings(settings, aliases, chat_template=template, keep_alive=stays(settings), at_start=True)
-    return Model(name, own, recipe=Recipe(opening, options), key=(FAKE_NAME, options))
+    return Model(name, own, recipe=LoadPlan(opening, options), key=(FAKE_NAME, options))

@@ -50,8 +50,8 @@ def draft_header(settings: Settings) -> gguf.Header | None:
     return gguf.read_header(path)
 
 
-def shape_of(settings: Settings) -> memory.Shape:
-    return memory.Shape(
+def shape_of(settings: Settings) -> memory.MemoryShape:
+    return memory.MemoryShape(
         parallel=settings.engine.places,
         batch_size=settings.engine.batch_size,
         ubatch_size=settings.engine.ubatch_size,

@@ -11,7 +11,7 @@ from llamasrv import log
 from llamasrv.config import Settings, keys
 from llamasrv.engine import machine
 from llamasrv.errors import ConfigError
-from llamasrv.startup import model_list, recipes, tls, tools
+from llamasrv.startup import load_plans, model_list, tls, tools
 from llamasrv.startup.model_options import with_pulled
 
 
@@ -39,10 +39,10 @@ def prepare(settings: Settings) -> Settings:
     settings = filled_in(settings)
     models = model_list.models(settings)
     for own in (settings, *map(settings.of, settings.tables)):
-        recipes.check_devices(own)
+        load_plans.check_devices(own)
     if len(models) > 1 or model_list.names_several(settings) or models[0].details.path is None:
         return settings
-    only, recipe = models[0], models[0].recipe
+    only, recipe = models[0], models[0].load_plan
     assert recipe is not None
     if recipe.fit is not None:
         return settings.having(model={"path": only.details.path})  # resolved when it is loaded

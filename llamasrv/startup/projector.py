@@ -10,10 +10,10 @@ from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 from llamasrv.models.details import Details, digest, modalities
-from llamasrv.models.scan import Found, projector_beside
+from llamasrv.models.scan import FolderModel, projector_beside
 
 
-def projector_of(settings: Settings, header: gguf.Header, found: Found | None) -> Path | None:
+def projector_of(settings: Settings, header: gguf.Header, found: FolderModel | None) -> Path | None:
     """The projector's path, or None. Raises ConfigError if the configured file is not a projector."""
     path = settings.engine.mmproj
     if path is not None:

@@ -130,7 +130,7 @@ def build(settings: Settings) -> Service:
         machines, which may be too large for this one. Always try its template there."""
         if settings.models.check:
             template_trials.check(model, trials)
-        machines = model.recipe.options.rpc if model.recipe is not None else ()
+        machines = model.load_plan.options.rpc if model.load_plan is not None else ()
         if settings.models.check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models.load_timeout)
 
@@ -239,10 +239,10 @@ def update_models(registry: Registry, settings: Settings) -> None:
         models.append(model)
     registry.replace(models, settings.aliases)
     registry.any_name = settings.models.names == "any"
-    loader.room.limit, loader.room.most = settings.models.memory, settings.models.max
+    loader.budget.limit, loader.budget.most = settings.models.memory, settings.models.max
     loader.load_timeout, loader.on_demand = settings.models.load_timeout, settings.models.autoload
     for old in before.values():
         if old not in models:
             successor = next((model for model in models if model.name == old.name), None)
-            threading.Thread(target=loader.retire, args=(old, successor), daemon=True).start()
+            threading.Thread(target=loader.close_when_unused, args=(old, successor), daemon=True).start()
     _load_those_of_the_start(registry)

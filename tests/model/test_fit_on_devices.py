@@ -24,7 +24,7 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, NoMemory
 from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
-from llamasrv.startup import recipes
+from llamasrv.startup import load_plans
 from llamasrv.startup import service as startup_service
 
 SMALL = {"batch_size": 256, "ubatch_size": 128, "threads": 1, "threads_batch": 1, "parallel": 4}
@@ -77,8 +77,8 @@ def test_loaded_memory_is_what_the_library_reports(kind, tmp_path, monkeypatch):
     loader, (model,) = registry.loader, registry.models
     try:
         assert loader.wait(model, 60), model.failure
-        measured = measure(str(path), model.recipe.options)
-        assert loader.room.taken == model.memory == pytest.approx(measured.uses[HOST].total, rel=0.05)
+        measured = measure(str(path), model.load_plan.options)
+        assert loader.budget.taken == model.memory == pytest.approx(measured.uses[HOST].total, rel=0.05)
     finally:
         assert loader.stop(30)
 
@@ -211,7 +211,7 @@ def test_devices_with_room_compute_more_sequences_at_once(devices, large, sizes,
         "engine_ctx_size": 32768,
     }
     settings = load({"model_path": large, "engine_rpc": devices, **values}, environ={})
-    found = recipes.measured(settings, gguf.read_header(Path(large)))
+    found = load_plans.measured(settings, gguf.read_header(Path(large)))
     assert found.options.places == expected and not found.excess
 
 

@@ -93,7 +93,7 @@ def test_scaled_positions_make_room_for_longer_prompts(tmp_path):
         backend.close()
     assert contexts == [128, 512]
     header = gguf.read_header(path)
-    assert memory.estimate(header, 1024, memory.Shape(parallel=1, rope_freq_scale=0.25)).context == 512
+    assert memory.estimate(header, 1024, memory.MemoryShape(parallel=1, rope_freq_scale=0.25)).context == 512
 
 
 @pytest.fixture

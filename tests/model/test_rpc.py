@@ -111,9 +111,9 @@ def test_memory_of_other_machines_does_not_count_here(model_path):
     from pathlib import Path
 
     header = gguf.read_header(Path(model_path("llama")))
-    here = memory.estimate(header, 512, memory.Shape())
-    there = memory.estimate(header, 512, memory.Shape(remote=True))
-    some = memory.estimate(header, 512, memory.Shape(remote=True, gpu_layers=1))
+    here = memory.estimate(header, 512, memory.MemoryShape())
+    there = memory.estimate(header, 512, memory.MemoryShape(remote=True))
+    some = memory.estimate(header, 512, memory.MemoryShape(remote=True, gpu_layers=1))
     assert there.weights == there.kv == 0 and there.buffers == here.buffers
     assert 0 < some.weights < here.weights and 0 < some.kv < here.kv
 

@@ -9,7 +9,7 @@ from serving import wait_until
 
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.models.loader import Loader
-from llamasrv.models.model import Model, ModelSettings, Recipe
+from llamasrv.models.model import LoadPlan, Model, ModelSettings
 from llamasrv.models.registry import Registry
 
 
@@ -29,7 +29,7 @@ class Farm:
     def add(self, *names, size=10, devices=None, **more):
         for name in names:
             opening = lambda progress, name=name: self._open(name, progress)  # noqa: E731
-            recipe = Recipe(opening, EngineOptions(parallel=4), size, 512, devices or {})
+            recipe = LoadPlan(opening, EngineOptions(parallel=4), size, 512, devices or {})
             self.models[name] = Model(name, ModelSettings(**{"keep_alive": 60.0, **more}), recipe=recipe)
         return self
 

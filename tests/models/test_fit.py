@@ -12,7 +12,7 @@ from llamasrv.engine.interface import LoadFailed
 from llamasrv.engine.tensor_names import EXPERTS, of_layer
 from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.models import fit
-from llamasrv.models.fit import Layer, Plan, spread
+from llamasrv.models.fit import Layer, LayerPlan, spread
 from llamasrv.models.gguf import Header, Tensor
 
 F32 = 0
@@ -86,18 +86,18 @@ def fitted(header, totals, *, wanted=65536, held=None, library=None, **options):
 
 def test_the_first_layers_experts_stay_on_the_cpu_before_any_layer_does():
     layers = [Layer(10, 90)] * 4
-    assert spread(layers, 0, 20, [1000]) == Plan((5,), 0, 0)
-    assert spread(layers, 0, 20, [400]) == Plan((5,), 0, 1)
-    assert spread(layers, 0, 20, [60]) == Plan((5,), 0, 4)
-    assert spread(layers, 0, 20, [45]) == Plan((3,), 2, 4)
-    assert spread(layers, 0, 20, [10]) == Plan((0,), 4, 0)
+    assert spread(layers, 0, 20, [1000]) == LayerPlan((5,), 0, 0)
+    assert spread(layers, 0, 20, [400]) == LayerPlan((5,), 0, 1)
+    assert spread(layers, 0, 20, [60]) == LayerPlan((5,), 0, 4)
+    assert spread(layers, 0, 20, [45]) == LayerPlan((3,), 2, 4)
+    assert spread(layers, 0, 20, [10]) == LayerPlan((0,), 4, 0)
 
 
 def test_layers_fill_one_device_after_the_other():
     layers = [Layer(10)] * 6
-    assert spread(layers, 5, 20, [45, 100]) == Plan((3, 4), 0, 0)
-    assert spread(layers, 5, 20, [0, 100]) == Plan((0, 6), 1, 0)
-    assert spread(layers, 5, 20, [10, 10]) == Plan((0, 0), 6, 0)
+    assert spread(layers, 5, 20, [45, 100]) == LayerPlan((3, 4), 0, 0)
+    assert spread(layers, 5, 20, [0, 100]) == LayerPlan((0, 6), 1, 0)
+    assert spread(layers, 5, 20, [10, 10]) == LayerPlan((0, 0), 6, 0)
 
 
 def test_the_sizes_of_layers_are_those_of_the_file():
@@ -123,7 +123,7 @@ def test_the_context_becomes_smaller_before_a_layer_leaves():
     assert sum(1 for _ in found.measured.devices) == 1 and not found.excess
     assert found.options.gpu_layers == 11 and 4096 < found.options.context_cells < 65536
     larger = replace(found.options, context_cells=found.options.context_cells + 512)
-    assert fit.Fitted(larger, Library(header, {"GPU0": 300})(larger), found.capacity).excess
+    assert fit.FittedPlan(larger, Library(header, {"GPU0": 300})(larger), found.capacity).excess
 
 
 def test_a_context_that_was_asked_for_stays():
@@ -148,7 +148,7 @@ def test_as_many_layers_as_fit_and_not_one_fewer():
     found, _ = fitted(header, {"GPU0": 100}, context_cells=4096)
     one_more = replace(found.options, gpu_layers=found.options.gpu_layers + 1)
     assert not found.excess
-    assert fit.Fitted(one_more, Library(header, {"GPU0": 100})(one_more), found.capacity).excess
+    assert fit.FittedPlan(one_more, Library(header, {"GPU0": 100})(one_more), found.capacity).excess
 
 
 def test_two_devices_are_filled_by_what_they_have():
@@ -179,7 +179,7 @@ def test_more_is_placed_where_less_needs_less_work():
     library = Growing(header, {"GPU0": 100})
     found, _ = fitted(header, {}, library=library, context_cells=4096)
     one_more = replace(found.options, gpu_layers=found.options.gpu_layers + 1)
-    assert not found.excess and fit.Fitted(one_more, library(one_more), found.capacity).excess
+    assert not found.excess and fit.FittedPlan(one_more, library(one_more), found.capacity).excess
 
 
 @pytest.mark.parametrize("placed", [{"gpu_layers": 11}, {"tensor_split": (1.0,)}, {"override_tensor": ("a=CPU",)}])

@@ -43,8 +43,8 @@ def test_a_model_that_is_loaded_again_knows_its_conversations(farm):
 def test_unloaded_models_keep_no_more_together_than_one_may(farm):
     f = farm().add("a", "b", "c")
     for name in "abc":
-        recipe = f[name].recipe
-        f[name].recipe = replace(recipe, options=replace(recipe.options, cache_bytes=5000, checkpoint_bytes=0))
+        recipe = f[name].load_plan
+        f[name].load_plan = replace(recipe, options=replace(recipe.options, cache_bytes=5000, checkpoint_bytes=0))
     for name in "abc":
         used(f, name)
     kept = [f[name].prefixes.used for name in "abc"]
@@ -56,10 +56,10 @@ def test_the_same_model_with_other_options_takes_them_over(farm):
     f.load("a")
     worth_keeping(f["a"].engine)
     ask(f["a"].engine)
-    other = Model("a", ModelSettings(keep_alive=60.0), recipe=replace(f["a"].recipe, memory=11))
+    other = Model("a", ModelSettings(keep_alive=60.0), recipe=replace(f["a"].load_plan, memory=11))
     f.loader.load(other)
     assert f.loader.wait(other, 10)
-    f.loader.retire(f["a"], other)
+    f.loader.close_when_unused(f["a"], other)
     worth_keeping(other.engine)
     assert ask(other.engine) == len(TALK) - 1 and f["a"].prefixes.used == 0
     f.loader.unload(other)

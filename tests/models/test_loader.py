@@ -20,7 +20,7 @@ from llamasrv.models import adapters
 from llamasrv.models import loader as module
 from llamasrv.models.failures import MOST_FAILURES
 from llamasrv.models.loader import HOLD_AFTER
-from llamasrv.models.model import Share
+from llamasrv.models.model import DeviceShare
 
 
 def in_background(function, *args):
@@ -105,7 +105,7 @@ def test_a_failure_is_told_to_who_waits(farm):
     f.loader.load(f["a"])
     with pytest.raises(ModelUnavailable, match=r"'a' could not be loaded: a\.gguf: no good") as caught:
         f.loader.wait(f["a"], 10)
-    assert caught.value.status == 503 and f["a"].state == "failed" and not f.loader.room.taken
+    assert caught.value.status == 503 and f["a"].state == "failed" and not f.loader.budget.taken
 
 
 def test_a_failure_is_remembered_for_a_while_and_then_tried_again(farm):
@@ -216,7 +216,7 @@ def test_what_nobody_uses_goes_after_a_while(farm, monkeypatch):
     assert f.loaded == {"a"} and f["a"].expires_at is not None
     f["a"].last_used -= 6
     f.loader.tick()
-    assert f.loaded == set() and f["a"].num_unloads == 1 and not f.loader.room.taken and f["a"].expires_at is None
+    assert f.loaded == set() and f["a"].num_unloads == 1 and not f.loader.budget.taken and f["a"].expires_at is None
 
 
 def test_what_grammars_need_is_made_in_a_quiet_moment(farm, monkeypatch):
@@ -302,7 +302,7 @@ def test_the_least_recently_used_makes_room(farm):
     f.load("a", "b")
     f["a"].touch()
     f.load("c")
-    assert f.loaded == {"a", "c"} and f.loader.room.taken == 20
+    assert f.loaded == {"a", "c"} and f.loader.budget.taken == 20
 
 
 def test_no_more_make_room_than_have_to(farm):
@@ -316,7 +316,7 @@ def test_no_more_are_loaded_than_may_be(farm):
     f.load("a", "b")
     f["a"].touch()
     f.load("c")
-    assert f.loaded == {"a", "c"} and f.loader.room.taken == 20
+    assert f.loaded == {"a", "c"} and f.loader.budget.taken == 20
 
 
 def test_one_at_a_time_may_be_any(farm):
@@ -427,7 +427,7 @@ def test_a_retired_model_goes_when_nobody_uses_it(farm, monkeypatch):
     f = farm().add("a", keep_alive=-1.0)
     f.load("a")
     f["a"].acquire()
-    going = in_background(f.loader.retire, f["a"])
+    going = in_background(f.loader.close_when_unused, f["a"])
     wait_until(lambda: f["a"].state == "unloading")
     f["a"].release()
     going.join(10)
@@ -508,7 +508,7 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
                 stream.wait(1)
                 stream.take()
             done.append(model.name)
-            most.append(f.loader.room.taken)
+            most.append(f.loader.budget.taken)
 
     threads = [in_background(ask, seed) for seed in range(8)]
     for thread in threads:
@@ -518,14 +518,14 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
     unloads = sum(model.num_unloads for model in f.models.values())
     wait_until(lambda: not any(model.phase for model in f.models.values()))
     assert loads == len(f.opened) > 3 and loads - unloads == len(f.loaded) <= 2
-    assert f.loader.room.taken == 10 * len(f.loaded)
+    assert f.loader.budget.taken == 10 * len(f.loaded)
 
 
 # Devices
 
 
 def on(device, size, *, capacity=100):
-    return {device: Share(size, capacity)}
+    return {device: DeviceShare(size, capacity)}
 
 
 def test_the_device_that_lacks_room_gets_it(farm):
@@ -566,9 +566,9 @@ def test_what_goes_where_is_chosen_by_what_the_others_would_give_back(farm):
 
     def fit(held):
         seen.append(dict(held))
-        return replace(f["b"].recipe, devices=on("GPU0", 60))
+        return replace(f["b"].load_plan, devices=on("GPU0", 60))
 
-    f["b"].recipe = replace(f["b"].recipe, fit=fit)
+    f["b"].load_plan = replace(f["b"].load_plan, fit=fit)
     f.load("a", "b")
     assert seen == [{"GPU0": 70}] and f.loaded == {"b"}
     f.load("a", "b")
@@ -581,7 +581,7 @@ def test_a_model_that_fits_no_device_is_told_with_the_reason(farm):
     def fit(held):
         raise LoadFailed("it needs 3.0 GiB on GPU0, where 1.0 GiB may be used")
 
-    f["a"].recipe = replace(f["a"].recipe, fit=fit)
+    f["a"].load_plan = replace(f["a"].load_plan, fit=fit)
     f.loader.load(f["a"])
     with pytest.raises(ModelUnavailable, match="3.0 GiB on GPU0"):
         f.loader.wait(f["a"], 10)
@@ -609,7 +609,7 @@ def with_measure(farm, name, answer):
         asked.append(name)
         return answer
 
-    farm[name].recipe = replace(farm[name].recipe, measure=measure, beside=5)
+    farm[name].load_plan = replace(farm[name].load_plan, measure=measure, beside=5)
     return asked
 
 
@@ -618,7 +618,7 @@ def test_an_estimate_that_is_a_near_thing_is_measured(farm):
     f = farm(limit=80).add("a", size=90)
     asked = with_measure(f, "a", 55)
     f.load("a")
-    assert asked == ["a"] and f["a"].memory == f.loader.room.taken == 60
+    assert asked == ["a"] and f["a"].memory == f.loader.budget.taken == 60
 
 
 def test_an_estimate_with_room_to_spare_is_not(farm):
@@ -632,4 +632,4 @@ def test_once_it_is_loaded_the_librarys_own_figure_counts(farm, monkeypatch):
     monkeypatch.setattr(RecordingBackend, "host_bytes", 33)
     f = farm(limit=80).add("a", size=40)
     f.load("a")
-    assert f["a"].memory == f.loader.room.taken == 33
+    assert f["a"].memory == f.loader.budget.taken == 33

@@ -13,8 +13,8 @@ from model import tiny_models, tiny_projectors
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.machine import available_cores, available_cpus
 from llamasrv.errors import ConfigError
-from llamasrv.models.gguf import Header, Items, read_header
-from llamasrv.models.memory import Shape, available_memory, choose, estimate, projector_bytes, rollback
+from llamasrv.models.gguf import Header, SkippedArray, read_header
+from llamasrv.models.memory import MemoryShape, available_memory, choose, estimate, projector_bytes, rollback
 
 GIB = 2**30
 
@@ -26,68 +26,68 @@ def model(size: int = GIB, arch: str = "qwen2", **values: object) -> Header:
         "feed_forward_length": 4864, "context_length": 32768,
     } | {key.replace("__", "."): value for key, value in values.items()}  # fmt: skip
     named = {f"{arch}.{key}": value for key, value in metadata.items()}
-    named |= {"general.architecture": arch, "tokenizer.ggml.tokens": Items(8, 151_936)}
+    named |= {"general.architecture": arch, "tokenizer.ggml.tokens": SkippedArray(8, 151_936)}
     return Header(Path("m.gguf"), 3, size, named, (), (Path("m.gguf"),))
 
 
 def test_a_cell_holds_keys_and_values_of_all_layers():
-    assert estimate(model(), 8192, Shape()).cell == 24 * 2 * (64 + 64) * 2
+    assert estimate(model(), 8192, MemoryShape()).cell == 24 * 2 * (64 + 64) * 2
 
 
 def test_kv_is_cells_times_cell():
-    need = estimate(model(), 8192, Shape())
+    need = estimate(model(), 8192, MemoryShape())
     assert need.kv == 96 * 2**20  # what llama.cpp itself reports for this model
     assert need.total == need.weights + need.kv + need.states + need.buffers
 
 
 def test_layers_may_have_different_heads():
     heads = [0, 2] * 12
-    assert estimate(model(attention__head_count_kv=heads), 256, Shape()).cell == 24 * 1 * 128 * 2
+    assert estimate(model(attention__head_count_kv=heads), 256, MemoryShape()).cell == 24 * 1 * 128 * 2
 
 
 def test_heads_may_be_of_another_size_than_the_embedding_says():
-    need = estimate(model(attention__key_length=128, attention__value_length=32), 256, Shape())
+    need = estimate(model(attention__key_length=128, attention__value_length=32), 256, MemoryShape())
     assert need.cell == 24 * 2 * (128 + 32) * 2
 
 
 def test_a_quantised_cache_is_smaller():
-    full, small = (estimate(model(), 4096, Shape(cache_type_k=t, cache_type_v=t)).kv for t in ("f16", "q8_0"))
+    full, small = (estimate(model(), 4096, MemoryShape(cache_type_k=t, cache_type_v=t)).kv for t in ("f16", "q8_0"))
     assert 0.5 < small / full < 0.55
 
 
 def test_latent_attention_keeps_one_row_for_all_heads():
-    need = estimate(model(attention__kv_lora_rank=512, rope__dimension_count=64), 256, Shape())
+    need = estimate(model(attention__kv_lora_rank=512, rope__dimension_count=64), 256, MemoryShape())
     assert need.cell == 24 * (512 + 64) * 2
 
 
 def test_recurrent_layers_cost_the_same_at_any_context():
     mamba = model(attention__head_count_kv=0, ssm__inner_size=1024, ssm__state_size=16, ssm__conv_kernel=4)
-    short, long = estimate(mamba, 256, Shape()), estimate(mamba, 65536, Shape())
+    short, long = estimate(mamba, 256, MemoryShape()), estimate(mamba, 65536, MemoryShape())
     assert short.states == long.states > 0
     assert short.cell == 0
 
 
 def test_the_context_is_rounded_up_as_llama_cpp_does():
-    assert estimate(model(), 300, Shape()).cells == 512
-    split = estimate(model(), 300, Shape(parallel=4, split=True))
+    assert estimate(model(), 300, MemoryShape()).cells == 512
+    split = estimate(model(), 300, MemoryShape(parallel=4, split=True))
     assert (split.cells, split.context) == (1024, 256)
 
 
 def test_one_sequence_gets_no_more_than_the_model_was_trained_on():
-    assert estimate(model(), 65536, Shape()).context == 32768
+    assert estimate(model(), 65536, MemoryShape()).context == 32768
 
 
 def test_the_chosen_context_is_several_times_the_trained_one():
-    assert choose(model(context_length=2048), Shape(), 64 * GIB).cells == 8192
+    assert choose(model(context_length=2048), MemoryShape(), 64 * GIB).cells == 8192
 
 
 def test_the_chosen_context_has_a_ceiling():
-    assert choose(model(), Shape(), 640 * GIB).cells == 32768
-    assert choose(model(context_length=262_144), Shape(), 640 * GIB).cells == 262_144
+    assert choose(model(), MemoryShape(), 640 * GIB).cells == 32768
+    assert choose(model(context_length=262_144), MemoryShape(), 640 * GIB).cells == 262_144
 
 
 def test_the_chosen_context_leaves_half_of_the_free_memory():
-    plenty, little = (choose(model(), Shape(), n * GIB) for n in (8, 2))
+    plenty, little = (choose(model(), MemoryShape(), n * GIB) for n in (8, 2))
     assert little.cells < plenty.cells
     assert little.kv + little.buffers <= (2 * GIB - little.weights) // 2
 
@@ -101,19 +101,19 @@ def test_a_projector_takes_its_file_and_work_space(tmp_path):
 
 
 def test_split_streams_share_the_chosen_context():
-    need = choose(model(), Shape(split=True), 64 * GIB)
+    need = choose(model(), MemoryShape(split=True), 64 * GIB)
     assert need.cells == 32768 and need.context == 2048
 
 
 def test_a_model_that_cannot_fit_is_refused_in_one_line():
     with pytest.raises(ConfigError, match=r"m\.gguf: needs about 8\.\d GiB .* but only 4\.0 GiB is free"):
-        choose(model(size=8 * GIB), Shape(), 4 * GIB)
+        choose(model(size=8 * GIB), MemoryShape(), 4 * GIB)
 
 
 def test_a_header_without_figures_is_no_division_by_zero():
     bare = replace(model(), metadata={"general.architecture": "x", "x.attention.head_count": [0, "?"]})
-    assert estimate(bare, 512, Shape()).kv == 0
-    assert choose(bare, Shape(), 4 * GIB).cells == 16384
+    assert estimate(bare, 512, MemoryShape()).kv == 0
+    assert choose(bare, MemoryShape(), 4 * GIB).cells == 16384
 
 
 @pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
@@ -130,7 +130,7 @@ def test_the_estimate_is_what_llama_cpp_reports(kind, tmp_path, caplog, monkeypa
         name: sum(float(mib) for mib in re.findall(rf"{name} buffer size = +([\d.]+) MiB", caplog.text)) * 2**20
         for name in ("KV", "RS", "compute")
     }
-    need = estimate(read_header(path), 2048, Shape(batch_size=512, ubatch_size=256))
+    need = estimate(read_header(path), 2048, MemoryShape(batch_size=512, ubatch_size=256))
     assert need.kv + need.states == pytest.approx(told["KV"] + told["RS"], abs=20 * 1024)
     assert told["compute"] * 0.5 <= need.buffers
 
@@ -197,34 +197,36 @@ def windowed(**more: object) -> Header:
         "feed_forward_length": 4864, "context_length": 32768, "attention.sliding_window": 32, **more,
     }  # fmt: skip
     named = {f"gemma3.{key}": value for key, value in metadata.items()}
-    named |= {"general.architecture": "gemma3", "tokenizer.ggml.tokens": Items(8, 151_936)}
+    named |= {"general.architecture": "gemma3", "tokenizer.ggml.tokens": SkippedArray(8, 151_936)}
     return Header(Path("m.gguf"), 3, GIB, named, (), (Path("m.gguf"),))
 
 
 def test_layers_with_a_window_keep_what_it_shows():
-    full = estimate(windowed(), 8192, Shape(parallel=8, swa_full=True))
-    need = estimate(windowed(), 8192, Shape(parallel=8))
+    full = estimate(windowed(), 8192, MemoryShape(parallel=8, swa_full=True))
+    need = estimate(windowed(), 8192, MemoryShape(parallel=8))
     assert need.kv < 0.4 * full.kv and need.kv + need.windows_save == full.kv and full.windows_save == 0
     assert need.windows == 20 * 2 * 128 * 2 * 1024  # 13 lanes of 32, and a ubatch of 512
 
 
 def test_a_window_as_long_as_the_context_saves_nothing():
-    need = estimate(windowed(**{"attention.sliding_window": 4096}), 2048, Shape())
-    assert need.windows_save == 0 and need.kv == estimate(windowed(), 2048, Shape(swa_full=True)).kv
+    need = estimate(windowed(**{"attention.sliding_window": 4096}), 2048, MemoryShape())
+    assert need.windows_save == 0 and need.kv == estimate(windowed(), 2048, MemoryShape(swa_full=True)).kv
 
 
 def test_states_that_drafts_are_taken_back_with_count_where_the_library_has_them():
     states = {"ssm__state_size": 128, "ssm__inner_size": 4096, "full_attention_interval": 4}
-    plain, three = (estimate(model(arch="qwen35", **states), 2048, Shape(rollback=count)).states for count in (0, 3))
+    plain, three = (
+        estimate(model(arch="qwen35", **states), 2048, MemoryShape(rollback=count)).states for count in (0, 3)
+    )
     assert three == 4 * plain > 0
-    assert estimate(model(arch="qwen3next", **states), 2048, Shape(rollback=3)).states == plain
+    assert estimate(model(arch="qwen3next", **states), 2048, MemoryShape(rollback=3)).states == plain
     # Left open, as many as are small: some 38 MB of 20 lanes each take more than there is for one more.
-    assert rollback(model(**states), Shape()) == 0
-    assert rollback(model(**{**states, "ssm__inner_size": 64}), Shape()) == 3
+    assert rollback(model(**states), MemoryShape()) == 0
+    assert rollback(model(**{**states, "ssm__inner_size": 64}), MemoryShape()) == 3
 
 
 def test_checkpoints_count_where_a_memory_takes_them():
-    shape = Shape(checkpoint_bytes=GIB)
+    shape = MemoryShape(checkpoint_bytes=GIB)
     assert estimate(model(), 2048, shape).checkpoints == 0
     assert estimate(windowed(), 2048, shape).checkpoints == GIB
     hybrid = estimate(model(ssm__state_size=128, ssm__inner_size=256, full_attention_interval=4), 2048, shape)
@@ -233,4 +235,4 @@ def test_checkpoints_count_where_a_memory_takes_them():
 
 
 def model_cell() -> int:
-    return estimate(model(), 2048, Shape()).cell
+    return estimate(model(), 2048, MemoryShape()).cell

@@ -7,7 +7,7 @@ import pytest
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ModelNotFound
-from llamasrv.models.model import Model, ModelSettings, Recipe
+from llamasrv.models.model import LoadPlan, Model, ModelSettings
 from llamasrv.models.names import canonical
 from llamasrv.models.registry import Registry
 
@@ -87,7 +87,7 @@ def test_a_full_name_stays_as_it_is():
 
 def with_adapters(name, *adapters, **settings):
     options = EngineOptions(adapters=tuple(Adapter(adapter, f"{adapter}.gguf") for adapter in adapters))
-    return Model(name, ModelSettings(**settings), recipe=Recipe(lambda progress: None, options))
+    return Model(name, ModelSettings(**settings), recipe=LoadPlan(lambda progress: None, options))
 
 
 def test_a_name_with_an_adapter_behind_it_is_the_model():

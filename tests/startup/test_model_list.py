@@ -90,7 +90,7 @@ def test_tables_come_with_options_of_their_own(settings, tiny):
         load = true
     """)
     a, b = model_list.models(s)
-    assert (a.name, a.settings.aliases, a.recipe.options.context_cells, a.recipe.options.parallel) == (
+    assert (a.name, a.settings.aliases, a.load_plan.options.context_cells, a.load_plan.options.parallel) == (
         "a",
         ("x", "y"),
         1024,
@@ -99,7 +99,7 @@ def test_tables_come_with_options_of_their_own(settings, tiny):
     own = a.settings
     assert (own.sampling, a.num_predict, own.keep_alive, own.at_start) == ({"temperature": 0.7}, 5, 9, False)
     assert "im_start" in own.chat_template and "im_start" in a.details.template
-    assert (b.name, b.recipe.options.context_cells, b.settings.sampling) == ("b:7b", 512, {"temperature": 0.1})
+    assert (b.name, b.load_plan.options.context_cells, b.settings.sampling) == ("b:7b", 512, {"temperature": 0.1})
     assert (b.settings.keep_alive, b.settings.at_start, b.settings.chat_template) == (-1, True, None)
 
 
@@ -108,7 +108,7 @@ def test_a_folder_is_served_and_a_table_may_set_options_for_a_file_in_it(setting
     s = settings(f'[models]\ndir = "{place}"\n[models."m:Q8_0"]\nctx_size = 256')
     models = model_list.models(s)
     assert [(m.name, m.settings.is_found) for m in models] == [("m:Q8_0", False), ("n:Q8_0", True)]
-    assert models[0].recipe.options.context_cells == 256 and "m" in models[0].settings.aliases
+    assert models[0].load_plan.options.context_cells == 256 and "m" in models[0].settings.aliases
 
 
 def test_a_file_is_served_once(settings, folder):
@@ -410,14 +410,14 @@ def test_a_preset_names_the_repository_of_its_draft_model(cached, tmp_path, swit
     cached("o/small", "small-F32.gguf")
     text = f"[mine]\nhf-repo = o/a\nspec-draft-hf = o/small\n{switch}"
     mine, *others = model_list.models(preset(tmp_path, text, models_dir=hub))
-    assert mine.recipe.options.draft_model.name == "small-F32.gguf"
+    assert mine.load_plan.options.draft_model.name == "small-F32.gguf"
     assert [model.name for model in others] == ([] if switch else ["o/a:F32", "o/small:F32"])
 
 
 def test_a_section_may_be_named_by_its_repository(cached, tmp_path):
     cached("o/a", "a-F32.gguf")
     (only,) = model_list.models(preset(tmp_path, "[o/a:F32]\nc = 512\n"))
-    assert only.name == "o/a:F32" and only.recipe.options.context_cells == 512
+    assert only.name == "o/a:F32" and only.load_plan.options.context_cells == 512
 
 
 def test_a_repository_of_a_preset_that_is_nowhere_is_told(cached, tmp_path):
@@ -474,14 +474,14 @@ def opening(monkeypatch):
 
 def test_a_load_that_fails_for_memory_is_tried_once_with_less(folder, opening):
     place, progress = folder("m.gguf"), print
-    recipe = model_list.models(settings_with(model_path=place / "m.gguf"))[0].recipe
+    recipe = model_list.models(settings_with(model_path=place / "m.gguf"))[0].load_plan
     opening.failing = 1
     assert recipe.open_backend(progress) == "backend"
     assert opening == [recipe.options.context_cells, recipe.options.context_cells // 2]
 
 
 def test_then_it_says_what_to_do(folder, opening):
-    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].recipe
+    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].load_plan
     opening.failing = 2
     with pytest.raises(LoadFailed, match="a smaller plan failed as well. Free memory that other programs use"):
         recipe.open_backend(print)
@@ -498,7 +498,7 @@ def test_then_it_says_what_to_do(folder, opening):
 )
 def test_it_says_how_much_was_missing_and_where(folder, opening, monkeypatch, refused, said):
     """It said that the memory was not enough, and of which device nobody knew."""
-    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].recipe
+    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].load_plan
     monkeypatch.setattr(memory, "available_memory", lambda: 40 << 20)
     opening.failing, opening.refused = 2, refused
     with pytest.raises(LoadFailed) as failure:
@@ -507,7 +507,7 @@ def test_it_says_how_much_was_missing_and_where(folder, opening, monkeypatch, re
 
 
 def test_a_context_that_was_asked_for_is_not_made_smaller(folder, opening):
-    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf", engine_ctx_size=4096))[0].recipe
+    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf", engine_ctx_size=4096))[0].load_plan
     opening.failing = 1
     with pytest.raises(NoMemory, match="4096"):
         recipe.open_backend(print)

@@ -34,7 +34,7 @@ def nothing_pulled(monkeypatch, tmp_path):
 
 def only(**given):
     (model,) = model_list.models(settings_with(**given))
-    return model, model.recipe.options
+    return model, model.load_plan.options
 
 
 def test_the_one_beside_a_model_is_taken(files):
@@ -86,7 +86,7 @@ def test_a_table_has_its_own(files, tmp_path):
         "hears": ("audio",),
         "reads": (),
     }
-    assert models["hears"].recipe.options.image_max_tokens == 64
+    assert models["hears"].load_plan.options.image_max_tokens == 64
     assert len({model.key for model in models.values()}) == 3
 
 

@@ -288,7 +288,7 @@ def test_where_nothing_loads_by_itself_a_request_says_what_does(start):
 
 def test_a_server_without_a_model_says_that_it_is_a_router(start):
     served = start(router=True)
-    served.farm.loader.room.most = 2
+    served.farm.loader.budget.most = 2
     props = served.client.get("/props").get_json()
     assert (props["role"], props["max_instances"], props["models_autoload"]) == ("router", 2, True)
     assert props["build_info"].startswith("b")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from model import tiny_models
 
-from llamasrv.models import gguf, made
+from llamasrv.models import derived, gguf
+from llamasrv.models.derived import DerivedModel
 from llamasrv.models.details import Details
-from llamasrv.models.made import Made
 from llamasrv.models.model import Model
 from llamasrv.web.service import WebOptions
 
@@ -73,7 +73,7 @@ def test_models_are_not_managed_unless_the_operator_allows_it(client, method, pa
 def test_a_file_is_brought_once(managing, tmp_path):
     assert managing.head(f"/api/blobs/{DIGEST}").status_code == 404
     assert managing.post(f"/api/blobs/{DIGEST}", data=MODEL).status_code == 201
-    assert made.blob(tmp_path, DIGEST).read_bytes() == MODEL
+    assert derived.blob(tmp_path, DIGEST).read_bytes() == MODEL
     assert managing.head(f"/api/blobs/{DIGEST}").status_code == 200
     assert managing.post(f"/api/blobs/{DIGEST}", data=MODEL).status_code == 200
 
@@ -148,17 +148,17 @@ def test_a_model_is_made_in_another_number_format(managing, blob_of, tmp_path):
     assert lines[-1] == {"status": "success"} and lines[-2]["status"] == "writing manifest"
     steps = [line for line in lines if line["status"] == "quantizing F32 model to Q8_0"]
     assert len(steps) > 3 and steps[-1]["completed"] == steps[-1]["total"] > 3
-    (one,) = made.read(tmp_path)
+    (one,) = derived.read(tmp_path)
     assert one.name == "small" and gguf.read_header(one.file(tmp_path)).file_type == "Q8_0"
     assert sorted(path.name for path in (tmp_path / ".blobs").iterdir()) == sorted(
-        [one.file(tmp_path).name, made.blob(tmp_path, body["files"]["m.gguf"]).name]
+        [one.file(tmp_path).name, derived.blob(tmp_path, body["files"]["m.gguf"]).name]
     )
 
 
 def test_what_is_quantised_already_is_refused(managing, blob_of, tmp_path):
     body = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0", "stream": False}
     assert managing.post("/api/create", json=body).get_json() == {"status": "success"}
-    again = f"sha256:{made.read(tmp_path)[0].file(tmp_path).name.removeprefix('sha256-')}"
+    again = f"sha256:{derived.read(tmp_path)[0].file(tmp_path).name.removeprefix('sha256-')}"
     response = managing.post("/api/create", json={**body, "model": "smaller", "files": {"m.gguf": again}})
     assert response.status_code == 400 and "the model is Q8_0 already" in error(response)
 
@@ -177,25 +177,25 @@ def test_a_client_that_leaves_ends_it(managing, blob_of, tmp_path):
     response = managing.post("/api/create", json=body, buffered=False)
     next(response.iter_encoded())
     response.close()
-    assert made.read(tmp_path) == [] and len(list((tmp_path / ".blobs").iterdir())) == 1
+    assert derived.read(tmp_path) == [] and len(list((tmp_path / ".blobs").iterdir())) == 1
     again = {"model": "small", "files": {"m.gguf": blob_of()}, "quantize": "q8_0", "stream": False}
     assert managing.post("/api/create", json=again).get_json() == {"status": "success"}
 
 
 def test_a_made_model_is_forgotten_and_its_file_stays(manager, tmp_path):
-    one = Made("fake", "base", "base.gguf")
+    one = DerivedModel("fake", "base", "base.gguf")
     (tmp_path / "base.gguf").write_bytes(b"GGUF")
-    made.write(tmp_path, one)
+    derived.write(tmp_path, one)
     model = manager.service.registry.default
-    model.settings = replace(model.settings, made=one)
+    model.settings = replace(model.settings, derived=one)
     assert manager.client.delete("/api/delete", json={"name": "FAKE"}).data == b""
-    assert made.read(tmp_path) == [] and manager.refreshed and (tmp_path / "base.gguf").exists()
+    assert derived.read(tmp_path) == [] and manager.refreshed and (tmp_path / "base.gguf").exists()
 
 
 def test_a_model_that_others_are_made_of_is_not_deleted(manager, tmp_path, monkeypatch):
     path = tmp_path / "base.gguf"
     monkeypatch.setattr(Model, "details", Details(path=path, parts=(path,)))
-    made.write(tmp_path, Made("derived", "fake", "base.gguf"))
+    derived.write(tmp_path, DerivedModel("derived", "fake", "base.gguf"))
     response = manager.client.delete("/api/delete", json={"model": "fake"})
     assert response.status_code == 400 and "derived was created from it" in error(response)
 
@@ -217,7 +217,7 @@ def test_the_name_of_another_model_is_not_taken(manager, tmp_path, monkeypatch):
         response = manager.client.post("/api/copy", json=body)
         assert response.status_code == 400 and "already names a model" in error(response)
     assert manager.client.post("/api/copy", json={"source": "fake", "destination": "new"}).status_code == 200
-    assert [one.path for one in made.read(tmp_path)] == ["base.gguf"]
+    assert [one.path for one in derived.read(tmp_path)] == ["base.gguf"]
 
 
 def test_models_are_not_pushed(managing):

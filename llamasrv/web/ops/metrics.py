@@ -93,7 +93,7 @@ class ServiceCollector(Collector):
                 (
                     "windows_saved_bytes",
                     "Estimated KV saved by sliding windows; --swa-full would take it.",
-                    model.recipe.windows_save * loaded if model.recipe is not None else 0,
+                    model.load_plan.windows_save * loaded if model.load_plan is not None else 0,
                 ),
                 ("load_progress", "Share of the model that is loaded.", model.progress),
             ),

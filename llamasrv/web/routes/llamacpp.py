@@ -165,7 +165,7 @@ def _add_props(routes: Blueprint, service: Service) -> None:
         name = request.args.get("model")
         if name is None and options.router:
             loader = loader_of(service)
-            most, autoload = loader.room.most or 0, loader.on_demand
+            most, autoload = loader.budget.most or 0, loader.on_demand
             return json_answer(router_props_body(most=most, autoload=autoload, build=BUILD, ui=options.ui))
         model = service.registry.for_request(name)
         served = service.pipeline.peek(name)  # a probe: it neither loads the model nor keeps it

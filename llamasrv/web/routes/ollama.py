@@ -132,7 +132,7 @@ def _submit_embed(service: Service) -> Callable[[EmbedRequest], Any]:
 
 
 def facts(model: Model) -> Facts:
-    details, made = model.details, model.settings.made
+    details, made = model.details, model.settings.derived
     parameters = dict(model.settings.sampling)
     if made is not None:
         lengths = {"num_predict": made.num_predict, "num_ctx": made.num_ctx}

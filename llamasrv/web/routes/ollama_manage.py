@@ -1,6 +1,6 @@
 """Ollama's routes that create, copy, pull and delete models. Off unless the operator allows it.
 
-A made or copied model is the same file under another name, with what it was given of its own; see `models/made.py`.
+A made or copied model is the same file under another name, with what it was given of its own; see `models/derived.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.concurrency import off_hub
 from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
-from llamasrv.models import gguf, made, made_files
-from llamasrv.models.made import BlobWriter, Made
-from llamasrv.models.made_files import Quantizing
+from llamasrv.models import derived, derived_files, gguf
+from llamasrv.models.derived import BlobWriter, DerivedModel
+from llamasrv.models.derived_files import Quantizing
 from llamasrv.models.model import Model
 from llamasrv.models.names import canonical
 from llamasrv.models.pulls import Pull
@@ -72,7 +72,7 @@ class Views:
     def create(self) -> Response:
         asked = self._managing.parse_create(self._body())
         if asked.quantize:
-            made_files.check_type(asked.quantize)
+            derived_files.check_type(asked.quantize)
         if asked.template is not None:
             _check_template(asked.template)
         new = off_hub(_made_of, self._service, asked)
@@ -83,22 +83,24 @@ class Views:
         kind = NDJSON if asked.stream else JSON
         return Response(statuses(steps, stream=asked.stream), 200, content_type=kind)
 
-    def _quantized(self, new: Made, asked: Create) -> Response:
+    def _quantized(self, new: DerivedModel, asked: Create) -> Response:
         """The model in another number format. One at a time: this uses all cores."""
         _check_free(self._service, new.name)
-        work = made_files.quantized(_folder(self._service), new, asked.quantize)
+        work = derived_files.quantized(_folder(self._service), new, asked.quantize)
         first = next(work)  # what is wrong with the request is an answer of its own
         if asked.stream:
             return Response(self._quantizing(first, work, asked.quantize), 200, content_type=NDJSON)
         for step in work:
-            if isinstance(step, Made):
+            if isinstance(step, DerivedModel):
                 _keep(self._service, step)
         return Response(dumps(SUCCESS), 200, content_type=JSON)
 
-    def _quantizing(self, first: Quantizing | Made, work: Iterator[Quantizing | Made], kind: str) -> Iterator[bytes]:
+    def _quantizing(
+        self, first: Quantizing | DerivedModel, work: Iterator[Quantizing | DerivedModel], kind: str
+    ) -> Iterator[bytes]:
         try:
             for step in chain([first], work):
-                if isinstance(step, Made):
+                if isinstance(step, DerivedModel):
                     yield pull_line("writing manifest") + b"\n"
                     _keep(self._service, step)
                 else:
@@ -113,11 +115,11 @@ class Views:
         service = self._service
         model = _exactly(service, self._named.parse(self._body()))
         folder = _folder(service)
-        if model.settings.made is not None:
-            made.delete(folder, model.name)
+        if model.settings.derived is not None:
+            derived.delete(folder, model.name)
             service.refresh()
             return Response(b"", 200)
-        users = made.users(folder, model.details.parts)
+        users = derived.users(folder, model.details.parts)
         if users:
             raise InvalidRequest(f"model '{model.name}' cannot be deleted: {', '.join(users[:5])} was created from it")
         delete_model(service, model)
@@ -142,12 +144,12 @@ class Views:
 
     def has_blob(self, digest: str) -> Response:
         allow(self._service)
-        return Response(b"", 200 if made.blob(_folder(self._service), digest).is_file() else 404)
+        return Response(b"", 200 if derived.blob(_folder(self._service), digest).is_file() else 404)
 
     def add_blob(self, digest: str) -> Response:
         allow(self._service)
         folder = _folder(self._service)
-        if made.blob(folder, digest).is_file():
+        if derived.blob(folder, digest).is_file():
             return Response(b"", 200)
         writer = BlobWriter(folder, digest, request.content_length)
         try:
@@ -203,25 +205,25 @@ def _is_served(service: Service, name: str) -> bool:
 
 def _check_free(service: Service, name: str) -> None:
     for model in service.registry.models:
-        if model.settings.made is None and canonical(name) in map(canonical, (model.name, *model.settings.aliases)):
+        if model.settings.derived is None and canonical(name) in map(canonical, (model.name, *model.settings.aliases)):
             raise InvalidRequest(f"'{name}' already names a model that was not created from another", param="model")
 
 
-def _keep(service: Service, new: Made) -> None:
+def _keep(service: Service, new: DerivedModel) -> None:
     """Serve it from now on; it replaces a model that was made under the same name before."""
     _check_free(service, new.name)
-    made.write(_folder(service), new)
+    derived.write(_folder(service), new)
     service.refresh()
 
 
-def _as_made(service: Service, model: Model) -> Made:
+def _as_made(service: Service, model: Model) -> DerivedModel:
     """The recipe of a model with the same file."""
-    if model.settings.made is not None:
-        return model.settings.made
+    if model.settings.derived is not None:
+        return model.settings.derived
     path = model.details.path
     if path is None:
         raise InvalidRequest(f"'{model.name}' has no file to create another model from", param="from")
-    return Made(model.name, model.name, _kept_path(path, _folder(service)))
+    return DerivedModel(model.name, model.name, _kept_path(path, _folder(service)))
 
 
 def _kept_path(path: Path, folder: Path) -> str:
@@ -239,7 +241,7 @@ def _check_template(source: str) -> None:
         raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
 
 
-def _made_of(service: Service, asked: Create) -> Made:
+def _made_of(service: Service, asked: Create) -> DerivedModel:
     """The recipe that was asked for. Raises InvalidRequest if no model can be made from it."""
     base = _base(service, asked)
     chosen = asked.chosen
@@ -257,15 +259,15 @@ def _made_of(service: Service, asked: Create) -> Made:
     )
 
 
-def _base(service: Service, asked: Create) -> Made:
+def _base(service: Service, asked: Create) -> DerivedModel:
     if asked.base is not None:
         return _as_made(service, service.registry.find(asked.base))
     folder = _folder(service)
-    path = made.blob(folder, asked.blob or "")
+    path = derived.blob(folder, asked.blob or "")
     if not path.is_file():
         raise InvalidRequest(f"blob {asked.blob} not found: upload it first", param="files")
     try:
         gguf.read_header(path)
     except ConfigError:
         raise InvalidRequest("the file is not a GGUF model that can be served", param="files") from None
-    return Made(asked.name, "", _kept_path(path, folder))
+    return DerivedModel(asked.name, "", _kept_path(path, folder))

@@ -31,7 +31,7 @@ SPARE = 256 << 20  # bytes of the disk that stay free
 
 
 @dataclass(frozen=True)
-class Made:
+class DerivedModel:
     """What a model was made of. `parameters` have names of SamplingParams; messages are pairs of role and content."""
 
     name: str
@@ -71,7 +71,7 @@ def _literal(text: str) -> str:
 # ---------------------------------------------------------------- what was made
 
 
-def read(folder: Path) -> list[Made]:
+def read(folder: Path) -> list[DerivedModel]:
     """All of them, by name. Unreadable ones are left out, with a warning."""
     found = []
     place = folder / ".made"
@@ -83,18 +83,18 @@ def read(folder: Path) -> list[Made]:
             wire = json.loads(path.read_text("utf-8"))
             wire["messages"] = tuple((str(role), str(text)) for role, text in wire["messages"])
             wire["stop"] = tuple(map(str, wire["stop"]))
-            found.append(replace(Made(**wire), modified=path.stat().st_mtime))
+            found.append(replace(DerivedModel(**wire), modified=path.stat().st_mtime))
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("left out: %s: %s", path, error)
     return found
 
 
-def write(folder: Path, made: Made) -> None:
-    place = _place(folder, made.name)
-    data = json.dumps(asdict(made), ensure_ascii=False, indent=1).encode()
+def write(folder: Path, derived: DerivedModel) -> None:
+    place = _place(folder, derived.name)
+    data = json.dumps(asdict(derived), ensure_ascii=False, indent=1).encode()
     if len(data) > LARGEST:
         raise InvalidRequest(
-            f"The template, system prompt and messages of '{made.name}' exceed {LARGEST} bytes in total."
+            f"The template, system prompt and messages of '{derived.name}' exceed {LARGEST} bytes in total."
         )
     if not place.exists() and len(read(folder)) >= MOST:
         raise InvalidRequest(f"There are already {MOST} created models. Delete some first.")
@@ -106,7 +106,7 @@ def write(folder: Path, made: Made) -> None:
 def delete(folder: Path, name: str) -> None:
     """Delete its definition, and the file that a client uploaded for it alone."""
     place = _place(folder, name)
-    path = next((made.file(folder) for made in read(folder) if _place(folder, made.name) == place), None)
+    path = next((derived.file(folder) for derived in read(folder) if _place(folder, derived.name) == place), None)
     place.unlink(missing_ok=True)
     if path is not None and path.parent == folder / ".blobs" and not users(folder, (path,)):
         path.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def delete(folder: Path, name: str) -> None:
 
 def users(folder: Path, paths: tuple[Path, ...]) -> list[str]:
     """Names of the models that were made from these files."""
-    return [made.name for made in read(folder) if made.file(folder) in paths]
+    return [derived.name for derived in read(folder) if derived.file(folder) in paths]
 
 
 def _place(folder: Path, name: str) -> Path:

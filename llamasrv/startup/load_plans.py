@@ -23,7 +23,7 @@ from llamasrv.engine.tensor_names import DENSE, EXPERTS
 from llamasrv.engine.use import HOST
 from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory, places
-from llamasrv.models.model import Recipe, Share
+from llamasrv.models.model import DeviceShare, LoadPlan
 from llamasrv.models.remote import reach
 from llamasrv.startup.drafts import with_drafts
 from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of
@@ -60,7 +60,7 @@ def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
             raise ConfigError(f"--override-tensor {text!r}: no tensor of {header.path} has such a name")
 
 
-def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitted | None:
+def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.FittedPlan | None:
     """The placement if it was loaded now; None if the library cannot tell. Raises LoadFailed, ConfigError, and
     Unavailable if another machine cannot be reached."""
     from llamasrv.engine.backend.measure import can_measure, measure
@@ -81,10 +81,10 @@ def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitte
         settings = _on_the_cpu(settings)
     settings = with_places(settings, header)
     options = _options(settings, needed_memory(settings, header).cells, known)
-    return fit.Fitted(options, measure(str(header.path), options), {})
+    return fit.FittedPlan(options, measure(str(header.path), options), {})
 
 
-def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> Recipe:
+def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> LoadPlan:
     """The recipe; `known` are engine options that replace those of the settings. Raises ConfigError if the model does
     not fit this machine and no device could help."""
     settings = with_drafts(settings, header)
@@ -108,14 +108,14 @@ def with_places(settings: Settings, header: gguf.Header) -> Settings:
     return chosen
 
 
-def _of_this_machine(settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]) -> Recipe:
+def _of_this_machine(settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]) -> LoadPlan:
     settings = with_places(settings, header)
     need = _need(settings, header, known, several=several)
     options = _options(settings, need.cells, known)
     is_open = settings.engine.context_cells is None and need.cells > memory.LEAST_CELLS
     less = partial(_half, options) if is_open else _nothing
     path, beside = str(header.path), _beside(options)
-    return Recipe(
+    return LoadPlan(
         partial(_open, path, options, less),
         options,
         memory=need.total + beside,
@@ -132,17 +132,19 @@ def _host_bytes(path: str, options: EngineOptions) -> int | None:
     return measure(path, options).uses[HOST].total if can_measure() else None
 
 
-def _fitted_when_loaded(settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]) -> Recipe:
+def _fitted_when_loaded(
+    settings: Settings, header: gguf.Header, *, several: bool, known: Mapping[str, Any]
+) -> LoadPlan:
     path, shape = str(header.path), shape_of(settings)
     cells = settings.engine.context_cells or memory.wanted_cells(header, shape)
     need = memory.estimate(header, cells, shape)
     full = _options(settings, cells, known)
     asked = full if settings.engine.context_cells else dataclasses.replace(full, context_cells=None)
 
-    def choose(options: EngineOptions, held: Mapping[str, int]) -> fit.Fitted:
+    def choose(options: EngineOptions, held: Mapping[str, int]) -> fit.FittedPlan:
         return _fitted(header, shape, options, full.context_cells or 0, held)
 
-    def less(found: fit.Fitted) -> EngineOptions | None:
+    def less(found: fit.FittedPlan) -> EngineOptions | None:
         """The same with a tenth of the devices left free. What others hold by now is taken into account."""
         targets = tuple(total - found.capacity[name] * 9 // 10 for name, (_, total) in found.measured.devices.items())
         try:
@@ -151,7 +153,7 @@ def _fitted_when_loaded(settings: Settings, header: gguf.Header, *, several: boo
             return None
         return None if _placement(smaller) == _placement(found.options) else smaller
 
-    def fitted(held: Mapping[str, int]) -> Recipe:
+    def fitted(held: Mapping[str, int]) -> LoadPlan:
         from llamasrv.engine.backend.measure import can_measure
 
         found = choose(asked, held) if can_measure() else None
@@ -161,10 +163,10 @@ def _fitted_when_loaded(settings: Settings, header: gguf.Header, *, several: boo
             except ConfigError as error:
                 raise LoadFailed(str(error)) from None
             return dataclasses.replace(here, fit=fitted)
-        log.info("%s: %s", header.path.name, told(found))
-        shares = {name: Share(size, found.capacity[name]) for name, size in found.devices.items()}
+        log.info("%s: %s", header.path.name, plan_line(found))
+        shares = {name: DeviceShare(size, found.capacity[name]) for name, size in found.devices.items()}
         beside = _beside(found.options) - found.beside + need.checkpoints
-        return Recipe(
+        return LoadPlan(
             partial(_open, path, found.options, partial(less, found)),
             found.options,
             memory=found.host + beside,
@@ -175,7 +177,7 @@ def _fitted_when_loaded(settings: Settings, header: gguf.Header, *, several: boo
             devices={} if settings.engine.fit == "off" else shares,
         )
 
-    return Recipe(
+    return LoadPlan(
         partial(_open, path, full, _nothing),
         full,
         memory=need.total + _beside(full),
@@ -186,8 +188,12 @@ def _fitted_when_loaded(settings: Settings, header: gguf.Header, *, several: boo
 
 
 def _fitted(
-    header: gguf.Header, shape: memory.Shape, options: EngineOptions, wanted: int, held: Mapping[str, int] | None = None
-) -> fit.Fitted:
+    header: gguf.Header,
+    shape: memory.MemoryShape,
+    options: EngineOptions,
+    wanted: int,
+    held: Mapping[str, int] | None = None,
+) -> fit.FittedPlan:
     """The placement, and the number of parallel sequences if the options leave that open: more on devices that hold
     the whole model and a large context. Raises LoadFailed."""
     from llamasrv.engine.backend.measure import measure
@@ -217,7 +223,7 @@ def _on_the_cpu(settings: Settings) -> Settings:
     return settings.having(engine={"devices": (NO_DEVICE,), "gpu_layers": 0, "rpc": (), "tensor_split": ()})
 
 
-def told(found: fit.Fitted) -> str:
+def plan_line(found: fit.FittedPlan) -> str:
     """A plan in one line."""
     sizes = ", ".join(f"{memory.as_gib(size)} on {name}" for name, size in found.devices.items())
     return f"{sizes}, {memory.as_gib(found.host)} of this machine; {found.options.context_cells} cells"

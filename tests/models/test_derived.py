@@ -9,14 +9,14 @@ import pytest
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.models import made
-from llamasrv.models.made import BlobWriter, Made
+from llamasrv.models import derived
+from llamasrv.models.derived import BlobWriter, DerivedModel
 
 CHATML = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-PIRATE = Made(
+PIRATE = DerivedModel(
     "Pirate:small",
     "base",
     "base.gguf",
@@ -37,46 +37,46 @@ def shown(one, *messages):
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    made.write(tmp_path, PIRATE)
-    (found,) = made.read(tmp_path)
-    assert found.modified > 0 and found == Made(**{**vars(PIRATE), "modified": found.modified})
+    derived.write(tmp_path, PIRATE)
+    (found,) = derived.read(tmp_path)
+    assert found.modified > 0 and found == DerivedModel(**{**vars(PIRATE), "modified": found.modified})
     assert found.file(tmp_path) == tmp_path / "base.gguf"
-    assert Made("a", "b", "/elsewhere/c.gguf").file(tmp_path).is_absolute()
+    assert DerivedModel("a", "b", "/elsewhere/c.gguf").file(tmp_path).is_absolute()
 
 
 def test_a_name_is_taken_once_whatever_its_case(tmp_path):
-    made.write(tmp_path, PIRATE)
-    made.write(tmp_path, Made("pirate:SMALL", "other", "other.gguf"))
-    assert [one.base for one in made.read(tmp_path)] == ["other"]
-    made.delete(tmp_path, "PIRATE:small")
-    assert made.read(tmp_path) == []
+    derived.write(tmp_path, PIRATE)
+    derived.write(tmp_path, DerivedModel("pirate:SMALL", "other", "other.gguf"))
+    assert [one.base for one in derived.read(tmp_path)] == ["other"]
+    derived.delete(tmp_path, "PIRATE:small")
+    assert derived.read(tmp_path) == []
 
 
 def test_a_name_never_leaves_the_folder(tmp_path):
-    made.write(tmp_path / "in", Made("../../x:y", "b", "c.gguf"))
+    derived.write(tmp_path / "in", DerivedModel("../../x:y", "b", "c.gguf"))
     assert [path.parent.name for path in tmp_path.rglob("*.json")] == [".made"]
 
 
 def test_what_is_broken_is_left_out(tmp_path, caplog):
-    made.write(tmp_path, PIRATE)
+    derived.write(tmp_path, PIRATE)
     (tmp_path / ".made" / "bad.json").write_text('{"name": 3}')
     (tmp_path / ".made" / "worse.json").write_text("{")
-    assert len(made.read(tmp_path)) == 1 and caplog.text.count("left out") == 2
-    assert made.read(tmp_path / "nowhere") == []
+    assert len(derived.read(tmp_path)) == 1 and caplog.text.count("left out") == 2
+    assert derived.read(tmp_path / "nowhere") == []
 
 
 def test_too_many_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(made, "MOST", 1)
-    made.write(tmp_path, PIRATE)
-    made.write(tmp_path, PIRATE)
+    monkeypatch.setattr(derived, "MOST", 1)
+    derived.write(tmp_path, PIRATE)
+    derived.write(tmp_path, PIRATE)
     with pytest.raises(InvalidRequest):
-        made.write(tmp_path, Made("other", "b", "c.gguf"))
+        derived.write(tmp_path, DerivedModel("other", "b", "c.gguf"))
 
 
 def test_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(made, "LARGEST", 100)
+    monkeypatch.setattr(derived, "LARGEST", 100)
     with pytest.raises(InvalidRequest):
-        made.write(tmp_path, PIRATE)
+        derived.write(tmp_path, PIRATE)
 
 
 # What is said before a conversation
@@ -92,14 +92,14 @@ def test_a_conversation_with_a_system_prompt_keeps_its_own():
 
 
 def test_without_either_the_template_is_as_it_was():
-    assert Made("a", "b", "c").with_preamble(CHATML) == CHATML
+    assert DerivedModel("a", "b", "c").with_preamble(CHATML) == CHATML
 
 
 @pytest.mark.parametrize(
     "words", ['"quoted" \\ back', "{{ 7 * 7 }} {% raw %} {# no #}", "line\nü 🎈\u2028", "%} }}", "'"]
 )
 def test_words_of_all_kinds_stay_as_they_are(words):
-    assert shown(Made("a", "b", "c", system=words), ("user", "Hi")) == f"<system>{words}<user>Hi<assistant>"
+    assert shown(DerivedModel("a", "b", "c", system=words), ("user", "Hi")) == f"<system>{words}<user>Hi<assistant>"
 
 
 # Files that clients bring
@@ -111,8 +111,8 @@ def test_a_file_is_kept_if_its_digest_is_right(tmp_path):
     writer.add(b"GGUF"), writer.add(b"...")
     writer.finish()
     writer.close()
-    assert made.blob(tmp_path, digest).read_bytes() == b"GGUF..."
-    assert made.blob(tmp_path, digest.replace(":", "-")) == made.blob(tmp_path, digest)
+    assert derived.blob(tmp_path, digest).read_bytes() == b"GGUF..."
+    assert derived.blob(tmp_path, digest.replace(":", "-")) == derived.blob(tmp_path, digest)
 
 
 def test_another_file_than_was_announced_is_thrown_away(tmp_path):
@@ -127,7 +127,7 @@ def test_another_file_than_was_announced_is_thrown_away(tmp_path):
 @pytest.mark.parametrize("digest", ["", "md5:" + "0" * 64, "sha256:0", "sha256:" + "g" * 64, "sha256:../" + "0" * 61])
 def test_a_digest_that_is_none_is_refused(tmp_path, digest):
     with pytest.raises(InvalidRequest):
-        made.blob(tmp_path, digest)
+        derived.blob(tmp_path, digest)
 
 
 def test_a_file_that_does_not_fit_on_the_disk_is_refused_at_once(tmp_path):
@@ -137,13 +137,13 @@ def test_a_file_that_does_not_fit_on_the_disk_is_refused_at_once(tmp_path):
 
 
 def test_a_file_goes_with_the_last_model_that_is_made_of_it(tmp_path):
-    place = made.blob(tmp_path, "sha256:" + "0" * 64)
+    place = derived.blob(tmp_path, "sha256:" + "0" * 64)
     place.parent.mkdir()
     place.write_bytes(b"GGUF")
     for name in ("one", "two"):
-        made.write(tmp_path, Made(name, "", f".blobs/{place.name}"))
-    assert made.users(tmp_path, (place,)) == ["one", "two"]
-    made.delete(tmp_path, "one")
+        derived.write(tmp_path, DerivedModel(name, "", f".blobs/{place.name}"))
+    assert derived.users(tmp_path, (place,)) == ["one", "two"]
+    derived.delete(tmp_path, "one")
     assert place.exists()
-    made.delete(tmp_path, "two")
+    derived.delete(tmp_path, "two")
     assert not place.exists()

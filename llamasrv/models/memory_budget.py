@@ -20,7 +20,7 @@ from llamasrv.models.model import Model
 ON_THEIR_WAY = ("waiting", "checking", "loading")
 
 
-class Room:
+class MemoryBudget:
     """`limit` and the estimates are bytes."""
 
     def __init__(self, limit: int | None, most: int | None, free_memory: Callable[[], int]) -> None:
@@ -46,7 +46,7 @@ class Room:
 
     def measure(self, model: Model) -> None:
         """If one and a half times the estimate would not fit, ask the library what it really takes."""
-        recipe = model.recipe
+        recipe = model.load_plan
         if recipe is None or recipe.measure is None or self._missing_here(model.memory * 3 // 2) <= 0:
             return
         self._correct(model, off_hub(recipe.measure))
@@ -57,10 +57,10 @@ class Room:
         self.take(model)
 
     def _correct(self, model: Model, host_bytes: int | None) -> None:
-        if host_bytes is not None and model.recipe is not None:
-            model.recipe = dataclasses.replace(model.recipe, memory=host_bytes + model.recipe.beside)
+        if host_bytes is not None and model.load_plan is not None:
+            model.load_plan = dataclasses.replace(model.load_plan, memory=host_bytes + model.load_plan.beside)
 
-    def give(self, model: Model) -> None:
+    def release(self, model: Model) -> None:
         self._taken.pop(model, None)
 
     def on_devices(self) -> dict[str, int]:

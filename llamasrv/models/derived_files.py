@@ -13,7 +13,7 @@ from typing import NamedTuple
 from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
 from llamasrv.models import gguf
-from llamasrv.models.made import Made
+from llamasrv.models.derived import DerivedModel
 from llamasrv.models.quantize import QuantizeFailed, file_type, quantize
 
 UNQUANTIZED = ("F32", "F16", "BF16")
@@ -36,7 +36,7 @@ def check_type(kind: str) -> None:
         raise InvalidRequest(f"Invalid 'quantize': {error}", param="quantize") from None
 
 
-def quantized(folder: Path, new: Made, kind: str) -> Generator[Quantizing | Made, None, None]:
+def quantized(folder: Path, new: DerivedModel, kind: str) -> Generator[Quantizing | DerivedModel, None, None]:
     """The progress, and finally the model with its file, which lies among the files that clients uploaded. Closing the
     iterator early stops the work. Raises InvalidRequest, QueueFull; LlamasrvError if it fails midway."""
     check_type(kind)
