@@ -49,7 +49,7 @@ def test_what_is_quantised_is_not_quantised_again_unless_that_is_meant(source, t
     list(quantize(source, first, "q8_0"))
     assert run(first, second, "q4_0", 1, False) == 65 and not second.exists()
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "requantizing" in line and "--allow-requantize permits it, at a further loss" in line
+    assert "requantizing" in line and "--allow-requantize permits it, at a loss of quality" in line
     assert run(first, second, "q4_0", 1, True) == 0 and gguf.read_header(second).file_type == "Q4_0"
     assert f"{second}: " in capsys.readouterr().out
 
