@@ -141,14 +141,22 @@ class Pipeline:
             return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
 
     def submit(
-        self, request: GenerateRequest, *, explain: Callable[[LlamasrvError], LlamasrvError] | None = None
+        self,
+        request: GenerateRequest,
+        *,
+        on_start: Callable[[RunInfo], None] | None = None,
+        explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> Run:
         """Start a generation. Raises everything that can be known to be wrong. If the model is not loaded, its loading
-        begins, and errors show as the run's first event. `explain` rewords an error for the caller."""
+        begins, and errors show as the run's first event. `on_start` is called when the engine has taken it, before
+        there are events; `explain` rewords an error for the caller."""
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
         return Run(
-            lambda: self._begin(model, request), lambda: self._load_wait(model, request.timeout), explain=explain
+            lambda: self._begin(model, request),
+            lambda: self._load_wait(model, request.timeout),
+            on_start=on_start,
+            explain=explain,
         )
 
     def _begin(self, model: Model, request: GenerateRequest) -> Begun | None:

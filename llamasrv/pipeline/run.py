@@ -87,6 +87,7 @@ class Run:
         begin: Callable[[], Begun | None],
         wait: Callable[[], LoadWait],
         *,
+        on_start: Callable[[RunInfo], None] | None = None,
         explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> None:
         """`begin` hands the request to the engine; it returns None while the model is not loaded, and `wait` waits for
@@ -96,6 +97,7 @@ class Run:
         self.done = False
         self.cancelled = False
         self._begin = begin
+        self._on_start = on_start
         self._explain = explain or _as_it_is
         self._wait: LoadWait | None = None
         self._generation: Generation | None = None
@@ -182,6 +184,8 @@ class Run:
             return False
         self._generation, self._stages, self._may_gather = begun.generation, begun.stages, begun.may_gather
         self.info = begun.info
+        if self._on_start is not None:
+            self._on_start(begun.info)
         if self._gathers:
             self.gather()
         if self.cancelled:

@@ -1,7 +1,7 @@
 """The base of every protocol's replies.
 
-    Writer    reads the events of a generation (`reader.py`) and writes the chunks of a stream, or, from the same events
-              folded (`fold.py`), the whole reply
+    Writer    a Reply that reads the events of a generation (`reader.py`) and writes the chunks of a stream, or, from
+              the same events folded (`fold.py`), the whole reply
 
 Knows no protocol and no socket.
 """
@@ -9,32 +9,32 @@ Knows no protocol and no socket.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from llamasrv.domain.events import Event, Failed
-from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.fold import Fold
 from llamasrv.protocols.reader import EventReader
+from llamasrv.protocols.reply import Reply, RunFacts
 
 
-class Writer(EventReader):
-    """One reply: `chunks` for a stream, in order; or `fold`, then `whole`. Nothing is written after a failure."""
+class Writer(EventReader, Reply):
+    """A subclass has a method for each kind of event that it writes, and `whole` and `error`."""
+
+    info: RunFacts  # from `start` on
 
     def __init__(self) -> None:
-        self.failed = False
         self.folded = Fold()
         self._out: list[bytes] = []
-        self._begun = False
-        self._running: Any = None
+        self._has_started = self._has_begun = False
 
-    def begin(self, running: Any) -> None:
-        """Called before there are events, with what was submitted: it knows the prompts and the sampling parameters."""
-        self._running = running
+    def start(self, info: RunFacts) -> None:
+        self.info = info
+        self._has_started = True
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]:
-        """The chunks for these events; without events, what is sent during a silence."""
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            if not self._has_started:
+                return self._not_started(events)
+            self._has_begun = True
             self.on_begin()
         if not events:
             self.on_silence()
@@ -46,12 +46,7 @@ class Writer(EventReader):
         return self.take()
 
     def fold(self, events: Sequence[Event]) -> None:
-        """Take in events of a reply that is sent as a whole."""
         self.folded.add(events)
-
-    def whole(self) -> bytes:
-        """The reply, once all its events are folded. None of them is a failure."""
-        raise NotImplementedError
 
     def take(self) -> list[bytes]:
         """The chunks that were written since the last call."""
@@ -66,8 +61,11 @@ class Writer(EventReader):
 
     def on_failed(self, event: Failed) -> None:
         self.failed = True
-        self._out.append(self.error_body(event.error))
+        self._out.append(self.error(event.error))
 
-    def error_body(self, error: LlamasrvError) -> bytes:
-        """The chunk that reports a failure; it is the last one."""
-        raise NotImplementedError
+    def _not_started(self, events: Sequence[Event]) -> list[bytes]:
+        for event in events:
+            if type(event) is Failed:
+                self.failed = True
+                return [self.error(event.error)]
+        return []

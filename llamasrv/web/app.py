@@ -34,9 +34,7 @@ from llamasrv.web.routes import (
 )
 from llamasrv.web.service import Service
 from llamasrv.web.streams.batches import Sender
-from llamasrv.web.streams.resume import StreamReader
-from llamasrv.web.streams.streaming import EventStream
-from llamasrv.web.streams.tool_stream import ToolStream
+from llamasrv.web.streams.body import Body
 
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, audio.blueprint,
@@ -65,7 +63,7 @@ def create_app(service: Service) -> Flask:
 
     @app.after_request
     def close_record(response: Response) -> Response:
-        if type(response.response) not in (EventStream, StreamReader, ToolStream):  # which close it when they end
+        if not isinstance(response.response, Body):  # which closes it when it ends
             request.environ["llamasrv.record"].close(response.status_code)
         return response
 

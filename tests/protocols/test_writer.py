@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from started import started
 
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Pace, PromptProgress, Reasoning, Text, Usage
 from llamasrv.errors import EngineFailure
@@ -29,34 +30,45 @@ class Sample(Writer):
     def on_finished(self, event):
         self._out.append(b">")
 
-    def error_body(self, error):
+    def whole(self):
+        raise NotImplementedError
+
+    def error(self, error):
         return b"!" + error.message.encode()
 
 
 def test_each_event_is_written_once_in_its_place():
-    writer = Sample()
+    writer = started(Sample())
     assert writer.chunks([Text(0, "a"), Text(0, "b")]) == [b"<", b"a", b"b"]
     assert writer.chunks([Text(0, "c"), END]) == [b"c", b">"]
 
 
 def test_a_silence_is_written_where_nothing_came():
-    writer = Sample()
+    writer = started(Sample())
     assert [writer.chunks([]) for _ in range(2)] == [[b"<", b"."], [b"."]]
 
 
 def test_kinds_that_a_protocol_has_no_place_for_are_passed_over():
     others = [Reasoning(0, "x"), PromptProgress(0, 1, 0, 1, 0.0), Pace(0, Usage()), Usage()]
-    assert Sample().chunks(others) == [b"<"]
+    assert started(Sample()).chunks(others) == [b"<"]
 
 
 def test_nothing_is_written_after_a_failure():
-    writer = Sample()
+    writer = started(Sample())
     assert writer.chunks([Text(0, "a"), Failed(0, EngineFailure("x")), Text(0, "b"), END]) == [b"<", b"a", b"!x"]
     assert writer.failed
 
 
-def test_a_whole_reply_is_folded_by_the_same_dispatch():
+def test_before_its_run_starts_a_reply_has_nothing_but_an_error():
     writer = Sample()
+    assert writer.chunks([]) == [] and not writer.failed
+    assert started(writer).chunks([]) == [b"<", b"."]
+    writer = Sample()
+    assert writer.chunks([Failed(0, EngineFailure("x"))]) == [b"!x"] and writer.failed
+
+
+def test_a_whole_reply_is_folded_by_the_same_dispatch():
+    writer = started(Sample())
     writer.fold([Text(1, "a"), Finished(0, FinishReason.STOP)])
     writer.fold([Text(1, "b"), Finished(1, FinishReason.LENGTH), Usage(3)])
     first, second = writer.folded.choices

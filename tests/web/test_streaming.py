@@ -12,8 +12,8 @@ from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.streams import streaming
+from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.streaming import (
-    CLIENT_CLOSED,
     INTERIM,
     NOBODY,
     PING,
@@ -74,16 +74,15 @@ class Plain:
     def whole(self):
         return "".join(self.texts).encode()
 
+    def error(self, error):
+        return b"no: " + error.code.encode()
+
 
 END = [Finished(0, FinishReason.STOP), Usage()]
 
 
-def _no(error):
-    return b"no: " + error.code.encode()
-
-
-PLAIN = Framing(unnamed, _no, last=b"data: END\n\n")
-LINES = Framing(line, _no, content_type="application/x-ndjson", ping=None, reply_pings=True)
+PLAIN = Framing(unnamed, last=b"data: END\n\n")
+LINES = Framing(line, content_type="application/x-ndjson", ping=None, reply_pings=True)
 
 
 @pytest.fixture

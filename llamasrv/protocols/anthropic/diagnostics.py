@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.protocols.common.schema import Object, wrong_type
+from llamasrv.protocols.reply import CacheFacts
 
 _REASONS = {
     "model": "model_changed", "adapters": "model_changed", "system": "system_changed", "tools": "tools_changed",
@@ -25,7 +26,7 @@ class Diagnostics(Object):
         return previous if previous is None or len(previous) <= MOST_ID else ""
 
 
-def diagnostics_body(cache: Any) -> dict[str, Any] | None:
+def diagnostics_body(cache: CacheFacts | None) -> dict[str, Any] | None:
     """The comparison with the request that the client named; None if it named none, or if nothing has changed."""
     if cache is None:
         return {"cache_miss_reason": {"type": "unavailable"}}

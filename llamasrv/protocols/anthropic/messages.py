@@ -55,6 +55,7 @@ from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.fold import Choice as Whole
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.telemetry import RETURN_PROGRESS, members, progress_of
 from llamasrv.protocols.writer import Writer
 
@@ -217,10 +218,8 @@ class MessagesEndpoint(SchemaEndpoint):
         request = build(GenerateRequest, data, prompts=(_prompt(data, variables),), **others)
         return request, MessagesOptions(thinking is None or thinking.shown, "diagnostics" in data)
 
-    def reply(
-        self, options: MessagesOptions, *, model: str, fingerprint: str = "", keep: Keep | None = None
-    ) -> MessagesReply:
-        return MessagesReply(options, model, keep)
+    def reply(self, options: MessagesOptions, keep: Keep | None = None) -> MessagesReply:
+        return MessagesReply(options, keep)
 
 
 def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
@@ -283,21 +282,20 @@ Keep = Callable[[str, Turn], object]
 class MessagesReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: MessagesOptions, model: str, keep: Keep | None = None) -> None:
+    def __init__(self, options: MessagesOptions, keep: Keep | None = None) -> None:
         super().__init__()
         self._keep = keep if options.turn is not None else None
         self._options = options
         self._id = new_id("msg_") if self._keep is None else new_message_id()
-        self._model = model
         self._index = -1  # of the block that is open, or was last
         self._open: str | int | None = None  # "text", "thinking", or the number of a call
         self._thinking: list[str] = []
         self._ended: Finished | None = None
 
-    def begin(self, running: Any) -> None:
-        super().begin(running)
-        if running.cache is not None:
-            running.cache.answered_as(self._id)
+    def start(self, info: RunFacts) -> None:
+        super().start(info)
+        if info.cache is not None:
+            info.cache.answered_as(self._id)
 
     # ------------------------------------------------------------ streaming
 
@@ -308,11 +306,10 @@ class MessagesReply(Writer):
 
     def on_begin(self) -> None:
         # Mostly told with the first event: then it is known how much of the prompt was cached.
-        running = self._running
-        num_prompt = 0 if running is None else running.num_prompt
-        num_cached = None if running is None or running.cache is None else running.cache.num_reused()
+        info = self.info
+        num_cached = None if info.cache is None else info.cache.num_reused()
         message = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
-        usage = Usage(prompt_tokens=num_prompt, cached_tokens=num_cached or 0)
+        usage = Usage(prompt_tokens=info.num_prompt, cached_tokens=num_cached or 0)
         message["usage"] = {**usage_body(usage), "service_tier": "standard"}
         self._out.append(dumps({"type": "message_start", "message": message}))
 
@@ -352,7 +349,7 @@ class MessagesReply(Writer):
             self._out.append(dumps({**body, "usage": usage_body(event)}))
             self._out.append(b'{"type":"message_stop"}')
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return anthropic_body(error)
 
     def _begin(self, what: str | int, block: dict[str, Any]) -> None:
@@ -412,10 +409,9 @@ class MessagesReply(Writer):
         return content
 
     def _message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        message: dict[str, Any] = {"id": self._id, "type": "message", "role": "assistant", "model": self.info.model}
         if self._options.diagnose:
-            cache = None if self._running is None else self._running.cache
-            message["diagnostics"] = diagnostics_body(cache)
+            message["diagnostics"] = diagnostics_body(self.info.cache)
         return message
 
 

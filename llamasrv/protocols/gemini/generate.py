@@ -109,8 +109,8 @@ class GenerateContent(SchemaEndpoint):
         data = self._load_counted(camel(dict(wrapped)) if type(wrapped) is dict else given)
         return self._request(data, asked, "", None)[0]
 
-    def reply(self, options: AnswerOptions, *, model: str, fingerprint: str = "") -> AnswerReply:
-        return AnswerReply(options, model)
+    def reply(self, options: AnswerOptions) -> AnswerReply:
+        return AnswerReply(options)
 
 
 def _check_answered(messages: tuple[Message, ...]) -> None:

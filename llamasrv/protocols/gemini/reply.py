@@ -27,6 +27,7 @@ from llamasrv.protocols.common.wire import dumps, logprob, new_id
 from llamasrv.protocols.errors import gemini_body
 from llamasrv.protocols.fold import Choice
 from llamasrv.protocols.gemini.contents import seal
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.writer import Writer
 
 _CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
@@ -59,13 +60,18 @@ class _Turn:
 class AnswerReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: AnswerOptions, model: str) -> None:
+    def __init__(self, options: AnswerOptions) -> None:
         super().__init__()
         self._options = options
-        self._about = {"modelVersion": model, "responseId": new_id("")}
-        self._tail = orjson.dumps(self._about)[1:]
+        self._about: dict[str, Any] = {}
+        self._tail = b""
         self._turns: dict[int, _Turn] = {}
         self._ended: list[Finished] = []
+
+    def start(self, info: RunFacts) -> None:
+        super().start(info)
+        self._about = {"modelVersion": info.model, "responseId": new_id("")}
+        self._tail = orjson.dumps(self._about)[1:]
 
     # ------------------------------------------------------------ streaming
 
@@ -108,7 +114,7 @@ class AnswerReply(Writer):
         ]
         self._out.append(dumps({"candidates": candidates, "usageMetadata": usage_body(event), **self._about}))
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return gemini_body(error)
 
     def _turn(self, index: int) -> _Turn:

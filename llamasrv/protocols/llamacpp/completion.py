@@ -239,8 +239,8 @@ class NativeCompletion(SchemaEndpoint):
         prompts: tuple[Prompt, ...] = data["prompt"]
         return prompts
 
-    def reply(self, options: NativeOptions, *, model: str, fingerprint: str) -> NativeReply:
-        return NativeReply(options, model)
+    def reply(self, options: NativeOptions) -> NativeReply:
+        return NativeReply(options)
 
 
 class Infill(NativeCompletion):
@@ -257,10 +257,9 @@ class Infill(NativeCompletion):
 class NativeReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: NativeOptions, model: str) -> None:
+    def __init__(self, options: NativeOptions) -> None:
         super().__init__()
         self._options = options
-        self._model = model
         self._states: dict[int, _State] = {}
         self._paces = Paces()
 
@@ -297,11 +296,11 @@ class NativeReply(Writer):
         state = self._state(event.index)
         self._out.append(dumps(self._shown(self._final(event, "", [], state.has_new_line))))
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return llamacpp_body(error)
 
     def _state(self, index: int) -> _State:
-        return self._states.setdefault(index, _State(self._running.num_prompt_of(index)))
+        return self._states.setdefault(index, _State(self.info.num_prompt_of(index)))
 
     def _with_pace(self, chunk: bytes, index: int) -> bytes:
         return chunk[:-1] + self._paces.of(index) + b"}"
@@ -322,9 +321,8 @@ class NativeReply(Writer):
     def _final(self, event: Finished, text: str, tokens: list[int], has_new_line: bool) -> dict[str, Any]:
         return final_body(
             event,
-            self._running,
+            self.info,
             self._options.settings,
-            model=self._model,
             text=text,
             tokens=tokens,
             has_new_line=has_new_line,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from llamasrv.domain.events import Finished, FinishReason, Usage
-from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.protocols.llamacpp.props import params_body
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.telemetry import timings
 
 _STOP_TYPES = {
@@ -19,17 +19,6 @@ _STOP_TYPES = {
     FinishReason.LENGTH: "limit",
     FinishReason.CONTEXT: "limit",
 }
-
-
-class Submitted(Protocol):
-    """The part of a running request that the last object reports."""
-
-    params: SamplingParams
-    end_tokens: Collection[int]
-
-    def num_prompt_of(self, index: int) -> int: ...
-
-    def prompt_text(self, index: int) -> str: ...
 
 
 def settings_of(request: GenerateRequest) -> dict[str, Any]:
@@ -45,21 +34,20 @@ def settings_of(request: GenerateRequest) -> dict[str, Any]:
     return settings
 
 
-def generation_settings(running: Submitted, given: Mapping[str, Any]) -> dict[str, Any]:
+def generation_settings(info: RunFacts, given: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling parameters and the other settings of a request. The bias of a banned token becomes null in JSON."""
-    body = {**params_body(running.params), **given}
-    if running.params.ignore_eos:
-        bans = [{"token": token, "bias": -math.inf} for token in sorted(running.end_tokens)]
+    body = {**params_body(info.params), **given}
+    if info.params.ignore_eos:
+        bans = [{"token": token, "bias": -math.inf} for token in sorted(info.end_tokens)]
         body["logit_bias"] = [*body["logit_bias"], *bans]
     return body
 
 
 def final_body(
     event: Finished,
-    running: Submitted,
+    info: RunFacts,
     given: Mapping[str, Any],
     *,
-    model: str,
     text: str,
     tokens: list[int],
     has_new_line: bool,
@@ -71,11 +59,11 @@ def final_body(
         "tokens": tokens,
         "id_slot": -1 if event.slot is None else event.slot,
         "stop": True,
-        "model": model,
+        "model": info.model,
         "tokens_predicted": usage.completion_tokens,
         "tokens_evaluated": usage.prompt_tokens,
-        "generation_settings": generation_settings(running, given),
-        "prompt": running.prompt_text(event.index),
+        "generation_settings": generation_settings(info, given),
+        "prompt": info.prompt_text(event.index),
         "has_new_line": has_new_line,
         "truncated": event.reason is FinishReason.CONTEXT or usage.forgotten_tokens > 0,
         "stop_type": _STOP_TYPES.get(event.reason, "none"),

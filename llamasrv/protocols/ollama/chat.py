@@ -65,7 +65,7 @@ class Chat(SchemaEndpoint):
             )
         return answer(data, prompts, owner=owner, timeout=timeout)
 
-    def reply(self, options: AnswerOptions, *, model: str, fingerprint: str) -> AnswerReply:
+    def reply(self, options: AnswerOptions) -> AnswerReply:
         return AnswerReply(options, self.shape)
 
 

@@ -75,7 +75,7 @@ class Generate(SchemaEndpoint):
             data, prompts, owner=owner, timeout=timeout, insert=bool(suffix), whole_text=not raw and not suffix
         )
 
-    def reply(self, options: AnswerOptions, *, model: str, fingerprint: str) -> AnswerReply:
+    def reply(self, options: AnswerOptions) -> AnswerReply:
         return AnswerReply(options, self.shape)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -25,6 +25,7 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds, timestamp
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.telemetry import progress_of
 from llamasrv.protocols.writer import Writer
 
@@ -54,14 +55,6 @@ class AnswerOptions(NamedTuple):
     whole_text: bool = False  # the last line has the tokens of all of it
 
 
-class Submitted(Protocol):
-    """What the reply needs to know about the generation before its events."""
-
-    left_out: int
-
-    def whole_text(self, answer: str) -> list[int]: ...
-
-
 class AnswerReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
@@ -75,8 +68,8 @@ class AnswerReply(Writer):
         self._num_calls = 0
         self._reason = FinishReason.STOP
 
-    def begin(self, running: Submitted) -> None:
-        super().begin(running)
+    def start(self, info: RunFacts) -> None:
+        super().start(info)
         self._loaded = time.perf_counter()
 
     # ------------------------------------------------------------ streaming
@@ -111,7 +104,7 @@ class AnswerReply(Writer):
     def on_usage(self, event: Usage) -> None:
         self._out.append(dumps({**self._head(), **self._shape(Said()), **self._figures(event)}))
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return dumps(orjson.loads(ollama_body(error)))
 
     def _end_call(self) -> None:
@@ -164,11 +157,10 @@ class AnswerReply(Writer):
             "eval_count": usage.completion_tokens,
             "eval_duration": nanoseconds(usage.decode_seconds),
         }
-        running = self._running
-        if running is not None and running.left_out:
-            body["left_out_messages"] = running.left_out
-        if running is not None and self._options.whole_text:
-            body["context"] = running.whole_text("".join(self._answer))
+        if self.info.left_out:
+            body["left_out_messages"] = self.info.left_out
+        if self._options.whole_text:
+            body["context"] = self.info.whole_text("".join(self._answer))
         return body
 
 

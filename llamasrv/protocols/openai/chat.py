@@ -246,8 +246,8 @@ class ChatCompletions(SchemaEndpoint):
         prompt = self.prompt(data, () if choice.mode == "none" else tools)
         return data.get("model"), replace(prompt, thinks_by_default=False)
 
-    def reply(self, options: ChatOptions, *, model: str, fingerprint: str) -> ChatReply:
-        return ChatReply(options, model, fingerprint, native=self._native)
+    def reply(self, options: ChatOptions) -> ChatReply:
+        return ChatReply(options, native=self._native)
 
 
 def _going_on(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], bool]:
@@ -285,22 +285,21 @@ def _thinking(data: Loaded) -> dict[str, Any]:
 class ChatReply(ChunkReply):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: ChatOptions, model: str, fingerprint: str, *, native: bool = False) -> None:
-        super().__init__(options, model)
+    def __init__(self, options: ChatOptions, *, native: bool = False) -> None:
+        super().__init__(options)
         self._native = native
         self._error_body = llamacpp_body if native else openai_body
         self._options = options
         self.id = new_id("chatcmpl-")
         self.created = int(time.time())
-        self._fingerprint = fingerprint
         self._inputs: dict[int, tuple[int, CustomInput]] = {}  # by choice: the call of a custom tool that is under way
 
     # ------------------------------------------------------------ streaming
 
     def on_begin(self) -> None:
         fields: dict[str, Any] = {
-            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self._model,
-            "system_fingerprint": self._fingerprint,
+            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.info.model,
+            "system_fingerprint": self.info.fingerprint,
         }  # fmt: skip
         if self._options.service_tier:
             fields["service_tier"] = "default"
@@ -344,7 +343,7 @@ class ChatReply(ChunkReply):
         self._end_input(event.index)
         self._end(event, self._reason(event.reason))
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return self._error_body(error)
 
     def _write(self, index: int, delta: bytes, logprobs: bytes = b"null") -> None:
@@ -378,7 +377,7 @@ class ChatReply(ChunkReply):
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
-            "model": self._model,
+            "model": self.info.model,
             "choices": [
                 {
                     "index": index,
@@ -389,7 +388,7 @@ class ChatReply(ChunkReply):
                 for index, choice in enumerate(self.folded.choices)
             ],
             "usage": usage_body(self.folded.usage),
-            "system_fingerprint": self._fingerprint,
+            "system_fingerprint": self.info.fingerprint,
         }
         if self._options.service_tier:
             body["service_tier"] = "default"

@@ -32,10 +32,9 @@ class ChunkReply(Writer):
 
     NO_CONTENT = b"{}"
 
-    def __init__(self, options: Options, model: str) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__()
         self._extras, self._settings, self._include_usage = options.extras, options.settings, options.include_usage
-        self._model = model
         self._head = self._tail = b""
         self._paces = Paces()
 
@@ -80,9 +79,8 @@ class ChunkReply(Writer):
     def _verbose(self, event: Finished, text: str) -> dict[str, Any]:
         return final_body(
             event,
-            self._running,
+            self.info,
             self._settings,
-            model=self._model,
             text=text,
             tokens=[],
             has_new_line="\n" in text,

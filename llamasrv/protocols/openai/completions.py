@@ -101,8 +101,8 @@ class Completions(SchemaEndpoint):
             out.append(TextPrompt(prompt.text, suffix=data["suffix"]))
         return tuple(out)
 
-    def reply(self, options: CompletionsOptions, *, model: str, fingerprint: str) -> CompletionsReply:
-        return CompletionsReply(options, model, fingerprint)
+    def reply(self, options: CompletionsOptions) -> CompletionsReply:
+        return CompletionsReply(options)
 
 
 class CompletionsReply(ChunkReply):
@@ -110,17 +110,16 @@ class CompletionsReply(ChunkReply):
 
     NO_CONTENT = b'""'
 
-    def __init__(self, options: CompletionsOptions, model: str, fingerprint: str) -> None:
-        super().__init__(options, model)
+    def __init__(self, options: CompletionsOptions) -> None:
+        super().__init__(options)
         self._options = options
         self.id, self.created = new_id("cmpl-"), int(time.time())
-        self._fingerprint = fingerprint
         self._logprobs = [_Logprobs() for _ in range(options.num_choices)] if options.logprobs else []
 
     def _fields(self) -> dict[str, Any]:
         return {
-            "id": self.id, "object": "text_completion", "created": self.created, "model": self._model,
-            "system_fingerprint": self._fingerprint,
+            "id": self.id, "object": "text_completion", "created": self.created, "model": self.info.model,
+            "system_fingerprint": self.info.fingerprint,
         }  # fmt: skip
 
     # ------------------------------------------------------------ streaming
@@ -137,7 +136,7 @@ class CompletionsReply(ChunkReply):
     def on_finished(self, event: Finished) -> None:
         self._end(event, FINISH[event.reason])
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return openai_body(error)
 
     def _chunk(self, index: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:

@@ -141,7 +141,7 @@ class Transcriptions(SchemaEndpoint):
         )
         return request, TranscriptionOptions(format, language, wants_logprobs)
 
-    def reply(self, options: TranscriptionOptions, *, model: str, fingerprint: str) -> Transcription:
+    def reply(self, options: TranscriptionOptions) -> Transcription:
         return Transcription(options)
 
 
@@ -169,18 +169,11 @@ class Transcription(Writer):
     def __init__(self, options: TranscriptionOptions) -> None:
         super().__init__()
         self._options = options
-        self._windows: Sequence[tuple[float, float]] = ()
-        self._num_heard = 0
         self._said = ""
         self._logprobs: list[dict[str, Any]] = []
         self._now = 0  # the window whose text goes out as it comes
         self._held: dict[int, list[Text]] = {}  # of later windows
         self._ended: set[int] = set()
-
-    def begin(self, running: Any) -> None:
-        super().begin(running)
-        self._windows = running.windows
-        self._num_heard = running.num_media
 
     # ------------------------------------------------------------ streaming
 
@@ -194,7 +187,7 @@ class Transcription(Writer):
         self._ended.add(event.index)
         while self._now in self._ended:
             self._now += 1
-            if self._now < len(self._windows) and self._said:
+            if self._now < len(self.info.windows) and self._said:
                 self._delta(" ", [])
             for text in self._held.pop(self._now, ()):
                 self._tell(text)
@@ -205,7 +198,7 @@ class Transcription(Writer):
             done["logprobs"] = self._logprobs
         self._out.append(orjson.dumps(done))
 
-    def error_body(self, error: LlamasrvError) -> bytes:
+    def error(self, error: LlamasrvError) -> bytes:
         return openai_body(error)
 
     def _tell(self, event: Text) -> None:
@@ -228,7 +221,7 @@ class Transcription(Writer):
         if format == "text":
             return f"{text}\n".encode()
         if format in ("srt", "vtt"):
-            return _subtitles(list(zip(self._windows, texts)), format).encode()
+            return _subtitles(list(zip(self.info.windows, texts)), format).encode()
         if format == "verbose_json":
             return orjson.dumps(self._verbose(text, texts))
         body: dict[str, Any] = {"text": text, "usage": self._usage(usage)}
@@ -237,9 +230,9 @@ class Transcription(Writer):
         return orjson.dumps(body)
 
     def _verbose(self, text: str, texts: list[str]) -> dict[str, Any]:
-        duration = self._windows[-1][1] if self._windows else 0.0
+        duration = self.info.windows[-1][1] if self.info.windows else 0.0
         segments = []
-        for id, ((start, end), said, choice) in enumerate(zip(self._windows, texts, self.folded.choices)):
+        for id, ((start, end), said, choice) in enumerate(zip(self.info.windows, texts, self.folded.choices)):
             segment: dict[str, Any] = {
                 "id": id, "seek": round(start * 100), "start": round(start, 3), "end": round(end, 3), "text": said,
                 "tokens": [entry.token for entry in choice.logprobs],
@@ -261,7 +254,8 @@ class Transcription(Writer):
             "type": "tokens",
             "input_tokens": usage.prompt_tokens,
             "input_token_details": {
-                "audio_tokens": self._num_heard, "text_tokens": usage.prompt_tokens - self._num_heard,
+                "audio_tokens": self.info.num_media,
+                "text_tokens": usage.prompt_tokens - self.info.num_media,
             },
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
             "output_tokens": usage.completion_tokens,

@@ -9,10 +9,9 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from llamasrv.domain.request import GenerateRequest
-from llamasrv.protocols.anthropic.messages import Keep, MessagesEndpoint, MessagesOptions, MessagesReply, count_body
+from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions, count_body
 from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
 from llamasrv.protocols.common.headers import LEFT_OUT, header_of
-from llamasrv.protocols.errors import anthropic_body
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
@@ -20,7 +19,7 @@ from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, named
 from llamasrv.web.streams.threads import Threads
 
-FRAMING = Framing(named, anthropic_body, reply_pings=True)
+FRAMING = Framing(named, reply_pings=True)
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -46,7 +45,7 @@ def blueprint(service: Service) -> Blueprint:
         asked: GenerateRequest, options: MessagesOptions, owner: str, body: Mapping[str, Any], earlier: tuple[Turn, ...]
     ) -> Response:
         if options.turn is None:
-            return respond(service, endpoint, asked, options, FRAMING)
+            return respond(service, asked, endpoint.reply(options), endpoint.names, FRAMING)
         if not threads.keeps:
             raise ThreadUnsupported(
                 "'thread' is not supported here, because this server stores nothing: send the whole conversation in "
@@ -54,7 +53,7 @@ def blueprint(service: Service) -> Blueprint:
                 param="thread",
             )
         keep = partial(threads.keep, owner, previous=previous_of(body), earlier=earlier)
-        return respond(service, _Kept(endpoint, keep), asked, options, FRAMING)
+        return respond(service, asked, endpoint.reply(options, keep), endpoint.names, FRAMING)
 
     @routes.post("/v1/messages/count_tokens")
     def count_tokens() -> Response:
@@ -72,16 +71,3 @@ def _earlier(threads: Threads, owner: str, body: Mapping[str, Any]) -> tuple[Tur
     """The earlier turns of the thread that a request continues."""
     previous = previous_of(body)
     return () if previous is None else tuple(threads.turns(owner, previous))
-
-
-class _Kept:
-    """The endpoint for one turn of a thread; the turn is stored with its reply."""
-
-    names = MessagesEndpoint.names
-
-    def __init__(self, endpoint: MessagesEndpoint, keep: Keep) -> None:
-        self._endpoint = endpoint
-        self._keep = keep
-
-    def reply(self, options: MessagesOptions, *, model: str, fingerprint: str) -> MessagesReply:
-        return self._endpoint.reply(options, model=model, keep=self._keep)

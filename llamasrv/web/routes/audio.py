@@ -34,7 +34,7 @@ def blueprint(service: Service) -> Blueprint:
         asked, options = transcriptions.parse_form(
             form.fields, recording.getvalue(), owner=environ["llamasrv.record"].owner, timeout=service.options.timeout
         )
-        response = respond(service, transcriptions, asked, options)
+        response = respond(service, asked, transcriptions.reply(options), transcriptions.names)
         if not asked.stream and response.status_code == 200:
             response.headers["Content-Type"] = FORMATS[options.format]
         return response

@@ -19,7 +19,8 @@ from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
-from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, Watch
+from llamasrv.web.streams.body import CLIENT_CLOSED
+from llamasrv.web.streams.streaming import Client, Watch
 
 
 class Endpoint(Protocol):
@@ -70,16 +71,22 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def compute(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any]) -> Response:
-    return computed(service, endpoint, submit, read_json(request.environ, service.options.limits))
+def compute(service: Service, endpoint: Any, submit: Callable[[Any], Any], **named: Any) -> Response:
+    """`named`: what `parse` of this endpoint needs besides the body."""
+    return computed(service, endpoint, submit, *read_embedding(service, endpoint, **named))
 
 
-def computed(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], body: Mapping[str, Any]) -> Response:
-    """Parse, submit and wait. If the client leaves meanwhile, the work is cancelled."""
+def read_embedding(service: Service, endpoint: Any, **named: Any) -> tuple[Any, Any]:
+    environ, settings = request.environ, service.options
+    body = read_json(environ, settings.limits)
+    owner = environ["llamasrv.record"].owner
+    return parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout, **named)
+
+
+def computed(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], asked: Any, options: Any) -> Response:
+    """Submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ
     record = environ["llamasrv.record"]
-    settings = service.options
-    asked, options = parsed(environ, endpoint.parse, body, owner=record.owner, timeout=settings.timeout)
     heed_autoload(service, asked.model)
     with in_words_of(endpoint, asked):
         running = submit(asked)

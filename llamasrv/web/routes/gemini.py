@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from flask import Blueprint, Response, request
 
 from llamasrv.models.model import Model
-from llamasrv.protocols.errors import gemini_body
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
 from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
@@ -19,7 +17,7 @@ from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
 
-EVENTS = Framing(unnamed, gemini_body, ping=None, reply_pings=True)  # Google's clients stumble over comments
+EVENTS = Framing(unnamed, ping=None, reply_pings=True)  # Google's clients stumble over comments
 MODELS = "/v1beta/models"
 
 
@@ -56,7 +54,7 @@ def blueprint(service: Service) -> Blueprint:
         timeout = service.options.timeout
         asked, options = parsed(request.environ, endpoint.parse, body, named, owner=owner, timeout=timeout)
         unknown = parsed(request.environ, endpoint.unknown, body)
-        return with_ignored(respond(service, endpoint, asked, options, framing), unknown)
+        return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unknown)
 
     @routes.post(f"{MODELS}/<path:name>:countTokens")
     def count_tokens(name: str) -> Response:
@@ -66,11 +64,11 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post(f"{MODELS}/<path:name>:embedContent")
     def embed_content(name: str) -> Response:
-        return compute(service, _Embed(embed, name, batch=False), service.pipeline.submit_embed)
+        return compute(service, embed, service.pipeline.submit_embed, model=name, batch=False)
 
     @routes.post(f"{MODELS}/<path:name>:batchEmbedContents")
     def batch_embed_contents(name: str) -> Response:
-        return compute(service, _Embed(embed, name, batch=True), service.pipeline.submit_embed)
+        return compute(service, embed, service.pipeline.submit_embed, model=name, batch=True)
 
     @routes.get(MODELS)
     def list_models() -> Response:
@@ -82,16 +80,6 @@ def blueprint(service: Service) -> Blueprint:
         return json_answer(model_body(_card(service.registry.find(name))))
 
     return routes
-
-
-class _Embed:
-    """The endpoint that the path names."""
-
-    names = EmbedContent.names
-
-    def __init__(self, endpoint: EmbedContent, model: str, *, batch: bool) -> None:
-        self.parse = partial(endpoint.parse, model=model, batch=batch)
-        self.whole = endpoint.whole
 
 
 def _card(model: Model) -> ModelCard:

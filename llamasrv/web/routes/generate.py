@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flask import Response, request
 
@@ -15,29 +15,31 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.protocols.common.names import named_for
+from llamasrv.protocols.reply import Reply
 from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
-from llamasrv.web.streams.opening import reply_to
-from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, Reply, stream_response, whole_response
+from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, stream_response, whole_response
 
 CACHE = "x-llamasrv-cache"
 
 
-class Replies(Protocol):
-    """How a protocol answers at one of its endpoints."""
+Options = TypeVar("Options")
+
+
+class Endpoint(Protocol[Options]):
+    """Everything that a protocol provides for one endpoint."""
 
     names: Mapping[str, str]  # what its fields are called, by the neutral names that errors have
 
-    def reply(self, options: Any, *, model: str, fingerprint: str) -> Reply: ...
-
-
-class Endpoint(Replies, Protocol):
-    """Everything that a protocol provides for one endpoint."""
-
-    def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[GenerateRequest, Any]: ...
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str, timeout: float | None
+    ) -> tuple[GenerateRequest, Options]: ...
 
     def unknown(self, body: Mapping[str, Any]) -> Sequence[str]: ...
+
+    def reply(self, options: Options) -> Reply: ...
 
 
 class Named(Protocol):
@@ -59,7 +61,7 @@ def in_words_of(endpoint: Named, asked: Any) -> Iterator[None]:
         raise named from None
 
 
-def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) -> Response:
+def generate(service: Service, endpoint: Endpoint[Any], framing: Framing = OPENAI) -> Response:
     environ = request.environ
     body = read_json(environ, service.options.limits)
     unknown = endpoint.unknown(body)
@@ -67,7 +69,7 @@ def generate(service: Service, endpoint: Endpoint, framing: Framing = OPENAI) ->
         body = {"verbose": True, **body}
     owner = environ["llamasrv.record"].owner
     asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout)
-    return with_ignored(respond(service, endpoint, asked, options, framing), unknown)
+    return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unknown)
 
 
 def with_ignored(response: Response, unknown: Sequence[str]) -> Response:
@@ -78,9 +80,9 @@ def with_ignored(response: Response, unknown: Sequence[str]) -> Response:
 
 
 def respond(
-    service: Service, endpoint: Replies, asked: GenerateRequest, options: Any, framing: Framing = OPENAI
+    service: Service, asked: GenerateRequest, reply: Reply, names: Mapping[str, str], framing: Framing = OPENAI
 ) -> Response:
-    """The reply to a request that has been read and parsed."""
+    """The response to a request that has been read and parsed. `names`: the endpoint's."""
     environ = request.environ
     record = environ["llamasrv.record"]
     settings = service.options
@@ -89,7 +91,7 @@ def respond(
         asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
-    run, reply = submit(service, endpoint, asked, options, framing)
+    run = submit(service, asked, reply, names)
     if errand is not None:
         errand.began(run)
         return whole_response(run, reply, record, client=NOBODY, wait=errand.wait)
@@ -101,7 +103,9 @@ def respond(
     with service.streams.opening(record.owner, conversation, run):
         response = stream_response(run, reply, record, client=client, keepalive=settings.keepalive, framing=framing)
         _with_cache(response, run)
-        return service.streams.keep(record.owner, conversation, run, response, framing, keepalive=settings.keepalive)
+        return service.streams.keep(
+            record.owner, conversation, run, reply, response, framing, keepalive=settings.keepalive
+        )
 
 
 def _with_cache(response: Response, run: Run) -> Response:
@@ -111,23 +115,16 @@ def _with_cache(response: Response, run: Run) -> Response:
     return response
 
 
-def submit(
-    service: Service, endpoint: Replies, asked: GenerateRequest, options: Any, framing: Framing = OPENAI
-) -> tuple[Run, Reply]:
-    """A run for the current request, and the Reply that writes its response."""
-    record = request.environ["llamasrv.record"]
+def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mapping[str, str]) -> Run:
+    """A run for the current request, which starts `reply`."""
+    record: RequestLog = request.environ["llamasrv.record"]
 
-    def begin(info: RunInfo) -> Reply:
+    def start(info: RunInfo) -> None:
         record.model, record.cache = info.model, info.cache
-        reply = endpoint.reply(options, model=info.model, fingerprint=info.fingerprint)
-        id = getattr(reply, "id", None)
-        if id is not None:  # by which it can be controlled while it runs
-            service.running.add(record.owner, id, run)
-        told = getattr(reply, "begin", None)
-        if told is not None:  # it wants to see what was submitted, before there are events
-            told(info)
-        return reply
+        reply.start(info)
 
     heed_autoload(service, asked.model)
-    run = service.pipeline.submit(asked, explain=partial(named_for, names=endpoint.names, asked=asked))
-    return run, reply_to(run, begin, framing)
+    run = service.pipeline.submit(asked, on_start=start, explain=partial(named_for, names=names, asked=asked))
+    if reply.id is not None:
+        service.running.add(record.owner, reply.id, run)
+    return run

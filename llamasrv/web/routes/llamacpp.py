@@ -19,7 +19,6 @@ from llamasrv.models.model import Model
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.sampling import defaults_of
 from llamasrv.pipeline.sizes import LONG_TEXT
-from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 from llamasrv.protocols.llamacpp.models import SUCCESS
 from llamasrv.protocols.llamacpp.props import props_body, router_props_body
@@ -42,7 +41,7 @@ from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
 
 BUILD = f"b{__version__}-llamasrv"
-NATIVE = Framing(unnamed, llamacpp_body)  # nothing follows the last chunk
+NATIVE = Framing(unnamed)  # nothing follows the last chunk
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from flask import Blueprint, Response, request
 
-from llamasrv.domain.request import EmbedRequest
+from llamasrv.domain.events import Usage
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.embed import Embeddings as MadeEmbeddings
-from llamasrv.protocols.errors import ollama_body
 from llamasrv.protocols.ollama.chat import Chat
 from llamasrv.protocols.ollama.embed import Embed, Embeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.embeddings import compute
-from llamasrv.web.routes.generate import respond, with_ignored
+from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.routes.embeddings import computed, read_embedding
+from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, line
 
-NDJSON = Framing(line, ollama_body, content_type="application/x-ndjson", ping=None, reply_pings=True)
+NDJSON = Framing(line, content_type="application/x-ndjson", ping=None, reply_pings=True)
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -60,11 +59,11 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/api/embed")
     def api_embed() -> Response:
-        return compute(service, embed, _submit_embed(service))
+        return _embed(service, embed)
 
     @routes.post("/api/embeddings")
     def api_embeddings() -> Response:
-        return compute(service, embeddings, _submit_embed(service))
+        return _embed(service, embeddings)
 
     return routes
 
@@ -80,11 +79,12 @@ def _answer(service: Service, endpoint: Any, what: str) -> Response:
     if not asked.prompts:
         return _load(service, model, endpoint, options, asked.keep_alive)
     try:
-        return with_ignored(respond(service, endpoint, asked, options, NDJSON), endpoint.unknown(body))
+        response = respond(service, asked, endpoint.reply(options), endpoint.names, NDJSON)
     except Unsupported as error:
         if error.param != "suffix":
             raise
         raise InvalidRequest(f'"{options.model}" does not support insert', param="suffix") from None
+    return with_ignored(response, endpoint.unknown(body))
 
 
 def _check(model: Model, options: AnswerOptions, what: str) -> None:
@@ -107,28 +107,15 @@ def _load(service: Service, model: Model, endpoint: Any, options: AnswerOptions,
     return _json(loaded_body(options.model, endpoint.shape, unload=keep_alive == 0))
 
 
-class _NoWork:
-    """The work of embedding no texts."""
-
-    cancelled = False
-    num_computed = 0
-
-    def __init__(self, model: str) -> None:
-        self._made = MadeEmbeddings(model, (), 0, "", 0, "")
-
-    def result(self) -> MadeEmbeddings:
-        return self._made
-
-    def cancel(self) -> None:
-        pass
-
-
-def _submit_embed(service: Service) -> Callable[[EmbedRequest], Any]:
-    def submit(asked: EmbedRequest) -> Any:
-        model = service.registry.find(asked.model)
-        return service.pipeline.submit_embed(asked) if asked.prompts else _NoWork(model.name)
-
-    return submit
+def _embed(service: Service, endpoint: Any) -> Response:
+    asked, options = read_embedding(service, endpoint)
+    if asked.prompts:
+        return computed(service, endpoint, service.pipeline.submit_embed, asked, options)
+    with in_words_of(endpoint, asked):
+        model = service.registry.find(asked.model)  # which is not loaded for nothing
+    record = request.environ["llamasrv.record"]
+    record.model, record.usage = model.name, Usage()
+    return json_answer(endpoint.whole(options, MadeEmbeddings(model.name, (), 0, "", 0, "")))
 
 
 def facts(model: Model) -> Facts:

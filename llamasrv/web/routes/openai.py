@@ -9,7 +9,6 @@ from flask import Blueprint, Response, request
 
 from llamasrv.models.model import Model
 from llamasrv.models.names import CATCH_ALL
-from llamasrv.protocols.errors import llamacpp_body
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
@@ -17,9 +16,6 @@ from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
-from llamasrv.web.streams.streaming import OPENAI, Framing, unnamed
-
-NATIVE = Framing(unnamed, llamacpp_body, last=OPENAI.last)
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -34,7 +30,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/chat/completions")
     def native_chat_completions() -> Response:
-        return generate(service, native_chat, NATIVE)
+        return generate(service, native_chat)
 
     @routes.post("/v1/completions")
     def text_completions() -> Response:

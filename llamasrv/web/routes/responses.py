@@ -12,13 +12,15 @@ from flask import Blueprint, Response, request
 from werkzeug.exceptions import MethodNotAllowed
 
 from llamasrv.domain.request import GenerateRequest
-from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, Unavailable, Unsupported
+from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from llamasrv.pipeline.run import Run
 from llamasrv.protocols.common.headers import LEFT_OUT, header_of
 from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
-from llamasrv.protocols.openai.responses.events import error_event, replay
+from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
@@ -26,9 +28,10 @@ from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
-from llamasrv.web.streams.background import BackgroundRun, Following
-from llamasrv.web.streams.streaming import Client, Framing, named, stream_response
+from llamasrv.web.streams.background import BackgroundRun, Follower
+from llamasrv.web.streams.streaming import Client, Framing, named
 
+FRAMING = Framing(named, reply_pings=True)
 CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
 
 
@@ -75,8 +78,8 @@ class Views:
         if options.background:
             response = self._in_background(asked, options, record)
         else:
-            made = _Made(self._endpoint, self._keeping(lambda stored: self._memory.keep(record.owner, stored), options))
-            response = respond(self._service, made, asked, options, _framing(made.broken))
+            keep = self._keeping(lambda stored: self._memory.keep(record.owner, stored), options)
+            response = self._respond(asked, self._endpoint.reply(options, keep))
         if options.tools.left_out:
             response.headers[LEFT_OUT] = header_of(options.tools.left_out)
         return with_ignored(response, self._endpoint.unknown(body))
@@ -90,17 +93,18 @@ class Views:
         service.background.check_room(record.owner)
         record.model = service.registry.for_request(asked.model).name
         explain = partial(named_for, names=self._endpoint.names, asked=asked)
-        running = service.pipeline.submit(asked, explain=explain)
+
+        def submit(on_start: Callable[[RunFacts], None]) -> Run:
+            return service.pipeline.submit(asked, on_start=on_start, explain=explain)
 
         def reply(keep: Keep) -> ResponseReply:
-            return self._endpoint.reply(options, model=record.model or "", keep=self._keeping(keep, options))
+            return self._endpoint.reply(options, self._keeping(keep, options))
 
         quota, record.quota = record.quota, None  # the run counts against it until it ends
         try:
-            run = service.background.start(record.owner, running, reply, quota)
+            run = service.background.start(record.owner, record.model, submit, reply, quota)
         except BaseException:
             record.quota = quota
-            running.cancel()
             raise
         return self._follow(run, 0) if options.stream else json_answer(orjson.dumps(run.queued))
 
@@ -119,9 +123,11 @@ class Views:
         asked, options = parsed(
             request.environ, self._endpoint.parse_compact, body, owner=record.owner, timeout=timeout, earlier=earlier
         )
-        made = _Made(self._endpoint, None)
-        response = respond(self._service, made, asked, options, _framing(made.broken))
+        response = self._respond(asked, self._endpoint.reply(options))
         return with_ignored(response, self._endpoint.unknown(body))
+
+    def _respond(self, asked: GenerateRequest, reply: ResponseReply) -> Response:
+        return respond(self._service, asked, reply, self._endpoint.names, FRAMING)
 
     def no_websocket(self) -> Response:
         """Some clients try a WebSocket first and take this reply for a no."""
@@ -158,8 +164,7 @@ class Views:
         stored = self._memory.find(owner, id)
         if stored.response["status"] not in ENDED:
             raise Unavailable("Another server is generating this response. Its events can be read once it is complete.")
-        framing = _framing(error_event)
-        return Response(b"".join(map(named, replay(stored)[start:])), 200, framing.headers)
+        return Response(b"".join(map(named, replay(stored)[start:])), 200, FRAMING.headers)
 
     def delete(self, id: str) -> Response:
         owner = _record().owner
@@ -192,37 +197,9 @@ class Views:
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def _follow(self, run: BackgroundRun, start: int) -> Response:
-        following = Following(run, start)
-        return stream_response(
-            following,
-            following,
-            _record(),
-            client=Client.of(request.environ),
-            keepalive=self._service.options.keepalive,
-            framing=_framing(error_event),
-        )
-
-
-class _Made:
-    """The endpoint for one request: the response that it makes is stored under its owner."""
-
-    names = Responses.names
-
-    def __init__(self, endpoint: Responses, keep: Keep | None) -> None:
-        self._endpoint = endpoint
-        self._keep = keep
-        self._reply: ResponseReply | None = None
-
-    def reply(self, options: ResponseOptions, *, model: str, fingerprint: str) -> ResponseReply:
-        self._reply = self._endpoint.reply(options, model=model, keep=self._keep)
-        return self._reply
-
-    def broken(self, error: LlamasrvError) -> bytes:
-        return error_event(error) if self._reply is None else self._reply.broken(error)
-
-
-def _framing(broken: Callable[[LlamasrvError], bytes]) -> Framing:
-    return Framing(named, broken, reply_pings=True)
+        keepalive = self._service.options.keepalive
+        body = Follower(run, start, _record(), client=Client.of(request.environ), keepalive=keepalive, framing=FRAMING)
+        return Response(body, 200, FRAMING.headers, direct_passthrough=True)
 
 
 def _record() -> RequestLog:

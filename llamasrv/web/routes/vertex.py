@@ -25,7 +25,8 @@ from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import computed
 from llamasrv.web.routes.generate import Endpoint, submit
 from llamasrv.web.service import Service
-from llamasrv.web.streams.streaming import CLIENT_CLOSED, Client, settle, whole_response
+from llamasrv.web.streams.body import CLIENT_CLOSED
+from llamasrv.web.streams.streaming import Client, settle, whole_response
 
 PATH = "/predict"
 
@@ -68,7 +69,7 @@ class _Predictions:
     def __init__(
         self,
         service: Service,
-        generating: Mapping[str, Endpoint],
+        generating: Mapping[str, Endpoint[Any]],
         computing: Mapping[str, tuple[Any, Callable[[Any], Any]]],
     ) -> None:
         self._service, self._generating, self._computing = service, generating, computing
@@ -83,7 +84,7 @@ class _Predictions:
             path, body = asked_of(instance)
             self._service.access.check(self._record.owner, path)
             if path in self._computing:
-                return partial(computed, self._service, *self._computing[path], body)
+                return partial(self._compute, *self._computing[path], body)
             return self._submit(self._generating[path], body)
         except LlamasrvError as error:
             return error
@@ -107,14 +108,19 @@ class _Predictions:
                 self._count(settle(run))
         self._record.usage = self._usage
 
-    def _submit(self, endpoint: Endpoint, body: dict[str, Any]) -> Whole:
-        record = self._record
-        asked, options = parsed(
-            request.environ, endpoint.parse, body, owner=record.owner, timeout=self._service.options.timeout
-        )
-        run, reply = submit(self._service, endpoint, asked, options)
+    def _submit(self, endpoint: Endpoint[Any], body: dict[str, Any]) -> Whole:
+        asked, options = self._parsed(endpoint, body)
+        reply = endpoint.reply(options)
+        run = submit(self._service, asked, reply, endpoint.names)
         self._runs.append(run)
-        return partial(whole_response, run, reply, record, client=self._client)
+        return partial(whole_response, run, reply, self._record, client=self._client)
+
+    def _compute(self, endpoint: Any, submit: Callable[[Any], Any], body: dict[str, Any]) -> Response:
+        return computed(self._service, endpoint, submit, *self._parsed(endpoint, body))
+
+    def _parsed(self, endpoint: Any, body: dict[str, Any]) -> tuple[Any, Any]:
+        owner, timeout = self._record.owner, self._service.options.timeout
+        return parsed(request.environ, endpoint.parse, body, owner=owner, timeout=timeout)
 
     def _count(self, usage: Usage | None) -> None:
         self._record.usage = None

@@ -13,22 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from llamasrv.domain.events import Event, Failed, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
+from llamasrv.protocols.openai.responses.events import error_event
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.web.access.quota import Quota
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.streams.memory import Memory, ResponseNotFound
-from llamasrv.web.streams.streaming import Running, settle
+from llamasrv.web.streams.streaming import Client, Framing, LiveStream, Running, settle
 
 log = logging.getLogger("llamasrv")
 request_log = logging.getLogger("llamasrv.request")
 
 BEAT = 5.0  # seconds between two looks at the entry
 LEASE = 30.0  # seconds after which whoever did not renew it is gone
+
+Submit = Callable[[Callable[[RunFacts], None]], Running]
+"""Starts a generation; what it is given is called when the model has taken it."""
 
 
 class Background:
@@ -56,16 +61,21 @@ class Background:
     def start(
         self,
         owner: str,
-        running: Running,
+        model: str,
+        submit: Submit,
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None = None,
     ) -> BackgroundRun:
         self.check_room(owner)
-        run = BackgroundRun(owner, self.memory, running, reply, quota)
-        if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
-            raise Unavailable("The response cannot be stored, so it cannot run in the background.")
-        self._runs[owner, run.id] = run
-        threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
+        run = BackgroundRun(owner, model, self.memory, submit, reply, quota)
+        try:
+            if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
+                raise Unavailable("The response cannot be stored, so it cannot run in the background.")
+            self._runs[owner, run.id] = run
+            threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
+        except BaseException:
+            run.cancel()
+            raise
         return run
 
     def _work(self, run: BackgroundRun) -> None:
@@ -85,24 +95,26 @@ class BackgroundRun:
     def __init__(
         self,
         owner: str,
+        model: str,
         memory: Memory,
-        running: Running,
+        submit: Submit,
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None,
     ) -> None:
+        """Raises what `submit` raises."""
         self.owner = owner
         self.reply = reply(self._keep)
+        self._chunks = self.reply.queue(model)
         self.queued = dict(self.reply.response)  # as its client is told of it
         self.id: str = self.queued["id"]
         self.done = False
         self.dropped = False  # deleted: nothing is stored any more
         self._memory = memory
-        self._running = running
         self._quota = quota
         self._usage = Usage()
         self._begun = time.monotonic()
-        self._chunks = self.reply.chunks([])
         self._news = threading.Condition()
+        self._running = submit(self.reply.start)
 
     # ------------------------------------------------------------ for others
 
@@ -216,37 +228,39 @@ class BackgroundRun:
         return kept
 
 
-class Following:
-    """Reads a run's events from a given number on. To the streaming code it looks like a generation whose events are
-    already chunks, and like its reply. The run goes on when a reader leaves."""
+class Follower(LiveStream[bytes]):
+    """The body of a reply that reads a run's chunks from a given number on. The run goes on when the reader leaves."""
 
-    failed = False
-    has_begun = True
-
-    def __init__(self, run: BackgroundRun, start: int) -> None:
+    def __init__(
+        self, run: BackgroundRun, start: int, record: RequestLog, *, client: Client, keepalive: float, framing: Framing
+    ) -> None:
+        super().__init__(record, client=client, keepalive=keepalive, framing=framing)
         self._run = run
         self._next = start
-        self.done = False
-        self.cancelled = False
+        self._all_read = self._left = False
 
-    def events(self, timeout: float | None = None) -> list[Any]:
-        chunks = self._run.chunks(self._next, timeout)
-        self._next += len(chunks)
-        self.done = self._run.done and not self._run.chunks(self._next, 0)
-        return chunks
+    @property
+    def _is_over(self) -> bool:
+        return self._all_read
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._left
 
     def cancel(self) -> None:
-        """Stop reading. The run goes on."""
-        self.cancelled = self.cancelled or not self.done
-        self.done = True
+        """Stop reading."""
+        self._left = True
 
-    def chunks(self, events: Any) -> list[bytes]:
-        if not events and not self.done:
-            self._run.keep_alive()  # it comes back as the next event: all readers see the same numbers
-        return list(events)
+    def _read(self, timeout: float) -> list[bytes]:
+        chunks = self._run.chunks(self._next, timeout)
+        self._next += len(chunks)
+        self._all_read = self._run.done and not self._run.chunks(self._next, 0)
+        return chunks
 
-    def fold(self, events: Any) -> None:
-        raise NotImplementedError("only streams are followed")
+    def _chunks(self, chunks: list[bytes]) -> list[bytes]:
+        if not chunks and not self._all_read:
+            self._run.keep_alive()  # it comes back as the next chunk: all readers see the same numbers
+        return chunks
 
-    def whole(self) -> bytes:
-        raise NotImplementedError("only streams are followed")
+    def _failure(self, error: LlamasrvError) -> bytes:
+        return self._framing.frame(error_event(error)) + self._framing.last

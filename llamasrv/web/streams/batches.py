@@ -33,9 +33,9 @@ from llamasrv.store.files import FileNotFound, FileStore
 from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.streams.batch_input import InputLine, breathing, check_input, lines_of
+from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.gaps import Errand, Gaps
 from llamasrv.web.streams.memory import asking
-from llamasrv.web.streams.streaming import CLIENT_CLOSED
 
 log = logging.getLogger("llamasrv")
 

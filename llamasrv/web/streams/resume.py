@@ -11,15 +11,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from flask import Response
 
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound, QueueFull, Unavailable
+from llamasrv.protocols.errors import openai_body
+from llamasrv.protocols.reply import Reply
 from llamasrv.web.ops.request_log import RequestLog
-from llamasrv.web.streams.streaming import CLIENT_CLOSED, OPENAI, Framing
+from llamasrv.web.streams.body import Body
+from llamasrv.web.streams.streaming import OPENAI, Framing
 
 log = logging.getLogger("llamasrv")
 
@@ -36,6 +39,7 @@ class ResumableStream:
     def __init__(self, name: str, framing: Framing = OPENAI) -> None:
         self.name = name
         self.framing = framing
+        self.error: Callable[[LlamasrvError], bytes] = openai_body  # the chunk that reports one
         self.started = time.time()
         self.completed: float | None = None
         self.total = 0  # bytes written so far
@@ -97,38 +101,36 @@ class ResumableStream:
             return bytes(memoryview(self._data)[start - self._start :])
 
 
-class StreamReader:
+class StreamReader(Body):
     """The body of a reply that reads a stream from a given byte on. The stream goes on when the reader leaves.
-    `record` is closed at the end, unless it is the stream's own."""
+    `record` is None where the stream itself closes it."""
 
     def __init__(
         self, kept: ResumableStream, start: int, *, keepalive: float, record: RequestLog | None = None
     ) -> None:
-        self._kept, self._next, self._keepalive, self._record = kept, start, keepalive, record
-        self._ended = self._lost = False
+        super().__init__(record)
+        self._kept, self._next, self._keepalive = kept, start, keepalive
+        self._lost = False
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+    def _write(self) -> bytes | None:
+        if self._lost:
+            return None
+        try:
+            data = self._kept.read(self._next, self._keepalive)
+        except InvalidRequest as error:  # it fell behind: what is kept does not reach back as far any more
+            self._lost = True
+            return self._failure(error)
+        if data is None:
+            self._ended = True
+            return None
+        self._next += len(data)
+        return data or self._kept.framing.ping or b""  # the ping is only for this reader: it counts nowhere
 
-    def __next__(self) -> bytes:
-        framing = self._kept.framing
-        while not self._lost:
-            try:
-                data = self._kept.read(self._next, self._keepalive)
-            except InvalidRequest as error:  # it fell behind: what is kept does not reach back as far any more
-                self._lost = True
-                return framing.frame(framing.error(error)) + framing.last
-            if data is None:
-                break
-            self._next += len(data)
-            if written := data or framing.ping:  # the ping is only for this reader: it counts nowhere
-                return written
-        self._ended = True
-        raise StopIteration
+    def _leave(self) -> None:
+        return None
 
-    def close(self) -> None:
-        if self._record is not None:
-            self._record.close(200 if self._ended else CLIENT_CLOSED)
+    def _failure(self, error: LlamasrvError) -> bytes:
+        return self._kept.framing.frame(self._kept.error(error)) + self._kept.framing.last
 
 
 class Cancellable(Protocol):
@@ -171,12 +173,21 @@ class Streams:
                 del self._opening[owner, name]
 
     def keep(
-        self, owner: str, name: str, run: Cancellable, response: Response, framing: Framing, *, keepalive: float
+        self,
+        owner: str,
+        name: str,
+        run: Cancellable,
+        reply: Reply,
+        response: Response,
+        framing: Framing,
+        *,
+        keepalive: float,
     ) -> Response:
         """The same response with a body that goes on without its reader; unless it was ended while it was `opening`."""
         if self._opening.get((owner, name)) is not run:
             return response
         kept = self.hold(owner, ResumableStream(name, framing))
+        kept.error = reply.error
         body: Any = response.response
         whole = isinstance(body, list)  # it had ended before it could begin
         kept.begin(_Whole(body) if whole else body)

@@ -7,18 +7,18 @@
                     one that has only said all it had to say gets its answer
 
 Gets plain values: Flask's request is over when a stream is written. Knows frames, not what is in them: a protocol's
-`Framing` says how its chunks are told apart on the wire.
+`Reply` writes chunks, and its `Framing` says how they are told apart on the wire.
 """
 
 from __future__ import annotations
 
-import logging
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from flask import Response
 from gevent import get_hub, monkey
@@ -26,11 +26,11 @@ from gevent.socket import socket as GreenSocket
 
 from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
-from llamasrv.protocols.errors import openai_body
+from llamasrv.protocols.reply import Reply
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.streams.body import CLIENT_CLOSED, Body
 
-log = logging.getLogger("llamasrv")
 _poll = monkey.get_original("select", "poll")  # gevent's would switch to another greenlet
 
 PING = b": ping\n\n"
@@ -40,7 +40,6 @@ FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
 LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
 RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux tells that the other side sends no more, whatever is still to be read
 SETTLE = 60.0  # seconds that the end of what was given up is waited for: a step, mostly
-CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
@@ -64,7 +63,6 @@ class Framing:
     """How a protocol's chunks are put on the wire."""
 
     frame: Callable[[bytes], bytes]
-    error: Callable[[LlamasrvError], bytes]  # the chunk that tells of a failure
     content_type: str = EVENT_STREAM
     ping: bytes | None = PING  # what may be written at any time; None: nothing
     reply_pings: bool = False  # after a silent interval the reply's own chunk for no events goes out instead
@@ -93,7 +91,7 @@ def line(chunk: bytes) -> bytes:
     return chunk + b"\n"
 
 
-OPENAI = Framing(unnamed, openai_body, last=b"data: [DONE]\n\n")
+OPENAI = Framing(unnamed, last=b"data: [DONE]\n\n")
 
 
 class Running(Protocol):
@@ -127,19 +125,6 @@ class Gathered(Running, Protocol):
     """A run whose result is sent as a whole."""
 
     def gather(self) -> None: ...
-
-
-class Reply(Protocol):
-    """How a protocol writes one reply."""
-
-    @property
-    def failed(self) -> bool: ...
-
-    def chunks(self, events: Sequence[Event]) -> list[bytes]: ...
-
-    def fold(self, events: Sequence[Event]) -> None: ...
-
-    def whole(self) -> bytes: ...
 
 
 def whole_response(
@@ -219,9 +204,93 @@ def _usage_of(events: Sequence[Event]) -> Usage | None:
     return last if type(last) is Usage else None
 
 
-class EventStream:
-    """The body of a stream: an iterator of writes. It is a class and not a generator, because `close` of a generator
-    that was never started does nothing, and a client may be gone before the first write."""
+Item = TypeVar("Item")
+
+
+class LiveStream(Body, Generic[Item]):
+    """A body whose source goes on while it is read: waits for it, looks at the client meanwhile, and sends a sign of
+    life in a long silence. A subclass knows the source."""
+
+    _record: RequestLog
+
+    def __init__(
+        self,
+        record: RequestLog,
+        *,
+        client: Client,
+        keepalive: float,
+        framing: Framing,
+        first: list[Item] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """`first`: what came before the headers."""
+        super().__init__(record)
+        self._first = first
+        self._watch = watch
+        self._client = client
+        self._keepalive = keepalive
+        self._framing = framing
+        self._asked = False
+
+    @property
+    @abstractmethod
+    def _is_over(self) -> bool:
+        """Whether all of it has been read."""
+
+    @property
+    @abstractmethod
+    def _is_cancelled(self) -> bool: ...
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it early. May be called from any greenlet: the code that iterates sees the end."""
+
+    @abstractmethod
+    def _read(self, timeout: float) -> list[Item]:
+        """What is new; waits for it. [] after `timeout` seconds."""
+
+    @abstractmethod
+    def _chunks(self, items: list[Item]) -> list[bytes]:
+        """The chunks for what was read; for nothing, a sign of life. May set `_ended`."""
+
+    def _write(self) -> bytes | None:
+        items = self._next_items()
+        if self._is_cancelled:  # nobody reads any more, and what is cut off must not look complete
+            return None
+        framing = self._framing
+        if not items and not self._is_over and not framing.reply_pings:
+            return framing.ping or b""
+        frames = [framing.frame(chunk) for chunk in self._chunks(items)]
+        if self._ended or self._is_over:
+            self._ended = True
+            frames.append(framing.last)
+        return b"".join(frames) or framing.ping or b""
+
+    def _next_items(self) -> list[Item]:
+        items, self._first = self._first, None
+        if items is not None:
+            return items
+        if self._watch is None:
+            self._watch = Watch(self._client, self.cancel)
+        self._watch.interim = False
+        if not self._watch.watching:
+            return self._read(self._keepalive)
+        end = time.monotonic() + self._keepalive
+        while True:
+            items = self._read(max(0.0, min(LOOK, end - time.monotonic())))
+            if items or self._is_over or self._is_cancelled or time.monotonic() >= end:
+                return items
+            if self._watch.half_closed and not self._asked:
+                self._asked = True
+                return []  # the comment that is written now shows whether anybody reads
+
+    def _leave(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+
+class EventStream(LiveStream[Event]):
+    """A generation as its reply writes it. It is cancelled when the client leaves."""
 
     def __init__(
         self,
@@ -235,89 +304,46 @@ class EventStream:
         keepalive: float,
         framing: Framing,
     ) -> None:
+        super().__init__(record, client=client, keepalive=keepalive, framing=framing, first=events, watch=watch)
         self._running = running
         self._reply = reply
-        self._record = record
-        self._events: list[Event] | None = events
-        self._watch = watch
-        self._client = client
-        self._keepalive = keepalive
-        self._framing = framing
-        self._ended = False
-        self._asked = False
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+    @property
+    def _is_over(self) -> bool:
+        return self._running.done
 
-    def __next__(self) -> bytes:
-        try:
-            while not self._ended:
-                if data := self._write(self._next_events()):  # an empty write would end the body
-                    return data
-            raise StopIteration
-        except StopIteration:
-            raise
-        except Exception as error:
-            return self._break_off(error)
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._running.cancelled
 
-    def _next_events(self) -> list[Event]:
-        events, self._events = self._events, None
-        if events is not None:  # those that came before the headers
-            return events
-        if self._watch is None:
-            self._watch = Watch(self._client, self._running.cancel)
-        self._watch.interim = False
-        if not self._watch.watching:
-            return self._running.events(self._keepalive)
-        end = time.monotonic() + self._keepalive
-        while True:
-            events = self._running.events(max(0.0, min(LOOK, end - time.monotonic())))
-            if events or self._running.done or self._running.cancelled or time.monotonic() >= end:
-                return events
-            if self._watch.half_closed and not self._asked:
-                self._asked = True
-                return []  # the comment that is written now shows whether anybody reads
+    def cancel(self) -> None:
+        self._running.cancel()
 
-    def _write(self, events: list[Event]) -> bytes:
-        running = self._running
+    def _read(self, timeout: float) -> list[Event]:
+        return self._running.events(timeout)
+
+    def _next_items(self) -> list[Event]:
+        events = super()._next_items()
         self._record.usage = _usage_of(events) or self._record.usage
-        if running.cancelled:  # nobody reads any more, and what is cut off must not look complete
-            raise StopIteration
-        framing = self._framing
-        if not events and not running.done and not framing.reply_pings:
-            return framing.ping or b""
-        frames = [framing.frame(chunk) for chunk in self._reply.chunks(events)]
+        return events
+
+    def _chunks(self, events: list[Event]) -> list[bytes]:
+        chunks = self._reply.chunks(events)
         for event in events:
             if type(event) is Finished:
                 self._record.reason = self._record.reason or event.reason.value
         if self._reply.failed:
             self._record.reason = "failed"
-        if running.done or self._reply.failed:
             self._ended = True
-            frames.append(framing.last)
-        return b"".join(frames) or framing.ping or b""
+        return chunks
 
-    def _break_off(self, error: Exception) -> bytes:
-        """A bug of ours after the headers were sent: say so in the stream."""
-        log.error("request %s failed while streaming", self._record.id, exc_info=error)
-        self._ended = True
-        self._record.reason = "failed"
-        told = LlamasrvError(f"The server had an error. Request id: {self._record.id}.", code="internal_error")
-        return self._framing.frame(self._framing.error(told)) + self._framing.last
+    def _failure(self, error: LlamasrvError) -> bytes:
+        return self._framing.frame(self._reply.error(error)) + self._framing.last
 
-    def cancel(self) -> None:
-        """End it early. May be called from any greenlet: the code that iterates sees the end."""
-        self._running.cancel()
-
-    def close(self) -> None:
-        """Always called by the code that iterates: after the last write, or when the client is gone."""
-        if self._watch is not None:
-            self._watch.close()
-        events, self._events = self._events, None
+    def _leave(self) -> None:
+        super()._leave()
+        events, self._first = self._first, None
         self._record.usage = settle(self._running) or _usage_of(events or ()) or self._record.usage
-        if not self._ended and self._record.reason is None:
-            self._record.reason = "cancelled"
-        self._record.close(200 if self._ended else CLIENT_CLOSED)
 
 
 class Watch:

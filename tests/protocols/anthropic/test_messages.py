@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from protocols.anthropic.wire_client import add_up
+from started import started
 
 from llamasrv.domain.events import (
     Failed,
@@ -194,9 +194,7 @@ CONTENT = [
 
 
 def reply(**options):
-    reply = ENDPOINT.reply(MessagesOptions(**options), model="m", fingerprint="fp")
-    reply.begin(SimpleNamespace(num_prompt=10, cache=None))
-    return reply
+    return started(ENDPOINT.reply(MessagesOptions(**options)))
 
 
 def whole(events, **options):

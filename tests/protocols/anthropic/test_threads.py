@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from started import started
 
 from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, ToolCallArguments, ToolCallStart, Usage
 from llamasrv.errors import InvalidRequest
@@ -33,7 +34,7 @@ def turn_of(events, earlier=(), *, stream=False, **body):
     """What is kept of a request and its reply, after a store's round trip."""
     kept = {}
     options = parse(earlier, **body)[1]
-    reply = ENDPOINT.reply(options, model="m", keep=lambda id, turn: kept.update({id: turn}))
+    reply = started(ENDPOINT.reply(options, keep=lambda id, turn: kept.update({id: turn})))
     if stream:
         said = b"".join(chunk for at in range(len(events)) for chunk in reply.chunks(events[at : at + 1]))
     else:

@@ -6,6 +6,7 @@ import base64
 import json
 
 import pytest
+from started import started
 
 from llamasrv.domain.events import (
     Failed,
@@ -342,14 +343,14 @@ CALLS = [
 
 
 def whole(events, **options):
-    reply = AnswerReply(AnswerOptions(**options), "m")
+    reply = started(AnswerReply(AnswerOptions(**options)))
     reply.fold(events)
     return json.loads(reply.whole())
 
 
 def streamed(events, **options):
     """The parts of the first candidate as they came, and the last chunk."""
-    reply = AnswerReply(AnswerOptions(**options), "m")
+    reply = started(AnswerReply(AnswerOptions(**options)))
     chunks = [json.loads(chunk) for event in events for chunk in reply.chunks([event])]
     assert {chunk["modelVersion"] for chunk in chunks} == {"m"} and len({chunk["responseId"] for chunk in chunks}) == 1
     parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
@@ -410,18 +411,18 @@ def test_log_probabilities_are_told_with_their_alternatives():
     }
     (candidate,) = whole(events, top_logprobs=1)["candidates"]
     assert candidate["logprobsResult"] == told and candidate["avgLogprobs"] == -0.5
-    reply = AnswerReply(AnswerOptions(top_logprobs=1), "m")
+    reply = started(AnswerReply(AnswerOptions(top_logprobs=1)))
     assert json.loads(reply.chunks(events)[0])["candidates"][0]["logprobsResult"] == told
 
 
 def test_in_a_silence_an_empty_text_is_told():
     """Google's client stumbles over the comments that other streams get."""
-    (chunk,) = AnswerReply(AnswerOptions(), "m").chunks([])
+    (chunk,) = started(AnswerReply(AnswerOptions())).chunks([])
     assert json.loads(chunk)["candidates"] == [{"content": {"parts": [{"text": ""}], "role": "model"}, "index": 0}]
 
 
 def test_a_failure_is_the_last_chunk():
-    reply = AnswerReply(AnswerOptions(), "m")
+    reply = started(AnswerReply(AnswerOptions()))
     assert json.loads(reply.chunks([Failed(0, EngineFailure("x"))])[0])["error"]["status"] == "INTERNAL"
     assert reply.failed
 

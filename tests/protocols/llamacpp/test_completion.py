@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from started import started
 
 from llamasrv.domain.events import (
     Failed,
@@ -25,24 +26,18 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import Infill, NativeCompletion
 
 completion, infill = NativeCompletion(Limits()), Infill(Limits())
+PARAMS = SamplingParams(temperature=0.5)
 
 
-class Running:
-    params = SamplingParams(temperature=0.5)
-    end_tokens = frozenset((2, 7))
-
-    def num_prompt_of(self, index):
-        return 4 + index
-
-    def prompt_text(self, index):
-        return "<s>ab"
-
-
-def reply(**body):
+def reply(params=PARAMS, **body):
     request, options = completion.parse({"prompt": "ab", **body})
-    made = completion.reply(options, model="m", fingerprint="f")
-    made.begin(Running())
-    return made
+    return started(
+        completion.reply(options),
+        params=params,
+        end_tokens=frozenset((2, 7)),
+        num_prompt_of=lambda index: 4 + index,
+        prompt_text=lambda index: "<s>ab",
+    )
 
 
 def whole(made, *events):
@@ -245,9 +240,7 @@ def test_probabilities_are_told_on_request():
 
 def test_a_banned_end_is_among_the_biases():
     """`ignore_eos` bans the tokens that end an answer; clients see that in `logit_bias`, null for minus infinity."""
-    made, running = reply(), Running()
-    made.begin(running)
-    running.params = SamplingParams(ignore_eos=True, logit_bias=LogitBias(((3, 1.5),)))
+    made = reply(SamplingParams(ignore_eos=True, logit_bias=LogitBias(((3, 1.5),))))
     biases = whole(made, END, USAGE)["generation_settings"]["logit_bias"]
     assert biases == [{"token": 3, "bias": 1.5}, {"token": 2, "bias": None}, {"token": 7, "bias": None}]
 

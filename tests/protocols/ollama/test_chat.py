@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
+from started import started
 
 from llamasrv.domain.events import (
     Failed,
@@ -149,9 +149,9 @@ CALLS = [
 def reply(endpoint=CHAT, *, left_out=0, **body):
     given = {"messages": HELLO} if endpoint is CHAT else {"prompt": "Hello"}
     _, options = endpoint.parse({"model": "m", **given, **body})
-    made = endpoint.reply(options, model="other", fingerprint="fp")
-    made.begin(SimpleNamespace(left_out=left_out, whole_text=lambda answer: [1, 2, *answer.encode()]))
-    return made
+    return started(
+        endpoint.reply(options), model="other", left_out=left_out, whole_text=lambda answer: [1, 2, *answer.encode()]
+    )
 
 
 def whole(events, endpoint=CHAT, **body):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocols.openai.wire_client import add_up_chat, whole_chat
+from started import started
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, ToolCall
@@ -420,7 +421,7 @@ def test_every_field_says_what_becomes_of_it():
 
 
 def reply(**options):
-    made = ChatReply(ChatOptions(**options), "some-model", "fp_0")
+    made = started(ChatReply(ChatOptions(**options)), model="some-model", fingerprint="fp_0")
     made.id, made.created = "chatcmpl-0", 1700000000
     return made
 
@@ -519,7 +520,7 @@ def test_a_failed_stream_says_nothing_after_the_error():
 
 
 def test_ids_are_never_the_same():
-    ids = {ChatReply(ChatOptions(), "m", "f").id for _ in range(100)}
+    ids = {ChatReply(ChatOptions()).id for _ in range(100)}
     assert len(ids) == 100
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from protocols.openai.wire_client import add_up_completions, whole_completions
+from started import started
 
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, TokenLogprob, TopLogprob, Usage
 from llamasrv.domain.request import Content, GenerateRequest, TextPrompt, TokenPrompt
@@ -127,7 +128,7 @@ def test_the_form_of_the_text_is_read():
 
 
 def reply(**options):
-    made = CompletionsReply(CompletionsOptions(**options), "some-model", "fp_0")
+    made = started(CompletionsReply(CompletionsOptions(**options)), model="some-model", fingerprint="fp_0")
     made.id, made.created = "cmpl-0", 1700000000
     return made
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocols.openai.responses_client import add_up
+from started import started
 
 from llamasrv.domain.events import (
     Failed,
@@ -52,7 +53,7 @@ def clock(monkeypatch):
 
 def reply(keep=None, **body):
     _, options = endpoint.parse({"input": "Hi", "tools": TOOLS, **body})
-    return endpoint.reply(options, model="some-model", keep=keep)
+    return started(endpoint.reply(options, keep), model="some-model")
 
 
 def scored(text):
@@ -164,7 +165,7 @@ def test_a_break_off_after_a_silence_keeps_the_numbers():
     made = reply()
     told = made.chunks([]) + made.chunks([])
     made._events.keepalive()  # written, never sent
-    assert add_up([*told, made.broken(EngineFailure("no"))])["status"] == "failed"
+    assert add_up([*told, made.error(EngineFailure("no"))])["status"] == "failed"
 
 
 PIECES = st.one_of(
@@ -253,14 +254,14 @@ def test_our_own_mistake_ends_the_stream_with_a_failed_response():
     told = made.chunks([Text(0, "Hel")])
     with pytest.raises(TypeError):
         made.chunks([Text(0, "lo"), Text(0, 5)])
-    last = json.loads(made.broken(EngineFailure("ours")))
+    last = json.loads(made.error(EngineFailure("ours")))
     assert last["type"] == "response.failed" and last["response"]["error"]["message"] == "ours"
     assert last["sequence_number"] == len(told)
     assert last["response"]["output"][0]["content"][0]["text"] == "Hello"
 
 
 def test_our_own_mistake_before_anything_was_told_is_flat():
-    assert json.loads(reply().broken(EngineFailure("ours")))["type"] == "error"
+    assert json.loads(reply().error(EngineFailure("ours")))["type"] == "error"
 
 
 def test_an_error_without_a_response_is_flat():
@@ -289,7 +290,7 @@ def test_what_could_not_be_stored_says_so():
 
 def test_it_stores_nothing_where_that_is_wanted():
     kept = []
-    made = endpoint.reply(endpoint.parse({"input": "x", "store": False})[1], model="m", keep=kept.append)
+    made = started(endpoint.reply(endpoint.parse({"input": "x", "store": False})[1], kept.append))
     add_up(made.chunks([Text(0, "Hi"), STOP, USAGE]))
     assert kept == []
 
@@ -359,7 +360,7 @@ def test_a_compacted_conversation_is_the_users_words_and_the_summary():
     _, options = endpoint.parse_compact(
         {"input": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "x"}]}
     )
-    body = json.loads(whole_of(endpoint.reply(options, model="m"), [Text(0, "All."), STOP, USAGE]))
+    body = json.loads(whole_of(started(endpoint.reply(options)), [Text(0, "All."), STOP, USAGE]))
     assert set(body) == {"id", "object", "created_at", "output", "usage"} and body["object"] == "response.compaction"
     assert [item["type"] for item in body["output"]] == ["message", "compaction"]
     assert body["output"][0]["role"] == "user"

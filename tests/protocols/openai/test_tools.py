@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from started import started
 
 from llamasrv.domain.events import Finished, FinishReason, Reasoning, Text, ToolCallArguments, ToolCallStart, Usage
 from llamasrv.domain.request import Content, MediaPart, TextPart, Tool, ToolChoice
@@ -225,13 +226,13 @@ CALLED = [
 
 
 def whole(events, **options):
-    made = ChatReply(ChatOptions(**options), "m", "fp")
+    made = started(ChatReply(ChatOptions(**options)))
     made.fold(events)
     return json.loads(made.whole())
 
 
 def deltas(events, **options):
-    chunks = [json.loads(chunk) for chunk in ChatReply(ChatOptions(**options), "m", "fp").chunks(events)]
+    chunks = [json.loads(chunk) for chunk in started(ChatReply(ChatOptions(**options))).chunks(events)]
     return [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]], chunks
 
 

@@ -133,12 +133,10 @@ class Responses(SchemaEndpoint):
         users = tuple(item for item in (*(earlier or Earlier()).items, *options.input) if item.get("role") == "user")
         return request, replace(options, store=False, users=users)
 
-    def reply(
-        self, options: ResponseOptions, *, model: str, fingerprint: str = "", keep: Keep | None = None
-    ) -> ResponseReply:
+    def reply(self, options: ResponseOptions, keep: Keep | None = None) -> ResponseReply:
         if options.users is not None:
-            return CompactionReply(options, model)
-        return ResponseReply(options, model, keep if options.store or options.conversation is not None else None)
+            return CompactionReply(options)
+        return ResponseReply(options, keep if options.store or options.conversation is not None else None)
 
 
 def _is_reference(item: Any) -> bool:

@@ -30,6 +30,7 @@ from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
+from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.telemetry import Extras, members, progress_of, timings
 from llamasrv.protocols.writer import Writer
 
@@ -66,9 +67,9 @@ class ResponseReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise. Either one calls `keep` to store the response
     before the client learns of the end."""
 
-    def __init__(self, options: ResponseOptions, model: str, keep: Keep | None = None) -> None:
+    def __init__(self, options: ResponseOptions, keep: Keep | None = None) -> None:
         super().__init__()
-        self.response: dict[str, Any] = _response(options, model)
+        self.response: dict[str, Any] = _response(options)
         self._options = options
         self._keep = keep
         self._events = Events(options.id)
@@ -80,13 +81,24 @@ class ResponseReply(Writer):
         self._call_ids: set[str] = set()
         self._reason: FinishReason | None = None
 
+    def start(self, info: RunFacts) -> None:
+        super().start(info)
+        self.response["model"] = info.model
+
     # ------------------------------------------------------------ streaming
+
+    def queue(self, model: str) -> list[bytes]:
+        """The first chunks of a background response, which may be read before it starts."""
+        self.response["model"] = model
+        self._has_begun = True
+        self.on_begin()
+        return self.take()
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]:
         if self._going or not events:
             return super().chunks(events)
-        begun = [] if self._begun else super().chunks(())
-        self._going = True
+        begun = [] if self._has_begun else super().chunks(())
+        self._going = True  # it leaves the queue
         self.response["status"] = "in_progress"
         self._events.go_on(self.response)
         return begun + super().chunks(events)
@@ -102,8 +114,7 @@ class ResponseReply(Writer):
         if not self._events.has_written and self.response["status"] not in ENDED:
             self._events.keepalive()
 
-    def broken(self, error: LlamasrvError) -> bytes:
-        """The one event that ends a stream in which a bug of ours showed."""
+    def error(self, error: LlamasrvError) -> bytes:
         self._events.abandon()
         if not self._events.number:  # the client has heard of no response
             return error_event(error)
@@ -289,7 +300,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _response(options: ResponseOptions, model: str) -> dict[str, Any]:
+def _response(options: ResponseOptions) -> dict[str, Any]:
     """A response that has just begun."""
     return {
         "id": options.id,
@@ -300,7 +311,7 @@ def _response(options: ResponseOptions, model: str) -> dict[str, Any]:
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
-        "model": model,
+        "model": "",  # until it starts
         "output": [],
         "previous_response_id": options.previous,
         **({} if options.conversation is None else {"conversation": {"id": options.conversation}}),
