@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 
 from llamasrv.web import errors
+from llamasrv.web.context import current
 from llamasrv.web.front import Front
 from llamasrv.web.routes import (
     anthropic,
@@ -64,7 +65,7 @@ def create_app(service: Service) -> Flask:
     @app.after_request
     def close_record(response: Response) -> Response:
         if not isinstance(response.response, Body):  # which closes it when it ends
-            request.environ["llamasrv.record"].close(response.status_code)
+            current().record.close(response.status_code)
         return response
 
     return app

@@ -23,6 +23,7 @@ from llamasrv.errors import (
     Unauthorized,
 )
 from llamasrv.protocols.errors import dialect
+from llamasrv.web.context import context_of, current
 from llamasrv.web.ops.request_log import RequestLog
 
 log = logging.getLogger("llamasrv")
@@ -56,7 +57,7 @@ def render(
 
 def error_response(error: LlamasrvError) -> Response:
     environ = request.environ
-    record = environ["llamasrv.record"]
+    record = context_of(environ).record
     note(error, record)
     status, headers, body = render(error, environ, record.id)
     return Response(body, status, headers, content_type="application/json")
@@ -110,7 +111,7 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
 
 def _unknown_error(error: Exception) -> Response:
     """A bug of ours, unless a disk is full. The cause goes to the log; the client gets the id to ask for it by."""
-    record: Any = request.environ["llamasrv.record"]
+    record = current().record
     if isinstance(error, OSError) and error.errno in _FULL:
         log.warning("request %s: %s", record.id, error.strerror)
         return error_response(DiskFull("The server's disk has no room for this."))

@@ -15,6 +15,7 @@ from werkzeug.routing import Map
 
 from llamasrv.protocols.common.headers import IGNORED, LEFT_OUT
 from llamasrv.web.access.admission import QUEUED, AdmissionRefused, HeadAdmission
+from llamasrv.web.context import KEY, RequestContext, context_of
 from llamasrv.web.errors import note, render, translated
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.paths import meant
@@ -39,7 +40,8 @@ class Front:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         environ["PATH_INFO"] = meant(self._inside(environ), environ)
-        record = environ["llamasrv.record"] = RequestLog(environ, self._service.stats)
+        context = environ.setdefault(KEY, RequestContext())
+        record = context.record = RequestLog(environ, self._service.stats)
         found = self._admission.admit(environ)
         record.owner = found.owner
         if found.route is None:
@@ -93,7 +95,7 @@ class Front:
 
 
 def _refuse(refusal: AdmissionRefused, environ: dict[str, Any], start_response: Any, headers: Headers) -> list[bytes]:
-    record = environ["llamasrv.record"]
+    record = context_of(environ).record
     note(refusal.error, record)
     status, own, body = render(refusal.error, environ, record.id)
     own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]

@@ -20,6 +20,7 @@ from gunicorn.http import errors, parser, unreader, wsgi
 from gunicorn.workers.ggevent import GeventWorker
 
 from llamasrv.errors import InvalidRequest
+from llamasrv.web.context import KEY
 from llamasrv.web.http.body import read_body
 from llamasrv.web.http.connection import Connection, ConnectionState, Response, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
@@ -119,7 +120,7 @@ def test_it_goes_through_its_states(connect):
     seen = []
 
     def answer(environ):
-        connection = environ["llamasrv.connection"]
+        connection = environ[KEY].connection
         seen.append(connection.state)
         connection.sock.heard = lambda what: seen.append(connection.state)
         read_body(environ, 10)

@@ -10,6 +10,7 @@ import gevent
 import pytest
 
 from llamasrv.engine.metrics import Histogram
+from llamasrv.web.context import KEY
 from llamasrv.web.http import hub_watch
 from llamasrv.web.http.connection import Connection
 from llamasrv.web.http.hub_watch import LOGGED, LOOK, SHORTEST, HubWatch
@@ -43,7 +44,7 @@ def watch(clock):
 def turn(watch, clock, seconds, work=lambda: None):
     watch.begin()
     clock.now += seconds
-    environ = {"llamasrv.record": SimpleNamespace(route="/v1/chat/completions")}
+    environ = {KEY: SimpleNamespace(route="/v1/chat/completions")}
     answer(environ, work)
     watch.end()
 

@@ -8,11 +8,12 @@ import pytest
 from werkzeug.test import EnvironBuilder
 
 from llamasrv.errors import BodyTooLarge, InvalidRequest
+from llamasrv.web.context import KEY, RequestContext
 from llamasrv.web.http.multipart import FIELD_BYTES, PARTS, read_form
 
 
 def environ(**fields):
-    return EnvironBuilder("/", method="POST", data=fields).get_environ()
+    return EnvironBuilder("/", method="POST", data=fields).get_environ() | {KEY: RequestContext()}
 
 
 def read(environ, most=2**24):

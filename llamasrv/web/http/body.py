@@ -15,6 +15,7 @@ import orjson
 from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
+from llamasrv.web.context import context_of
 
 BODY_SECONDS = Limits().body_seconds
 PIECE = 1 << 20  # bytes per read of an unlimited body
@@ -26,7 +27,6 @@ _JSON_TYPES = frozenset(
 
 LARGE = 1 << 18  # bytes of JSON that take milliseconds to parse
 MANY = 1024  # values, counting an object or array as eight: relative cost of schema validation
-_IS_LARGE = "llamasrv.body_is_large"
 
 R = TypeVar("R")
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The request's body as a JSON object."""
     data = _read_text(environ, limits)
-    environ[_IS_LARGE] = is_large(data)
+    context_of(environ).has_large_body = is_large(data)
     return parsed(environ, parse_json, data, limits.json_depth)
 
 
@@ -42,14 +42,14 @@ def read_json_as(environ: dict[str, Any], limits: Limits, function: Callable[[di
     """What the function makes of the request's body. A large body is also freed off the hub, which takes a tenth of a
     microsecond for each of its objects."""
     data = _read_text(environ, limits)
-    environ[_IS_LARGE] = is_large(data)
+    context_of(environ).has_large_body = is_large(data)
     return parsed(environ, lambda: function(parse_json(data, limits.json_depth)))
 
 
 def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] | list[Any]:
     """The request's body as a JSON object or array."""
     data = _read_text(environ, limits)
-    environ[_IS_LARGE] = is_large(data)
+    context_of(environ).has_large_body = is_large(data)
     body = parsed(environ, _parsed, data, limits.json_depth)
     if type(body) is not list and type(body) is not dict:
         raise InvalidRequest("The request's body must be a JSON array or object.", code="invalid_json")
@@ -63,7 +63,7 @@ def is_large(data: bytes) -> bool:
 
 def has_large_body(environ: Mapping[str, Any]) -> bool:
     """Whether the body that was read from `environ` is large."""
-    return environ.get(_IS_LARGE, False)
+    return context_of(environ).has_large_body
 
 
 def parsed(environ: dict[str, Any], function: Callable[..., R], *args: Any, **named: Any) -> R:
@@ -98,7 +98,7 @@ def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS
 @contextmanager
 def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
     """Limit the pauses of a body."""
-    connection = environ.get("llamasrv.connection")  # missing in tests
+    connection = context_of(environ).connection
     try:
         with nullcontext() if connection is None else connection.body(seconds):
             yield
@@ -144,7 +144,7 @@ def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS, most: i
 
 
 def _piece(environ: dict[str, Any], most: int) -> bytes:
-    connection = environ.get("llamasrv.connection")  # missing in tests
+    connection = context_of(environ).connection
     if connection is not None:
         connection.will_read(most)
     try:

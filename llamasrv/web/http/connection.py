@@ -24,6 +24,7 @@ from gunicorn.http import errors, wsgi
 from gunicorn.http.parser import RequestParser
 
 from llamasrv.protocols.errors import refused_request
+from llamasrv.web.context import KEY, RequestContext
 from llamasrv.web.http.gate import Gate
 from llamasrv.web.http.incoming import Incoming, InputLimitReached
 
@@ -173,8 +174,7 @@ class Connection:
         response, environ = wsgi.create(
             request, out, self._peer, self._local, self._server.cfg, response_class=Response
         )
-        environ["gunicorn.socket"] = self.sock
-        environ["llamasrv.connection"] = self
+        environ[KEY] = RequestContext(self)
         start: Any = response.start_response
         self._is_body_read = not (environ.get("CONTENT_LENGTH", "0") != "0" or "HTTP_TRANSFER_ENCODING" in environ)
         if not self._is_body_read:

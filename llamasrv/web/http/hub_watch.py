@@ -19,6 +19,7 @@ from gevent import get_hub, monkey
 import llamasrv
 from llamasrv.concurrency import RealThread
 from llamasrv.engine.metrics import Histogram
+from llamasrv.web.context import KEY
 
 log = logging.getLogger("llamasrv")
 
@@ -104,7 +105,7 @@ class HubWatch:
             if place is None and code.co_filename.startswith(_OURS):
                 place = f"{Path(code.co_filename).relative_to(_OURS)}, line {frame.f_lineno}, {code.co_name}"
             if code is self._request_in:
-                record = frame.f_locals.get("environ", {}).get("llamasrv.record")
-                route = "a request" if record is None else record.route
+                context = frame.f_locals.get("environ", {}).get(KEY)
+                route = "a request" if context is None else context.route
             frame = frame.f_back
         return f"{route} ({place or 'outside of llamasrv'})"

@@ -12,6 +12,7 @@ from llamasrv.domain.request import GenerateRequest
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions, count_body
 from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
 from llamasrv.protocols.common.headers import LEFT_OUT, header_of
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
@@ -31,7 +32,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/v1/messages")
     def messages() -> Response:
         body = read_json(request.environ, settings.limits)
-        owner = request.environ["llamasrv.record"].owner
+        owner = current().owner
         earlier = _earlier(threads, owner, body)
         asked, options = parsed(
             request.environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout, earlier=earlier
@@ -59,7 +60,7 @@ def blueprint(service: Service) -> Blueprint:
     def count_tokens() -> Response:
         """What `/v1/messages` would report for the same body, the cached part included."""
         body = read_json(request.environ, settings.limits)
-        earlier = _earlier(threads, request.environ["llamasrv.record"].owner, body)
+        earlier = _earlier(threads, current().owner, body)
         asked = parsed(request.environ, endpoint.parse_count, body, earlier=earlier)
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked)))

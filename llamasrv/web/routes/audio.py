@@ -8,6 +8,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.openai.transcriptions import FORMATS, Transcriptions
+from llamasrv.web.context import current
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.generate import respond
 from llamasrv.web.service import Service
@@ -32,7 +33,7 @@ def blueprint(service: Service) -> Blueprint:
             text = "Missing required parameter: 'file'."
             raise InvalidRequest(text, param="file", code="missing_required_parameter")
         asked, options = transcriptions.parse_form(
-            form.fields, recording.getvalue(), owner=environ["llamasrv.record"].owner, timeout=service.options.timeout
+            form.fields, recording.getvalue(), owner=current().owner, timeout=service.options.timeout
         )
         response = respond(service, asked, transcriptions.reply(options), transcriptions.names)
         if not asked.stream and response.status_code == 200:

@@ -19,9 +19,9 @@ from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.batches import BatchNotFound, StoredBatch
 from llamasrv.store.files import new_id
 from llamasrv.store.paging import Page
+from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json, read_json_as
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.files import check_kept
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
@@ -44,19 +44,19 @@ def _openai(routes: Blueprint, service: Service) -> None:
     @routes.post("/v1/batches")
     def create_batch() -> Response:
         fields = endpoint.parse(read_json(request.environ, service.options.limits))
-        service.access.check(caller(), fields.endpoint)
-        file = service.files.find(caller(), fields.input_file)
+        service.access.check(current().owner, fields.endpoint)
+        file = service.files.find(current().owner, fields.input_file)
         check_batch_input(file)
         new = _new(service, "openai", "batch_", fields.endpoint)
         new = new._replace(input_file=file.id, metadata=fields.metadata)
-        batches.create(new, service.files.content(caller(), file.id))
+        batches.create(new, service.files.content(current().owner, file.id))
         service.batches.wake()
         return json_answer(openai.batch_body(new))
 
     @routes.get("/v1/batches")
     def list_batches() -> Response:
         after, limit, _ = page_of_request()
-        find = partial(batches.page, caller(), "openai")
+        find = partial(batches.page, current().owner, "openai")
         return json_answer(page_on(batches.shelf, find, _openai_page, after=after, limit=limit))
 
     @routes.get("/v1/batches/<id>")
@@ -83,7 +83,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
     @routes.get("/v1/messages/batches")
     def list_message_batches() -> Response:
         after, before, limit = anthropic_page_of_request()
-        find, render = partial(batches.page, caller(), "anthropic"), partial(_anthropic_page, _base())
+        find, render = partial(batches.page, current().owner, "anthropic"), partial(_anthropic_page, _base())
         asked = {"after": after, "before": before, "limit": limit}
         return json_answer(page_on(batches.shelf, find, render, ("after_id", "before_id"), **asked))
 
@@ -132,7 +132,7 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> StoredBatch:
-    owner = caller()
+    owner = current().owner
     if service.batches.batches.num_open(owner, protocol) >= OPEN:
         raise QueueFull(f"{OPEN} batches are already in progress.")
     now = int(time.time())
@@ -140,7 +140,7 @@ def _new(service: Service, protocol: str, prefix: str, endpoint: str) -> StoredB
 
 
 def _find(service: Service, id: str, protocol: str) -> StoredBatch:
-    batch = service.batches.batches.find(caller(), id)
+    batch = service.batches.batches.find(current().owner, id)
     if batch.protocol != protocol:
         raise BatchNotFound(f"No batch found with id '{id[:80]}'.", param="id")
     return batch

@@ -16,9 +16,9 @@ from llamasrv.protocols.openai.conversations import (
     items_body,
 )
 from llamasrv.protocols.openai.responses.stored import page_body
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
@@ -57,23 +57,23 @@ class Views:
 
     def create(self) -> Response:
         new = self._parsed(self._endpoint.parse_create)
-        return json_answer(conversation_body(self._kept.keep(caller(), new)))
+        return json_answer(conversation_body(self._kept.keep(current().owner, new)))
 
     def show(self, id: str) -> Response:
-        return json_answer(conversation_body(self._kept.find(caller(), id)))
+        return json_answer(conversation_body(self._kept.find(current().owner, id)))
 
     def update(self, id: str) -> Response:
         metadata = self._parsed(self._endpoint.parse_metadata)
-        changed = self._kept.change(caller(), id, lambda conversation: conversation._replace(metadata=metadata))
+        changed = self._kept.change(current().owner, id, lambda conversation: conversation._replace(metadata=metadata))
         return json_answer(conversation_body(changed))
 
     def delete(self, id: str) -> Response:
-        self._kept.delete(caller(), id)
+        self._kept.delete(current().owner, id)
         return json_answer(deleted_body(id))
 
     def items(self, id: str) -> Response:
         after, limit, descending = page_of_request()
-        items = self._kept.find(caller(), id).items
+        items = self._kept.find(current().owner, id).items
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def add(self, id: str) -> Response:
@@ -82,12 +82,12 @@ class Views:
         def extended(conversation: Conversation) -> Conversation:
             return self._endpoint.extended(conversation, items)
 
-        longer = self._kept.change(caller(), id, extended)
+        longer = self._kept.change(current().owner, id, extended)
         return json_answer(items_body(longer.items[len(longer.items) - len(items) :]))
 
     def item(self, id: str, item: str) -> Response:
-        return json_answer(item_body(self._kept.find(caller(), id).item(item)))
+        return json_answer(item_body(self._kept.find(current().owner, id).item(item)))
 
     def delete_item(self, id: str, item: str) -> Response:
-        changed = self._kept.change(caller(), id, lambda conversation: conversation.without(item))
+        changed = self._kept.change(current().owner, id, lambda conversation: conversation.without(item))
         return json_answer(conversation_body(changed))

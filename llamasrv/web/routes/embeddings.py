@@ -14,6 +14,7 @@ from llamasrv.protocols.openai.classify import ClassifyEndpoint
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.protocols.openai.score import ScoreEndpoint
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of
@@ -79,14 +80,14 @@ def compute(service: Service, endpoint: Any, submit: Callable[[Any], Any], **nam
 def read_embedding(service: Service, endpoint: Any, **named: Any) -> tuple[Any, Any]:
     environ, settings = request.environ, service.options
     body = read_json(environ, settings.limits)
-    owner = environ["llamasrv.record"].owner
+    owner = current().owner
     return parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout, **named)
 
 
 def computed(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], asked: Any, options: Any) -> Response:
     """Submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ
-    record = environ["llamasrv.record"]
+    record = current().record
     heed_autoload(service, asked.model)
     with in_words_of(endpoint, asked):
         running = submit(asked)

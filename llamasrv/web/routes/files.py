@@ -15,9 +15,9 @@ from llamasrv.protocols.openai import files as openai
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.files import FileStore, FileUpload, StoredFile
 from llamasrv.store.paging import Page
+from llamasrv.web.context import current
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.caller import caller
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
 
@@ -29,7 +29,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/v1/files")
     def upload() -> Response:
-        owner = caller()
+        owner = current().owner
         with files.writing(owner, filename="", purpose="") as new:
             _receive(new, files)
         assert new.stored is not None
@@ -37,7 +37,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/v1/files")
     def list_files() -> Response:
-        find = partial(files.page, caller())
+        find = partial(files.page, current().owner)
         asked: dict[str, Any]
         if _is_anthropic():
             after, before, limit = anthropic_page_of_request()
@@ -50,16 +50,16 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/v1/files/<id>")
     def show(id: str) -> Response:
-        return json_answer(_protocol().file_body(files.find(caller(), id)))
+        return json_answer(_protocol().file_body(files.find(current().owner, id)))
 
     @routes.delete("/v1/files/<id>")
     def delete(id: str) -> Response:
-        files.delete(caller(), id)
+        files.delete(current().owner, id)
         return json_answer(_protocol().deleted_body(id))
 
     @routes.get("/v1/files/<id>/content")
     def content(id: str) -> Response:
-        owner = caller()
+        owner = current().owner
         head = {"Content-Length": str(files.find(owner, id).bytes)}
         return Response(files.content(owner, id).pieces(), 200, head, content_type="application/octet-stream")
 

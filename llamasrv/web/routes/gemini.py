@@ -10,6 +10,7 @@ from llamasrv.models.model import Model
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
 from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import compute
@@ -50,7 +51,7 @@ def blueprint(service: Service) -> Blueprint:
 
     def answer(named: Asked, framing: Framing) -> Response:
         body = read_json(request.environ, limits)
-        owner = request.environ["llamasrv.record"].owner
+        owner = current().owner
         timeout = service.options.timeout
         asked, options = parsed(request.environ, endpoint.parse, body, named, owner=owner, timeout=timeout)
         unknown = parsed(request.environ, endpoint.unknown, body)

@@ -16,6 +16,7 @@ from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.reply import Reply
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.models import heed_autoload
@@ -67,7 +68,7 @@ def generate(service: Service, endpoint: Endpoint[Any], framing: Framing = OPENA
     unknown = endpoint.unknown(body)
     if service.options.verbose:
         body = {"verbose": True, **body}
-    owner = environ["llamasrv.record"].owner
+    owner = current().owner
     asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout)
     return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unknown)
 
@@ -84,9 +85,9 @@ def respond(
 ) -> Response:
     """The response to a request that has been read and parsed. `names`: the endpoint's."""
     environ = request.environ
-    record = environ["llamasrv.record"]
+    record = current().record
     settings = service.options
-    errand = environ.get("llamasrv.errand")
+    errand = current().errand
     if errand is not None:  # of a batch, which has a day
         asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
@@ -117,7 +118,7 @@ def _with_cache(response: Response, run: Run) -> Response:
 
 def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mapping[str, str]) -> Run:
     """A run for the current request, which starts `reply`."""
-    record: RequestLog = request.environ["llamasrv.record"]
+    record: RequestLog = current().record
 
     def start(info: RunInfo) -> None:
         record.model, record.cache = info.model, info.cache

@@ -6,6 +6,7 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.llamacpp.streams import StreamLookup
+from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
@@ -19,7 +20,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/v1/stream")
     def follow_stream() -> Response:
-        record = request.environ["llamasrv.record"]
+        record = current().record
         start = request.args.get("from", "0")
         if not (start.isascii() and start.isdigit() and len(start) <= 15):
             raise InvalidRequest("Invalid 'from': expected a number of bytes.", param="from")
@@ -30,13 +31,13 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.delete("/v1/stream")
     def end_stream() -> Response:
-        service.streams.end(request.environ["llamasrv.record"].owner, _conversation())
+        service.streams.end(current().owner, _conversation())
         return Response(b"", 204)
 
     @routes.post("/v1/streams/lookup")
     def look_up_streams() -> Response:
         names = lookup.parse(read_json(request.environ, limits))
-        found = service.streams.matching(request.environ["llamasrv.record"].owner, names)
+        found = service.streams.matching(current().owner, names)
         return json_answer(lookup.body((kept.name, kept.total, kept.started, kept.completed) for kept in found))
 
     return routes

@@ -11,6 +11,7 @@ from llamasrv.protocols.llamacpp.tools import ToolCalls, last_chunk, tools_body
 from llamasrv.tools.shell import start_error
 from llamasrv.tools.tool import Invocation
 from llamasrv.tools.toolbox import Toolbox, check_params
+from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
@@ -65,7 +66,7 @@ def blueprint(service: Service) -> Blueprint:
         except BaseException:
             watch.close()
             raise
-        body = ToolStream(first, output, watch, request.environ["llamasrv.record"], invocation.cancel)
+        body = ToolStream(first, output, watch, current().record, invocation.cancel)
         return Response(body, 200, OPENAI.headers, direct_passthrough=True)
 
     return routes

@@ -11,9 +11,9 @@ from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
+from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.caller import caller
 from llamasrv.web.service import Service
 
 
@@ -62,7 +62,7 @@ def allow(service: Service) -> None:
     any key."""
     if not service.options.manage:
         raise Forbidden("Managing models is disabled. Start the server with --models-manage.")
-    service.access.require(caller(), "admin", "manage models")
+    service.access.require(current().owner, "admin", "manage models")
 
 
 _AWAY = frozenset(("unloaded", "unloading", "failed"))

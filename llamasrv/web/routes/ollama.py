@@ -15,6 +15,7 @@ from llamasrv.protocols.ollama.embed import Embed, Embeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import computed, read_embedding
@@ -71,7 +72,7 @@ def blueprint(service: Service) -> Blueprint:
 def _answer(service: Service, endpoint: Any, what: str) -> Response:
     environ = request.environ
     settings = service.options
-    owner = environ["llamasrv.record"].owner
+    owner = current().owner
     body = read_json(environ, settings.limits)
     asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout)
     model = service.registry.find(asked.model)
@@ -113,7 +114,7 @@ def _embed(service: Service, endpoint: Any) -> Response:
         return computed(service, endpoint, service.pipeline.submit_embed, asked, options)
     with in_words_of(endpoint, asked):
         model = service.registry.find(asked.model)  # which is not loaded for nothing
-    record = request.environ["llamasrv.record"]
+    record = current().record
     record.model, record.usage = model.name, Usage()
     return json_answer(endpoint.whole(options, MadeEmbeddings(model.name, (), 0, "", 0, "")))
 

@@ -21,6 +21,7 @@ from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
@@ -65,7 +66,7 @@ class Views:
     # ------------------------------------------------------------ making
 
     def create(self) -> Response:
-        record = _record()
+        record = current().record
         body, earlier = self._body(record.owner)
         timeout = self._service.options.timeout
         asked, options = parsed(
@@ -86,7 +87,7 @@ class Views:
 
     def _keeping(self, keep: Keep, options: ResponseOptions) -> Keep:
         conversations = self._service.conversations
-        return conversations.adding(_record().owner, options.conversation, keep, store=options.store)
+        return conversations.adding(current().owner, options.conversation, keep, store=options.store)
 
     def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: RequestLog) -> Response:
         service = self._service
@@ -109,7 +110,7 @@ class Views:
         return self._follow(run, 0) if options.stream else json_answer(orjson.dumps(run.queued))
 
     def input_tokens(self) -> Response:
-        record = _record()
+        record = current().record
         body, earlier = self._body(record.owner)
         counted = {**body, "input": body.get("input") or []}
         asked, _ = parsed(request.environ, self._endpoint.parse, counted, earlier=earlier)
@@ -117,7 +118,7 @@ class Views:
             return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
 
     def compact(self) -> Response:
-        record = _record()
+        record = current().record
         body, earlier = self._body(record.owner)
         timeout = self._service.options.timeout
         asked, options = parsed(
@@ -153,7 +154,7 @@ class Views:
     # ------------------------------------------------------------ what is stored
 
     def show(self, id: str) -> Response:
-        owner = _record().owner
+        owner = current().owner
         run = self._service.background.find(owner, id)
         if request.args.get("stream", "").lower() not in ("true", "1"):
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
@@ -167,7 +168,7 @@ class Views:
         return Response(b"".join(map(named, replay(stored)[start:])), 200, FRAMING.headers)
 
     def delete(self, id: str) -> Response:
-        owner = _record().owner
+        owner = current().owner
         run = self._service.background.find(owner, id)
         if run is not None:
             run.dropped = True
@@ -176,7 +177,7 @@ class Views:
         return json_answer(deleted_body(id))
 
     def cancel(self, id: str) -> Response:
-        owner = _record().owner
+        owner = current().owner
         run = self._service.background.find(owner, id)
         if run is not None:
             run.cancel()
@@ -191,16 +192,14 @@ class Views:
         return json_answer(orjson.dumps(stored.response))
 
     def input_items(self, id: str) -> Response:
-        owner = _record().owner
+        owner = current().owner
         after, limit, descending = page_of_request()
         items = self._memory.items_until(owner, self._memory.find(owner, id))
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def _follow(self, run: BackgroundRun, start: int) -> Response:
         keepalive = self._service.options.keepalive
-        body = Follower(run, start, _record(), client=Client.of(request.environ), keepalive=keepalive, framing=FRAMING)
+        body = Follower(
+            run, start, current().record, client=Client.of(request.environ), keepalive=keepalive, framing=FRAMING
+        )
         return Response(body, 200, FRAMING.headers, direct_passthrough=True)
-
-
-def _record() -> RequestLog:
-    return request.environ["llamasrv.record"]

@@ -17,6 +17,7 @@ from llamasrv import __version__
 from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
+from llamasrv.web.context import current
 from llamasrv.web.service import Service
 
 INTERVAL = 0.5  # seconds between snapshots
@@ -71,7 +72,7 @@ def blueprint(service: Service) -> Blueprint:
         _allow(service)
         if snapshots.viewers >= MOST_VIEWERS:
             raise QueueFull(f"{MOST_VIEWERS} live views are already open.")
-        owner = request.environ["llamasrv.record"].owner
+        owner = current().owner
         may_manage = service.options.manage and service.access.allows(owner, "admin")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: "yes" if may_manage else "no"}
         return Response(snapshots.events(), 200, headers, content_type="text/event-stream; charset=utf-8")

@@ -10,8 +10,8 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.store import DAY, day_of
+from llamasrv.web.context import current
 from llamasrv.web.routes.answer import json_answer
-from llamasrv.web.routes.caller import caller
 from llamasrv.web.service import Service
 
 DAYS = 30  # shown where nothing is said
@@ -24,7 +24,7 @@ def blueprint(service: Service) -> Blueprint:
     def usage() -> Response:
         now = time.time()
         first, last = _day("since", now - DAYS * DAY), _day("until", now)
-        owner = caller()
+        owner = current().owner
         wanted = request.args.get("key")
         if wanted != owner and not service.access.allows(owner, "admin"):
             if wanted is not None:

@@ -19,6 +19,7 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
+from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
@@ -73,7 +74,7 @@ class _Predictions:
         computing: Mapping[str, tuple[Any, Callable[[Any], Any]]],
     ) -> None:
         self._service, self._generating, self._computing = service, generating, computing
-        self._record: RequestLog = request.environ["llamasrv.record"]
+        self._record: RequestLog = current().record
         self._client = Client.of(request.environ)
         self._runs: list[Run] = []
         self._usage = Usage()

@@ -31,6 +31,7 @@ from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchNotFound, BatchResult, BatchStore, Journal, StoredBatch, read_journal
 from llamasrv.store.files import FileNotFound, FileStore
 from llamasrv.store.storage_quota import StorageFull
+from llamasrv.web.context import KEY, RequestContext
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.streams.batch_input import InputLine, breathing, check_input, lines_of
 from llamasrv.web.streams.body import CLIENT_CLOSED
@@ -76,9 +77,9 @@ class Sender:
             "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)), "HTTP_HOST": "localhost",
             "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
             "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
-            "llamasrv.errand": errand,
         }  # fmt: skip
-        record = environ["llamasrv.record"] = RequestLog(environ, self._stats)
+        context = environ[KEY] = RequestContext(errand=errand)
+        record = context.record = RequestLog(environ, self._stats)
         record.owner, record.route = owner, path
         status = []
 

@@ -27,6 +27,7 @@ from gevent.socket import socket as GreenSocket
 from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.reply import Reply
+from llamasrv.web.context import context_of
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.streams.body import CLIENT_CLOSED, Body
@@ -52,7 +53,9 @@ class Client(NamedTuple):
 
     @classmethod
     def of(cls, environ: Mapping[str, Any]) -> Client:
-        return cls(environ.get("gunicorn.socket"), environ.get("SERVER_PROTOCOL") != "HTTP/1.0")
+        connection = context_of(environ).connection
+        sock = None if connection is None else connection.sock
+        return cls(sock, environ.get("SERVER_PROTOCOL") != "HTTP/1.0")
 
 
 NOBODY = Client()

@@ -1,0 +1,66 @@
+"""What belongs to one request while it is answered: the one thing of ours in WSGI's `environ`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from flask import request
+
+from llamasrv.web.ops.request_log import RequestLog
+from llamasrv.web.streams.gaps import Errand
+
+KEY = "llamasrv.request"
+
+
+class Connection(Protocol):
+    """The client's connection. `web/http` makes them."""
+
+    @property
+    def sock(self) -> Any: ...
+
+    def body(self, patience: float) -> AbstractContextManager[None]: ...
+
+    def will_read(self, size: int) -> None: ...
+
+
+class RequestContext:
+    """Made by the connection, or by whatever sends a request without one; the front opens its record."""
+
+    __slots__ = ("connection", "errand", "has_large_body", "_record")
+
+    def __init__(self, connection: Connection | None = None, errand: Errand | None = None) -> None:
+        self.connection = connection
+        self.errand = errand  # of a batch
+        self.has_large_body = False  # what is done with it is done off the hub
+        self._record: RequestLog | None = None
+
+    @property
+    def record(self) -> RequestLog:
+        assert self._record is not None, "the front opens it"
+        return self._record
+
+    @record.setter
+    def record(self, record: RequestLog) -> None:
+        self._record = record
+
+    @property
+    def owner(self) -> str:
+        """The name of the API key; "" where none is needed."""
+        return self.record.owner
+
+    @property
+    def route(self) -> str:
+        """For logs; at any time."""
+        return "a request" if self._record is None else self._record.route
+
+
+def context_of(environ: Mapping[str, Any]) -> RequestContext:
+    context: RequestContext = environ[KEY]
+    return context
+
+
+def current() -> RequestContext:
+    """The context of the request whose view is running."""
+    return context_of(request.environ)
