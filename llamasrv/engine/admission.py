@@ -108,7 +108,7 @@ class LaneAdmission:
                 self._sample_on_device(seq, lease.lane)
         seq.lane, seq.num_computed = lease
         seq.enter(SequenceState.PREFILL)
-        self.forget_saved(seq)
+        self.drop_saved(seq)
         self.memory.release(seq)
         if seq.admitted is None:
             seq.slot = self.slots.take(seq.spec.slot, None if match is None else match.lane)
@@ -176,10 +176,10 @@ class LaneAdmission:
         if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it goes on waiting for the mask
             seq.enter(SequenceState.WAITING)
 
-    def leave(self, seq: Sequence, *, keep: bool) -> None:
+    def release(self, seq: Sequence, *, keep: bool) -> None:
         """Release what an ended sequence holds. With `keep`, its lane becomes a resident prefix if the request allows
         caching."""
-        self.forget_saved(seq)
+        self.drop_saved(seq)
         if seq.slot is not None:
             self.slots.release(seq.slot)
         lane = seq.lane
@@ -188,15 +188,15 @@ class LaneAdmission:
         computed = seq.tokens[: seq.num_computed]  # the rest will never be computed
         if seq.num_exact is not None:
             computed = computed[: seq.num_exact]
-            self.memory.trim(lane, seq.num_exact, seq.num_exact)
+            self.memory.cut(lane, seq.num_exact, seq.num_exact)
         keep = keep and seq.spec.cache_prompt
-        self.memory.leave(lane, computed, seq.spec.cache_key, keep=keep)
+        self.memory.release_lane(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:
             assert seq.slot is not None, seq
             self.slots.left(seq.slot, lane, computed, seq.spec.cache_key)
         seq.lane = None
 
-    def forget_saved(self, seq: Sequence) -> None:
+    def drop_saved(self, seq: Sequence) -> None:
         if seq.saved is not None:
             self._swapped(-seq.saved.data.nbytes)
             seq.saved = None

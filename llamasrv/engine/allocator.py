@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return freed memory to the system, if the C library can. Takes 1 to 2 ms per hundred megabytes, without the
     GIL."""
     trim = _trimmer()

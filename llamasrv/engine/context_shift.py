@@ -33,9 +33,9 @@ def shift(core: EngineCore, seq: Sequence) -> None:
     elif lane is not None:
         core.preempt(seq, save=False)
     else:
-        core.admission.forget_saved(seq)
+        core.admission.drop_saved(seq)
     assert seq.sampling is not None, seq
-    seq.sampling.forget(keep, count)
+    seq.sampling.drop(keep, count)
     seq.commons.clear()
     seq.found = None
     seq.num_forgotten += count

@@ -164,10 +164,10 @@ class EngineCore:
 
     def reset(self) -> None:
         """Start over with a fresh context and empty tables. Open sequences wait for a lane and continue from their
-        tokens; `Sequence.lose_context` says what else they keep."""
+        tokens; `Sequence.drop_context` says what else they keep."""
         self.waiting, self.running = [*self.running, *self.waiting], []
         for seq in self.waiting:
-            seq.lose_context()
+            seq.drop_context()
         self.backend.reset()
         self.prefixes.clear()
         self._open_books()
@@ -192,7 +192,7 @@ class EngineCore:
         if self._writer is not None:
             self._writer.write_all()
 
-    def discard(self) -> None:
+    def release(self) -> None:
         """Call it after `close`: finishes pending writes to disk, and frees the context."""
         if self.encoder is not None:
             self.encoder.close()
@@ -239,12 +239,12 @@ class EngineCore:
             if seq.state is not SequenceState.ENDED:
                 self._finish(seq, Ending(FinishReason.FAILED, error=error.but()))
         if self.encoder is not None:
-            self.encoder.forget_all()
+            self.encoder.release_all()
         if self.reads is not None:
-            self.reads.forget_all()
+            self.reads.release_all()
         self._outputs.late.clear()
         for seq in left:
-            seq.lose_context()
+            seq.drop_context()
             seq.saved = None
             if seq.sampling is not None:
                 try:
@@ -282,7 +282,7 @@ class EngineCore:
             pace.burst = 0  # the next burst starts from here
             if not mail and seconds == IDLE_CHECK:
                 self.memory.lanes.check()
-                self.scheduler.forget_owners()
+                self.scheduler.drop_owners()
 
     # plan, and carry it out
 
@@ -312,7 +312,7 @@ class EngineCore:
         if plan.num_prompt and self.memory.has_places:
             stop_at_checkpoints(plan)
         if self.running:
-            self.memory.clear_idle()
+            self.memory.evict_idle()
         self._watch.mark("seat")
         self.drafter.draft(plan)
         self._watch.begin()  # a draft model's computing is not the engine's time
@@ -436,10 +436,10 @@ class EngineCore:
         self._finish(seq, ending)
         group = self.waiting if seq.lane is None else self.running
         if self.encoder is not None:
-            self.encoder.forget(seq)
+            self.encoder.release(seq)
         self.memory.release(seq)
-        self.drafter.leave(seq)
-        self.admission.leave(seq, keep=ending.reason is not FinishReason.FAILED)
+        self.drafter.release(seq)
+        self.admission.release(seq, keep=ending.reason is not FinishReason.FAILED)
         if seq.sampling is not None:
             seq.sampling.close()
         group.remove(seq)

@@ -141,7 +141,7 @@ class Embedder:
         if stream.open_choices:
             self._mailbox.put(lambda: self._cancel(stream))
 
-    def discard(self) -> None:
+    def release(self) -> None:
         """Free what belonged to the model. Call it after `close`, when no stream is being read any more."""
         self._doorbell.close()
         self.backend = None

@@ -338,11 +338,11 @@ class Engine:
         self.fail_all(Unavailable(STOPPING))
         return self._thread.join(timeout)
 
-    def discard(self) -> None:
+    def release(self) -> None:
         """Free what belonged to the model. Call it after `stop`, when no stream is being read any more."""
-        self.embedder.discard()
+        self.embedder.release()
         self._doorbell.close()
-        self.grammars.discard()
+        self.grammars.release()
         self._host = None
         self._publisher.set_model(None)
 

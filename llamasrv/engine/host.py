@@ -160,7 +160,7 @@ class EngineHost:
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.embedder.close()
         shared.grammars.close()  # before the vocabulary that it reads is freed
-        self.core.discard()
+        self.core.release()
         shared.pool.close()
 
     def _loading(self, share: float) -> bool:

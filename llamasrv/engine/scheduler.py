@@ -249,7 +249,7 @@ class Scheduler:
         """Count `tokens` that the step computed for a sequence beyond its part."""
         self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + tokens
 
-    def forget_owners(self) -> None:
+    def drop_owners(self) -> None:
         """The engine is idle: drop all counts, so that no owner accrues credit while away and the table stays small."""
         self.served.clear()
 

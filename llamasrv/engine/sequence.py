@@ -114,7 +114,7 @@ class Sequence:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
         self.state = state
 
-    def lose_context(self) -> None:
+    def drop_context(self) -> None:
         """The context is gone, and with it the lane. It keeps its tokens, its sampler, logits that wait for a mask, its
         slot, its copy in host memory, and rows of images."""
         self.lane, self.num_computed, self.num_exact, self.draft, self.found = None, 0, None, [], None

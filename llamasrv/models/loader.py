@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 
 from llamasrv.concurrency import Notice, off_hub
-from llamasrv.engine.allocator import give_back
+from llamasrv.engine.allocator import release_memory
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
@@ -168,7 +168,7 @@ class Loader:
             reason = engine.status.reason
             engine.stop(STOP_TIMEOUT)  # it may still be at it when the server ends meanwhile
             model.current = None
-            engine.discard()
+            engine.release()
             if self.draining:
                 raise Unavailable(STOPPING)
             raise LoadFailed(reason)
@@ -178,7 +178,7 @@ class Loader:
         except BaseException:
             model.current = None
             engine.stop(STOP_TIMEOUT)
-            engine.discard()
+            engine.release()
             raise
         with self._lock:
             model.num_loads += 1
@@ -278,8 +278,8 @@ class Loader:
     def _unloaded(self, model: Model, engine: Engine) -> None:
         for forget in self.on_unload:
             forget(model)
-        engine.discard()
-        give_back()
+        engine.release()
+        release_memory()
         model.num_unloads += 1
         self.budget.release(model)
         self._prefix_limit.unloaded(model)

@@ -411,7 +411,7 @@ class Episode:
         assert not self.open, "a client was not told"
         self.timelines += [(seq.spec.cache_key, seq.tokens) for seq in self.engine.arrived]
         self.copies_allowed = 0
-        self.engine.discard()
+        self.engine.release()
 
     @contextmanager
     def at_once(self):

@@ -105,7 +105,7 @@ def test_the_engine_recovers_from_a_failed_step_with_drafts(drive):
     all_hear_and_it_goes_on(driver, streams)
 
 
-@pytest.mark.parametrize("call", ["retire", "drop"])
+@pytest.mark.parametrize("call", ["release", "drop"])
 def test_an_error_in_the_tables_does_not_keep_an_end_from_its_client(drive, call):
     """The sequence whose end raised was in no list any more: its client waited for ever."""
     driver = drive(parallel=4)

@@ -192,7 +192,7 @@ def test_a_newcomer_has_no_credit_from_before():
     scheduler.served = {"a": 1000.0, "b": 2000.0}
     scheduler.arrive(sequence(5, owner="new"))
     assert scheduler.served["new"] == 1000.0
-    scheduler.forget_owners()
+    scheduler.drop_owners()
     assert scheduler.served == {}
 
 

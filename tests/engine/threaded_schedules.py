@@ -74,7 +74,7 @@ class ThreadedEpisode(Episode):
         for thread in threads:
             thread.join()
         assert self.engine.stop(PATIENCE), "its thread does not end"
-        self.engine.discard()
+        self.engine.release()
         if self.failures:
             raise self.failures[0]
         for choice in self.choices:

@@ -141,7 +141,7 @@ try:
 except InvalidRequest as error:
     print(error.message)
 assert engine.stop(60)
-engine.discard()
+engine.release()
 while vocab.hold():
     vocab.release()
     time.sleep(0.02)

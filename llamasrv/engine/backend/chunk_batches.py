@@ -16,7 +16,7 @@ import numpy as np
 
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.engine.arrays import Floats
-from llamasrv.engine.backend.library import forget_errors, reason
+from llamasrv.engine.backend.library import drop_errors, reason
 from llamasrv.engine.interface import MediaWork
 
 log = logging.getLogger("llamasrv.engine")
@@ -67,7 +67,7 @@ class ChunkBatches:
         """Rows of these chunks (float32 [num_tokens, width] each). None if the library fails: from then on chunks are
         encoded one at a time."""
         lib = self._lib
-        forget_errors()
+        drop_errors()
         batch = lib.mtmd_batch_init(context)
         try:
             if not any(lib.mtmd_batch_add_chunk(batch, pointer) for pointer in pointers):

@@ -24,7 +24,7 @@ from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.lane_memory import LaneMemory
-from llamasrv.engine.backend.library import C, fast, forget_errors, reason
+from llamasrv.engine.backend.library import C, drop_errors, fast, reason
 from llamasrv.engine.backend.limits import check_generates, together
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.media_rows import decode_rows
@@ -172,7 +172,7 @@ class LlamaBackend(LaneMemory):
             stateful=self._stateful,
         )
         self.max_outputs = p.n_outputs_max
-        forget_errors()
+        drop_errors()
         self._cores = available_cpus()
         self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
         self._shared = (1, 0.0)  # (contexts sharing the cores, front-end load) when threads were last set
@@ -316,7 +316,7 @@ class LlamaBackend(LaneMemory):
         if self.draft_model is not None:
             self.draft_model.close()
             self.draft_model = None
-        CORES.leave(self)
+        CORES.drop(self)
         if self.projector is not None:
             self.projector.close()
             self.projector = None

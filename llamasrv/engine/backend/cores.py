@@ -62,7 +62,7 @@ class Cores:
         """The contexts that are computing right now."""
         return {who for who, end in list(self._until.items()) if end == math.inf}
 
-    def leave(self, who: object) -> None:
+    def drop(self, who: object) -> None:
         """`who` is closed and computes no more."""
         self._until.pop(who, None)
         self._note_end(who)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
-from llamasrv.engine.backend.library import C, fast, forget_errors, reason
+from llamasrv.engine.backend.library import C, drop_errors, fast, reason
 from llamasrv.engine.backend.placement import failed, load_model, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.batch import Batch
@@ -80,7 +80,7 @@ class LlamaDraftModel:
         p.kv_unified = True
         p.no_perf = True
         place_context(p, o)
-        forget_errors()
+        drop_errors()
         self._context = C.llama_init_from_model(self._model, p)
         if not self._context:
             raise failed(f"{self._path}: cannot create a draft context of {p.n_ctx} tokens ({reason()})")
@@ -151,7 +151,7 @@ class LlamaDraftModel:
             last.append(end - 1)
         for step in range(most):
             if not row or not self._decode(row, keep):
-                self._forget(keep)
+                self._drop(keep)
                 return proposals
             row, rows, going_on = 0, [], []
             for i, at in zip(active, last):
@@ -209,13 +209,13 @@ class LlamaDraftModel:
         native.n_tokens = num_rows
         code = C.llama_decode(self._context, native)
         if code == 1 and any(held for lane, held in enumerate(self._held) if lane not in keep):
-            self._forget([lane for lane in range(self._num_lanes) if lane not in keep])
+            self._drop([lane for lane in range(self._num_lanes) if lane not in keep])
             code = C.llama_decode(self._context, native)
         if code:
-            self._forget(keep)
+            self._drop(keep)
         return bool(code == 0)
 
-    def _forget(self, lanes: Sequence[int]) -> None:
+    def _drop(self, lanes: Sequence[int]) -> None:
         for lane in lanes:
             C.llama_memory_seq_rm(self._memory, lane, -1, -1)
             self._held[lane] = array("i")

@@ -270,7 +270,7 @@ class LlamaEmbeddings:
         self._open_context()
 
     def close(self) -> None:
-        CORES.leave(self)
+        CORES.drop(self)
         if self._context:
             C.llama_free(self._context)
             self._context = None

@@ -72,7 +72,7 @@ class LaneMemory:
     def shift(self, lane: int, start: int, count: int) -> None:
         assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
         if self._mtp is not None:
-            self._mtp.forget(lane)
+            self._mtp.drop(lane)
         C.llama_memory_seq_rm(self._memory, lane, start, start + count)
         C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
 
@@ -95,7 +95,7 @@ class LaneMemory:
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
         if self._mtp is not None:
-            self._mtp.forget(lane)
+            self._mtp.drop(lane)
         self._taken_back.discard(lane)
         C.llama_memory_seq_rm(self._memory, lane, -1, -1)
 
@@ -110,6 +110,6 @@ class LaneMemory:
 
     def restore(self, lane: int, saved: LaneState) -> bool:
         if self._mtp is not None:
-            self._mtp.forget(lane)
+            self._mtp.drop(lane)
         self._taken_back.discard(lane)
         return write_state(self._context, lane, saved)

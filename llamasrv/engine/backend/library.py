@@ -23,7 +23,7 @@ import llama_cpp
 import llama_cpp.llama_cpp as C
 
 __all__ = [
-    "VERSION", "C", "fast", "forget_errors", "hidden_states", "mtmd", "offloads",
+    "VERSION", "C", "fast", "drop_errors", "hidden_states", "mtmd", "offloads",
     "reason", "refused_buffer", "system_info",
 ]  # fmt: skip
 
@@ -108,7 +108,7 @@ def refused_buffer() -> tuple[str, int] | None:
     return None
 
 
-def forget_errors() -> None:
+def drop_errors() -> None:
     """Call this before a library call whose error `reason` is to report."""
     _heard.errors.clear()
 

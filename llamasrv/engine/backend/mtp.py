@@ -15,7 +15,7 @@ import numpy as np
 
 from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.bound_batch import BoundBatch
-from llamasrv.engine.backend.library import C, fast, forget_errors, hidden_states, reason
+from llamasrv.engine.backend.library import C, drop_errors, fast, hidden_states, reason
 from llamasrv.engine.batch import Batch
 from llamasrv.engine.interface import LoadFailed, Proposal, Timeline
 
@@ -73,7 +73,7 @@ class LlamaMtp:
         self.follows = False
         params.ctx_type, params.ctx_other = C.LLAMA_CONTEXT_TYPE_MTP, target
         params.n_rs_seq, params.n_outputs_max = 0, num_lanes
-        forget_errors()
+        drop_errors()
         self.context = C.llama_init_from_model(model, params)
         if not self.context:
             raise LoadFailed(f"cannot create a context for the model's MTP layer ({reason()})")
@@ -97,7 +97,7 @@ class LlamaMtp:
             self.follows = is_on
             self._ext.llama_set_embeddings_nextn(self._target, is_on, False)
             if not is_on:
-                self._forget(list(self._lanes))
+                self._drop(list(self._lanes))
 
     # what happens to the target
 
@@ -120,7 +120,7 @@ class LlamaMtp:
     def _add(self, number: int, position: int, tokens: list[int], hidden: list[Floats]) -> None:
         lane = self._lanes.get(number)
         if lane is None or lane.end != position:
-            self._forget([number])
+            self._drop([number])
             if position:  # the hidden state before the first row is unknown: start with the second
                 lane = _Lane(position + 1, hidden[0])
                 tokens, hidden = tokens[1:], hidden[1:]
@@ -135,12 +135,12 @@ class LlamaMtp:
         if lane is None or position >= lane.end:
             return
         if position < lane.computed:
-            self._forget([number])
+            self._drop([number])
             return
         del lane.tokens[position - lane.computed :], lane.hidden[position - lane.computed :]
 
     def copy(self, source: int, target: int, position: int) -> None:
-        self._forget([target])
+        self._drop([target])
         lane = self._lanes.get(source)
         if lane is None or not lane.computed <= position <= lane.end:
             return
@@ -149,11 +149,11 @@ class LlamaMtp:
         count = position - lane.computed
         twin.tokens, twin.hidden = lane.tokens[:count], lane.hidden[:count]
 
-    def forget(self, number: int) -> None:
+    def drop(self, number: int) -> None:
         if number in self._lanes:
-            self._forget([number])
+            self._drop([number])
 
-    def _forget(self, numbers: list[int]) -> None:
+    def _drop(self, numbers: list[int]) -> None:
         for number in numbers:
             if self._lanes.pop(number, None) is not None:
                 C.llama_memory_seq_rm(self._memory, number, -1, -1)
@@ -245,5 +245,5 @@ class LlamaMtp:
         self._rows.native.n_tokens = num_rows
         if C.llama_decode(self.context, self._rows.native) == 0:
             return True
-        self._forget(list(self._lanes))
+        self._drop(list(self._lanes))
         return False

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from llamasrv.engine.backend import rpc
-from llamasrv.engine.backend.library import C, forget_errors, out_of_memory, reason
+from llamasrv.engine.backend.library import C, drop_errors, out_of_memory, reason
 from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
 from llamasrv.engine.options import EngineOptions
 from llamasrv.engine.placement_rules import NO_DEVICE, refusal
@@ -52,7 +52,7 @@ def load_model(path: str, options: EngineOptions, progress: Progress, *, weights
     params, alive = model_params(options, path)
     params.no_alloc = not weights
     params.progress_callback = callback = C.llama_progress_callback(lambda share, _: progress(share))
-    forget_errors()
+    drop_errors()
     model = C.llama_model_load_from_file(os.fsencode(path), params)
     del callback, alive
     if not model:

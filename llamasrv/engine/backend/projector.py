@@ -23,7 +23,7 @@ from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.chunk_batches import ChunkBatches
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
-from llamasrv.engine.backend.library import C, forget_errors, mtmd, reason
+from llamasrv.engine.backend.library import C, drop_errors, mtmd, reason
 from llamasrv.engine.interface import LoadFailed, MediaWork
 from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.options import EngineOptions
@@ -63,7 +63,7 @@ class LlamaProjector:
         self._break: Floats | None = None
         kind = self._check_file(options)
         params, self._alive = self._params(options)
-        forget_errors()
+        drop_errors()
         self._context = self._lib.mtmd_init_from_file(os.fsencode(self._path), model, params)
         if not self._context:
             raise LoadFailed(f"{self._path}: cannot be loaded as the projector of this model ({reason()})")
@@ -180,7 +180,7 @@ class LlamaProjector:
             self._stop = lambda: False
 
     def close(self) -> None:
-        CORES.leave(self)
+        CORES.drop(self)
         context, self._context = self._context, None
         if context:
             self._lib.mtmd_free(context)
@@ -208,7 +208,7 @@ class LlamaProjector:
 
     def _encode(self, pointer: Any, chunk: MediaChunk) -> Floats:
         lib = self._lib
-        forget_errors()
+        drop_errors()
         if lib.mtmd_encode_chunk(self._context, pointer):
             raise EngineFailure(f"Encoding the image or audio failed ({reason()}).")
         view = np.ctypeslib.as_array(lib.mtmd_get_output_embd(self._context), (chunk.num_tokens, self.width))

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 
-from llamasrv.engine.backend.library import C, forget_errors, reason
+from llamasrv.engine.backend.library import C, drop_errors, reason
 from llamasrv.engine.interface import LoadFailed
 
 _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # start of the library's log line for each tensor
@@ -37,7 +37,7 @@ def quantize(source: str, target: str, file_type: int, *, threads: int, again: b
     log, listener = logging.getLogger("llamasrv.llama"), _Listener(report)
     log.addHandler(listener)
     log.setLevel(logging.DEBUG)
-    forget_errors()
+    drop_errors()
     try:
         failed = C.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
     finally:

@@ -159,7 +159,7 @@ class Drafter:
         self._scheduler.charge(seq, accepted)
         self._metrics.note_draft(source, len(draft), accepted)
 
-    def leave(self, seq: Sequence) -> None:
+    def release(self, seq: Sequence) -> None:
         """Drop the draft state of an ended sequence."""
         seq.draft = []
         self._warm.discard(seq.id)

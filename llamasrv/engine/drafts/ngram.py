@@ -34,9 +34,9 @@ class NgramIndex:
 
     def __init__(self, text: array[int]) -> None:
         self.text = text
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._newest: dict[int, int] = {}  # place by key
         self._before: array[int] = array("i", [-1] * ORDER)  # by place: the previous one with the same key
 
@@ -44,7 +44,7 @@ class NgramIndex:
         """The places preceded by the last ORDER tokens of `tail`, newest first."""
         text, before = self.text, self._before
         if len(text) < len(before) - 1:
-            self._forget()  # it was cut
+            self._clear()  # it was cut
             before = self._before
         if len(text) >= len(before):
             self._catch_up()

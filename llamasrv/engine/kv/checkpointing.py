@@ -41,7 +41,7 @@ class Checkpointing:
     def occupy(self, lane: int, seq: Sequence) -> None:
         self._places[lane] = seq.checkpoints
 
-    def leave(self, lane: int) -> None:
+    def release(self, lane: int) -> None:
         self._places.pop(lane, None)
 
     def plan(self, seq: Sequence, start: int, *, branch: int) -> None:

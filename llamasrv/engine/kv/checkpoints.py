@@ -106,13 +106,13 @@ class Checkpoints:
         if id(point) in self._there:
             self._appraise(point)
 
-    def discard(self, point: Checkpoint) -> None:
+    def drop_point(self, point: Checkpoint) -> None:
         if self._there.pop(id(point), None) is None:
             return
         self.used -= point.num_bytes
         self.changes += 1
         group = self._groups[point.key]
-        group.remove(point)
+        group.drop(point)
         if not group.lengths:
             del self._groups[point.key]
 
@@ -144,7 +144,7 @@ class Checkpoints:
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
         """Drop the checkpoints of all prefixes of these tokens."""
         for point in self.along(tokens, len(tokens), cache_key).values():
-            self.discard(point)
+            self.drop_point(point)
 
     def _appraise(self, point: Checkpoint) -> None:
         point.value = self._floor + point.uses * point.spares / point.num_bytes
@@ -158,7 +158,7 @@ class Checkpoints:
             value, _, point = heapq.heappop(self._heap)
             if id(point) in self._there and point.value == value:
                 self._floor = value
-                self.discard(point)
+                self.drop_point(point)
                 return
 
 
@@ -177,7 +177,7 @@ class _Group:
             self._by_length[length] = {}
         self._by_length[length][sha256(point.tokens).digest()] = point
 
-    def remove(self, point: Checkpoint) -> None:
+    def drop(self, point: Checkpoint) -> None:
         same = self._by_length[point.length]
         del same[sha256(point.tokens).digest()]
         if not same:

@@ -94,7 +94,7 @@ class DiskReads:
                 read.holders.remove(seq)
                 self._end_unless_held(stored, read)
 
-    def forget_all(self) -> None:
+    def release_all(self) -> None:
         """All sequences have ended: drop their states. Files being read become prefixes in host memory."""
         self._reads = {stored: read for stored, read in self._reads.items() if read.state is None}
         for read in self._reads.values():

@@ -188,12 +188,12 @@ class DiskTier:
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
         for stored in [s for s in self._index.get(key_of(tokens, cache_key), ()) if s.tokens == tokens]:
-            self._forget(stored.path)
+            self._drop(stored.path)
             self._work(partial(stored.path.unlink, missing_ok=True))
 
     def _have_read(self, stored: StoredState, state: SavedState | None, give: Give) -> None:
         if state is None:
-            self._forget(stored.path)
+            self._drop(stored.path)
         else:
             self.num_read += 1
             if stored.path in self._known:
@@ -204,7 +204,7 @@ class DiskTier:
     def _have_written(self, stored: StoredState | None, gone: list[Path], error: str) -> None:
         self._writing.clear()
         for path in gone:
-            self._forget(path)
+            self._drop(path)
         if stored is None:
             seconds = min(REST * 2**self._failures, LONGEST_REST)
             self._rests_until = self._clock() + seconds
@@ -226,15 +226,15 @@ class DiskTier:
                 self.drop(other.tokens, other.cache_key)
 
     def _add(self, stored: StoredState) -> None:
-        self._forget(stored.path)  # the file may have been replaced
+        self._drop(stored.path)  # the file may have been replaced
         self._index.setdefault(key_of(stored.tokens, stored.cache_key), []).append(stored)
         self._known[stored.path] = stored
         self._num_tokens += stored.length
         self.changes += 1
         while len(self._known) > MOST_FILES or self._num_tokens > self._most_tokens:
-            self._forget(next(iter(self._known)))  # the file stays, for the next start
+            self._drop(next(iter(self._known)))  # the file stays, for the next start
 
-    def _forget(self, path: Path) -> None:
+    def _drop(self, path: Path) -> None:
         stored = self._known.pop(path, None)
         if stored is None:
             return

@@ -97,7 +97,7 @@ class HostTier:
             for e in siblings
             if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length and not self.pins.keeps(e)
         ]:
-            self._remove(other)
+            self._drop(other)
         self._shrink(self.limit - self.reserved - entry.num_bytes)
         self._entries[id(entry)] = entry
         self.changes += 1
@@ -167,7 +167,7 @@ class HostTier:
     def drop(self, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
         """Drop the entry of exactly these tokens, if there is one."""
         for entry in [e for e in self._index.get(key_of(tokens, cache_key), ()) if e.tokens == tokens]:
-            self._remove(entry)
+            self._drop(entry)
 
     def _shrink(self, size: int) -> None:
         """Evict the least recently used entries without a pin until at most `size` bytes are used."""
@@ -175,9 +175,9 @@ class HostTier:
             oldest = next((e for e in self._entries.values() if not self.pins.keeps(e)), None)
             if oldest is None:
                 return
-            self._remove(oldest)
+            self._drop(oldest)
 
-    def _remove(self, entry: SavedState) -> None:
+    def _drop(self, entry: SavedState) -> None:
         self.pins.release(entry)
         self.changes += 1
         del self._entries[id(entry)]

@@ -71,7 +71,7 @@ class LaneTable:
             self.held_cells += int(np.count_nonzero(self._holds[cells] == 0))
             self._holds[cells] += 1
 
-    def retire(self, lane: int) -> None:
+    def release(self, lane: int) -> None:
         """A held lane becomes resident, most recently used."""
         self.held.remove(lane)
         self.resident[lane] = None
@@ -109,9 +109,9 @@ class LaneTable:
 
     def cut(self, lane: int, length: int) -> None:
         """Release the cells of a held lane from `length` on."""
-        self.remove(lane, length, self.lengths[lane] - length)
+        self.drop_cells(lane, length, self.lengths[lane] - length)
 
-    def remove(self, lane: int, start: int, count: int) -> None:
+    def drop_cells(self, lane: int, start: int, count: int) -> None:
         """Release `count` cells of a held lane from `start` on; later ones move up."""
         assert lane in self.held and 0 <= count and start + count <= self.lengths[lane]
         self._change(lane)

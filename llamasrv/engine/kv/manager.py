@@ -325,7 +325,7 @@ class KVCacheManager:
         """Drop `count` tokens after the first `keep`, and move the rest up. The moved tokens were computed with the
         dropped ones in sight, so others may reuse only the first `keep`."""
         self.backend.shift(lane, keep, count)
-        self.lanes.remove(lane, keep, count)
+        self.lanes.drop_cells(lane, keep, count)
         self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
 
     def compact(self) -> list[int]:
@@ -338,18 +338,18 @@ class KVCacheManager:
             lanes.unshare(lane)
         return [lane for lane, state in saved if not self.backend.restore(lane, state)]
 
-    def trim(self, lane: int, length: int, position: int) -> None:
+    def cut(self, lane: int, length: int, position: int) -> None:
         """Cut a held lane to its first `length` tokens, which lie before `position`."""
         self.backend.cut(lane, position)
         self.lanes.cut(lane, length)
 
-    def leave(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
+    def release_lane(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended. With `keep` its lane becomes resident, with the computed `timeline`; else it is
         dropped."""
         if self.checkpointing.is_on:
-            self.checkpointing.leave(lane)
+            self.checkpointing.release(lane)
         if keep and len(timeline) >= KEY_LENGTH and not self.backend.split:
-            self.lanes.retire(lane)
+            self.lanes.release(lane)
             self.cache.put(lane, timeline, cache_key)
         else:
             self.drop(lane)
@@ -389,7 +389,7 @@ class KVCacheManager:
         state.points = ()
         self.host.put(state)
 
-    def clear_idle(self) -> None:
+    def evict_idle(self) -> None:
         """Evict resident prefixes beyond the cells that the back end can hold without slowing down."""
         lanes = self.lanes
         while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
@@ -401,7 +401,7 @@ class KVCacheManager:
             self.backend.clear(lane)
         except Exception as error:
             raise Unclean(f"lane {lane} cannot be emptied") from error
-        self.cache.remove(lane)
+        self.cache.drop(lane)
         if self.checkpointing.is_on:
-            self.checkpointing.leave(lane)
+            self.checkpointing.release(lane)
         self.lanes.drop(lane)

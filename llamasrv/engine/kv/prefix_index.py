@@ -102,13 +102,13 @@ class PrefixIndex:
 
     def put(self, lane: int, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
         """Register the timeline of a lane. The array may grow later; put it again once it exceeds KEY_LENGTH."""
-        self.remove(lane)
+        self.drop(lane)
         key = self._keys[lane] = key_of(tokens, cache_key)
         self._timelines[lane] = tokens
         self._numbers[lane] = next(NUMBERS)
         self._index.setdefault(key, set()).add(lane)
 
-    def remove(self, lane: int) -> None:
+    def drop(self, lane: int) -> None:
         if self._timelines.pop(lane, None) is None:
             return
         key = self._keys.pop(lane)

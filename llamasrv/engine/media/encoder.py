@@ -128,14 +128,14 @@ class Encoder:
         if done:
             self._release(seq, done)
 
-    def forget(self, seq: Sequence) -> None:
+    def release(self, seq: Sequence) -> None:
         """Release everything of a sequence that has ended or starts again."""
         media = seq.media
         if media is not None:
             self._line = [waiting for waiting in self._line if waiting[0] is not seq]
             self._release(seq, list(media.rows))
 
-    def forget_all(self) -> None:
+    def release_all(self) -> None:
         """Release everything: all sequences have ended."""
         for seq in {*self._served, *(seq for seq, _ in self._line)}:
             assert seq.media is not None

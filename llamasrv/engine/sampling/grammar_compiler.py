@@ -19,7 +19,7 @@ import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from llamasrv.concurrency import Notice, native_lock
-from llamasrv.engine.allocator import give_back
+from llamasrv.engine.allocator import release_memory
 from llamasrv.engine.interface import Vocabulary
 from llamasrv.engine.native_pool import NativePool
 from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of
@@ -116,7 +116,7 @@ class GrammarCompiler:
                 self._refusal = reason_of(str(error)) or type(error).__name__
                 log.warning("grammars are disabled: llguidance cannot use this model's vocabulary: %s", self._refusal)
         self._notice.tell()
-        give_back()  # includes 20 MiB left from loading the model, for 150,000 tokens
+        release_memory()  # includes 20 MiB left from loading the model, for 150,000 tokens
 
     def _slice(self) -> None:
         with self._making:
@@ -129,7 +129,7 @@ class GrammarCompiler:
         with self._lock:  # cached grammars have no slices: compile them again on demand
             self._kept.clear()
             self.kept_bytes = 0
-        give_back()
+        release_memory()
 
     def _wait_until_prepared(self) -> None:
         if not self.prepare():
@@ -152,7 +152,7 @@ class GrammarCompiler:
             self._kept.clear()
             self.kept_bytes = 0
 
-    def discard(self) -> None:
+    def release(self) -> None:
         """Call it after `close`, when no request waits for a grammar any more."""
         self._notice.close()
 

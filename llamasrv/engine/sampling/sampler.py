@@ -76,7 +76,7 @@ class Sampler:
         self.banned = np.array(sorted(backend.vocab.eog), np.int64) if p.ignore_eos or p.min_tokens else None
         self.min_tokens = float("inf") if p.ignore_eos else p.min_tokens
 
-    def forget(self, count: int) -> None:
+    def drop(self, count: int) -> None:
         """A context shift dropped `count` tokens. The chain still remembers what it accepted."""
         self._num_prompt -= count
 

@@ -178,10 +178,10 @@ class SamplingState:
             return _STOPPED
         return self._limit()
 
-    def forget(self, start: int, count: int) -> None:
+    def drop(self, start: int, count: int) -> None:
         """Remove `count` tokens from `start` on from the timeline. They still count as generated."""
         del self._tokens[start : start + count]
-        self._sampler.forget(count)
+        self._sampler.drop(count)
         if self._most is not None:
             self._most -= count
 

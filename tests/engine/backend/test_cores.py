@@ -63,7 +63,7 @@ def test_a_long_computation_counts_until_it_ends(cores, clock):
 
 def test_a_closed_context_does_not_count(cores):
     cores.begin("a")
-    cores.leave("a")
+    cores.drop("a")
     assert cores.begin("b") == 1
 
 
@@ -95,7 +95,7 @@ def test_a_long_computation_waits_for_all_other_contexts(cores):
     cores.begin("one")
     cores.begin("other")
     told = joined(cores, "encoder")
-    cores.leave("one")
+    cores.drop("one")
     assert told.take(0.05) == []
     cores.end("other")
     assert told.take(30) == [None]

@@ -19,7 +19,7 @@ def test_a_resident_lane_is_used_but_reclaimable():
     table = LaneTable(2, 100)
     lane = table.take()
     table.extend(lane, 30)
-    table.retire(lane)
+    table.release(lane)
     assert (table.free_cells, table.reclaimable_cells) == (70, 100)
     table.take_over(lane)
     assert table.reclaimable_cells == 70
@@ -44,9 +44,9 @@ def test_a_shared_prefix_stays_held_while_one_holder_runs():
     first, second = table.take(), table.take()
     table.extend(first, 40)
     table.share(first, second, 40)
-    table.retire(first)
+    table.release(first)
     assert table.held_cells == 40
-    table.retire(second)
+    table.release(second)
     assert table.held_cells == 0 and table.used_cells == 40
     table.check()
 
@@ -103,8 +103,8 @@ def test_the_table_is_right_after_random_operations(seed):
             length = rng.randint(0, table.lengths[lane])
             table.cut(lane, length)
             cells[lane] = cells[lane][:length]
-        elif act == "retire" and held:
-            table.retire(rng.choice(held))
+        elif act == "release" and held:
+            table.release(rng.choice(held))
         elif act == "take_over" and resident:
             table.take_over(rng.choice(resident))
         elif act == "drop" and held + resident:

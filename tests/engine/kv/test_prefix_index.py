@@ -39,8 +39,8 @@ def test_a_match_shorter_than_the_key_is_ignored():
 def test_a_removed_lane_is_not_found():
     cache = PrefixIndex()
     cache.put(0, tokens("something to find"))
-    cache.remove(0)
-    cache.remove(0)
+    cache.drop(0)
+    cache.drop(0)
     assert cache.match(tokens("something to find"), 17, [17], held=()) is None and len(cache) == 0
 
 
@@ -56,7 +56,7 @@ def test_a_timeline_that_was_shorter_than_a_key_can_be_removed_after_it_grew():
     timeline = tokens("tiny")
     cache.put(0, timeline)
     timeline.extend(tokens(" and grown"))
-    cache.remove(0)
+    cache.drop(0)
     assert len(cache) == 0
 
 
