@@ -92,9 +92,9 @@ def samplers_of(p: SamplingParams) -> list[SamplerType]:
     """The samplers that have an effect, in their order. Mirostat replaces all but two; where the most likely token is
     chosen, only those matter that can change which one that is."""
     names = ("penalties", "temperature") if p.mirostat else p.samplers
-    greedy = p.is_greedy
-    kinds = [SAMPLERS[name] for name in names]
-    return [kind for kind in kinds if (kind.window is not None or not greedy) and kind.is_on(p)]
+    if p.is_greedy:
+        return [kind for name in names if (kind := SAMPLERS[name]).window is not None and kind.is_on(p)]
+    return [kind for name in names if (kind := SAMPLERS[name]).is_on(p)]
 
 
 class LogitBias:

@@ -54,8 +54,9 @@ class Sampler:
         # Penalties affect only tokens of this window; None: the whole timeline.
         spans = [kind.window(p) for kind in kinds if kind.window is not None]
         self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
-        plain = p.is_greedy and not spans
-        self.keep = 1 if p.is_greedy else _top_k_first(p, kinds)
+        greedy = p.is_greedy
+        plain = greedy and not spans
+        self.keep = 1 if greedy else _top_k_first(p, kinds)
         self.within = _min_p_first(p, kinds) if self.keep is None else None
         self.chain: Chain | None = None
         self._late: LateChain | None = None  # the chain while it is being built
