@@ -190,3 +190,39 @@ def test_a_replaced_global_would_be_seen():
         "from gunicorn import util\nfrom gunicorn.http import parser\nutil.write_error = 1\nparser.P.kind = 2"
     )
     assert list(assigned_attributes(tree)) == ["util.write_error", "parser.P.kind"]
+
+
+WAITED_FOR = {
+    "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "Queue", "LifoQueue", "SimpleQueue",
+    "Thread", "ThreadPool", "ThreadPoolExecutor", "local",
+}  # fmt: skip
+NEVER_WAITED_FOR = {"llamasrv.models.made_files": "the lock is taken without waiting, or not at all"}
+
+
+def made_at_import(nodes):
+    """Calls that make something to wait for while the module is imported; not those of `if __name__ == "__main__"`."""
+    for node in nodes:
+        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test):
+            continue
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            defaults = [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]
+            yield from made_at_import([*defaults, *getattr(node, "decorator_list", ())])
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in WAITED_FOR:
+            yield ast.unparse(node)
+        yield from made_at_import(ast.iter_child_nodes(node))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in NEVER_WAITED_FOR])
+def test_it_makes_no_lock_when_it_is_imported(module):
+    """The master may import it before the worker's gevent replaces `threading`. Such a lock is one of real threads: who
+    waits for it holds up the hub, and the greenlet that has it never comes to give it back."""
+    assert not list(made_at_import([ast.parse(MODULES[module].read_text("utf-8"))]))
+
+
+def test_a_lock_made_at_import_would_be_seen():
+    tree = ast.parse(
+        "import threading\nfrom queue import Queue\na = threading.Lock()\nclass B:\n    c = Queue()\n"
+        "def f(d=threading.Event()):\n    return threading.Lock()"
+    )
+    assert list(made_at_import([tree])) == ["threading.Lock()", "Queue()", "threading.Event()"]
