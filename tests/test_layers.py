@@ -196,7 +196,7 @@ WAITED_FOR = {
     "Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "Queue", "LifoQueue", "SimpleQueue",
     "Thread", "ThreadPool", "ThreadPoolExecutor", "local",
 }  # fmt: skip
-NEVER_WAITED_FOR = {"llamasrv.models.made_files": "the lock is taken without waiting, or not at all"}
+NEVER_WAITED_FOR = {"llamasrv.models.derived_files": "the lock is taken without waiting, or not at all"}
 
 
 def made_at_import(nodes):
