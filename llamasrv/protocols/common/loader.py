@@ -8,9 +8,9 @@ HTTP.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from llamasrv.protocols.common.schema import Complaint, Ignored, Object, WireSch
 from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
+_COMBINATIONS_KEPT = 16  # of given fields, whose order is kept; a client repeats its own
 MOST_UNKNOWN = 64  # names that nobody knows; clients choose how many there are
 
 _Request = TypeVar("_Request")
@@ -79,12 +80,17 @@ class Loader:
         self._order = {name: i for i, name in enumerate(fields)}
         self._nested = {name: field for name, field in fields.items() if isinstance(field, Nested)}
         self._known = frozenset(fields) if schema.generates else None
-        self._active = {name: field for name, field in fields.items() if not isinstance(field, Ignored)}
-        # Absent ones are visited, too.
-        self._always = frozenset(
-            name for name, field in fields.items() if field.required or field.load_default is not missing
-        )
+        self._active = frozenset(name for name, field in fields.items() if not isinstance(field, Ignored))
         self._put = {name: field.put for name, field in fields.items() if field.to is not None}
+        self._defaults = {n: field.load_default for n, field in fields.items() if field.load_default is not missing}
+        required = frozenset(name for name, field in fields.items() if field.required)
+
+        @lru_cache(maxsize=_COMBINATIONS_KEPT)
+        def in_order(given: frozenset[str]) -> list[tuple[str, Callable[..., Any]]]:
+            names = sorted(required | given, key=self._order.__getitem__)
+            return [(name, fields[name].deserialize) for name in names]
+
+        self._in_order = in_order
 
     def unknown(self, body: Mapping[str, Any]) -> list[str]:
         """The first names in the body that the endpoint does not know; those of objects inside it as `options.name`."""
@@ -121,10 +127,10 @@ class Loader:
         if self._known is not None and not body.keys() <= self._known:
             _refuse_forms(body, body.keys() - self._known)
         given = {name: value for name, value in body.items() if value is not None and name in active}
-        data = {}
-        for name in sorted(self._always.union(given), key=self._order.__getitem__):
+        data = self._defaults.copy()
+        for name, deserialize in self._in_order(frozenset(given)):
             try:
-                data[name] = active[name].deserialize(given.get(name, missing), name, given)
+                data[name] = deserialize(given.get(name, missing), name, given)
             except ValidationError as error:
                 raise ValidationError({name: error.messages}) from None
         return data

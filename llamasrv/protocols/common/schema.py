@@ -139,7 +139,7 @@ class WireField(fields.Field):
             return super().deserialize(value, attr, data, **kwargs)
         if self.takes is not None and type(value) is not self.takes:
             raise wrong_type(self.expected, value)
-        return self._deserialize(value, attr, data, **kwargs)
+        return self._deserialize(value, attr, data)
 
     def put(self, parts: dict[str, Any], value: Any) -> None:
         """Put a loaded value in its place. Where several fields have the same place, the one declared first wins."""
