@@ -119,7 +119,7 @@ class Calls:
     def unmarked(self) -> tuple[str, ...]:
         """The characters that a call may begin with where no mark announces it."""
         found = self.notation.unmarked
-        return (*found, "[") if found and self.bare and self.lists else found
+        return (*found, "[") if found and "[" not in found and self.bare and self.lists else found
 
     @property
     def ends(self) -> tuple[str, ...]:

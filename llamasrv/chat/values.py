@@ -19,6 +19,11 @@ def property_schema(schema: Any, key: str) -> Any:
     return _resolved(found, schema) if isinstance(found, Mapping) else {}
 
 
+def item_schema(schema: Any) -> Any:
+    """The schema of an array's items; {} if nothing is known."""
+    return _part(schema, "items")
+
+
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Mapping[str, Any]:
     """Follows a local `$ref`."""
     target = schema.get("$ref")

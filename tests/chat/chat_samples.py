@@ -69,6 +69,11 @@ def _tagged(before: str, between: str, after: str) -> str:
     return _PARAMETERS.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
 
 
+_PAIRS = (
+    "{%- for k, v in f.arguments.items() -%}{{- k + '=' + (v | tojson) -}}"
+    "{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}{%- endfor -%}"
+)
+
 FAMILIES: dict[str, str] = {
     "objects between tags": family(
         "{{- '<call>\\n' -}}" + _OBJECT + "{{- '\\n</call>' -}}", between="{{- '\\n' -}}"
@@ -103,6 +108,18 @@ FAMILIES: dict[str, str] = {
         "{{- '<invoke name=\"' + f.name + '\">\\n' -}}"
         + _tagged("'<parameter name=\"'", "'\">'", "'</parameter>\\n'") + "{{- '</invoke>' -}}",
         before="{{- '<calls>\\n' -}}", after="{{- '\\n</calls>' -}}", between="{{- '\\n' -}}",
+    ),
+    "python": family(
+        "{{- f.name + '(' -}}" + _PAIRS + "{{- ')' -}}",
+        before="{{- '<|do|>[' -}}", after="{{- ']<|/do|>' -}}", between="{{- ', ' -}}",
+    ),
+    "python without marks": family(
+        "{{- f.name + '(' -}}" + _PAIRS + "{{- ')' -}}",
+        before="{{- '[' -}}", after="{{- ']' -}}", between="{{- ', ' -}}",
+    ),
+    "braces": family(
+        "{{- '<do>call:' + f.name + '{' -}}{%- for k, v in f.arguments.items() -%}{{- k + ':<q>' ~ v ~ '<q>' -}}"
+        "{%- if not loop.last -%}{{- ',' -}}{%- endif -%}{%- endfor -%}{{- '}</do>' -}}"
     ),
 }  # fmt: skip
 """One template for each way of writing calls that a probe can learn."""

@@ -6,13 +6,10 @@ import pytest
 from vectors import COLLECTION
 
 NOT_LEARNED = {
-    "test_every_template_of_the_collection_has_its_format": (
-        "FunctionGemma-270m", "HyperCLOVAX-SEED-Think-14B", "Inkling", "Llama-3.2-pythonic", "Llama-4-pythonic",
-    ),
+    "test_every_template_of_the_collection_has_its_format": ("HyperCLOVAX-SEED-Think-14B", "Inkling"),
     "test_every_kind_that_a_template_of_the_collection_shows_comes_back": (
-        "FunctionGemma-270m", "GigaChat3.5", "Hunyuan-A13B-Instruct", "HyperCLOVAX-SEED-Think-14B", "Inkling",
+        "GigaChat3.5", "Hunyuan-A13B-Instruct", "HyperCLOVAX-SEED-Think-14B", "Inkling",
     ),
-    "test_every_template_of_the_collection_yields_a_working_grammar": ("Phi-4-mini",),
     "test_every_template_of_the_collection_accepts_and_shows": ("Hunyuan-A13B-Instruct",),
 }  # fmt: skip
 """Templates whose format is not learned, by test. A test that passes all the same fails: take it off the list."""

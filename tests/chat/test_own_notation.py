@@ -13,7 +13,7 @@ from chat_samples import family
 from test_grammar import accepts
 from vectors import message_of
 
-from llamasrv.chat import notations, values
+from llamasrv.chat import notations, probe, values
 from llamasrv.chat.argument_rules import members, properties
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.grammar import constrain
@@ -51,7 +51,7 @@ def pairs(monkeypatch):
     code = re.search(r"```python\n(@dataclass.*?)```", readme, re.DOTALL)[1]
     found = dict(globals())
     exec(compile(code, "README.md", "exec"), found)
-    monkeypatch.setattr(notations, "NOTATIONS", (*notations.NOTATIONS, found["Pairs"]))
+    monkeypatch.setattr(probe, "NOTATIONS", (*notations.NOTATIONS, found["Pairs"]))
     return found["Pairs"]
 
 

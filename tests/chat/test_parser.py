@@ -368,7 +368,9 @@ def test_types_said_in_the_text_win():
         '</｜DSML｜parameter>\n<｜DSML｜parameter name="x" string="false">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
         "</｜DSML｜function_calls>"
     )
-    assert outcome(families.known_family("<｜DSML｜function_calls>"), text)[2] == [("note", '{"text": "7", "x": 7}')]
+    assert outcome(next(families.known_families("<｜DSML｜function_calls>")), text)[2] == [
+        ("note", '{"text": "7", "x": 7}')
+    ]
 
 
 def test_references_in_schemas_are_followed():

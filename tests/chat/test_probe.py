@@ -9,8 +9,10 @@ from chat_samples import FAMILIES, HERMES, STRICT
 
 from llamasrv.chat.families import GENERIC_CALLS, TABLE
 from llamasrv.chat.formats import Calls
+from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.named import Named
+from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.template import ChatTemplate, fallback_source
@@ -18,6 +20,9 @@ from llamasrv.domain.events import Text
 from llamasrv.domain.request import Tool
 
 LEARNED = {
+    "python": Calls(PythonCall(), section_start="<|do|>[", section_end="]<|/do|>", separator=", "),
+    "python without marks": Calls(PythonCall(), section_start="[", section_end="]", separator=", "),
+    "braces": Calls(Braces(quote="<q>", all_quoted=True), call_start="<do>call:", call_end="</do>"),
     "objects between tags": Calls(JsonObject(), call_start="<call>\n", call_end="\n</call>", separator="\n"),
     "a list of objects": Calls(JsonObject(), section_start="<CALLS>[", section_end="]</CALLS>", separator=", "),
     "an object alone": Calls(JsonObject(), parallel=False),

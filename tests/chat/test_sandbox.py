@@ -53,6 +53,8 @@ def test_a_template_that_is_costly_for_a_few_words_is_refused_as_a_whole(source)
         ("{% if messages|selectattr('role', 'equalto', 'tool') %}a generator is true{% endif %}", "a generator is true"),
         ("{% macro m() %}{{ caller('x') }}{{ varargs }}{% endmacro %}{% call(y) m(1) %}{{ y }}{% endcall %}", "x(1,)"),
         ("{{ '  a '|trim }}{{ 'aXa'|trim('a') }}{{ '42.5'|int }}{{ 'x'|int(-1) }}{{ 2.567|round(1) }}", "aX42-12.6"),
+        ("{{ '%s: %03d, %.1f%%' | format('a', 7, 2.5) }}", "a: 007, 2.5%"),
+        ("{{ '%(who)s!' | format(who=['you']) }}", "['you']!"),
         ("{{ [{'a': [1]}]|tojson(indent=1) }}", '[\n {\n  "a": [\n   1\n  ]\n }\n]'),
     ],
 )  # fmt: skip
@@ -66,6 +68,7 @@ def test_what_templates_do_stays_as_it_is(source, text):
         "{{ 'a'.encode() }}", "{{ (1).to_bytes(2, 'big') }}", "{{ dict.fromkeys('ab') }}", "{{ {}.keys() - [] }}",
         "{{ 'a'.translate({97: 'b'}) }}", "{{ '{:{}}'.format(1, 2) }}", "{{ 'a'|wordwrap(3) }}", "{{ lipsum() }}",
         "{% include 'x' %}", "{% import 'x' as y %}", "{{ [[1]]|sum(start=[]) }}", "{{ {[1]: 2} }}", "{{ '%s' % 'a' }}",
+        "{{ '%*d' | format(9, 9) }}", "{{ '%9999s' | format('a') }}", "{{ '%s' | format }}",
     ],
 )  # fmt: skip
 def test_what_is_not_listed_is_refused(source):

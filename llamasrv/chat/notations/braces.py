@@ -18,7 +18,8 @@ from llamasrv.chat.argument_rules import (
     repeats,
 )
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Notation, OpenCall, values_of
+from llamasrv.chat.notations import trial
+from llamasrv.chat.notations.base import Learned, Notation, OpenCall, values_of
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
 from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
@@ -31,20 +32,23 @@ class Braces(Notation):
     name: ClassVar[str] = "braces"
 
     quote: str = '<|"|>'  # at both ends of a text
+    all_quoted: bool = False  # at both ends of numbers and words, too
 
     def write(self, name: str, arguments: str, place: int) -> str:
-        return name + _braces(values_of(arguments), self.quote)
+        return name + _braces(self, values_of(arguments))
 
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """name{key:<|"|>value<|"|>,other:1}"""
         name, mark = yield from text.name(marks("{"))
         if name is None:
             return
+        schemas: list[Any] = [call.tools[name].parameters if name in call.tools else {}]  # of what is open
         call.start(name)
         call.argue("{")
         quote = self.quote
         depth = ["}"]
         key = True  # a key comes next
+        part: Any = {}  # the schema of the value that is read
         while depth:
             char = yield from text.char()
             if char == "":
@@ -53,18 +57,28 @@ class Braces(Notation):
                 if (yield from text.mark(marks(quote))) is None:
                     yield from text.until(marks(*call.closers), call.argue)
                     return
+                key = False
+                if not values.may_be_text(part) or (self.all_quoted and not values.only_text(part)):
+                    said: list[str] = []
+                    if (yield from text.until(marks(quote), said.append)) is None:
+                        return
+                    call.argue(values.as_json("".join(said), part))
+                    continue
                 call.argue('"')
                 if (yield from text.until(marks(quote), call.argue_text)) is None:
                     return
                 call.argue('"')
-                key = False
             elif char in "{[":
                 call.argue(text.eat(text.position + 1))
                 depth.append("}" if char == "{" else "]")
+                schemas.append(part)
+                part = values.item_schema(part)
                 key = char == "{"
             elif char in "}]":
                 text.eat(text.position + 1)
                 call.argue(depth.pop())
+                schemas.pop()
+                part = values.item_schema(schemas[-1]) if schemas else {}
                 key = False
             elif char in ",:" or char.isspace():
                 call.argue(text.eat(text.position + 1))
@@ -73,7 +87,9 @@ class Braces(Notation):
                 kept: list[str] = []
                 if (yield from text.until(marks(":"), kept.append)) is None:
                     return
-                call.argue(json.dumps("".join(kept).strip().strip("\"'"), ensure_ascii=False) + ":")
+                word = "".join(kept).strip().strip("\"'")
+                call.argue(json.dumps(word, ensure_ascii=False) + ":")
+                part = values.property_schema(schemas[-1], word)
                 key = False
             else:
                 word = yield from _bare_value(text)
@@ -84,17 +100,26 @@ class Braces(Notation):
         schema = arguments(tool)
         if tool.input_grammar:
             schema["properties"] = {key: part for key, part, _ in properties(tool)}
-        return f"{rules.literal(tool.name)} {_value_rule(rules, self.quote, schema, 0)}"
+        return f"{rules.literal(tool.name)} {_value_rule(rules, self, schema, 0)}"
+
+    @classmethod
+    def learn(cls, text: str, begin: int, number: int) -> Learned | None:
+        at = text.find(trial.NAMES[number] + "{", begin)
+        found = _TRIAL.match(text, at + len(trial.NAMES[number])) if at >= 0 else None
+        return Learned(at, found.end(), cls(quote=found[1], all_quoted=bool(found[2]))) if found else None
 
 
-def _braces(value: Any, quote: str) -> str:
-    if isinstance(value, str):
-        return f"{quote}{value}{quote}"
+_TRIAL = re.compile(r"\{zqfirst:([^\s{}\[\],:]{1,32})zqtext\1,\s*zqsecond:(\1)?7(?(2)\1)\}")
+
+
+def _braces(notation: Braces, value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_braces(item, quote)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_braces(notation, item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(_braces(item, quote) for item in value) + "]"
-    return json.dumps(value)
+        return "[" + ",".join(_braces(notation, item) for item in value) + "]"
+    if isinstance(value, str):
+        return f"{notation.quote}{value}{notation.quote}"
+    return f"{notation.quote}{json.dumps(value)}{notation.quote}" if notation.all_quoted else json.dumps(value)
 
 
 def _bare_value(text: Scanner) -> Steps:
@@ -109,36 +134,37 @@ def _bare_value(text: Scanner) -> Steps:
         yield
 
 
-def _value_rule(rules: RuleWriter, quote: str, schema: Any, depth: int) -> str:
+def _value_rule(rules: RuleWriter, notation: Braces, schema: Any, depth: int) -> str:
     """A value in Gemma's notation: JSON without quotes around keys, and with a mark for quotes."""
     schema = schema if isinstance(schema, Mapping) and depth < MAX_DEPTH else {}
     kinds = values.types(schema)
     branches: list[str] = []
     if not kinds or "string" in kinds:
-        branches.append(f"{rules.literal(quote)} {plain_text(rules, schema, quote)}")
+        branches.append(f"{rules.literal(notation.quote)} {plain_text(rules, schema, notation.quote)}")
     if "object" in kinds:
-        branches.append(_braces_object(rules, quote, schema, depth))
+        branches.append(_braces_object(rules, notation, schema, depth))
     if "array" in kinds:
-        item = _value_rule(rules, quote, schema.get("items"), depth + 1)
+        item = _value_rule(rules, notation, schema.get("items"), depth + 1)
         branches.append(f'"[" {_listed(item, schema)} "]"')
     plain = (kinds & {"integer", "number", "boolean", "null"}) if kinds else {"number", "boolean", "null"}
     if plain:
-        branches.append(rules.schema({**{k: v for k, v in schema.items() if k != "$defs"}, "type": sorted(plain)}))
+        bare = rules.schema({**{k: v for k, v in schema.items() if k != "$defs"}, "type": sorted(plain)})
+        branches.append(_in_quotes(rules, notation, bare) if notation.all_quoted else bare)
     return rules.rule(" | ".join(branches))
 
 
-def _braces_object(rules: RuleWriter, quote: str, schema: Mapping[str, Any], depth: int) -> str:
+def _braces_object(rules: RuleWriter, notation: Braces, schema: Mapping[str, Any], depth: int) -> str:
     properties = schema.get("properties")
     needed = schema.get("required") or ()
     if isinstance(properties, Mapping) and properties:
         items = []
         for key in properties:
-            part = _value_rule(rules, quote, values.property_schema(schema, key), depth + 1)
+            part = _value_rule(rules, notation, values.property_schema(schema, key), depth + 1)
             items.append((rules.rule(f"{rules.literal(key + ':')} {part}"), key in needed))
         return f'"{{" {members(rules, items, chr(34) + "," + chr(34))} "}}"'
     if depth == 0 or schema.get("additionalProperties") is False:
         return '"{" "}"'
-    anything = _anything(rules, quote)
+    anything = _anything(rules, notation)
     pair = rules.rule(f"/[A-Za-z_][A-Za-z0-9_]*:/ {anything}")
     return f'"{{" ({pair} ("," {pair})*)? "}}"'
 
@@ -152,7 +178,7 @@ def _listed(item: str, schema: Mapping[str, Any]) -> str:
     return f"{item} {more}" if least else f"({item} {more})?"
 
 
-def _anything(rules: RuleWriter, quote: str) -> str:
+def _anything(rules: RuleWriter, notation: Braces) -> str:
     """Any value in Gemma's notation."""
     known = rules._names.get("anything")
     if known is not None:
@@ -160,11 +186,16 @@ def _anything(rules: RuleWriter, quote: str) -> str:
     name = rules.reserve()
     rules._names["anything"] = name
     pair = f"/[A-Za-z_][A-Za-z0-9_]*:/ {name}"
+    bare = rules.schema({"type": ["boolean", "null", "number"]})
     branches = (
-        f"{rules.literal(quote)} {rules.until(quote)}",
-        rules.schema({"type": ["boolean", "null", "number"]}),
+        f"{rules.literal(notation.quote)} {rules.until(notation.quote)}",
+        _in_quotes(rules, notation, bare) if notation.all_quoted else bare,
         f'"[" ({name} ("," {name})*)? "]"',
         f'"{{" ({pair} ("," {pair})*)? "}}"',
     )
     rules.rules.append(f"{name}: {' | '.join(branches)}")
     return name
+
+
+def _in_quotes(rules: RuleWriter, notation: Braces, body: str) -> str:
+    return f"{rules.literal(notation.quote)} {body} {rules.literal(notation.quote)}"

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import has_grammar, json_text, members, properties
 from llamasrv.chat.markers import marks
-from llamasrv.chat.notations.base import Notation, OpenCall, values_of
+from llamasrv.chat.notations import trial
+from llamasrv.chat.notations.base import Learned, Notation, OpenCall, values_of
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import Scanner, Steps
+from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
 
@@ -31,8 +32,9 @@ class PythonCall(Notation):
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """name(key="value", other=1), values as in Python or JSON."""
         name, mark = yield from text.name(marks("("))
-        if name is None:
+        if name is None or not (call.announced or name in call.tools):
             return
+        schema = call.tools[name].parameters if name in call.tools else {}
         call.start(name)
         opened = False
         while True:
@@ -51,7 +53,7 @@ class PythonCall(Notation):
             key = "".join(kept).strip()
             call.argue(("{" if not opened else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
             opened = True
-            if not (yield from _literal(text, call)):
+            if not (yield from _value(text, call, schema, key)):
                 return
         call.argue("}" if opened else "{}")
         call.end()
@@ -62,12 +64,49 @@ class PythonCall(Notation):
             items.append((rules.rule(f"{rules.literal(key + '=')} {_python_value(rules, schema)}"), needed))
         return f"{rules.literal(tool.name + '(')} {members(rules, items, rules.literal(', '))} {rules.literal(')')}"
 
+    @classmethod
+    def learn(cls, text: str, begin: int, number: int) -> Learned | None:
+        at = text.find(trial.NAMES[number] + "(", begin)
+        found = _TRIAL.match(text, at + len(trial.NAMES[number])) if at >= 0 else None
+        return Learned(at, found.end(), cls()) if found else None
+
     def may_begin(self, char: str) -> bool:
         return char.isalpha() or char == "_"
+
+    @property
+    def unmarked(self) -> tuple[str, ...]:
+        return ("[",)
 
 
 def _python(value: Any) -> str:
     return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+_TRIAL = re.compile(r"\(zqfirst=([\"']?)zqtext\1,\s*zqsecond=([\"']?)7\2\)")
+
+
+def _value(text: Scanner, call: OpenCall, schema: Any, key: str) -> Steps:
+    """Read the value of one argument and pass it on as JSON. False if it is cut off or invalid."""
+    yield from text.skip_space()
+    char = yield from text.char()
+    part = values.property_schema(schema, key)
+    if char and char in "\"'" and not values.may_be_text(part):  # some templates write all values in quotes
+        kept: list[str] = []
+        if not (yield from _quoted(text, kept.append, char)):
+            return False
+        call.argue(values.as_json(json.loads("".join(kept), strict=False), part))
+        return True
+    if values.only_text(part) and char not in "\"'[{(":  # and some write texts without
+        keys = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+        said: list[str] = []
+        mark = yield from text.until(marks(")", *(f", {other}=" for other in keys)), said.append)
+        word = "".join(said).strip()
+        if mark is None:
+            return False
+        text.position -= len(mark)
+        call.argue(_PYTHON_WORDS.get(word) or json.dumps(word, ensure_ascii=False))
+        return True
+    return (yield from _literal(text, call))
 
 
 def _literal(text: Scanner, call: OpenCall) -> Steps:
@@ -98,7 +137,7 @@ def _literal(text: Scanner, call: OpenCall) -> Steps:
             call.argue(comma)
             comma = ""
             if char in "\"'":
-                if not (yield from _quoted(text, call, char)):
+                if not (yield from _quoted(text, call.argue, char)):
                     return False
             elif char in "[{(":
                 text.eat(text.position + 1)
@@ -113,16 +152,16 @@ def _literal(text: Scanner, call: OpenCall) -> Steps:
             return True
 
 
-def _quoted(text: Scanner, call: OpenCall, quote: str) -> Steps:
+def _quoted(text: Scanner, give: Give, quote: str) -> Steps:
     """Read a string in either kind of quotes and pass it on in JSON's."""
     text.eat(text.position + 1)
-    call.argue('"')
+    give('"')
     stops = re.compile(f"[\\\\{quote}]")
     while True:
         found = stops.search(text.buffer, text.position)
         end = len(text.buffer) if found is None else found.start()
         if end > text.position:
-            call.argue(json.dumps(text.eat(end), ensure_ascii=False)[1:-1])
+            give(json.dumps(text.eat(end), ensure_ascii=False)[1:-1])
         if found is None:
             if text.ended:
                 return False
@@ -130,7 +169,7 @@ def _quoted(text: Scanner, call: OpenCall, quote: str) -> Steps:
             continue
         if found.group() == quote:
             text.eat(end + 1)
-            call.argue('"')
+            give('"')
             return True
         size = 2
         while len(text.buffer) < text.position + size:
@@ -144,7 +183,7 @@ def _quoted(text: Scanner, call: OpenCall, quote: str) -> Steps:
                 if text.ended:
                     return False
                 yield
-        call.argue(values.escape(text.eat(text.position + size)))
+        give(values.escape(text.eat(text.position + size)))
 
 
 def _python_value(rules: RuleWriter, schema: Any) -> str:

@@ -6,6 +6,7 @@ Filters are listed, too. Values that they write out, compare or sort are weighed
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import GeneratorType
 from typing import Any
@@ -49,6 +50,27 @@ def _join(context: Budget, values: Any, between: Any = "", attribute: str | int 
     texts = [value if type(value) is str else written(context, value) for value in values]
     context.has_room(sum(map(len, texts)) + len(between) * len(texts))
     return between.join(texts)
+
+
+_CONVERSION = re.compile(r"%(?:\(\w+\))?[-+ #0]?(\d{0,3})(?:\.(\d{1,2}))?[sdifgxr]|%%|(%)")
+
+
+@jinja2.pass_context
+def _format(context: Budget, text: Any, *args: Any, **kwargs: Any) -> str:
+    """`%` on a text."""
+    text = str(text)
+    fields = text.count("%")
+    context.spend(fields * COST_OF_OBJECT)
+    size = len(text)
+    for value in (*args, *kwargs.values()):
+        context.weigh(value, max(1, fields))
+        size += fields * (len(value) if hasattr(value, "__len__") else MAX_BITS)
+    for conversion in _CONVERSION.finditer(text):
+        if conversion[3]:
+            raise SecurityError("this form of `format` is not available in chat templates")
+        size += int(conversion[1] or 0) + int(conversion[2] or 0)
+    context.has_room(size)
+    return str(text % (kwargs or args))
 
 
 @jinja2.pass_context
@@ -167,8 +189,8 @@ def _json_cost(context: Budget, value: Any) -> None:
 
 _LOOK_INSIDE: dict[str, Check] = {
     **{name: _free for name in (
-        "abs", "capitalize", "filesizeformat", "float", "indent", "join", "lower", "replace", "safe", "string",
-        "truncate", "upper", "e", "escape", "forceescape")},
+        "abs", "capitalize", "e", "escape", "filesizeformat", "float", "forceescape", "format", "indent", "join",
+        "lower", "replace", "safe", "string", "truncate", "upper")},
     **{name: _sorted_cost for name in ("dictsort", "groupby", "max", "min", "sort", "sum", "unique")},
     "from_json": _json_cost,
     "int": _int_cost,
@@ -227,7 +249,8 @@ def _guarded_test(function: Callable[..., Any]) -> Callable[..., Any]:
 def install(filters: dict[str, Any], tests: dict[str, Any]) -> None:
     """Replace those of an environment."""
     own = {"tojson": _tojson, "safe": str, "from_json": _from_json, "replace": _replace, "join": _join,
-           "indent": _indent, "e": _escape, "escape": _escape, "forceescape": _escape, "sum": _sum}  # fmt: skip
+           "indent": _indent, "format": _format, "e": _escape, "escape": _escape, "forceescape": _escape,
+           "sum": _sum}  # fmt: skip
     known = {**filters, **own}
     filters.update({name: known[name] if name in _PICK else unavailable for name in known})
     filters.update({name: charged(name, known[name]) for name in (*_LOOK_INSIDE, *_TAKE_LISTS)})
