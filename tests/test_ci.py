@@ -15,6 +15,7 @@ TOX = """#!/bin/sh
 # The first run of each environment fails as it is told to; the second one, too, if it is told to.
 name=py; [ "$1" != -e ] || name=$2
 echo run >> "$name.runs"
+[ "$name" != coverage ] || echo "TOTAL    2000    140    93%"
 file="$name.$(wc -l < "$name.runs")"
 [ ! -e "$file" ] || { cat "$file"; exit 1; }
 echo "= 3 passed in 1.00s ="
@@ -51,6 +52,11 @@ def test_it_passes_where_nothing_fails(run):
     code, lines = run()
     assert code == 0 and lines[-1] == "= 3 passed in 1.00s ="
     assert "=== tests that needed their second run: 0" in lines
+
+
+def test_it_prints_the_share_of_lines_that_tests_run(run):
+    _, lines = run()
+    assert any(line.startswith("=== lines of chat") and line.endswith(" 93%") for line in lines)
 
 
 def test_it_names_the_tests_that_passed_only_the_second_time(run):
