@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("setuptools", minversion="70.1")
 ROOT = Path(__file__).resolve().parents[1]
+DEMO = {f"llamasrv/demo/{name}" for name in ("__init__.py", "README.md", "model.gguf", "model-mmproj.gguf")}
 PARTS = ("llamasrv", "templates", "conf", "setup.cfg", "setup.py", "README.md", "LICENSE")
 
 
@@ -84,8 +85,22 @@ def test_a_wheel_carries_templates_and_conf_inside_the_package(wheel, tmp_path):
 def test_a_wheel_has_every_file_of_the_package_and_no_test(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     files = {str(p.relative_to(ROOT)) for p in (ROOT / "llamasrv").rglob("*") if p.is_file()}
-    assert {name for name in files if "__pycache__" not in name} <= names
+    workshop = {name for name in files if name.startswith("llamasrv/demo/")} - DEMO
+    assert {name for name in files if "__pycache__" not in name} - workshop <= names
     assert not any(name.split("/")[0] in ("tests", "templates", "conf") for name in names)
+
+
+def test_a_wheel_has_the_demonstration_model_without_what_made_it(wheel, tmp_path):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name for name in names if name.startswith("llamasrv/demo/")} == DEMO
+    site = unpacked(wheel, tmp_path)
+    code = "from llamasrv.demo import EYES, MODEL; print(MODEL, EYES, MODEL.exists() and EYES.exists())"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=site, timeout=60)
+    assert done.stdout.split() == [
+        f"{site}/llamasrv/demo/model.gguf",
+        f"{site}/llamasrv/demo/model-mmproj.gguf",
+        "True",
+    ]
 
 
 def test_a_wheel_built_from_the_sdist_is_the_same(checkout, wheel, tmp_path):

@@ -1,7 +1,8 @@
-"""The demonstration model that comes with llamasrv, and everything that made it.
+"""The demonstration model that comes with llamasrv, and in a checkout everything that made it.
 
-`MODEL` is the file that is served if no other model is named, `EYES` its projector for images. Importing this package costs nothing: the corpus, the
-training and the evaluation are loaded by `python -m llamasrv.demo` alone.
+`MODEL` is the file that is served if no other model is named, `EYES` its projector for images. Importing this package
+costs nothing: the corpus, the training and the evaluation are loaded by `python -m llamasrv.demo` alone, and an
+installed package does not have them.
 """
 
 from pathlib import Path

@@ -1,9 +1,17 @@
 """The committed model, opened once."""
 
+from pathlib import Path
+
 import llama_cpp
 import pytest
 
+from llamasrv import demo
 from llamasrv.demo import MODEL
+
+# Corpus, training and evaluation are in the checkout alone, and what is tested may be an installed wheel.
+WORKSHOP = str(Path(__file__).resolve().parents[2] / "llamasrv" / "demo")
+if WORKSHOP not in demo.__path__:
+    demo.__path__.append(WORKSHOP)
 
 
 @pytest.fixture(scope="session")
