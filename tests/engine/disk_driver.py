@@ -15,12 +15,12 @@ MEGABYTE = 2**20
 
 @pytest.fixture(autouse=True)
 def quick_disk(monkeypatch):
-    """What only a power cut could lose is not waited for."""
+    """Skips waiting for data that only a power cut could lose."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 class Served(Driver):
-    """An engine with a disk, and a clock that makes computing dear."""
+    """An engine with a disk, and a clock that makes computing expensive."""
 
     def __init__(self, folder, backend=None, **options):
         settings = {"parallel": 4, "disk_bytes": MEGABYTE, "disk_folder": folder, "digest": "m"} | options
@@ -28,7 +28,7 @@ class Served(Driver):
         self.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
 
     def ask(self, prompt, **settings):
-        """How much of it was reused. Waits for the disk as the engine's own loop does."""
+        """Number of reused tokens. Waits for the disk as the engine's own loop does."""
         stream = self.submit(prompt, **settings)
         while self.engine.num_open:
             self.now += 0.01
@@ -45,7 +45,7 @@ class Served(Driver):
 
 
 def slow_disk(monkeypatch):
-    """Every file is read only when the event that this returns is set."""
+    """Files are read only once the returned event is set."""
     gate, read = threading.Event(), state_file.read_state
     monkeypatch.setattr(state_file, "read_state", lambda file, head: (gate.wait(10), read(file, head))[1])
     return gate

@@ -1,4 +1,4 @@
-"""An engine on RecordingBackend, driven by hand; after each test nothing may be left behind."""
+"""An engine on RecordingBackend, driven by hand; each test ends with a check for leaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class Driver:
-    """An engine whose turns are taken one by one, with a clock that only the test moves."""
+    """An engine that is turned by hand, with a clock that only the test moves."""
 
     def __init__(self, backend, *, prefixes=None, **options):
         self.now = 0.0
@@ -77,7 +77,7 @@ def text_of(items, index=0):
 
 
 def end_of(items, index=0):
-    """The one End of a choice; nothing may come after it."""
+    """The one End of a choice, which must be its last item."""
     mine = [i for i in items if i.index == index]
     ends = [i for i in mine if isinstance(i, End)]
     assert len(ends) == 1 and mine[-1] is ends[0], mine[-3:]
@@ -108,7 +108,7 @@ def drive():
 
 
 def no_leaks(driver):
-    """No lane held, no cell lost, every chain closed, every sequence ended and heard of."""
+    """No lane held, no cell lost, every chain closed, every sequence ended with an End."""
     engine, core, backend = driver.engine, driver.core, driver.backend
     engine.turn()
     assert not core.running and not core.waiting and engine.num_open == 0

@@ -1,8 +1,8 @@
-"""Random schedules: an engine by hand under everything at once, held to what each answer is alone.
+"""Random schedules: an engine under all operations at once, compared with each answer alone.
 
-An episode is a random configuration and random operations, all from one seed. After every turn all books must agree;
-each choice must get exactly what it gets alone, and one End, last; nobody waits for ever, nothing is copied over and
-over; after a failure that was injected everybody hears of it, and the engine goes on.
+An episode is a random configuration and random operations, all from one seed. After every turn all tables must agree.
+Each choice must get exactly its answer alone and one End, last; no sequence waits for ever, no state is copied over and
+over; after an injected failure every client gets its End, and the engine continues.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MEMORIES = {
 
 
 class Choice:
-    """One choice and what it got. `spared`: it may fail, or be cut short."""
+    """One choice and its items. `spared`: it may fail or be cut short."""
 
     def __init__(self, spec, grammar, stream):
         self.spec, self.grammar, self.stream = spec, grammar, stream
@@ -208,7 +208,7 @@ class Episode:
         return {id(choice.stream): choice.stream for choice in self.open}.values()
 
     def check_copies(self):
-        """States are copied for a reason, once for each."""
+        """States are copied only for a reason, once for each."""
         metrics, counts = self.engine.metrics, self.backend.counts
         reasons = (
             metrics.swaps
@@ -230,7 +230,7 @@ class Episode:
             assert turns < 30_000, f"no end: {[*self.core.running, *self.core.waiting]}"
 
     def rest(self):
-        """Nobody is there: nothing may be copied for long."""
+        """The engine is idle: it must soon stop copying."""
         metrics, counts = self.engine.metrics, self.backend.counts
         before = counts["save"] - metrics.prefixes_written
         for _ in range(60):
@@ -353,7 +353,7 @@ class Episode:
         return SavedSlotFiles(self.folder / "slots", self.backend.state_facts)
 
     def save_slot(self):
-        """As the HTTP side does: the state is asked of the engine, the file is written beside it."""
+        """As the HTTP side does: ask the engine for the state, write the file."""
         number, name = self.rng.randrange(self.parallel), f"slot-{self.rng.randrange(3)}"
         self.copies_allowed += 1
         with self.guarded():
@@ -388,7 +388,7 @@ class Episode:
         self.backend.how = self.rng.choice(["raises", "raises", "refuses", "fails", "fatal"])
 
     def restart(self):
-        """The model is unloaded and loaded again, or the process starts anew: then only the disk is left."""
+        """The model is unloaded and loaded again, or the process restarts and only the disk is left."""
         rng = self.rng
         self.stop()
         if rng.random() < 0.5:
@@ -401,7 +401,7 @@ class Episode:
         self.start()
 
     def stop(self):
-        """Everybody who is there hears of it."""
+        """All open choices get their End."""
         for choice in self.open:
             choice.may_fail = True
         self.backend.fail_in = None
@@ -422,7 +422,7 @@ class Episode:
 
     @contextmanager
     def guarded(self):
-        """An operation beside the loop may be refused, or fail as was injected."""
+        """An operation outside the loop may be refused, or fail as injected."""
         failed = len(self.backend.failed)
         try:
             yield
@@ -437,7 +437,7 @@ class Episode:
     # what came out
 
     def note_failure(self):
-        """Whoever is there may have been hit by it."""
+        """Any open choice may be affected."""
         for choice in self.open:
             choice.may_fail = True
 

@@ -1,4 +1,4 @@
-"""The fake model for random schedules: it takes time on a clock of its own, counts copies, and fails on demand."""
+"""The fake model for random schedules: takes time on its own clock, counts copies, fails on demand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Injected(RuntimeError):
 
 
 class ScheduleBackend(RecordingBackend):
-    """`clock` is moved on by what it is asked. `slack`: the last tokens of a lane that a window still has, so that it
-    can be cut there. `fail_in`: as many calls from now the next one fails; `failed` tells which did, and how."""
+    """Every call advances `clock`. `slack`: last tokens of a lane that a window still has, so that it can be cut there.
+    `fail_in`: number of calls until the next failure; `failed`: which call failed, and how."""
 
     def __init__(self, *, clock=None, slack=0, **settings):
         self.clock = clock or Clock()
@@ -109,7 +109,7 @@ def _fallible(name):
 
 
 def _failure(backend, name):
-    """What this call does instead: raise, or say no; None if it cannot fail in this way."""
+    """How this call fails: an exception, or a refusal; None if it cannot fail in this way."""
     if backend.how == "raises":
         return Injected(name)
     if backend.how == "refuses":
@@ -132,7 +132,7 @@ class Clock:
 
 
 class RandomDrafts:
-    """A draft model that knows what the fake model says, and is wrong now and then."""
+    """A draft model that knows the fake model's answer, and is sometimes wrong."""
 
     source = "draft"
 
@@ -161,7 +161,7 @@ class RandomDrafts:
 
 
 class PoolByHand(NativePool):
-    """Its jobs are done on the caller's thread: at once, or when the test says, those of one queue in order."""
+    """A pool that runs jobs on the caller's thread: at once or on demand, each queue in order."""
 
     def __init__(self, delays=lambda width: False):
         super().__init__()
@@ -172,7 +172,7 @@ class PoolByHand(NativePool):
         return QueueByHand(self, width)
 
     def do(self, most=None):
-        """Do the jobs that wait, at most so many. How many it were."""
+        """Run at most `most` waiting jobs; returns how many."""
         done = 0
         while self.waiting and (most is None or done < most):
             self.waiting.pop(0)[1]()

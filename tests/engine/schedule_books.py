@@ -1,4 +1,4 @@
-"""Whether all books of an engine agree with each other and with the back end, between two turns."""
+"""Checks that all tables of an engine agree with each other and the back end, between two turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEATED = {SequenceState.PREFILL, SequenceState.DECODE, SequenceState.AWAITING_MA
 
 
 def check_books(core, sequences, backend):
-    """`sequences`: all that were ever submitted to this engine."""
+    """`sequences`: all ever submitted to this engine. Returns the open ones."""
     opens = check_sequences(core, sequences)
     _check_lanes(core, backend)
     _check_tiers(core)
@@ -71,7 +71,7 @@ def _check_lanes(core, backend):
 
 
 def _same(kv, tokens):
-    """Rows of images are numbered otherwise in the fake model's memory."""
+    """The fake model numbers rows of images differently."""
     return all(a == b or (a < 0 and b < 0) for a, b in zip(kv, tokens))
 
 

@@ -1,4 +1,4 @@
-"""Sequences with different adapters beside each other: they take turns, and share nothing."""
+"""Sequences with different adapters take turns and share nothing."""
 
 import pytest
 from engine_driver import chat, end_of, text_of
@@ -34,7 +34,7 @@ def test_sets_take_turns():
 
 
 def test_a_new_set_queues_behind_the_present_ones():
-    """Whoever sends a new scale with each request does not keep the others from theirs."""
+    """A client that sends a new scale with each request does not starve the others."""
     scheduler = make(parallel=8)
     old = running()
     plan(scheduler, running=[old])

@@ -10,7 +10,7 @@ from llamasrv.engine.sequence import SequenceState
 
 
 def stands(driver):
-    """Everything that an admission may change."""
+    """All state that an admission may change."""
     lanes = driver.core.memory.lanes
     return (
         sorted(lanes.free), set(lanes.held), lanes.used_cells, lanes.held_cells, driver.backend.used_cells,
@@ -53,7 +53,7 @@ SYSTEM = "<|im_start|>system\nyou are an assistant of few words, and polite<|im_
 
 
 def beside_a_batch(drive, **settings):
-    """A driver with one sequence of a batch that decodes."""
+    """A driver with one deferrable sequence that decodes."""
     driver = drive(num_cells=2048, parallel=4, **settings)
     batch = driver.submit(SYSTEM + chat("an item of a batch " * 4), deferrable=True)
     driver.turn(3)
@@ -62,8 +62,8 @@ def beside_a_batch(drive, **settings):
 
 
 def test_chats_with_the_prefix_of_a_running_batch_are_started(drive):
-    """Two chats that began alike, with the system prompt of a batch that ran: the plan named the batch's lane for the
-    first of them and took that lane away in the same step. It failed with "This request could not be started."."""
+    """Two chats with the system prompt of a running batch: the plan matched the batch's lane for the first one and
+    preempted that lane in the same step. It failed with "This request could not be started."."""
     driver, batch = beside_a_batch(drive)
     chats = [driver.submit(SYSTEM + chat("tell me of the sea and of its " + what)) for what in ("ships", "fish")]
     driver.finish()
@@ -71,8 +71,8 @@ def test_chats_with_the_prefix_of_a_running_batch_are_started(drive):
 
 
 def test_deferrable_sequences_keep_lanes_while_newcomers_only_wait_for_each_other(drive):
-    """Two choices of one prompt threw away what a batch had computed: the second one waited for the first one, and
-    needed neither a lane nor cells."""
+    """Two choices of one prompt preempted a batch, although the second one only waited for the first one and needed no
+    lane or cells."""
     driver, _ = beside_a_batch(drive)
     driver.engine.submit([driver.spec(chat("hello " * 20), index=n) for n in range(2)])
     driver.turn(2)
@@ -81,8 +81,8 @@ def test_deferrable_sequences_keep_lanes_while_newcomers_only_wait_for_each_othe
 
 
 def test_a_chat_does_not_wait_for_a_deferred_prefix(drive):
-    """A chat began like an item of a batch whose prompt was half computed: the chat waited for that, and the item was set
-    aside for as long as the chat waited."""
+    """A chat shared its prefix with a half-computed item of a batch: the chat waited for the item, and the item was
+    deferred while the chat waited."""
     driver = drive(parallel=4, batch_size=64, num_cells=2048)
     beginning = SYSTEM + "a long document " * 40
     batch = driver.submit(beginning + chat("an item"), deferrable=True)
@@ -107,7 +107,7 @@ def test_deferrable_sequences_give_up_lanes_that_newcomers_need(drive):
 
 
 def test_a_match_whose_lane_has_changed_hands_is_looked_up_again(drive):
-    """A match was valid for the books that it was made from, and nobody asked whether they were still the same."""
+    """A match was used after the tables had changed."""
     driver = drive(parallel=4)
     driver.answer(SYSTEM + chat("hello"))
     driver.submit(SYSTEM + chat("and again"))
@@ -138,8 +138,8 @@ def counting(driver):
 
 
 def test_followers_of_a_long_prompt_are_looked_up_only_after_changes(drive):
-    """70 followers of one long prompt were looked up in all tiers in every step: up to 165 ms of planning, in the gaps
-    of every stream."""
+    """70 followers of a long prompt were looked up in all tiers in every step: up to 165 ms of planning, in the gaps of
+    every stream."""
     driver = drive(num_cells=8192, num_lanes=96, parallel=20, batch_size=64, step_target=0.05)
     beginning = SYSTEM + "a long document " * 250
     streams = [driver.submit(beginning + chat(f"follower {n}"), max_tokens=3) for n in range(60)]
@@ -153,7 +153,7 @@ def test_followers_of_a_long_prompt_are_looked_up_only_after_changes(drive):
 
 
 def test_a_remembered_lookup_ends_with_its_match(drive):
-    """What a newcomer was found to share leaves before it has a place: it is looked up again, and computed."""
+    """A newcomer's match is evicted before it is seated: it is looked up again, and computed."""
     driver = drive(num_cells=1024, parallel=1)
     driver.answer(SYSTEM + chat("hello"))
     driver.submit(chat("somebody else"), params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=60)

@@ -11,7 +11,7 @@ PAGES = 64
 
 
 def resident(memory):
-    """Pages of the memory that are there."""
+    """Number of resident pages."""
     there = (ctypes.c_ubyte * PAGES)()
     libc = ctypes.CDLL(None, use_errno=True)
     assert not libc.mincore(ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes), there)
@@ -20,7 +20,7 @@ def resident(memory):
 
 @pytest.fixture
 def memory():
-    """Pages that were written to, and are zero."""
+    """Written pages that contain zeros."""
     made = np.frombuffer(mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     made[:] = 1
     made[:] = 0
@@ -29,7 +29,7 @@ def memory():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is kept")
 def test_zero_pages_are_returned_and_usable(memory):
-    """The library clears 25 rows of logits where 8 are computed at once: 10 MiB of a large vocabulary, for nothing."""
+    """The library clears 25 rows of logits if 8 sequences run: 10 MiB of a large vocabulary, for nothing."""
     drop_zeros(memory.ctypes.data + 1, memory.nbytes - 1)
     assert resident(memory) == 1  # the first one does not lie within these bytes as a whole
     assert not memory.any()

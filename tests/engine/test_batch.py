@@ -69,7 +69,7 @@ def test_more_rows_than_capacity_raise():
 
 
 def test_a_row_with_logits_without_owner_raises():
-    """Rows are handed out in order: one that is not counted gives all that follow it to a stranger."""
+    """Rows are handed out in order: an uncounted one would give all later rows to the wrong sequence."""
     batch = Batch(16)
     batch.fill([(seated([5, 6, 7], 0, computed=2), 1)])
     batch.wants_logits[:2], batch.num_rows = 1, 2

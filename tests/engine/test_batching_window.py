@@ -1,4 +1,4 @@
-"""Requests that come together are computed together."""
+"""Requests that arrive together are computed together."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def driver(drive):
 
 
 def arriving(driver, texts):
-    """Let one more request arrive whenever the engine waits for mail. Returns how long it was ready to wait."""
+    """Let another request arrive whenever the engine waits for mail. Returns how long it was willing to wait."""
     take, waits, late = driver.core.mailbox.take, [], iter(texts)
 
     def take_one(timeout=0):
@@ -59,7 +59,7 @@ def test_with_enough_sequences_for_all_places_there_is_no_window(drive):
 
 
 def test_the_next_one_starts_at_once_when_the_last_one_running_ends(drive):
-    """With nothing running and somebody waiting the thread slept 50 ms, also right after an end had made room."""
+    """With nothing running and a sequence waiting, the thread slept 50 ms even right after an end had freed room."""
     driver = drive(parallel=1)
     for i in range(8):
         driver.submit(f"number {i}", max_tokens=1)

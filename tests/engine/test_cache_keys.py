@@ -1,6 +1,6 @@
-"""Prefixes belong to a cache_key: those of one scope are shared, those of two never, wherever they lie.
+"""Prefixes belong to a cache key: sequences of one scope share them, those of two never, in any tier.
 
-tests/engine/kv/test_disk_tier.py has those on disk.
+tests/engine/kv/test_disk_tier.py has the disk.
 """
 
 from engine_driver import chat, end_of, text_of
@@ -35,7 +35,7 @@ def test_a_running_lane_is_shared_within_its_scope_only(drive):
 
 
 def test_sequences_do_not_wait_for_a_leader_of_another_scope(drive):
-    """Who waits for another's prompt to be computed would learn that there is one."""
+    """Waiting for another's prompt would reveal that there is one."""
     driver = drive(parallel=4)
     streams = [driver.submit(chat(SYSTEM[:60]), **who) for who in (ANN, ANN, BOB)]
     driver.turn()
@@ -70,7 +70,7 @@ def test_a_preempted_sequence_leaves_its_prefix_to_its_own_scope(drive):
 
 
 def test_a_slot_saves_the_state_of_its_own_scope(drive):
-    """Equal tokens in another lane were taken for its state, whatever they had been computed with."""
+    """Equal tokens in another lane were saved instead, whatever their adapters and scope."""
     driver = drive(parallel=4)
     prompt = chat(SYSTEM)
     streams = [driver.submit(prompt, **who) for who in (ANN, BOB)]

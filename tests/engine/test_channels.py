@@ -84,7 +84,7 @@ def test_a_greenlet_killed_while_waiting_is_not_switched_to():
 
 
 def test_a_greenlet_is_undisturbed_after_its_wait_was_interrupted():
-    """The ring that it no longer waits for must not end its next sleep."""
+    """A late ring must not end its next sleep."""
     out = run(
         PATCHED
         + """
@@ -115,7 +115,7 @@ def test_a_greenlets_wait_returns_after_its_timeout():
 
 
 def test_the_hub_serves_others_while_many_readers_are_woken():
-    """Each takes 1 ms, so all of them 300 ms: in one go nobody would be answered as long."""
+    """Each reader takes 1 ms, 300 ms in total: in one go all other requests would wait that long."""
     out = run(
         PATCHED
         + """

@@ -1,4 +1,4 @@
-"""Cells of running sequences are laid out anew where long prompts would be computed among those of others."""
+"""Cells of running sequences are defragmented before long prompts would be scattered over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG, SHORT = 450, 60  # tokens of a prompt; on this machine one of more than 25
 
 
 class Machine(RecordingBackend):
-    """5 ms for a row, by the clock of whoever drives it. `saved`: how often a lane was copied out."""
+    """Takes 5 ms per row, on the driver's clock. `saved`: number of saved lanes."""
 
     def __init__(self, *, cell_share=0.001, **settings):
         super().__init__(**{"num_cells": 16_384, "batch_size": 512, "idle_cells": 0, **settings})
@@ -36,7 +36,7 @@ class Machine(RecordingBackend):
 
 @pytest.fixture
 def start(drive):
-    """Streams that write 200 tokens, and one beside them that ends after 40; 50 tokens after their beginning."""
+    """Streams of 200 tokens, and one that ends after 40; 50 tokens after their start."""
 
     def begin(prompt="{} " * 100, shorter=40, longer=200, **settings):
         driver = drive(Machine(**settings), parallel=8, cache_bytes=0, swap_bytes=2**30, spec="off")
@@ -57,7 +57,7 @@ def start(drive):
 
 
 def finish(driver, length=LONG):
-    """A prompt of that many tokens comes; the texts of all."""
+    """Submit a prompt of that many tokens; returns the texts of all."""
     driver.streams.append(driver.submit(("abcdefg" * LONG)[:length], max_tokens=5))
     driver.finish()
     return [text_of(stream.take()) for stream in driver.streams]

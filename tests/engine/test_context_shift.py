@@ -1,4 +1,4 @@
-"""A context that is full forgets, and goes on."""
+"""A full context drops tokens, and the answer continues."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_cells_that_cannot_be_moved_are_recomputed(drive, case):
 
 
 def test_moved_cells_are_not_shared(drive):
-    """It was computed with the forgotten tokens in sight: from nothing, the same tokens would be something else."""
+    """It was computed with the dropped tokens in sight: computed from nothing, its KV would differ."""
     driver = drive(context=64, context_shift=True)
     run(driver, max_tokens=60, keep=12)
     seq = driver.sequences[0]

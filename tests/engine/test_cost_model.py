@@ -47,7 +47,7 @@ def test_predictions_are_never_negative():
 
 
 def test_a_few_short_steps_are_enough_to_learn():
-    """A start that was believed for hundreds of them made requests wait for company that was not worth it."""
+    """Initial values that lasted for hundreds of steps made requests wait for company that was not worth it."""
     model = CostModel()
     for _ in range(5):
         model.learn(14, 0, 0.0002)
@@ -56,7 +56,7 @@ def test_a_few_short_steps_are_enough_to_learn():
 
 def test_prompt_tokens_that_fit_follow_the_last_few_steps():
     """The fit took dozens of steps to notice that tokens cost more at a long prompt's end; the next prompt's steps were
-    half as long as they might have been."""
+    half as long as possible."""
     model = CostModel()
     train(model, 0.02, 0.003, 0.01)
     steps = []
@@ -68,7 +68,7 @@ def test_prompt_tokens_that_fit_follow_the_last_few_steps():
 
 
 def test_prompt_cost_beside_decodes_does_not_affect_steps_without_decodes():
-    """Where they take turns, steps of both kinds follow each other."""
+    """If they take turns, steps of both kinds alternate."""
     model = CostModel()
     train(model, 0.02, 0.003, 0.01)
     alone = model.prompt_tokens_within(0.2, 0)

@@ -1,4 +1,4 @@
-"""Stories of the engine on RecordingBackend, turn by turn. The `drive` fixture checks that nothing is left behind."""
+"""Scenarios of the engine on RecordingBackend, turn by turn. The `drive` fixture checks for leaks."""
 
 import numpy as np
 import pytest
@@ -232,7 +232,7 @@ def test_followers_of_a_prefix_under_way_compute_it_once(drive):
 
 
 def test_followers_survive_the_cancel_of_their_leader(drive):
-    """They had waited for ever for the rest of a prompt that nobody computed any more."""
+    """They waited for ever for the rest of a cancelled prompt."""
     driver = drive(num_lanes=16, parallel=8, batch_size=64, ubatch_size=64)
     common = "<|im_start|>system\n" + "rules " * 100 + "<|im_end|>\n"
     leader, *followers = [driver.submit(common + chat(f"question {i}")) for i in range(4)]
@@ -244,7 +244,7 @@ def test_followers_survive_the_cancel_of_their_leader(drive):
 
 
 def test_two_that_want_the_same_resident_lane_both_get_it(drive):
-    """The first took the lane over; the second's match pointed to a lane that was no longer resident."""
+    """The first one took the lane over; the second one's match named a lane that was no longer resident."""
     driver = drive()
     driver.answer(chat("turn one"))
     next_turn = chat("turn one") + "You said: turn one<|im_end|>\n"
@@ -399,8 +399,8 @@ def test_the_context_is_recreated_after_a_fatal_failure(drive):
 
 @pytest.mark.parametrize("call", ["chain", "copy", "restore"])
 def test_an_exception_while_admitting_fails_that_sequence_alone(drive, call):
-    """Those who were to be admitted had left the queue already: one failure, and all after it were in no list, and
-    never heard of an end."""
+    """Newcomers had left the queue before they were seated: after one failure, all later ones were in no list and never
+    got an End."""
     driver = drive(parallel=8)
     shared = chat("a question that somebody else asks, too " + "x" * 40)
     first = driver.submit(shared)
@@ -483,7 +483,7 @@ def test_cancel_frees_its_cells_within_one_step(drive, turns):
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 8])
 def test_an_end_counts_as_much_of_the_prompt_as_was_computed(drive, turns):
-    """Nothing of one that left the queue, part of one that left amid its prompt, else all."""
+    """None if it was queued, part if it was in prefill, else all."""
     driver = drive(batch_size=32, ubatch_size=32)
     params = SamplingParams(temperature=0, ignore_eos=True)
     spec = driver.spec(chat("a question that takes several chunks " * 3), params=params)
@@ -549,7 +549,7 @@ def test_a_full_queue_refuses(drive):
 
 
 def test_more_choices_than_the_queue_could_ever_hold_are_refused_for_good(drive):
-    """With 429 the client would come back with them again and again."""
+    """With 429 the client would retry for ever."""
     driver = drive(parallel=1, queue_limit=2)
     with pytest.raises(InvalidRequest, match="4 sequences .* at most 3 at once") as refusal:
         driver.engine.submit([driver.spec(chat("x"), index=i) for i in range(4)])
@@ -747,7 +747,7 @@ def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(d
 
 
 def test_an_engine_that_holds_deferrable_work_sleeps_and_delivers_ends(drive):
-    """With only such work it would have turned without a pause, and an end of the last step would have waited."""
+    """With only deferrable work it spun without a pause, and the last step's end was not delivered."""
     driver = drive()
     stream = driver.submit(chat("later"), deferrable=True)
     driver.turn()

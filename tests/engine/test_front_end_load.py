@@ -1,10 +1,10 @@
-"""What the backend is told of the work that waits beside a step."""
+"""The HTTP side's load beside a step, as reported to the back end."""
 
 import pytest
 
 
 def told(driver):
-    """How much of each step from now on others want a core for."""
+    """The load of each step from now on."""
     decode, loads = driver.backend.decode, []
     driver.backend.decode = lambda: (loads.append(driver.backend.front_end_load), decode())
     return loads
@@ -32,7 +32,7 @@ def test_arrivals_and_ends_are_front_end_load(driver):
 
 
 def test_requests_one_after_the_other_do_not_load_the_next_step(driver):
-    """A client that sends its next request when it has its answer leaves nothing to do beside a step but its own."""
+    """A client that sends requests one after the other causes no work beside a step but its own."""
     loads = told(driver)
     for text in "abc":
         driver.submit(text, max_tokens=1)

@@ -55,7 +55,7 @@ def test_if_the_restart_fails_the_thread_ends(drive):
 
 
 def test_abandoned_clients_get_one_end_although_the_thread_is_stuck(drive):
-    """Whoever had their end already gets no second one."""
+    """A choice that has its End gets no second one."""
     driver = drive()
     short, long = driver.spec(chat("x"), max_tokens=1), driver.spec(chat("x"), index=1)
     stream = driver.engine.submit([short, long])
@@ -71,7 +71,7 @@ def test_abandoned_clients_get_one_end_although_the_thread_is_stuck(drive):
 
 
 def cheap_rows(driver):
-    """As if more rows of a step cost next to nothing, so that whatever is proposed is tried."""
+    """Makes further rows nearly free, so that every draft is tried."""
     for rows in (1, 2, 4, 8, 16, 32):
         driver.core.scheduler.cost.rows.learn(rows, 0.01 + 1e-6 * rows)
 
@@ -85,8 +85,8 @@ def all_hear_and_it_goes_on(driver, streams):
 
 
 def test_the_engine_recovers_from_a_failed_step_with_drafts(drive):
-    """Between the plan and the decode something raised while a sequence had a draft. The recovery took back rows that
-    were never computed, and so failed itself: the model was given up, and one client never heard an end."""
+    """Something raised between plan and decode while a sequence had a draft. The recovery rolled back rows that were
+    never computed, and so failed itself: the model was given up, and one client never got an End."""
     driver = drive(parallel=4, idle_cells=0)
     cheap_rows(driver)
     streams = [driver.submit(chat("a b c d a b c d a b c d a b c d " * 2)) for _ in range(3)]
@@ -126,8 +126,8 @@ def test_an_error_in_the_tables_does_not_keep_an_end_from_its_client(drive, call
 
 
 def test_a_fatal_step_leaves_no_copy_and_no_slot_uncounted(drive):
-    """Sequences that had given way kept their copies and slots, and the new books knew nothing of them: the bytes of
-    copies became negative, so that more was copied than the limit says, and slots were free while they were taken."""
+    """Preempted sequences kept their copies and slots, but the new tables did not count them: the bytes of copies
+    became negative, so that more was copied than allowed, and slots in use counted as free."""
     driver = drive(parallel=4, swap_bytes=100_000)
     streams = [driver.submit(chat(f"number {n} of them")) for n in range(4)]
     driver.turn(3)
@@ -158,7 +158,7 @@ def test_an_exception_of_ask_reaches_only_the_caller(drive):
 
 
 def test_a_lane_table_that_differs_from_the_back_end_is_noticed(drive, monkeypatch):
-    """Nothing but tests compared them: a lane that was not as long as the books said was computed on and shared."""
+    """Only tests compared them: a lane with a wrong length was computed on and shared."""
     monkeypatch.setattr("llamasrv.engine.core.CHECK_EVERY", 1)
     driver = drive()
     stream = driver.submit(chat("somebody"))
@@ -171,7 +171,7 @@ def test_a_lane_table_that_differs_from_the_back_end_is_noticed(drive, monkeypat
 
 
 def test_mail_after_a_failed_command_is_not_lost(drive):
-    """One batch of mail had a command that raised, and requests behind it: nobody ever looked at those."""
+    """Requests after a command that raised, in one batch of mail, were lost."""
     driver = drive()
     driver.engine._mailbox.put(Command(lambda core: 1 / 0))
     stream = driver.submit(chat("behind it"))
@@ -181,7 +181,7 @@ def test_mail_after_a_failed_command_is_not_lost(drive):
 
 
 def test_no_request_is_accepted_while_stopping(drive):
-    """Between the last mail and "stopped" a request was accepted that nobody would ever look at."""
+    """A request accepted between the last mail and "stopped" was never looked at."""
     driver = drive()
     driver.engine.stop(0)
     with pytest.raises(Unavailable):
@@ -190,7 +190,7 @@ def test_no_request_is_accepted_while_stopping(drive):
 
 
 def test_a_request_that_arrives_while_stopping_gets_its_end():
-    """The check was before the last mail, and the request behind it."""
+    """The check came before the last mail, and the request after it."""
     engine = HandEngine(lambda progress: RecordingBackend()).open()
     put = engine._mailbox.put
 

@@ -1,4 +1,4 @@
-"""Everything at once: shared prefixes, cancels, preemptions, too few cells. Nothing may cross over or get lost."""
+"""Shared prefixes, cancels, preemptions and too few cells, all at once: no answer may be lost or mixed up."""
 
 import random
 

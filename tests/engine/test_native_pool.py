@@ -109,7 +109,7 @@ def test_a_closed_pool_finishes_queued_jobs_and_accepts_no_more():
 
 
 def test_the_threads_of_a_closed_pool_end():
-    """Each of them holds on to the pool for as long as it lives."""
+    """Each thread keeps the pool alive as long as it lives."""
     pool, meeting = NativePool(), threading.Barrier(4, timeout=SOON)
     queue = pool.queue(3)
     for _ in range(3):

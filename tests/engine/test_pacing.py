@@ -1,4 +1,4 @@
-"""When the engine thread sleeps, for how long, and for whom; and when it wakes its readers."""
+"""When the engine thread sleeps and for how long, and when it wakes its readers."""
 
 import pytest
 

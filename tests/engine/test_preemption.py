@@ -1,4 +1,4 @@
-"""Who gives way when cells run out, how it comes back, and who is let in then."""
+"""Which sequence is preempted when cells run out, how it is restored, and which newcomers are admitted then."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_among_equals_the_youngest_is_preempted():
 
 
 def test_low_priority_is_preempted_before_youth():
-    """The youngest gave way, whoever it was computed for."""
+    """The youngest was preempted even if its cells were shared."""
     batch, person = running(100, arrived=1.0, priority=-1), running(100, arrived=2.0)
     assert victim([running(100), batch, person], per_token) is batch
 
 
 def test_shared_cells_do_not_count_as_freed():
-    """A long prompt that is shared frees few cells, and all of it has to come back."""
+    """A long shared prompt frees few cells, and all of it has to be restored."""
     sharing, own = running(1000, reused=980, arrived=2.0), running(200, arrived=1.0)
     assert victim([running(10), sharing, own], per_token) is own
 
@@ -89,7 +89,7 @@ def test_one_slow_copy_does_not_count_much():
 
 
 def test_admission_has_to_pay_off():
-    """Where giving way costs a copy, soon; where it costs the prompt, cells must last for long."""
+    """If preemption costs a copy, few steps; if it costs the prompt, many."""
     cost = RestoreCost(fitted())
     assert cost.steps_to_pay_off(4, 200) == FEWEST_STEPS
     cost.room = 0
@@ -119,7 +119,7 @@ def test_left_is_the_number_of_tokens_that_may_follow():
 
 
 class Load:
-    """Clients that each send the next request when the last one has ended, on a machine with the costs above."""
+    """Clients that each send their next request when the last one has ended, on a machine with the costs above."""
 
     def __init__(self, drive, cells, *, clients=8, each=2, prompt=60, answer=100, **options):
         self.driver = drive(
@@ -157,14 +157,14 @@ class Load:
 
 
 def test_with_a_quarter_of_the_cells_missing_little_speed_is_lost(drive):
-    """Eight streams of 160 cells in 1,024: nearly as fast as with all cells that they want, and no request ends early."""
+    """Eight streams of 160 cells in 1,024: nearly as fast as with cells for all, and no request ends early."""
     full = Load(drive, 1024, parallel=8)
     assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.swaps
     assert full.rate >= 0.95 * Load(drive, 4096, parallel=8).rate
 
 
 def test_without_copies_few_sequences_are_preempted(drive):
-    """As fast as if only as many ran as fit to their end. Those let in gave way soon, and were computed again."""
+    """As fast as with only as many streams as fit. Newcomers were soon preempted and recomputed."""
     full = Load(drive, 1024, parallel=8, swap_bytes=0)
     assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.preemptions <= 2
     assert full.rate >= 0.98 * Load(drive, 1024, parallel=6, swap_bytes=0).rate

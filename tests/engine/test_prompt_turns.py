@@ -1,4 +1,4 @@
-"""Prompts in the same steps as decodes, or in turns with them. Nothing here has a thread or a model."""
+"""Prompts and decodes in shared steps or in turns. Nothing here has a thread or a model."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_without_foreign_cells_there_are_no_turns():
 
 
 class Company:
-    """Long prompts beside streams, on a machine with about the times of the 0.5B shape: what fills a tile of rows passes
-    over the cells of all, each row of less over its own."""
+    """Long prompts beside streams, with about the times of a 0.5B model: a full tile of rows reads the cells of all,
+    each row of a partial tile only its own."""
 
     def __init__(self, *, share, streams=4, cells=1000, prompts=1, length=900):
         scheduler = Scheduler(
@@ -117,7 +117,7 @@ def test_one_long_prompt_extends_steps_by_at_most_longer():
 
 
 def _answers(cell_share):
-    """Of four long prompts beside four streams, on a backend that takes 5 ms for a row, and its steps."""
+    """Of four long prompts beside four streams, on a back end that takes 5 ms per row, and its steps."""
     backend = RecordingBackend(num_cells=16_384, batch_size=512)
     backend.cell_share = cell_share
     driver = Driver(backend, parallel=8)

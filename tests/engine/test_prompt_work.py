@@ -1,4 +1,4 @@
-"""How much work rows of prompts are. Nothing here has a thread, a clock or a model."""
+"""The work of prompt rows. Nothing here has a thread, a clock or a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What those who wait are told, if they ask."""
+"""Queue places for waiting sequences that ask for progress."""
 
 import pytest
 from engine_driver import chat

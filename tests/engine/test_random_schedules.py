@@ -1,4 +1,4 @@
-"""Everything at once, at random: each answer is what it is alone, and the books agree after every turn."""
+"""Random schedules: each answer equals the one alone, and all tables agree after every turn."""
 
 import os
 
@@ -11,7 +11,7 @@ SEEDS = range(20)
 
 @pytest.fixture(autouse=True)
 def quick_disk(monkeypatch):
-    """What only a power cut could lose is not waited for."""
+    """Skips waiting for data that only a power cut could lose."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 

@@ -59,7 +59,7 @@ def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
 
 
 def test_one_prompt_mode_has_one_prompt_per_step():
-    """ARWKV-7 and QRWKV6 are computed wrongly where a batch has several tokens of two sequences; one of each is right."""
+    """The library computes ARWKV-7 and QRWKV6 wrongly if a batch has several tokens of two sequences."""
     decoding, first, second = sequence(10, computed=9), sequence(20), sequence(30)
     scheduler = make(one_prompt=True)
     result = plan(scheduler, [first, second], [decoding])
@@ -68,7 +68,7 @@ def test_one_prompt_mode_has_one_prompt_per_step():
 
 
 def test_a_prompt_advances_in_every_step():
-    """Even where decodes alone take longer than the target."""
+    """Even if decodes alone exceed the target."""
     scheduler = make(target=0.000001)
     parts = plan(scheduler, [sequence(2000)], [sequence(10, computed=9)]).parts
     assert parts[1][1] >= 16
@@ -171,7 +171,7 @@ def test_extra_places_stay_within_the_batch():
 
 
 def test_owners_share_a_step_s_prompt_tokens():
-    """However many prompts one of them has, and however short they are."""
+    """However many prompts an owner has, and however short."""
     scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
     flood, calm = [sequence(40, computed=1, owner="flood") for _ in range(5)], sequence(90, computed=1, owner="calm")
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
@@ -197,8 +197,8 @@ def test_a_newcomer_has_no_credit_from_before():
 
 
 def test_an_absent_owner_accrues_no_credit_on_a_busy_engine():
-    """Owners were forgotten only where the engine had nothing to do: on a busy server who had been away for days went
-    before all others until it had caught up."""
+    """Owners were dropped only on an idle engine: on a busy server an owner who had been away for days went before all
+    others until it had caught up."""
     scheduler = make()
     busy, guest = sequence(10, owner="busy"), sequence(10, owner="guest")
     for seq in (busy, guest):
@@ -311,7 +311,7 @@ def test_steps_grow_with_the_number_of_short_prompts_beside_few_decodes():
 
 
 def test_a_long_prompt_does_not_extend_the_step():
-    """It came along with short ones, and streams stood still for it."""
+    """A long prompt among short ones stalled the streams."""
     scheduler = make(parallel=8)
     scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
     decoding = sequence(10, computed=9)
@@ -354,7 +354,7 @@ def test_deferrable_sequences_give_up_lanes_and_cells():
 
 
 def test_steps_of_deferrable_sequences_are_short():
-    """Whoever comes waits for its end."""
+    """A newcomer waits for its end."""
     new = deferrable(2000)
     scheduler = with_deferrables(new)
     for _ in range(200):

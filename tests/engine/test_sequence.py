@@ -1,4 +1,4 @@
-"""What a sequence waits for, and what may follow what."""
+"""States of a sequence and their transitions."""
 
 import itertools
 

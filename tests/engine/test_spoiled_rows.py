@@ -1,4 +1,4 @@
-"""Logits that are not numbers: who is harmed, for how long, and when the model is given up."""
+"""NaN in logits: which sequences fail, for how long, and when the model is given up."""
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ class Poisoned(RecordingBackend):
 
 @pytest.mark.parametrize("flash_attn, others_lost", [("off", 0), ("auto", 1)])
 def test_a_nan_row_does_not_break_the_model_for_others(drive, flash_attn, others_lost):
-    """A LoRA at scale 100 made NaN of its cells, and from then on every request of everybody failed until the model was
-    loaded again: NaN times 0 is NaN."""
+    """A LoRA at scale 100 made NaN of its cells, and every later request failed until the model was loaded again: NaN
+    times 0 is NaN."""
     driver = drive(Poisoned(spreads=True), flash_attn=flash_attn)
     beside = driver.submit(chat("a neighbour " * 5))
     driver.turn(4)

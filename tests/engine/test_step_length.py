@@ -1,4 +1,4 @@
-"""How long steps with prompt tokens are beside streams. Nothing here has a thread, a clock or a model."""
+"""The length of steps with prompt tokens beside streams. Nothing here has a thread, a clock or a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARE = 1.6e-4  # of the 0.5B shape
 
 
 def stream(written, *, since=0.0):
-    """One that has written so many tokens, the first of them `since`."""
+    """A sequence that has generated that many tokens, the first one at `since`."""
     seq = sequence([7] * 20, max_tokens=1000)
     seq.tokens.extend([8] * written)
     seq.num_computed, seq.first_token, seq.admitted = seq.num_tokens - 1, since, since
@@ -62,8 +62,8 @@ def test_a_nearly_full_tile_is_filled_if_the_step_may_be_longer(tokens, decodes,
 
 
 class Beside:
-    """A prompt beside three streams, on a machine with about the times of the 0.5B shape: 57 ms for three tokens, 2.8 ms
-    and more for one of a prompt, the more the longer it is; less where a tile of rows is full."""
+    """A prompt beside three streams, with about the times of a 0.5B model: 57 ms for three tokens, at least 2.8 ms per
+    prompt token, growing with its position; less in a full tile of rows."""
 
     def __init__(self, length, *, written, since=0.0, target=TARGET, share=0.0):
         scheduler = Scheduler(
@@ -93,7 +93,7 @@ class Beside:
 
     @property
     def behind(self):
-        """Seconds that the streams' readers had to wait at the end, at most."""
+        """Max seconds that the streams' readers waited at the end."""
         return max(self.now - s.first_token - READING_SECONDS * s.num_generated for s in self.streams)
 
 
@@ -115,7 +115,7 @@ def test_the_operators_target_scales_all_limits():
 
 
 def test_a_very_long_prompt_is_computed_in_whole_tiles():
-    """Rows one by one over all these cells would take nearly twice as long."""
+    """Single rows over all these cells would take nearly twice as long."""
     tiles, pieces = (Beside(4000, written=1, since=-100.0, share=share) for share in (SHARE, 0.0))
     assert tiles.now - 1 < 0.75 * (pieces.now - 1)
     assert max(tiles.steps) < 1.1 * longest_step(TARGET)

@@ -1,4 +1,4 @@
-"""What keeps all sequences waiting beside the library is counted and logged."""
+"""Slow parts of a step outside the library are counted and logged."""
 
 import logging
 

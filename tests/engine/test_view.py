@@ -1,4 +1,4 @@
-"""What the engine thread shows: frozen, replaced as a whole, no older than VIEW_SECONDS."""
+"""The view of the engine: frozen, replaced as a whole, no older than VIEW_SECONDS."""
 
 import dataclasses
 

@@ -22,7 +22,7 @@ PATIENCE = 60.0  # seconds for one answer
 
 
 class ThreadedEpisode(Episode):
-    """`threads`: so many hand in `requests` each."""
+    """`threads` threads submit `requests` each."""
 
     def __init__(self, seed, folder, *, threads=4, requests=25):
         self.num_threads, self.num_requests = threads, requests
@@ -126,7 +126,7 @@ class ThreadedEpisode(Episode):
             pass  # it is in use, or empty
 
     def embed(self, seed):
-        """Vectors are what they are alone, whatever the engine computes beside them."""
+        """Vectors equal those computed alone, whatever the engine computes beside them."""
         rng, alone = random.Random(seed), FakeEmbeddings("mean")
         try:
             for _ in range(self.num_requests):

@@ -144,14 +144,14 @@ def test_side_by_side_with_preemptions_and_cancels(drafting, arch):
 
 @pytest.mark.parametrize("arch", ["qwen35", "glm4moe"])
 def test_a_layer_without_cells_loses_only_its_drafts(drafting, arch):
-    """A newcomer's prompt found no cells in the layer's context: that forgets all lanes, and the next draft looked one of
+    """A newcomer's prompt found no cells in the layer's context: that drops all lanes, and the next draft looked one of
     them up. Every request failed, of all clients."""
     engine, _ = drafting(arch, "agrees")
     model, refused = engine.backend.draft_model, []
 
     def without_cells(timeline, most):
         refused.append(timeline.lane)
-        model._forget(list(model._lanes))  # as where the library computes nothing
+        model._drop(list(model._lanes))  # as after a failed decode
         return False
 
     model.advance = without_cells

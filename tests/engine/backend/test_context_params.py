@@ -18,8 +18,8 @@ ANOTHER = {
 
 
 def test_every_option_is_part_of_state_facts_or_known_not_to_matter():
-    """A prefix on disk was used after a restart with another RoPE scale: 302 tokens of it, and other text. A new option
-    is to be put into one of the two lists."""
+    """A prefix on disk was reused after a restart with another RoPE scale: 302 wrong tokens, and another text. Add a
+    new option to one of the two lists."""
     names = {field.name for field in fields(EngineOptions)}
     assert names == ANOTHER.keys() | BESIDE_STATES and not ANOTHER.keys() & BESIDE_STATES
 

@@ -1,4 +1,4 @@
-"""Threads among contexts that compute at the same time."""
+"""CPU threads shared by contexts that compute at the same time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_closed_context_does_not_count(cores):
 
 
 def joined(cores, who):
-    """Has `who` join on a thread of its own; what is put here once it has."""
+    """Let `who` join on a thread of its own; the returned mailbox gets an item once it has."""
     told = Mailbox()
 
     def join():
@@ -82,7 +82,8 @@ def joined(cores, who):
 
 
 def test_a_long_computation_waits_for_the_step_that_had_all_threads(cores):
-    """An encode began while a step had a thread on each core: with three threads on two cores it took four times as long."""
+    """An encode started while a step used a thread per core: with three threads on two cores it took four times as
+    long."""
     cores.begin("step")
     told = joined(cores, "encoder")
     assert told.take(0.05) == []

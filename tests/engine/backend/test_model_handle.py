@@ -1,4 +1,4 @@
-"""A model is freed once nobody holds it: a job that outlived it read freed memory."""
+"""A model is freed with its last holder: a job that outlived it read freed memory."""
 
 import threading
 

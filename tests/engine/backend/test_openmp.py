@@ -1,4 +1,4 @@
-"""What OpenMP is told, each time in a process of its own: it is read once."""
+"""Settings of OpenMP, each in a process of its own, since they are read once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def told(before: str = "openmp", **env: str) -> str:
 
 
 def test_a_server_sets_the_spin_count():
-    """10,000 rounds let them fall asleep inside a step: one stream of a 0.5B model was 15 % slower."""
+    """With 10,000 rounds threads fell asleep inside a step: one stream of a 0.5B model was 15 % slower."""
     assert int(told()) >= 100_000
 
 

@@ -6,7 +6,7 @@ from llamasrv.engine.prompt_work import TILE, PromptWork
 
 
 def run(padding, num_rows, steps, plain, padded):
-    """What was chosen, when a plain step takes `plain` seconds and a padded one `padded`."""
+    """The choice when a plain step takes `plain` seconds and a padded one `padded`."""
     chosen = []
     for _ in range(steps):
         chosen.append(padding.choose(num_rows, num_rows))

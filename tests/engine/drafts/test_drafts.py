@@ -1,4 +1,4 @@
-"""Drafts change when tokens come, never which: everything is told as without them, delta for delta."""
+"""Drafts change when tokens come, never which: streams are the same as without them, delta for delta."""
 
 import random
 from array import array
@@ -42,12 +42,12 @@ CASES = {
 
 
 def told(items):
-    """What a client hears, without times, counts of drafts and the lane that was free."""
+    """The items that a client gets, without times, counts of drafts and slots."""
     return [item[:7] if isinstance(item, End) else item for item in items]
 
 
 class ScriptedDrafts:
-    """A draft model that knows what the fake model says, and is wrong at every `wrong`-th place."""
+    """A draft model that knows the fake model's answer, and is wrong at every `wrong`-th token."""
 
     source = "draft"
 
@@ -90,7 +90,7 @@ def drive_with(drive, drafts, **options):
 
 
 def both(drive, submit, drafts="auto", **options):
-    """What is heard without and with drafts, and the driver with."""
+    """The items without and with drafts, and the driver with."""
     heard = []
     for spec in ("off", drafts):
         driver = drive_with(drive, spec, **dict(options))
@@ -127,7 +127,7 @@ def test_among_others(drive, drafts, case):
 @pytest.mark.parametrize("rollback", [1, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_a_memory_of_states(drive, case, rollback):
-    """It takes back a few tokens of the last decode and nothing else; no draft is longer."""
+    """Rollback is limited to a few tokens of the last decode, and so are drafts."""
 
     def submit(driver):
         prompts = (ASKED, ASKED, chat(LONG + " again"), chat("again and again " * 5))
@@ -167,7 +167,7 @@ GRAMMARS = {
 
 @pytest.mark.parametrize("stop", [(), ("never",)])
 def test_forced_tokens_are_drafted_when_logprobs_are_requested(drive, stop):
-    """Log-probabilities need a row of logits for each token, so nothing is appended unseen; all of it is right."""
+    """Log-probabilities need a row of logits per token, so forced tokens go as drafts, all accepted."""
 
     def submit(driver):
         grammar = constraint(
@@ -218,7 +218,7 @@ def test_a_grammar_with_a_trigger(drive):
 
 
 def test_late_masks(drive, drafts, monkeypatch):
-    """A row whose mask is not there is kept; what was drafted behind it is given up."""
+    """A row without its mask is kept; the rest of the draft is dropped."""
     monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
 
     def submit(driver):
@@ -230,7 +230,7 @@ def test_late_masks(drive, drafts, monkeypatch):
 
 @pytest.mark.parametrize("tokens", [0, 5, 17])
 def test_a_thinking_budget(drive, drafts, tokens):
-    """The budget closes the block in the middle of a draft that goes on thinking."""
+    """The budget closes the block in the middle of a draft that continues thinking."""
 
     def submit(driver):
         budget = ThinkingBudget(
@@ -291,7 +291,7 @@ def test_cancelled_in_the_middle(drive, drafts):
 
 
 def test_its_lane_is_a_prefix_for_others(drive):
-    """The lane of a sequence that ended in the middle of a draft holds what was accepted and nothing else."""
+    """The lane of a sequence that ended inside a draft holds only accepted tokens."""
     driver = drive(spec="auto", idle_cells=4096)
     first = driver.submit(ASKED, stop=("again, until",))
     driver.finish()
@@ -332,8 +332,8 @@ def test_a_failed_step_with_drafts_fails_only_its_sequences(drive):
 
 
 def test_drafts_never_exceed_rows_or_outputs(drive):
-    """Sixty-four outputs are all that a context has, and every prompt that ends wants one, too. The backend refuses what
-    the library would abort on."""
+    """A context has 64 outputs, and every prompt that ends needs one, too. The back end asserts where the library would
+    abort."""
     driver = drive(spec="auto", num_lanes=64, num_cells=20_000, parallel=60, batch_size=80, context=600)
     streams = [driver.submit(chat(f"{i} {LONG}"), prompt_logprobs=i % 7 == 0) for i in range(70)]
     most = 0
@@ -372,7 +372,7 @@ def test_cases_without_drafts(drive, options):
 
 
 def test_drafts_stop_when_rows_are_expensive(drive):
-    """Where each further row costs a whole step more, nothing pays."""
+    """If each further row costs a whole step more, no draft pays."""
     driver = drive(spec="auto")
     for rows in (1, 2, 3, *range(4, 65, 4)):
         for _ in range(8):
@@ -382,7 +382,7 @@ def test_drafts_stop_when_rows_are_expensive(drive):
 
 
 def test_chains_never_see_rejected_tokens(drive):
-    """Penalties count what was said, not what was tried."""
+    """Penalties count accepted tokens, not tried ones."""
     chains = []
     for spec in ("off", "auto"):
         driver = drive(spec=spec)
@@ -402,7 +402,7 @@ def test_tokens_are_charged_to_their_owner(drive):
 
 @pytest.mark.parametrize("keep", [0, 20])
 def test_a_context_that_shifts(drive, keep):
-    """The draft is settled before anything of the timeline is forgotten."""
+    """The draft is settled before the timeline is shifted."""
 
     def submit(driver):
         params = SamplingParams(temperature=0, ignore_eos=True)
@@ -460,7 +460,7 @@ def test_without_a_prediction_its_counts_are_none(drive):
 
 
 def slow_to_ask(driver, monkeypatch):
-    """Asking takes half a millisecond; the sequences that were asked, in order."""
+    """Asking takes half a millisecond. Returns the sequences that were asked, in order."""
     asked, propose = [], SequenceDrafts.propose
 
     def slowly(drafts, seq, most):
@@ -473,7 +473,7 @@ def slow_to_ask(driver, monkeypatch):
 
 
 def test_asking_sources_takes_a_small_share_of_the_time(drive, monkeypatch):
-    """Sequences whose text had nothing to offer were asked again in every step: only drafts were charged for."""
+    """Sequences without a draft were asked again in every step: only drafts counted as cost."""
     driver = drive(spec="auto")
     asked = slow_to_ask(driver, monkeypatch)
     wild = SamplingParams(temperature=50.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)

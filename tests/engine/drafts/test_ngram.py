@@ -1,4 +1,4 @@
-"""What followed elsewhere in a text: the longest match, the newest, and where a copy goes on."""
+"""N-gram lookup: the longest match, the newest, and continued copies."""
 
 import random
 from array import array
@@ -63,7 +63,7 @@ def test_a_shortened_text_is_indexed_again():
 
 
 def test_pseudo_tokens_are_never_proposed():
-    """Images stand in a timeline as numbers below 0."""
+    """Images are negative numbers in a timeline."""
     timeline = array("i", [1, 2, 3, 4, -7, 5, 9, 1, 2, 3])
     draft = Lookup("ngram", timeline, 0).propose(timeline, 8, Acceptance())
     assert draft.tokens == [4]
@@ -116,7 +116,7 @@ def test_chances_follow_observed_acceptance():
 
 
 def test_a_new_sequence_starts_from_the_acceptance_of_all():
-    """Each answer of prose tried out a few drafts that were wrong in the one before it, too: 4 % of two streams' speed."""
+    """Each answer in prose tried a few drafts that had been wrong in the one before, too: 4 % of two streams' speed."""
     of_all = Acceptance()
     other = Acceptance(of_all)
     for _ in range(20):

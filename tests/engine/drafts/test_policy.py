@@ -1,4 +1,4 @@
-"""How much is drafted: what pays by the measured time of steps, and nothing else."""
+"""The number of drafted tokens follows the measured times of steps."""
 
 import pytest
 
@@ -88,13 +88,13 @@ def test_row_times_go_by_blocks_and_unseen_ones_are_assumed_cheap():
 
 @pytest.mark.parametrize("slower, tried", [(1, True), (60, False)])
 def test_untried_short_drafts_are_tried_when_weights_fit_the_cache(slower, tried):
-    """Elsewhere one row alone is bound by memory, and the second one costs most."""
+    """Otherwise a single row is bound by memory, and the second one costs most."""
     rows = times({1: 0.34 * slower, 16: 2.9 * slower})
     assert (share([draft(0.8, length=3)], num_decodes=1, room=60, rows=rows) != [0]) is tried
 
 
 def test_row_times_follow_a_common_level():
-    """Longer contexts and other load make steps slower whatever their rows."""
+    """Longer contexts and other load slow all steps, whatever their rows."""
     rows = times({1: 20, 8: 90})
     for _ in range(60):
         rows.learn(1, 0.04)

@@ -1,4 +1,4 @@
-"""Memories that cannot be cut anywhere go back to a checkpoint, wherever the prompt was computed."""
+"""Memories that cannot be cut go back to a checkpoint, whichever lane computed the prompt."""
 
 import zlib
 from array import array
@@ -41,8 +41,8 @@ def test_it_finds_the_checkpoints_along_a_prompt():
 
 
 def test_timelines_with_equal_checksums_have_separate_checkpoints():
-    """A client could find two prompts of one length, one beginning and one CRC-32 in a second; both left a checkpoint,
-    one place held them, and when both were to leave the step failed, with all requests and prefixes."""
+    """A client could craft two prompts with equal length, first tokens and CRC-32 in a second: both left a checkpoint
+    in one entry, and when both were evicted the step failed, with all requests and prefixes."""
     table, seen, rng = Checkpoints(100_000), {}, np.random.default_rng(3)
     while True:
         text = array("i", [*b"a common beginning", *rng.integers(0, 256, 6).tolist()])
@@ -118,7 +118,7 @@ def driver(drive, request):
 
 
 def run(driver, *prompts, **settings):
-    """What each said and how many tokens were reused."""
+    """The answer of each, and how many tokens were reused."""
     streams = [driver.submit(prompt, **settings) for prompt in prompts]
     driver.finish()
     items = [stream.take() for stream in streams]
@@ -126,7 +126,7 @@ def run(driver, *prompts, **settings):
 
 
 def boundaries(text):
-    """Where messages begin, in the fake's tokens."""
+    """Starts of messages, in the fake's tokens."""
     found, at = [], 0
     for part in text.split("<|im_start|>")[1:]:
         found.append(at)
@@ -168,7 +168,7 @@ def test_an_edited_message_costs_only_what_follows(driver):
 
 
 def test_the_second_prompt_teaches_where_prompts_branch(driver):
-    """The first had no checkpoint where the second left it; the third finds one."""
+    """The first prompt has no checkpoint where the second one branches off; the third prompt finds one."""
     text = "x" * 2000
     run(driver, text + "a" * 900)
     _, (first,) = run(driver, text + "b" * 900)
@@ -178,8 +178,8 @@ def test_the_second_prompt_teaches_where_prompts_branch(driver):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_checkpoint_contains_an_unverified_draft(drive, kind):
-    """A follower asked for a checkpoint within what a sequence was writing; it was taken while the lane held the rows of
-    its draft, and whoever began there had tokens that were never written."""
+    """A follower asked for a checkpoint in the middle of a draft; it was taken while the lane held unverified rows, and
+    later prompts continued from tokens that were never generated."""
     driver = drive(**KINDS[kind], max_rollback=4, parallel=2, checkpoint_bytes=1 << 20)
     for rows in (1, 2, 4, 8, 16, 32):  # as if more rows cost next to nothing
         driver.core.scheduler.cost.rows.learn(rows, 0.01 + 1e-6 * rows)

@@ -1,4 +1,4 @@
-"""Who waits for a file gets one answer, and what was read is there for who waited."""
+"""A sequence that waits for a file gets one answer, and the state stays until it is seated."""
 
 from array import array
 
@@ -17,7 +17,7 @@ PINNED = "something else that somebody wants to keep for a while " * 40
 
 
 def write_one(folder, backend=None, **options):
-    """What an engine leaves on disk that was asked twice."""
+    """Fill the disk with the prefix of two requests."""
     served = Served(folder, backend, **options)
     for end in ("one", "two"):
         served.ask(chat(SYSTEM + end))
@@ -34,8 +34,8 @@ def hybrid():
 
 
 def test_a_prompt_does_not_wait_for_a_file_when_pins_take_its_memory(tmp_path):
-    """It waited until its deadline, while the file was read over and over: host memory dropped each time what it had
-    no room for."""
+    """It waited until its deadline while the file was read over and over: host memory had no room and dropped it each
+    time."""
     write_one(tmp_path)
     again = Served(tmp_path, cache_bytes=6000, pin_share=0.9)
     pinned = again.submit(PINNED[:300], pins=((300, 1000.0),))
@@ -48,8 +48,8 @@ def test_a_prompt_does_not_wait_for_a_file_when_pins_take_its_memory(tmp_path):
 
 @pytest.mark.parametrize("checkpoint_bytes", [0, 300, 700])
 def test_waiting_sequences_get_a_files_checkpoints_whatever_the_limit(tmp_path, checkpoint_bytes):
-    """A hybrid model was started again with less memory for checkpoints, or the file's own pushed each other out: its
-    prompt waited for ever."""
+    """A hybrid model was restarted with less memory for checkpoints, or the file's own checkpoints evicted each other:
+    its prompt waited for ever."""
     write_one(tmp_path, hybrid())
     again = Served(tmp_path, hybrid(), checkpoint_bytes=checkpoint_bytes)
     assert again.ask(chat(SYSTEM + "three")) > len(SYSTEM) // 2
@@ -58,7 +58,7 @@ def test_waiting_sequences_get_a_files_checkpoints_whatever_the_limit(tmp_path, 
 
 
 def test_a_state_read_from_disk_is_held_until_its_sequence_is_seated(tmp_path, monkeypatch):
-    """Others filled host memory in between, and the file was read again, and again."""
+    """Others filled host memory in between, and the file was read again and again."""
     write_one(tmp_path)
     again = Served(tmp_path, parallel=1, cache_bytes=200_000)
     waiting = again.submit(chat(SYSTEM + "three"))
@@ -121,7 +121,7 @@ def test_an_unusable_file_ends_the_wait_of_all(tmp_path, how):
 
 
 def test_a_sequence_waits_for_the_disk_only_once(tmp_path, monkeypatch):
-    """After a file that took too long it waited for the next one, and for the same again after it gave way."""
+    """After one slow file it waited for the next, and again after a preemption."""
     write_one(tmp_path)
     again = Served(tmp_path)
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005

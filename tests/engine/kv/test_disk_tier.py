@@ -1,4 +1,4 @@
-"""Prefixes on disk: what two prompts had in common is there after a restart, and only where everything is the same."""
+"""Prefixes on disk: a shared prefix survives a restart, and is used only if all facts are the same."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from llamasrv.engine.kv.prefix_index import EVERYBODY
 
 
 class Store:
-    """A DiskTier whose work is done at once, on this thread."""
+    """A DiskTier that does its file work at once, on this thread."""
 
     def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), **more):
         options = {"facts": {"model": model}, "largest": limit, **more}
@@ -39,7 +39,7 @@ class Store:
         self.disk.put(SavedState(tokens(text), data, CacheKey(adapters)))
 
     def read(self, text, adapters=()):
-        """(length, entry) of what is found and read; None."""
+        """(length, entry) of the match that is read; None."""
         found = self.disk.match(tokens(text), len(text) - 1, CacheKey(adapters))
         if found is None:
             return None
@@ -162,7 +162,7 @@ def test_a_failing_disk_is_logged_once_and_harmless(tmp_path, monkeypatch, caplo
 
 
 def test_after_a_failed_write_copying_pauses(tmp_path, monkeypatch, caplog):
-    """A state was copied in every step, each a gigabyte perhaps, and each told the log that the disk is full."""
+    """A state of perhaps a gigabyte was copied in every step, and each time the full disk was logged."""
     now = [0.0]
     store = Store(tmp_path, clock=lambda: now[0])
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
@@ -182,8 +182,8 @@ def test_after_a_failed_write_copying_pauses(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize("free, kept", [(0, 5), (100, 5), (255, 0), (10_000, 5)])
 def test_on_a_disk_filled_by_others_nothing_is_deleted(tmp_path, monkeypatch, caplog, free, kept):
-    """With less than 256 MiB free the whole folder was deleted, and then nothing written: the limit and the free disk
-    were one number."""
+    """With less than 256 MiB free the whole folder was deleted, and then nothing written: one number served as limit
+    and as free space."""
     monkeypatch.setattr("llamasrv.engine.kv.disk_tier.SPARE", 256 * MEGABYTE)
     store = Store(tmp_path, 1000 * MEGABYTE)
     for n in range(5):
@@ -218,7 +218,7 @@ def test_the_engine_stops_writing_when_its_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_the_index_keeps_the_most_recently_used_files(tmp_path):
-    """Which they were was chosen by their names, and their tokens took any amount of memory."""
+    """The files were chosen by their names, and their tokens took any amount of memory."""
     for n in range(20):
         Store(tmp_path).write(chr(65 + n) * 100)
         os.utime(max(files(tmp_path), key=lambda path: path.stat().st_mtime_ns), (n, n))

@@ -1,4 +1,4 @@
-"""What was computed outlives the engine: in host memory for the next engine of the model, on disk for the next process."""
+"""Prefixes outlive the engine: in host memory for the model's next engine, on disk for the next process."""
 
 import os
 
@@ -20,7 +20,7 @@ NEXT = TALK + "You said<|im_end|>\n" + chat("and?")  # what was said is not what
 
 @pytest.fixture(params=KINDS)
 def life(request, monkeypatch):
-    """`life(prefixes, **options)`: an engine of the same model; `end()` lets go of it, as at an unloading."""
+    """`life(prefixes, **options)`: an engine of the same model; `end()` closes it, as when the model is unloaded."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     drivers = []
 
@@ -69,7 +69,7 @@ def test_an_engine_with_another_model_or_library_finds_nothing(life, other):
 
 
 def test_an_engine_takes_over_the_cache_of_another(life):
-    """As when the options of a model were changed that its states do not depend on."""
+    """As after a change of options that do not affect states."""
     old, new = HostCache(), HostCache()
     first, second = life(old), life(new)
     reused(first, TALK)

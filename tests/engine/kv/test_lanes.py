@@ -71,7 +71,7 @@ def test_check_finds_a_miscount():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_table_is_right_after_random_operations(seed):
-    """Random walks over all operations; a plain model of sets of cells says what must come out."""
+    """Random walks over all operations, compared with a model of sets of cells."""
     rng = random.Random(seed)
     table, cells, number = LaneTable(6, 200), {}, 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""Prefixes that clients asked to be kept stay, within their owners' parts, and end in time."""
+"""Pinned prefixes stay, within their owners' shares, until they expire."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_asking_again_prolongs_a_pin(tier):
 
 
 def test_pins_stay_within_their_share(tier):
-    """The one that ends first gives way."""
+    """The pin that expires first is evicted."""
     states = [state(number) for number in range(6)]
     for number, one in enumerate(states):
         assert tier.pin(one, "ann", 300.0 + number)

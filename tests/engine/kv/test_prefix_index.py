@@ -51,7 +51,7 @@ def test_tokens_are_compared_not_only_keys():
 
 
 def test_a_timeline_that_was_shorter_than_a_key_can_be_removed_after_it_grew():
-    """Its key had been computed anew from the grown timeline, which was not in the index."""
+    """Its key was recomputed from the grown timeline, which was not in the index."""
     cache = PrefixIndex()
     timeline = tokens("tiny")
     cache.put(0, timeline)

@@ -1,4 +1,4 @@
-"""Slots: the numbers under which what a sequence computed is saved."""
+"""Slots: numbers under which a finished sequence's state is saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def slot_of(driver, prompt, **settings):
 
 
 def test_with_one_place_every_sequence_has_slot_0(drive):
-    """Each prompt that shared nothing with the one before had the number of another lane; slot 0 kept the first."""
+    """Each prompt without a shared prefix got the number of another lane; slot 0 stayed with the first."""
     driver = drive(parallel=1)
     assert [slot_of(driver, prompt) for prompt in (ONE, TWO, THREE)] == [0, 0, 0]
     tokens = list(driver.core.admission.slots.save(0, driver.core.memory).tokens)

@@ -1,4 +1,4 @@
-"""One state in a file: what was written comes back, and nothing else is taken for one."""
+"""The file format of states: what was written is read back, everything else is refused."""
 
 from __future__ import annotations
 

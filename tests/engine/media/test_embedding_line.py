@@ -76,7 +76,7 @@ def test_texts_do_not_wait_for_an_image(driver):
 
 
 def test_few_images_are_encoded_ahead(driver):
-    """A thousand inputs hold the rows of those that are next, not of all."""
+    """A thousand inputs hold only the rows of the next few."""
     stream = driver.submit(*[(picture(f"{i}"),) for i in range(20)])
     driver.embedder.turn()
     while driver.encoder.turn():

@@ -1,4 +1,4 @@
-"""Images that wait for the encoder go into one call where the projector takes several."""
+"""Waiting images share a call of the encoder if the projector can batch them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llamasrv.errors import InvalidRequest
 
 @pytest.fixture
 def see(drive):
-    """`see(together=8)`: an engine whose projector takes so many images in a call."""
+    """`see(together=8)`: an engine whose projector batches that many images."""
 
     def make(*, together=8, **settings):
         return drive(projector=FakeProjector(together=together), **settings)
@@ -22,7 +22,7 @@ def see(drive):
 
 
 def ask_all(driver, media):
-    """One request for each; all of them wait for the encoder."""
+    """One request per image; all of them wait for the encoder."""
     driver.encodes = False
     streams = [driver.engine.submit([prompt(driver.engine, one, f"{n}", max_tokens=60)]) for n, one in enumerate(media)]
     driver.turn()
@@ -90,7 +90,7 @@ def test_a_cancelled_image_is_not_encoded(see):
 
 @pytest.mark.parametrize("leaving", [[1], [0, 1, 2]], ids=["one", "all"])
 def test_a_call_without_waiting_sequences_stops(see, leaving):
-    """Who leaves in the middle of a call takes nothing from the others."""
+    """A cancel during a call does not affect the others."""
     driver, media = see(), [picture(f"{n}") for n in range(3)]
     projector, stopped = driver.backend.projector, []
 
@@ -116,7 +116,7 @@ def test_a_call_without_waiting_sequences_stops(see, leaving):
 
 @pytest.mark.parametrize("error", [InvalidRequest("One of them cannot be used."), ZeroDivisionError("ours")])
 def test_after_a_failed_call_each_image_is_encoded_alone(see, error):
-    """So an image that cannot be encoded fails by itself."""
+    """So a broken image fails alone."""
     driver, media = see(), [picture(f"{n}") for n in range(4)]
     projector = driver.backend.projector
 
@@ -137,7 +137,7 @@ def test_after_a_failed_call_each_image_is_encoded_alone(see, error):
 
 
 def test_rows_of_waiting_images_stay_under_the_limit(see):
-    """Several in a call are no more rows than memory allows."""
+    """A batch has no more rows than memory allows."""
     driver = see(media_bytes=3 * 12 * 16, parallel=1)
     streams = [driver.engine.submit([prompt(driver.engine, picture(f"{n}"), f"{n}", max_tokens=60)]) for n in range(12)]
     most = 0

@@ -58,7 +58,7 @@ def test_a_sound_is_several_chunks(see):
 
 @KINDS
 def test_a_prompt_may_end_with_an_image(see, kind):
-    """Then it is the image's last row that says how to go on."""
+    """Then the image's last row yields the next token."""
     driver = see(**kind)
     whole = prompt(driver.engine, "x", picture("cat"))
     span = whole.media[0]
@@ -81,7 +81,7 @@ def test_one_image_of_eight_requests_is_encoded_and_computed_once(see, kind):
 
 
 def test_two_scopes_encode_the_same_image_separately(see):
-    """A quick answer told one API key that another one had sent this picture."""
+    """A quick answer revealed to one API key that another had sent this picture."""
     driver = see()
     for scope in ("ann", "bob", "ann"):
         answer(driver, scope, picture("cat"), "one", max_tokens=40, cache_key=CacheKey(scope=scope))
@@ -125,7 +125,7 @@ def test_other_sequences_continue_while_one_waits_for_the_encoder(see):
 
 
 def test_streams_continue_between_chunks_of_a_large_image(see):
-    """Steps of rows take turns with steps of tokens: each step of rows is followed by one that gives everybody a token."""
+    """Steps of media rows alternate with steps of tokens, which give every stream a token."""
     driver = see(batch_size=64, ubatch_size=32, spec="off")
     stream = ask(driver, "a" * 90, max_tokens=200)
     driver.turn(12)
@@ -142,8 +142,8 @@ def test_streams_continue_between_chunks_of_a_large_image(see):
 
 
 def test_beside_a_large_image_and_text_a_stream_s_gap_is_within_three_steps_and_50_ms(see):
-    """With the times of the 0.5B shape. A step of rows was as long as two of theirs: with the next one that made three, and
-    nothing was left for whatever else the machine did; and text behind the image came with the step after its last rows."""
+    """With the times of a 0.5B model. A step of media rows took as long as two of the streams' own, which made three
+    with the next one and left nothing for other load; and text after the image shared the step after its last rows."""
     driver = see(batch_size=512, ubatch_size=512, context=4000, spec="off")
     backend, decode = driver.backend, driver.backend.decode
 
@@ -228,7 +228,7 @@ def test_a_sequence_cancelled_while_waiting_is_not_encoded(see):
 
 
 def test_an_image_wanted_again_is_encoded(see):
-    """A job that was given up may be half done: what comes after it asks anew."""
+    """A cancelled job may be half done: later requests start another."""
     driver = see()
     driver.encodes = False
     first = ask(driver, picture("cat"), max_tokens=5)
@@ -271,7 +271,7 @@ def test_the_least_recently_used_rows_are_evicted_first(see):
 
 
 def test_a_long_queue_of_images_holds_no_more_rows_than_the_limit(see):
-    """Rows are encoded as far ahead as the limit allows, not for everybody who waits."""
+    """Rows are encoded ahead within the limit, not for all waiting sequences."""
     driver = see(media_bytes=3 * 12 * 16, parallel=1)
     streams = [ask(driver, f"{n}", picture(f"{n}"), max_tokens=60) for n in range(12)]
     most = 0
@@ -292,7 +292,7 @@ def test_an_image_larger_than_the_limit_is_served(see):
 
 @KINDS
 def test_a_prefix_that_ends_inside_an_image_is_used_up_to_the_image(see, kind):
-    """Cancelled in the middle of an image: with M-RoPE all of it lies at one position, and cannot be cut."""
+    """Cancelled inside an image: with M-RoPE all its rows share one position and cannot be cut."""
     driver = see(**kind, batch_size=128, ubatch_size=128)
     image = picture("large", 320, 320)
     stream = ask(driver, "words before it ", image, "first", max_tokens=40)
@@ -322,7 +322,7 @@ def test_a_preempted_sequence_resumes_inside_its_image(see, kind):
 
 @KINDS
 def test_evicted_rows_are_encoded_again(see, kind):
-    """It waited with its image in KV, and the prefix went before it had a place."""
+    """It waited with its image in KV, and the prefix was evicted before it was seated."""
     driver = see(**kind, parallel=1, cache_bytes=0, media_bytes=0)
     answer(driver, picture("cat"), "one", max_tokens=40)
     busy = ask(driver, "busy", max_tokens=60)
@@ -401,7 +401,7 @@ def test_a_saved_slot_with_an_image_needs_a_projector(see, drive, tmp_path):
 
 
 def test_an_engine_that_closes_does_not_wait_for_an_encode(see):
-    """The encoder's own thread, as in a server: what it works at is given up."""
+    """With the encoder's own thread, as in a server: its job is abandoned."""
     driver = see()
     driver.encodes = False
     begun = Mailbox()
@@ -424,7 +424,7 @@ def test_an_engine_that_closes_does_not_wait_for_an_encode(see):
 
 @pytest.mark.parametrize("mrope", [False, True])
 def test_drafts_after_an_image_are_rolled_back_to_the_right_position(see, mrope):
-    """Positions behind an M-RoPE image are less than the number of tokens before them."""
+    """Positions after an M-RoPE image are smaller than the number of tokens before them."""
     driver = see(mrope=mrope, spec="ngram")
     words = "one two three four five six seven eight nine ten " * 3
     text, _ = answer(driver, picture("cat"), words, max_tokens=250)

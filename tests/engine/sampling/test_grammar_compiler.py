@@ -61,7 +61,7 @@ def test_a_grammar_that_takes_too_long_is_refused_and_others_are_asked_to_wait(c
 
 @pytest.fixture
 def held(monkeypatch):
-    """A gate at which each grammar whose text says "held" waits, and the texts that were begun."""
+    """A gate for grammars whose text says "held", and the texts that were started."""
     gate, begun, compiled = threading.Event(), [], llguidance.LLMatcher
 
     def compile(tokenizer, text, **options):
@@ -78,8 +78,8 @@ def held(monkeypatch):
 
 
 def test_an_owner_has_one_compilation_at_a_time(compiler, held):
-    """Two connections that sent one slow schema after another left no compiler for anybody else: 30 of 32 small
-    schemas were refused."""
+    """Two connections that sent slow schemas one after another left no compiler for others: 30 of 32 small schemas were
+    refused."""
     gate, begun = held
     with pytest.raises(InvalidRequest, match="took too long"):
         compiler.compile('start: "held 1"', owner="greedy")
@@ -117,13 +117,13 @@ def test_what_was_compiled_too_late_is_there_for_who_asks_again(compiler, held):
 
 
 def test_keys_do_not_learn_what_others_compiled(compiler):
-    """A quick answer told that another key had sent the same schema."""
+    """A quick answer revealed that another key had sent the same schema."""
     assert compiler.compile(WORDS, scope="a") is compiler.compile(WORDS, scope="a")
     assert compiler.compile(WORDS, scope="a") is not compiler.compile(WORDS, scope="b")
 
 
 def test_a_grammar_that_failed_is_compiled_anew(compiler):
-    """All copies share one lexer: once its states were used up, the cached grammar failed for everybody."""
+    """All copies share a lexer: once its states were used up, the cached grammar failed for every request."""
     first = compiler.compile("start: /(a|b)*/")
     matcher = first.matcher()
     assert not matcher.accept(ord("c"))
@@ -134,7 +134,7 @@ def test_a_grammar_that_failed_is_compiled_anew(compiler):
 
 
 def test_a_panic_is_a_refusal(compiler, monkeypatch):
-    """The library's panics are no Exception: the thread ended, and its place in the queue was lost for good."""
+    """The library's panics are no Exception: the thread ended, and its place in the queue was lost."""
 
     class Panic(BaseException):
         pass
@@ -166,7 +166,7 @@ def test_a_large_grammar_is_tried_in_another_process_once(compiler, monkeypatch)
 
 
 def test_threads_that_compile_have_room_for_deep_grammars(compiler):
-    """3,000 rules, each the next one, overran a stack of 8 MiB. What clients send is bounded far below that."""
+    """3,000 rules, each referring to the next, overflowed a stack of 8 MiB. Client input is bounded far below that."""
     text = "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(5000)) + 'r5000: "a"\n'
     before = threading.stack_size()
     assert compiler.compile(text).matcher().accept(ord("a")) and threading.stack_size() == before
@@ -192,7 +192,7 @@ def test_a_conversion_has_the_same_bounds(compiler, monkeypatch):
 
 
 def test_500_optional_properties_are_followed_to_their_end(compiler):
-    """A schema within all bounds ended amid the answer with a 500: "rejects the chosen token"."""
+    """An answer under a schema within all bounds ended with a 500: "rejects the chosen token"."""
     inner = {
         "type": "object",
         "properties": {f"p{n}": {"type": "integer"} for n in range(600)},
@@ -205,7 +205,7 @@ def test_500_optional_properties_are_followed_to_their_end(compiler):
 
 
 class CountedVocabulary(FakeVocabulary):
-    """Knows how many hold it, and what was done with it when nobody did."""
+    """Counts its holders, and records what was called without one."""
 
     def __init__(self):
         self.held, self.most, self.is_gone = 0, 0, False
@@ -276,7 +276,8 @@ def test_a_vocabulary_that_llguidance_cannot_take_only_refuses_grammars(drive, m
 
 
 def test_the_tokenizer_is_made_for_the_first_grammar_and_once(drive, monkeypatch):
-    """It was made before a model was ready: with 150,000 tokens half a second of the start, also for who needs none."""
+    """It was built before the model was ready: with 150,000 tokens half a second of the start, even if it was not
+    needed."""
     made, make = [], grammar_compiler._tokenizer
     monkeypatch.setattr(grammar_compiler, "_tokenizer", lambda *given: made.append(1) or make(*given))
     driver = drive()
@@ -288,7 +289,7 @@ def test_the_tokenizer_is_made_for_the_first_grammar_and_once(drive, monkeypatch
 
 @pytest.fixture
 def sliced(monkeypatch):
-    """The tokenizers of this test that got slices: engines of earlier tests may still be at theirs."""
+    """The tokenizers of this test that were sliced; engines of earlier tests may still be slicing theirs."""
     own, sliced = [], []
     make, slice_ = grammar_compiler._tokenizer, llguidance.LLTokenizer.with_slices
     monkeypatch.setattr(grammar_compiler, "_tokenizer", lambda *given: own.append(make(*given)) or own[-1])
@@ -302,7 +303,7 @@ def sliced(monkeypatch):
 
 
 def test_the_vocabulary_is_sliced_once_a_grammar_was_asked_for(compiler, sliced):
-    """Slices of 150,000 tokens took 35 MiB of every model that had been idle for a second, also without grammars."""
+    """Slices of 150,000 tokens took 35 MiB of every model that was idle for a second, even without grammars."""
     compiler.prepare()
     assert compiler.is_available() and compiler.prepare() and not sliced
     first = compiler.compile(WORDS)
@@ -322,7 +323,7 @@ def test_the_vocabulary_is_sliced_also_if_the_model_is_never_idle(compiler, slic
 
 
 def test_what_was_closed_makes_no_tokenizer_any_more(compiler, monkeypatch):
-    """The library's vocabulary may be gone."""
+    """The library's vocabulary may be freed."""
     monkeypatch.setattr(grammar_compiler, "_tokenizer", None)
     compiler.close()
     assert not compiler.prepare()

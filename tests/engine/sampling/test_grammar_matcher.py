@@ -9,7 +9,7 @@ from llamasrv.engine.sampling import grammar_matcher
 
 
 def test_no_token_runs_past_the_end_of_the_mark(compiler):
-    """What may be the beginning of a mark binds already."""
+    """A possible prefix of a mark binds already."""
     matcher = compiler.compile(CALLS, ("##",)).matcher()
     bound = []
     for byte in b"a#b##":
@@ -52,8 +52,8 @@ def test_wide_masks_hold_whatever_their_form(drive, monkeypatch):
 
 
 def test_whether_it_is_complete_may_be_asked_while_a_mask_is_computed(compiler):
-    """What was computed with a prompt is delivered when it is, mask or no mask; the grammar's library lends nothing to
-    two at once, and the engine's loop ended."""
+    """Tokens computed with the prompt are delivered then, mask or no mask; asking the matcher while a mask was computed
+    raised, and ended the engine's loop."""
     matcher = compiler.compile('start: ("a" | /[b-z]{3,40}/ | /[0-9]+(x|y)*/)*').matcher()
     for _ in range(50):
         thread = threading.Thread(target=lambda: [matcher.compute_mask() for _ in range(20)])

@@ -1,4 +1,4 @@
-"""The trial of a large grammar: what ends its process does not end the server."""
+"""The trial of a large grammar: a crash of its process does not affect the server."""
 
 import pytest
 

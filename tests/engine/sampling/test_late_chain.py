@@ -1,4 +1,4 @@
-"""Chains that take long to make are made beside the engine thread, and closed whoever leaves when."""
+"""Slow chains are built off the engine thread, and closed whenever their sequence ends."""
 
 import threading
 
@@ -16,7 +16,7 @@ DRY = SamplingParams(temperature=0, dry_multiplier=0.8)
 
 
 class SlowBackend(RecordingBackend):
-    """Its chains with DRY are made when the gate is open, or never."""
+    """A back end whose DRY chains are built when the gate opens, or never."""
 
     def __init__(self, **settings):
         super().__init__(**settings)
@@ -40,8 +40,8 @@ def until(driver, done):
 
 
 def test_a_chain_that_takes_long_keeps_nobody_else_waiting(drive):
-    """Sixteen choices with DRY breakers stopped every stream for eight seconds: their chains, which look at the whole
-    vocabulary, were made on the engine thread."""
+    """Sixteen choices with DRY breakers stalled every stream for eight seconds: their chains, which search the whole
+    vocabulary, were built on the engine thread."""
     driver = drive(SlowBackend())
     plain = driver.answer(chat("hello"))
     other = driver.submit(chat("hello " * 30))

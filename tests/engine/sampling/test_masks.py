@@ -34,8 +34,8 @@ def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
 
 @pytest.mark.parametrize("room", [1 << 20, 0])
 def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room):
-    """It was brought back whole and owed nothing: in no plan any more, it held its lane until its deadline. Now it waits
-    without a lane, and is seated again once its mask is there."""
+    """It was restored whole and owed no token: it was never planned again and held its lane until its deadline. Now it
+    waits without a lane and is seated once its mask is ready."""
     driver = drive(swap_bytes=room)
     monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
     monkeypatch.setattr("llamasrv.engine.core.MASK_CHECK", 0.0005)
@@ -75,7 +75,7 @@ def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
 
 
 def test_a_mask_that_cannot_be_computed_fails_its_own_sequence_only(drive, monkeypatch):
-    """It left the mask of the token before in place, or none: the engine chose by that."""
+    """The previous token's mask, or none, stayed in place, and the engine used it."""
     driver = drive()
     held = constraint(driver, "start: /[ab]{3}/")
 

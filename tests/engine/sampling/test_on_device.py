@@ -1,4 +1,4 @@
-"""Choosing tokens where the logits are: the library does it for those who need nothing of a row."""
+"""Sampling on the device, for sequences that need nothing else from their logits."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_who_needs_nothing_else_is_eligible():
 
 @pytest.mark.parametrize("settings", [{"repeat_penalty": 1.1}, {"dry_multiplier": 0.8}])
 def test_penalties_are_not_lost_where_the_likeliest_token_is_chosen(settings):
-    """The library has no penalties on devices, and a chain for a device has not seen the prompt."""
+    """The library has no penalties on devices, and a device's chain has not seen the prompt."""
     params = replace(GREEDY, **settings)
     assert not is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=False)
 
 
 def test_greedy_text_is_the_same(drive):
-    """FakeBackend leaves nothing of the rows that it chose from itself."""
+    """FakeBackend overwrites the rows it sampled itself."""
     texts = [drive(backend_sampling=on).answer(chat("the same")) for on in (False, True)]
     assert texts == ["You said: the same"] * 2
 

@@ -158,14 +158,14 @@ def test_nothing_is_enforced_before_the_mark(drive):
 
 
 def test_all_is_enforced_behind_the_mark(drive):
-    """The model says "maybe" behind it; the grammar knows yes and no."""
+    """The model answers "maybe" after it; the grammar allows yes and no."""
     driver = drive()
     text, _ = run(driver, chat("so ##maybe"), constraint=constraint(driver, CALLS, triggers=("##",)))
     assert text in ("You said: so ##yes", "You said: so ##no")
 
 
 def test_what_the_grammar_does_not_know_before_the_mark_lets_go_of_it(drive):
-    """Free text may hold anything; a grammar that cannot follow it is given up, not the answer."""
+    """Free text may contain anything: a grammar that cannot follow it is dropped, not the answer."""
     driver = drive()
     grammar = 'start: /[a-z ]*/ "##" "yes"\n'
     text, end = run(driver, chat("hello"), constraint=constraint(driver, grammar, triggers=("##",)))

@@ -91,7 +91,7 @@ def test_what_penalties_can_move_is_a_candidate():
 
 @pytest.mark.parametrize("keep, within", [(None, None), (1, None), (40, None), (None, 2.0)])
 def test_what_was_seen_joins_the_candidates_and_pushes_nobody_out(keep, within):
-    """A penalty moves what was seen anywhere: the others are as many as are wanted without it."""
+    """A penalty moves seen tokens only: the number of other candidates is the same as without it."""
     for seed in range(5):
         row = random_row(32000, seed)
         row[row.argmax()] = -np.inf
@@ -111,7 +111,7 @@ def test_what_was_seen_joins_the_candidates_and_pushes_nobody_out(keep, within):
 
 @pytest.mark.parametrize("params", [{"top_k": 0}, {"top_k": 40}, {"top_k": 0, "top_p": 1.0}], ids=str)
 def test_penalties_cost_no_more_than_choosing_without_them(params):
-    """With `top_k` off, a penalty took 50 ms to 350 ms a token, for which everybody waited: the 150,000 candidates were
+    """With `top_k` off, a penalty took 50 to 350 ms per token, and stalled all streams: the 150,000 candidates were
     joined with 64 more. The same with a window of more distinct tokens than top_k's blocks."""
     n = 151_936
     row = random_row(n, 1)

@@ -4,7 +4,7 @@ from llamasrv.engine.sampling.stops import StopMatcher
 
 
 def run(stops, pieces):
-    """What leaves, and the stop: as the engine uses the matcher, but byte-wise."""
+    """The delivered text and the stop: as the engine uses the matcher, but byte by byte."""
     matcher, out, held = StopMatcher(stops), b"", b""
     for piece in pieces:
         held += piece
