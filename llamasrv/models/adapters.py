@@ -1,4 +1,4 @@
-"""LoRA adapters loaded while a model is served, from a folder that the operator names.
+"""LoRA adapters that clients load into a running model, from the operator's folder.
 
 Knows no protocol.
 """
@@ -14,13 +14,13 @@ from llamasrv.models import gguf
 from llamasrv.models.details import digest
 from llamasrv.models.model import Model
 
-MOST = 64  # of one model
+MOST = 64  # per model
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 
 def found(folder: Path, text: str, name: str, scale: float) -> Adapter:
-    """The adapter in that file, named after the file if `name` is empty. Raises InvalidRequest; a file outside the
-    folder is reported like one that does not exist."""
+    """The adapter in this file; `name` defaults to the file's. Raises InvalidRequest; a file outside the folder is
+    reported as missing."""
     folder = folder.resolve()
     try:
         path = (folder / text).resolve()
@@ -42,11 +42,11 @@ def found(folder: Path, text: str, name: str, scale: float) -> Adapter:
 
 
 def add(model: Model, adapter: Adapter) -> int:
-    """Load it into a loaded model, now and whenever that model is loaded again; returns its number. Raises
+    """Load the adapter into a loaded model, and again whenever the model is reloaded; returns its number. Raises
     InvalidRequest."""
     there = model.adapters
     if adapter.name.lower() in (one.name.lower() for one in there):
-        raise InvalidRequest(f"Invalid 'name': there is an adapter '{adapter.name}' already.", param="name")
+        raise InvalidRequest(f"Invalid 'name': an adapter '{adapter.name}' already exists.", param="name")
     if len(there) >= MOST:
         raise InvalidRequest(f"The limit of {MOST} adapters is reached.", param="path")
     with model.lease():
@@ -56,6 +56,6 @@ def add(model: Model, adapter: Adapter) -> int:
 
 
 def load_again(model: Model) -> None:
-    """Called when the model has been loaded."""
+    """Reload the adapters after the model was loaded."""
     for adapter in model.added_adapters:
         model.engine.load_adapter(adapter)

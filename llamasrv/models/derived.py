@@ -1,9 +1,9 @@
 """Models created from others: the same file under another name, with its own system prompt, parameters or template.
 
-    FOLDER/.made/NAME.json        what each was made of; the folder of models is theirs, too
-    FOLDER/.blobs/sha256-1234...  files that clients brought, for models to be made of
+    FOLDER/.made/NAME.json        the definition of each; FOLDER is the models folder
+    FOLDER/.blobs/sha256-1234...  files uploaded by clients to create models from
 
-Written whole or not at all. Knows no protocol and loads nothing.
+Files are written whole or not at all. Knows no protocol and loads nothing.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from llamasrv.models.names import canonical
 
 log = logging.getLogger("llamasrv")
 
-MOST = 1000  # models made
-LARGEST = 4 << 20  # bytes of what one was made of
-SPARE = 256 << 20  # bytes of the disk that stay free
+MOST = 1000  # max derived models
+LARGEST = 4 << 20  # max bytes of a definition
+SPARE = 256 << 20  # bytes of disk space to leave free
 
 
 @dataclass(frozen=True)
 class DerivedModel:
-    """What a model was made of. `parameters` have names of SamplingParams; messages are pairs of role and content."""
+    """The definition of a derived model. `parameters` have names of SamplingParams; messages are (role, content)."""
 
     name: str
     base: str
-    path: str  # of its file: inside the folder, else absolute
-    template: str | None = None  # Jinja source that replaces the file's own
+    path: str  # of the model file: relative to the folder, or absolute
+    template: str | None = None  # Jinja source that replaces the file's template
     system: str = ""
     messages: tuple[tuple[str, str], ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
-    num_predict: int | None = None  # tokens of an answer, where a request does not say
-    num_ctx: int | None = None  # cells of KV
+    num_predict: int | None = None  # max tokens of an answer, if the request sets none
+    num_ctx: int | None = None  # KV cells
     license: str = ""
     modified: float = 0.0  # seconds since 1970
 
@@ -51,8 +51,7 @@ class DerivedModel:
         return folder / self.path
 
     def with_preamble(self, source: str) -> str:
-        """The template with what comes before each conversation: a system prompt where the conversation has none, and
-        example messages to continue from."""
+        """The template, with a preamble for each conversation: a default system prompt, and example messages."""
         if not self.system and not self.messages:
             return source
         said = ", ".join(f"{{'role': {_literal(role)}, 'content': {_literal(text)}}}" for role, text in self.messages)
@@ -64,15 +63,15 @@ class DerivedModel:
 
 
 def _literal(text: str) -> str:
-    """A Jinja literal. It contains no brace that could be taken for the end of a block."""
+    """A Jinja literal, without braces that could end a block."""
     return json.dumps(text, ensure_ascii=False).replace("{", "\\u007b").replace("}", "\\u007d").replace("%", "\\u0025")
 
 
-# ---------------------------------------------------------------- what was made
+# ---------------------------------------------------------------- definitions
 
 
 def read(folder: Path) -> list[DerivedModel]:
-    """All of them, by name. Unreadable ones are left out, with a warning."""
+    """All definitions, by name. Skips unreadable ones with a warning."""
     found = []
     place = folder / ".made"
     paths = sorted(place.glob("*.json"))[:MOST] if place.is_dir() else []
@@ -85,7 +84,7 @@ def read(folder: Path) -> list[DerivedModel]:
             wire["stop"] = tuple(map(str, wire["stop"]))
             found.append(replace(DerivedModel(**wire), modified=path.stat().st_mtime))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            log.warning("left out: %s: %s", path, error)
+            log.warning("skipping %s: %s", path, error)
     return found
 
 
@@ -104,7 +103,7 @@ def write(folder: Path, derived: DerivedModel) -> None:
 
 
 def delete(folder: Path, name: str) -> None:
-    """Delete its definition, and the file that a client uploaded for it alone."""
+    """Delete the definition, and the file if a client uploaded it only for this model."""
     place = _place(folder, name)
     path = next((derived.file(folder) for derived in read(folder) if _place(folder, derived.name) == place), None)
     place.unlink(missing_ok=True)
@@ -113,7 +112,7 @@ def delete(folder: Path, name: str) -> None:
 
 
 def users(folder: Path, paths: tuple[Path, ...]) -> list[str]:
-    """Names of the models that were made from these files."""
+    """Names of the models derived from these files."""
     return [derived.name for derived in read(folder) if derived.file(folder) in paths]
 
 
@@ -121,11 +120,11 @@ def _place(folder: Path, name: str) -> Path:
     return folder / ".made" / f"{quote(canonical(name), safe='')}.json"
 
 
-# ---------------------------------------------------------------- files that clients bring
+# ---------------------------------------------------------------- uploaded files
 
 
 def blob(folder: Path, digest: str) -> Path:
-    """Where the file with that digest is or would be: sha256 and 64 digits."""
+    """The path for the file with this digest, whether it exists or not: sha256 and 64 digits."""
     kind, _, number = digest.replace("-", ":", 1).partition(":")
     if kind != "sha256" or len(number) != 64 or not set(number) <= set("0123456789abcdef"):
         raise InvalidRequest("invalid digest: expected 'sha256:' and 64 hexadecimal digits", param="digest")
@@ -133,14 +132,14 @@ def blob(folder: Path, digest: str) -> Path:
 
 
 class BlobWriter:
-    """Receives a file, and keeps it if its digest is right."""
+    """Receives a file, and keeps it if its digest matches."""
 
     def __init__(self, folder: Path, digest: str, length: int | None) -> None:
         self._place = blob(folder, digest)
         self._place.parent.mkdir(parents=True, exist_ok=True)
         _check_space(self._place.parent, length or 0)
         self._found = hashlib.sha256()
-        self._unchecked = 0  # bytes since there was a look at the room on the disk
+        self._unchecked = 0  # bytes since the last check of the free disk space
         self._partial = self._place.with_name(f"{self._place.name}.{os.getpid()}-{id(self):x}.partial")
         self._file = open(self._partial, "wb", buffering=0)
 
@@ -153,14 +152,14 @@ class BlobWriter:
         self._file.write(piece)
 
     def finish(self) -> None:
-        """Raises InvalidRequest if the content is not the announced file."""
+        """Raises InvalidRequest if the content does not match the digest."""
         if f"sha256-{self._found.hexdigest()}" != self._place.name:
             raise InvalidRequest("digest mismatch: the upload has a different digest", param="digest")
         os.fsync(self._file.fileno())
         os.replace(self._partial, self._place)
 
     def close(self) -> None:
-        """Always called, last."""
+        """Must always be called, last."""
         self._file.close()
         self._partial.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The quantised file of a model that is created from another one."""
+"""Quantises the file of a model that is created from another one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _busy = threading.Lock()
 
 
 class Quantizing(NamedTuple):
-    """`done` of `total` tensors are written; `before` is the number format they had."""
+    """`done` of `total` tensors are written; `before` is the previous number format."""
 
     before: str
     done: int
@@ -37,8 +37,8 @@ def check_type(kind: str) -> None:
 
 
 def quantized(folder: Path, new: DerivedModel, kind: str) -> Generator[Quantizing | DerivedModel, None, None]:
-    """The progress, and finally the model with its file, which lies among the files that clients uploaded. Closing the
-    iterator early stops the work. Raises InvalidRequest, QueueFull; LlamasrvError if it fails midway."""
+    """Yield the progress, and finally the model with its file, which is stored among the uploaded files. Closing the
+    iterator early stops the work. Raises InvalidRequest, QueueFull; LlamasrvError on failure."""
     check_type(kind)
     source = new.file(folder)
     before = gguf.read_header(source).file_type
@@ -60,7 +60,7 @@ def quantized(folder: Path, new: DerivedModel, kind: str) -> Generator[Quantizin
         os.replace(beside, target)
         yield dataclasses.replace(new, path=str(target.relative_to(folder)))
     except QuantizeFailed as error:
-        raise LlamasrvError(f"The model cannot be quantised: {error}") from None
+        raise LlamasrvError(f"Cannot quantise the model: {error}") from None
     finally:
         beside.unlink(missing_ok=True)
         _busy.release()

@@ -1,6 +1,6 @@
-"""What is known of a model without loading it: for listings, estimates, and telling files apart.
+"""What is known about a model without loading it: for listings, estimates, and for telling files apart.
 
-Made from the header of a GGUF file; a model without a file has the same with little in it. Knows no engine.
+Read from the header of a GGUF file; a model without a file has the same fields, mostly empty. Knows no engine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header, read_header
 
-DIGEST_TENSORS = 512  # of which the beginning counts in a digest
-DIGEST_BYTES = 4096  # of each
+DIGEST_TENSORS = 512  # tensors whose first bytes enter a digest
+DIGEST_BYTES = 4096  # bytes per tensor
 DIGEST_PART = 1 << 20  # bytes of each further part of a split model
 
-_RANK = 4  # pooling that ends in a score
+_RANK = 4  # pooling type of rerankers
 _THINKING = (
     "<think>",
     "enable_thinking",
@@ -34,28 +34,28 @@ _FIM = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 @dataclass(frozen=True)
 class Details:
-    """What lists show. `digest` is "sha256:" and 64 digits: of the file's metadata and the beginnings of its
+    """Facts for listings. `digest` is "sha256:" and 64 digits: a hash of the metadata and the first bytes of the
     tensors."""
 
     path: Path | None = None
     parts: tuple[Path, ...] = ()  # all files of a split model, `path` first
-    projector: Path | None = None  # the file beside it that turns images into embeddings
+    projector: Path | None = None  # the file next to it that turns images into embeddings
     architecture: str = ""
     num_params: int = 0
     quantisation: str = ""
-    context: int = 0  # tokens it was trained on
+    context: int = 0  # trained context in tokens
     n_embd: int = 0
     template: str | None = None
-    # Of completion, tools, thinking, insert, embedding, rerank, vision, audio.
+    # Subset of completion, tools, thinking, insert, embedding, rerank, vision, audio.
     capabilities: tuple[str, ...] = ("completion",)
     size: int = 0  # bytes of all files
     digest: str = ""
     modified: float = 0.0  # seconds since 1970
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as in the file; long arrays without content
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as in the file; long arrays without items
 
 
 def describe(header: Header, *, template: str | None = None, projector: Path | None = None) -> Details:
-    """`template` replaces the file's own."""
+    """`template` replaces the file's own template."""
     source = template if template is not None else header.chat_template
     details = Details(
         path=header.path,
@@ -76,7 +76,7 @@ def describe(header: Header, *, template: str | None = None, projector: Path | N
 
 
 def with_projector(details: Details, projector: Path | None) -> Details:
-    """The model with this file for images and sounds; with None it takes neither. An unreadable file is ignored."""
+    """The model with this projector; None removes it. An unreadable file is ignored."""
     able = [name for name in details.capabilities if name not in MODALITIES.values()]
     if projector is not None and "completion" in able:
         try:
@@ -90,12 +90,12 @@ MODALITIES = {"clip.has_vision_encoder": "vision", "clip.has_audio_encoder": "au
 
 
 def modalities(projector: Header) -> list[str]:
-    """What a projector takes: vision, audio or both."""
+    """What a projector accepts: vision, audio or both."""
     return [name for key, name in MODALITIES.items() if projector.metadata.get(key)]
 
 
 def capabilities(header: Header, template: str | None) -> tuple[str, ...]:
-    """What the model was made for, as its file tells."""
+    """What the model was made for, according to its file."""
     if header.number("pooling_type") == _RANK:
         return ("rerank",)
     if header.only_embeds:
@@ -111,8 +111,8 @@ def capabilities(header: Header, template: str | None) -> tuple[str, ...]:
 
 
 def digest(header: Header) -> str:
-    """Two files have the same digest only if their metadata, their sizes and the beginnings of their tensors agree. To
-    read whole files would take minutes. Tensors with other weights differ from the first bytes on."""
+    """A hash of the metadata, the sizes and the first bytes of the tensors: hashing whole files would take minutes, and
+    tensors with other weights differ from their first bytes on."""
     found = hashlib.sha256()
     for path in header.paths:
         found.update(path.stat().st_size.to_bytes(8, "little"))

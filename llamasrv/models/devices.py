@@ -1,8 +1,8 @@
-"""Lists this machine's devices, in a separate process.
+"""Lists this machine's devices, in a child process.
 
     python -m llamasrv.models.devices      prints them as JSON
 
-A process that forks later must not have opened them.
+A process that forks later must not open devices.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from llamasrv.errors import ConfigError
 
-TIMEOUT = 60.0  # seconds: drivers that have slept take their time
+TIMEOUT = 60.0  # seconds; sleeping drivers are slow to wake up
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Names of devices; `spread`: on how many a model is placed by default."""
+    """Names of devices; `spread`: the number of devices a model is placed on by default."""
 
     named: tuple[str, ...]
     buffers: tuple[str, ...]
@@ -27,7 +27,7 @@ class Devices:
 
 
 def ask() -> Devices:
-    """Raises ConfigError if the library cannot be asked."""
+    """Raises ConfigError if the library cannot be queried."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "llamasrv.models.devices"],

@@ -1,4 +1,4 @@
-"""Failed loads and their retries: less and less often, and in the end only on request."""
+"""Failed loads and their retries: at growing intervals, and in the end only on request."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from llamasrv.models.model import LoadFailure, Model
 
 log = logging.getLogger("llamasrv")
 
-FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until a failed load is tried again
-MOST_FAILURES = 10  # in a row; then only an explicit load, or a change of its file or options, tries again
+FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until the first and the last kind of retry
+MOST_FAILURES = 10  # consecutive failures; then only an explicit load, or a change of its file or options, retries
 
 
 class Failures:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failed: dict[Model, tuple[int, float]] = {}  # how many in a row, and when it may be tried again
-        self._postponed: dict[Model, float] = {}  # what else was missing for them: not before then
+        self._failed: dict[Model, tuple[int, float]] = {}  # (consecutive failures, time of the next retry)
+        self._postponed: dict[Model, float] = {}  # not the model's fault: earliest time of the next attempt
 
     def check(self, model: Model) -> None:
-        """Raises the error of the last attempt while it is too early for another one."""
+        """Raises the error of the last attempt if it is too early for another one."""
         count, again = self._failed.get(model, (0, 0.0))
         if count and model.failure is not None and (again > self._clock() or count >= MOST_FAILURES):
             raise self.error(model, model.failure)
 
     def error(self, model: Model, failure: LoadFailure) -> Unavailable:
-        """The error for one caller; it says when the model may be tried again."""
+        """A new error for one caller; it says when the model may be retried."""
         _, again = self._failed.get(model, (0, 0.0))
         return failure.error(math.ceil(max(again - self._clock(), 1.0)))
 
@@ -40,17 +40,17 @@ class Failures:
         model.failure = LoadFailure(f"The model '{model.name}' could not be loaded: {error}", is_fault=True)
 
     def postpone(self, model: Model, error: Unavailable) -> None:
-        """Not the model's fault: it may be tried at once, and soon is."""
+        """Record a failure that is not the model's fault: it may be retried at once, and soon is."""
         model.failure = LoadFailure(error.message, code=error.code)
         self._postponed[model] = self._clock() + FIRST_RETRY
 
     def forget(self, model: Model) -> None:
-        """The model is loaded."""
+        """Clear the record of a loaded model."""
         model.failure = None
         self._failed.pop(model, None)
 
     def due(self) -> list[Model]:
-        """The models that were postponed until now."""
+        """The postponed models whose time has come."""
         now = self._clock()
         found = [model for model, when in self._postponed.items() if now >= when]
         for model in found:

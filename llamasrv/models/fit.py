@@ -1,11 +1,11 @@
 """Fits a model to the devices: its context, and which experts and layers stay on the CPU.
 
-    all of it fits            nothing changes
-    the context is open       it is made smaller, down to `fit_context`
-    the layers are open       experts of the first layers stay on the CPU, then all experts, then whole layers
+    everything fits           nothing changes
+    the context is open       shrink it, down to `fit_context`
+    the layers are open       keep the experts of the first layers on the CPU, then all experts, then whole layers
 
-The library measures each plan before it is believed: what layers take is known from the file, what the library needs
-beside them is not. `spread` is pure arithmetic. Knows no registry.
+Each plan is measured by the library: the file tells what layers take, but not what the library needs besides. `spread`
+is pure arithmetic. Knows no registry.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.models.gguf import Header
 from llamasrv.models.memory import PAD, as_gib
 
-MOST_TRIES = 6  # plans that are measured
-TARGET, SMALL_SHARE = 1 << 30, 16  # bytes that stay free on a device; at most this part of it
+MOST_TRIES = 6  # max plans to measure
+TARGET, SMALL_SHARE = 1 << 30, 16  # bytes to leave free on a device; at most 1/16 of it
 
 Measure = Callable[[EngineOptions], MeasuredUse]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Bytes of one layer."""
+    """Sizes of one layer in bytes."""
 
     dense: int
     experts: int = 0
@@ -39,8 +39,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How many layers each device takes, in order, with the output as the last layer. The first `on_cpu` layers stay
-    on the CPU; of the layers before `with_experts`, only the experts do."""
+    """The number of layers on each device, in order, counting the output as the last layer. The first `on_cpu` layers
+    stay on the CPU; of the layers before `with_experts`, only the experts do."""
 
     counts: tuple[int, ...]
     on_cpu: int
@@ -48,14 +48,14 @@ class LayerPlan:
 
     @property
     def is_partial(self) -> bool:
-        """Whether anything that could be on a device is on the CPU."""
+        """Whether the CPU holds anything that could be on a device."""
         return bool(self.on_cpu or self.with_experts)
 
 
 @dataclass(frozen=True)
 class FittedPlan:
-    """A plan that was measured. `capacity`: bytes that the model may use on each device; `beside`: bytes on the first
-    device for what is not measured, such as a projector."""
+    """A measured plan. `capacity`: usable bytes per device; `beside`: bytes on the first device for things that are not
+    measured, such as a projector."""
 
     options: EngineOptions
     measured: MeasuredUse
@@ -68,7 +68,7 @@ class FittedPlan:
 
     @property
     def devices(self) -> dict[str, int]:
-        """Bytes by device."""
+        """Bytes per device."""
         uses = self.measured.uses
         sizes = {name: uses.get(name, DeviceUse()).total for name in self.measured.devices}
         for name in list(sizes)[:1]:
@@ -77,7 +77,7 @@ class FittedPlan:
 
     @property
     def excess(self) -> dict[str, int]:
-        """By how many bytes devices are overfull."""
+        """Bytes by which devices are overcommitted."""
         over = {name: size - self.capacity[name] for name, size in self.devices.items()}
         return {name: size for name, size in over.items() if size > 0}
 
@@ -102,8 +102,8 @@ def layers_of(header: Header) -> tuple[list[Layer], int]:
 
 
 def spread(layers: Sequence[Layer], cache: int, output: int, room: Sequence[int]) -> LayerPlan:
-    """The plan that leaves the least on the CPU. `cache`: bytes of KV per layer; `budget`: bytes for layers on each
-    device. Without room for any layer nothing is placed."""
+    """The plan that leaves the least on the CPU. `cache`: KV bytes per layer; `room`: bytes for layers on each device.
+    Places nothing if no layer fits."""
     last = len(layers)
     for with_experts in range(last + 1):
         if counts := _filled(layers, cache, output, room, 0, with_experts):
@@ -120,7 +120,7 @@ def spread(layers: Sequence[Layer], cache: int, output: int, room: Sequence[int]
 def _filled(
     layers: Sequence[Layer], cache: int, output: int, room: Sequence[int], on_cpu: int, with_experts: int
 ) -> tuple[int, ...] | None:
-    """The layers for each device; None if there are too many."""
+    """The number of layers per device; None if they do not fit."""
     sizes = [
         layer.dense + cache + (0 if number < with_experts else layer.experts)
         for number, layer in enumerate(layers)
@@ -137,7 +137,7 @@ def _filled(
 
 
 def with_plan(options: EngineOptions, plan: LayerPlan, num_layers: int) -> EngineOptions:
-    """The options that make the library place the layers according to the plan."""
+    """The options that make the library place the layers as planned."""
     placed = sum(plan.counts)
     experts = [f"{of_layer(n, EXPERTS)}=CPU" for n in range(plan.on_cpu, min(plan.with_experts, num_layers))]
     split = tuple(map(float, plan.counts)) if placed and len(plan.counts) > 1 else ()
@@ -152,9 +152,9 @@ def fit(
     held: Mapping[str, int] | None = None,
     beside: int = 0,
 ) -> FittedPlan:
-    """The options with everything chosen that they leave open. `wanted` is the context if they leave it open; `held`:
-    bytes on each device that other models would give back; `beside`: bytes that the first device reserves for a
-    projector. Raises LoadFailed if what the options do fix cannot fit."""
+    """Resolve the options that are left open. `wanted`: the context, if open; `held`: bytes per device that other
+    models would free; `beside`: bytes to reserve on the first device for a projector. Raises LoadFailed if the fixed
+    options cannot fit."""
     full = dataclasses.replace(options, context_cells=options.context_cells or wanted)
     first = measure(full)
     capacity = {
@@ -177,13 +177,13 @@ def fit(
 
 
 def _is_placed(options: EngineOptions) -> bool:
-    """Whether the operator has said where layers go."""
+    """Whether the operator has placed the layers."""
     placed = options.gpu_layers is not None or options.tensor_split or options.override_tensor
     return bool(placed) or options.split_mode not in ("layer", "none")
 
 
 def _targets(options: EngineOptions, measured: MeasuredUse) -> list[int]:
-    """Bytes that stay free on each device."""
+    """Bytes to leave free on each device."""
     given = options.fit_target
     if given:
         return [given[min(number, len(given) - 1)] for number in range(len(measured.devices))]
@@ -191,7 +191,7 @@ def _targets(options: EngineOptions, measured: MeasuredUse) -> list[int]:
 
 
 def _between(small: FittedPlan, large: FittedPlan, measure: Measure) -> FittedPlan:
-    """The largest context that fits with this placement, between one that fits and one that does not."""
+    """The largest context that fits with this placement, by search between one that fits and one that does not."""
     low, high = small.options.context_cells or 0, large.options.context_cells or 0
     share = 1.0
     for name, size in large.devices.items():
@@ -207,8 +207,7 @@ def _between(small: FittedPlan, large: FittedPlan, measure: Measure) -> FittedPl
 
 
 class _Spreading:
-    """What is known of a model between a small and a large context: bytes of cache and of work space, interpolated
-    linearly."""
+    """Interpolates linearly between a small and a large context: bytes of cache and of work buffers."""
 
     def __init__(self, header: Header, small: FittedPlan, large: FittedPlan) -> None:
         self.layers, self.output = layers_of(header)
@@ -220,7 +219,7 @@ class _Spreading:
         self.budget = [large.capacity[name] for name in self.names]
         if names and names[0] in self.names:
             self.budget[self.names.index(names[0])] -= large.beside
-        self._found: dict[str, int] = {}  # work of a plan with the least context
+        self._found: dict[str, int] = {}  # work buffers of a plan at the smallest context
 
     def _at(self, cells: int, small: int, large: int) -> int:
         if self.most == self.least:
@@ -241,14 +240,14 @@ class _Spreading:
         return spread(self.layers, cache // max(1, len(self.layers)), self.output, room)
 
     def learn(self, found: FittedPlan, cells: int) -> None:
-        """Record what a plan needed with this context, and by how much it was too large."""
+        """Record what a plan needed at this context, and its excess."""
         if cells == self.least:
             self._found = {name: found.measured.uses.get(name, DeviceUse()).compute for name in self.names}
         self.budget = [space - found.excess.get(name, 0) for name, space in zip(self.names, self.budget)]
 
     def best(self) -> tuple[int, LayerPlan]:
-        """The largest context with everything on devices; if there is none, the smallest context, with the best plan
-        for it."""
+        """The largest context with everything on devices; if there is none, the smallest context with the best plan for
+        it."""
         plan = self.plan(self.least)
         if plan.is_partial:
             return self.least, plan
@@ -260,7 +259,7 @@ class _Spreading:
 
 
 def _spread(header: Header, small: FittedPlan, large: FittedPlan, measure: Measure) -> FittedPlan:
-    """Place as much on the devices as fits."""
+    """Place as much as possible on the devices."""
     known = _Spreading(header, small, large)
     best: FittedPlan | None = None
     tried: set[tuple[int, LayerPlan]] = set()
@@ -277,7 +276,7 @@ def _spread(header: Header, small: FittedPlan, large: FittedPlan, measure: Measu
             best = found
             if not plan.is_partial:
                 break
-        # Where less lies on devices they need less beside it, too: there may be room for more.
+        # Devices with fewer layers also need smaller buffers: there may be room for more.
         known.learn(found, cells)
     if best is not None:
         return best
@@ -287,7 +286,7 @@ def _spread(header: Header, small: FittedPlan, large: FittedPlan, measure: Measu
 
 def _too_much(fitted: FittedPlan) -> str:
     parts = [
-        f"{as_gib(fitted.devices[name])} on {name}, where {as_gib(fitted.capacity[name])} may be used"
+        f"{as_gib(fitted.devices[name])} on {name}, where {as_gib(fitted.capacity[name])} is usable"
         for name in fitted.excess
     ]
-    return f"it needs {' and '.join(parts)}; place fewer layers there, or leave it to --fit"
+    return f"it needs {' and '.join(parts)}; place fewer layers there, or use --fit"

@@ -1,8 +1,8 @@
 """The header of a GGUF file: what the model is, what it needs, and whether the file is complete.
 
-Reads only the header, never weights, and believes no count or length before it has been compared with the file's size.
-Long arrays (the vocabulary) are stepped over, not built. A file that cannot be served raises ConfigError with one
-line: file and reason. Knows nothing of llama.cpp.
+Reads only the header, never weights, and trusts no count or length before comparing it with the file's size. Long
+arrays (the vocabulary) are skipped. An unusable file raises ConfigError with one line: file and reason. Knows nothing
+of llama.cpp.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from llamasrv.errors import ConfigError
 
 MAX_ENTRIES = 1 << 16  # metadata entries
 MAX_TENSORS = 1 << 20
-MAX_KEY = 1 << 16  # bytes of a name
-KEEP_ITEMS = 4096  # longer arrays are told by type and length only
-SETTLED = 2_000_000_000  # ns without a change after which a file's times tell whether there was another one
+MAX_KEY = 1 << 16  # bytes of a key
+KEEP_ITEMS = 4096  # of longer arrays only type and length are kept
+SETTLED = 2_000_000_000  # ns since the last change after which a file's times identify its content
 
 _SCALARS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
 
-# Type of a tensor -> (numbers in a block, bytes of a block).
+# Tensor type -> (numbers per block, bytes per block).
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 10: (256, 84),
     11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74),
@@ -50,7 +50,7 @@ FILE_TYPES = {
 }  # fmt: skip
 
 
-# Names of tensor types, where a file does not say its own.
+# Names of tensor types, for files without a file type.
 _KINDS = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K",
     13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16", 39: "MXFP4",
@@ -58,7 +58,7 @@ _KINDS = {
 
 
 class SkippedArray(NamedTuple):
-    """A long array that was skipped."""
+    """A long array whose items were skipped."""
 
     kind: int
     length: int
@@ -93,15 +93,15 @@ class Header:
     metadata: dict[str, Any] = field(repr=False)
     tensors: tuple[Tensor, ...] = field(repr=False)  # of all parts, this file's first
     paths: tuple[Path, ...] = ()
-    data_start: int = 0  # byte of this file at which its tensors' offsets begin
+    data_start: int = 0  # file position at which the tensors' offsets start
     num_own_tensors: int = 0
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of the model's own architecture: `get("context_length")` reads `llama.context_length`."""
+        """A value of the model's architecture: `get("context_length")` reads `llama.context_length`."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def number(self, key: str, default: int = 0) -> int:
-        """The same if it is a whole number; anything else counts as not given."""
+        """Like `get` for integers; anything else counts as missing."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
@@ -111,12 +111,12 @@ class Header:
 
     @property
     def is_bidirectional(self) -> bool:
-        """Every token also attends to later tokens: the model can embed, but not generate."""
+        """Tokens also attend to later tokens: the model can embed, but not generate."""
         return self.get("attention.causal") is False
 
     @property
     def only_embeds(self) -> bool:
-        # llama.cpp's own saver writes -1, "unspecified", as an unsigned number.
+        # llama.cpp's saver writes -1 (unspecified) as an unsigned number.
         return self.is_bidirectional or self.number("pooling_type") not in (0, 2**32 - 1)
 
     @property
@@ -125,7 +125,7 @@ class Header:
 
     @property
     def file_type(self) -> str:
-        """The quantisation according to the file; else the type that most of its weights have."""
+        """The file's quantisation; if it has none, the type of most of its weights."""
         said = FILE_TYPES.get(self.metadata.get("general.file_type", -1), "")
         if said or not self.tensors:
             return said
@@ -153,7 +153,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The checked header of a model file, with all parts of a split model."""
+    """The validated header of a model file, with all parts of a split model."""
     first = _read_one(path)
     parts = split_parts(path, first.metadata.get("split.count", 1))
     size, tensors = first.size, first.tensors
@@ -162,7 +162,7 @@ def read_header(path: Path) -> Header:
         size += other.size
         tensors += other.tensors
     if not first.architecture:
-        raise ConfigError(f"{path}: not a model: the metadata has no general.architecture")
+        raise ConfigError(f"{path}: not a model: its metadata lacks general.architecture")
     return dataclasses.replace(first, size=size, tensors=tensors, paths=parts)
 
 
@@ -174,11 +174,11 @@ def split_parts(path: Path, count: Any) -> tuple[Path, ...]:
     if match is None or int(match[3]) != count or count > 1000:
         raise ConfigError(f"{path}: one of {count} parts, but its name does not end in -00001-of-{count:05}.gguf")
     if int(match[2]) != 1:
-        raise ConfigError(f"{path}: part {int(match[2])} of a split model; give the first part")
+        raise ConfigError(f"{path}: part {int(match[2])} of a split model; name the first part instead")
     parts = tuple(path.with_name(f"{match[1]}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1))
     for part in parts:
         if not part.is_file():
-            raise ConfigError(f"{path}: its part {part.name} is missing")
+            raise ConfigError(f"{path}: part {part.name} is missing")
     return parts
 
 
@@ -186,7 +186,7 @@ def _read_one(path: Path) -> Header:
     try:
         stat = os.stat(path)
         changed = max(stat.st_mtime_ns, stat.st_ctime_ns)
-        if time.time_ns() - changed < SETTLED:  # one more change could leave the same time
+        if time.time_ns() - changed < SETTLED:  # a later change could have the same timestamp
             return _read(path)
         return _read_settled(path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     except OSError as error:
@@ -195,8 +195,8 @@ def _read_one(path: Path) -> Header:
 
 @lru_cache(maxsize=16)
 def _read_settled(path: Path, identity: tuple[int, ...]) -> Header:
-    """A start looks at its model three times, and skipping 300,000 words takes 30 ms each time. The worker has what its
-    master knew."""
+    """A start reads the model's header three times, and skipping 300,000 strings takes 30 ms each. The worker inherits
+    the master's cache."""
     return _read(path)
 
 
@@ -217,18 +217,18 @@ def _read(path: Path) -> Header:
 
 
 class _Truncated(Exception):
-    """The file ends before its announced end."""
+    """The file is shorter than announced."""
 
 
 class _Invalid(Exception):
-    """The file contains something impossible."""
+    """The file is invalid."""
 
 
 def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
     if data[:4] != b"GGUF":
         if data[:12] == b"version http":
             raise _Invalid("a Git LFS pointer; fetch the file itself with `git lfs pull`")
-        raise _Invalid("it does not start with the GGUF magic")
+        raise _Invalid("it does not start with the magic bytes GGUF")
     (version,) = struct.unpack_from("<I", data, 4)
     if version not in (2, 3):
         raise _Invalid(
@@ -243,7 +243,7 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
     for _ in range(num_entries):
         key = reader.text(MAX_KEY)
         if key in metadata:
-            raise _Invalid(f"metadata key {key!r} twice")
+            raise _Invalid(f"duplicate metadata key {key!r}")
         metadata[key] = reader.value(reader.scalar("<I"))
     tensors = tuple(reader.tensors(num_tensors))
     start = _check_data(tensors, metadata.get("general.alignment", 32), reader.at, size)
@@ -251,7 +251,7 @@ def _parse(path: Path, data: mmap.mmap, size: int) -> Header:
 
 
 def _check_data(tensors: tuple[Tensor, ...], alignment: Any, header_end: int, size: int) -> int:
-    """The offset at which the data begins; all of the data must be there."""
+    """The offset at which the data starts. Raises if the file does not contain all of it."""
     if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
         raise _Invalid(f"alignment {alignment!r}")
     start = -(-header_end // alignment) * alignment

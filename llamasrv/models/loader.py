@@ -1,13 +1,13 @@
 """Loads and unloads models.
 
-    asked for   waits its turn and for memory, is checked when its file was never loaded before, loads in its own thread
-    used        stays as long as anybody uses it, and `keep_alive` seconds longer
-    room        the least recently used model that nobody uses goes first; if all are in use for a while, the one that
-                was asked for longest ago takes no new work, finishes, and goes
-    failed      every request for it gets the error; it is tried again after a while, less and less often
+    request     waits for its turn and for memory; a new file is tried first; loads in a thread of its own
+    use         stays loaded while in use, and `keep_alive` seconds longer
+    memory      the least recently used idle model is unloaded; if all are in use for a while, the one requested longest
+                ago takes no new work, finishes, and is unloaded
+    failure     all requests for the model get the error; retried at growing intervals
 
-room.py decides which models take memory, failures.py when a failed load is tried again. Everything here runs on
-the HTTP side; only engines have threads of their own. Knows nothing of files, names and protocols.
+memory_budget.py decides which models take memory, failures.py when to retry. Everything here runs on the HTTP side;
+only engines have threads of their own. Knows nothing of files, names and protocols.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from llamasrv.models.remote import reach_all
 
 log = logging.getLogger("llamasrv")
 
-TICK = 1.0  # seconds between two looks at what is idle
-# Seconds that a model waits for memory before one that is in use has to make room: twice what loading it took, so that
-# the server does not load more than it works.
+TICK = 1.0  # seconds between checks for idle models
+# Seconds that a model waits for memory before a busy one has to be unloaded: twice its load time, so that the server
+# does not spend its time loading.
 HOLD_AFTER, LEAST_HOLD, MOST_HOLD = 2.0, 0.5, 15.0
-TOLD_EVERY = 5.0  # seconds between two lines about a load that takes long
-STOP_TIMEOUT = 30.0  # seconds for an engine to end
-POLL = 0.05  # seconds between two looks at what nobody tells of: free memory, an engine at its last request
+TOLD_EVERY = 5.0  # seconds between log lines about a slow load
+STOP_TIMEOUT = 30.0  # timeout in seconds for an engine to stop
+POLL = 0.05  # seconds between checks of what sends no notice: free memory, an engine's last request
 STOPPING = "The server is shutting down."
 
 
 class Loader:
-    """Loads and unloads models, and makes room for them. One per process."""
+    """Loads and unloads models, and evicts idle ones for memory. One per process."""
 
     def __init__(
         self,
@@ -59,24 +59,24 @@ class Loader:
         """`memory_limit` None: the machine's free memory. `check` may raise LoadFailed before a model is loaded."""
         self.budget = MemoryBudget(memory_limit, most_loaded, free_memory)
         self.load_timeout = load_timeout
-        self.on_demand = on_demand  # a request loads what it names
-        self.notice = Notice()  # told whenever a model's state may have changed
-        self.on_load: list[Callable[[Model], object]] = []  # called when its engine is ready, before anybody uses it
-        # Called before its memory is given back: what was made from it has to go.
+        self.on_demand = on_demand  # requests load the models they name
+        self.notice = Notice()  # signalled whenever a model's state may have changed
+        self.on_load: list[Callable[[Model], object]] = []  # called when the engine is ready, before anyone uses it
+        # Called before the memory is freed: drop what was built from the model.
         self.on_unload: list[Callable[[Model], object]] = []
         self._check = check
         self._clock = clock
         self._lock = threading.RLock()
-        self._queue: list[Model] = []  # models that wait for memory, in their order
-        self._leaving: dict[Model, Engine] = {}  # engines that take no new work and end with what they have
+        self._queue: list[Model] = []  # models that wait for memory, in order
+        self._leaving: dict[Model, Engine] = {}  # engines that take no new work and finish what they have
         self._failures = Failures(clock)
         self._prefix_limit = PrefixLimit()
-        self.draining = False  # nothing is loaded any more
+        self.draining = False  # load nothing more
         self._stopping = False
 
     @property
     def models(self) -> list[Model]:
-        """The models that take memory: loaded, being loaded or being unloaded."""
+        """The models that take memory: loaded, loading or unloading."""
         return list(self.budget)
 
     @property
@@ -87,8 +87,8 @@ class Loader:
     # loading
 
     def load(self, model: Model, *, anyway: bool = False) -> None:
-        """Start loading it, unless it is loaded or being loaded. Raises the error of the last attempt while it is too
-        early for another one; with `anyway` it tries all the same."""
+        """Start loading, unless it is loaded or loading. Raises the error of the last attempt if it is too early for a
+        retry, unless `anyway`."""
         with self._lock:
             if self.draining:
                 raise Unavailable(STOPPING)
@@ -103,7 +103,7 @@ class Loader:
         threading.Thread(target=self._load, args=(model,), daemon=True).start()
 
     def wait(self, model: Model, timeout: float | None = None, given_up: Callable[[], bool] = lambda: False) -> bool:
-        """True when it is loaded; False on timeout or when the caller gives up. Raises if it could not be loaded."""
+        """True when it is loaded; False on timeout or if `given_up()`. Raises if loading failed."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -114,7 +114,7 @@ class Loader:
                 return False
             if model.failure is not None:
                 raise self._failures.error(model, model.failure)
-            self.load(model)  # it had to make room before anybody came to it
+            self.load(model)  # it was evicted before the caller got to use it
 
     def _coming(self, model: Model) -> bool:
         return model in self._queue or model.phase in ON_THEIR_WAY
@@ -135,7 +135,7 @@ class Loader:
             self._failed(model, error)
         except Exception:
             log.exception("loading %s failed", model.name)
-            self._failed(model, LoadFailed("the server's log has the cause"))
+            self._failed(model, LoadFailed("see the server's log for the cause"))
         finally:
             with self._lock:
                 if model in self._queue:
@@ -166,7 +166,7 @@ class Loader:
                 log.info("warming up %s", model.name)
         if engine.status.state != "ready":
             reason = engine.status.reason
-            engine.stop(STOP_TIMEOUT)  # it may still be at it when the server ends meanwhile
+            engine.stop(STOP_TIMEOUT)  # it may still be loading when the server stops
             model.current = None
             engine.release()
             if self.draining:
@@ -191,22 +191,22 @@ class Loader:
             self._failures.enter(model, error)
             return
         if not self.draining and (model.failure is None or model.failure.message != error.message):
-            log.warning("%s is not loaded: %s", model.name, error.message)
+            log.warning("cannot load %s now: %s", model.name, error.message)
         self._failures.postpone(model, error)
 
     def _drop_dead(self, model: Model) -> None:
-        """Drop an engine whose thread has ended on its own."""
+        """Drop an engine whose thread has died."""
         engine = model.current
         if engine is None or model.phase or engine.alive or engine.status.state == "loading":
             return
-        log.error("the engine of %s has ended; the next request loads it again", model.name)
+        log.error("the engine of %s has died; the next request reloads it", model.name)
         model.current = None
         self._unloaded(model, engine)
 
     # memory
 
     def _fit(self, model: Model) -> None:
-        """Choose the placement by what is free on the devices, counting what models that could make room would free."""
+        """Choose the placement from what is free on the devices, counting what evictable models would free."""
         if model.load_plan is None:
             return
         computing = (other.load_plan for other in self.budget if other.load_plan is not None)
@@ -217,7 +217,7 @@ class Loader:
             self.budget.measure(model)
 
     def _wait_for_room(self, model: Model) -> None:
-        """Wait until its memory is reserved. First come, first served, so that nobody waits forever."""
+        """Wait until memory is reserved. First come, first served, so that no model starves."""
         self.budget.check(model)
         began = self._clock()
         hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
@@ -249,7 +249,7 @@ class Loader:
     # unloading
 
     def unload(self, model: Model) -> None:
-        """Take no new work for it, finish what runs, and free its memory. Returns when the memory is free."""
+        """Take no new work, finish what runs, free the memory. Returns when the memory is free."""
         with self._lock:
             if not model.is_loaded:
                 return
@@ -285,13 +285,13 @@ class Loader:
         self._prefix_limit.unloaded(model)
 
     def changed(self, model: Model) -> None:
-        """Something about it has changed that needs no reload: objects made from it are made anew."""
+        """Call after a change that needs no reload: drops objects built from the model."""
         for forget in self.on_unload:
             forget(model)
 
     def close_when_unused(self, model: Model, successor: Model | None = None) -> None:
-        """It is no longer served: unload it once nobody uses it. Returns when that is done. The `successor` takes over
-        its cached prefixes if it is the same file with other options."""
+        """Unload a model that is no longer served once it is unused. Returns when that is done. The `successor` takes
+        over its cached prefixes if it is the same file with other options."""
         model.closing = True
         while self._coming(model) or model.phase or model.current is not None:
             self.notice.wait(lambda: not self._coming(model), POLL)
@@ -313,8 +313,7 @@ class Loader:
             self.tick()
 
     def tick(self) -> None:
-        """Unload models that were idle for longer than they should stay; load those that should be loaded but could
-        not be."""
+        """Unload models that have been idle for too long; retry loads that were postponed."""
         for model in self._failures.due():
             if model.settings.at_start and not model.closing:
                 with contextlib.suppress(Unavailable):
@@ -332,17 +331,17 @@ class Loader:
             elif 0 <= model.stay <= now - model.last_used:
                 self.unload(model)
             elif now - model.last_used >= TICK and (engine := model.current) is not None:
-                engine.grammars.prepare()  # it would hold up whoever is being answered
+                engine.grammars.prepare()  # otherwise the first constrained request would wait for it
 
     def drain(self) -> None:
-        """Load nothing more and accept nothing new; what runs goes on."""
+        """Load nothing more and accept nothing new; running work continues."""
         self.draining = True
         for engine in self.engines:
             engine.drain()
         self.notice.tell()
 
     def stop(self, timeout: float) -> bool:
-        """Stop all engines; True if they ended in time."""
+        """Stop all engines; returns whether they stopped in time."""
         self.draining = self._stopping = True
         self.notice.tell()
         end = self._clock() + timeout

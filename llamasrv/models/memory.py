@@ -1,7 +1,7 @@
-"""Estimates how much memory a model will need, and how large a context this machine can hold.
+"""Estimates how much memory a model needs, and how large a context fits this machine.
 
-An estimate from the header: weights, KV for each cell, state of recurrent layers, work buffers. Knows nothing of
-llama.cpp; reads only /proc and /sys.
+Estimated from the header: weights, KV per cell, states of recurrent layers, work buffers. Knows nothing of llama.cpp;
+reads only /proc and /sys.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from llamasrv.engine.options import stretched
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 
-# What engine/backend/context.py asks of llama.cpp beside the options.
-SPARE_STATES = 4  # lanes for idle prefixes, where a lane costs a state or a window
-LEAST_OUTPUTS = 64  # rows of logits in one step
-ROLLBACK_BYTES, MOST_ROLLBACK = 256 << 20, 3  # states that drafts are taken back with: bytes of all lanes, one lane's
+# What engine/backend/context.py requests from llama.cpp in addition to the options.
+SPARE_STATES = 4  # lanes for resident prefixes, if a lane needs a state or a window of its own
+LEAST_OUTPUTS = 64  # min rows of logits per step
+ROLLBACK_BYTES, MOST_ROLLBACK = 256 << 20, 3  # rollback states for drafts: max bytes for all lanes, max states per lane
 
-LONGEST_EMBEDDING = 2048  # tokens, where the model allows more and the operator says nothing
+LONGEST_EMBEDDING = 2048  # tokens, if the model allows more and the operator sets no limit
 EMBEDDING_ROWS = 512
 EMBEDDING_LOGITS = 64 << 20  # numbers
-WORD_BYTES = 260  # of each token in memory, as the library and this server keep it; measured
+WORD_BYTES = 260  # per token in memory, in the library and this server; measured
 
-LARGE_IMAGE = 896  # pixels a side, where a projector takes images of any size
-SOUND_ROWS = 3000  # of 30 seconds
+LARGE_IMAGE = 896  # pixels per side, for projectors that take images of any size
+SOUND_ROWS = 3000  # rows for 30 seconds
 LEAST_PROJECTOR_WORK = 16 << 20
 
-REMOTE_CELLS = 16_384  # of one whose KV other machines hold: how much they have free nobody tells
-MOST_CELLS = 32_768  # of an automatic context, except where the model itself was trained on more
+REMOTE_CELLS = 16_384  # max cells if other machines hold the KV: their free memory is unknown
+MOST_CELLS = 32_768  # max cells of an automatic context, unless the model is trained on more
 LEAST_CELLS = 512
-PAD = 256  # llama.cpp rounds a context up to this
+PAD = 256  # llama.cpp rounds contexts up to a multiple of this
 
-# Which layers have a sliding window, where the file does not say: all but every n-th, and whether the first is without.
+# Sliding-window layers, for files that do not list them: all but every n-th; and whether the first is without.
 _WINDOW_PERIODS = {
     "afmoe": (4, False), "cohere2": (4, False), "cohere2moe": (4, True), "exaone-moe": (4, False), "gemma2": (2, False),
     "gemma3": (6, False), "gemma3n": (5, False), "gpt-oss": (2, False), "laguna": (4, True), "llama4": (4, False),
@@ -44,13 +44,13 @@ _WINDOW_PERIODS = {
     "smallthinker": (4, True),
 }  # fmt: skip
 
-# Whose states the library can take back; of others it keeps one for each lane, whatever it is asked for.
+# Architectures whose states the library can roll back; for others it keeps one per lane.
 _ROLLS_BACK = (
     "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
     "qwen35moe", "qwen4exp",
 )  # fmt: skip
 
-# Bytes of one number in KV: bytes of a block / numbers in it.
+# Bytes per number in KV: bytes of a block / numbers in it.
 _CACHE_BYTES = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32, "iq4_nl": 18 / 32,
     "q5_0": 22 / 32, "q5_1": 24 / 32,
@@ -62,14 +62,14 @@ class Need:
     """Bytes by purpose, for a context of `cells`."""
 
     cells: int
-    context: int  # most tokens of one sequence
+    context: int  # max tokens of one sequence
     weights: int
-    cell: int  # KV of one cell
-    states: int  # recurrent layers, all lanes
+    cell: int  # KV bytes per cell
+    states: int  # recurrent states, all lanes
     buffers: int
-    windows: int = 0  # KV of the layers with a sliding window, where it is less than a share of the cells
-    windows_save: int = 0  # what these layers would take beyond that, if they kept everything
-    checkpoints: int = 0  # most that states take which bring sequences back
+    windows: int = 0  # KV of sliding-window layers, if less than a share of the cells
+    windows_save: int = 0  # what these layers would take in addition if they kept everything
+    checkpoints: int = 0  # max bytes of checkpoints
 
     @property
     def kv(self) -> int:
@@ -82,7 +82,7 @@ class Need:
 
 @dataclass(frozen=True)
 class MemoryShape:
-    """The options that memory depends on."""
+    """The options that affect memory."""
 
     parallel: int = 16
     batch_size: int = 2048
@@ -90,19 +90,19 @@ class MemoryShape:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: bool = True
-    split: bool = False  # every lane has cells of its own
-    embeddings: bool = False  # a model that generates makes embeddings, too
-    embedding_context: int | None = None  # most tokens of one embedding; None: chosen
+    split: bool = False  # each lane has its own cells
+    embeddings: bool = False  # a generating model also embeds
+    embedding_context: int | None = None  # max tokens of one embedding; None: chosen automatically
     remote: bool = False  # other machines hold the layers that would be on a GPU
     gpu_layers: int | None = None  # None: all
     rope_freq_scale: float | None = None
-    swa_full: bool = False  # layers with a sliding window keep everything
+    swa_full: bool = False  # sliding-window layers keep everything
     checkpoint_bytes: int = 0
-    rollback: int | None = None  # states of each lane beside its last one; None: chosen
+    rollback: int | None = None  # rollback states per lane; None: chosen automatically
 
 
 def estimate(header: Header, cells: int, shape: MemoryShape) -> Need:
-    """What serving this model with a context of `cells` needs."""
+    """The memory needed to serve this model with a context of `cells`."""
     train = stretched(header.number("context_length"), shape.rope_freq_scale)
     if header.only_embeds:
         context, need = _embedding(header, shape)
@@ -128,8 +128,8 @@ def estimate(header: Header, cells: int, shape: MemoryShape) -> Need:
 
 
 def rollback(header: Header, shape: MemoryShape) -> int:
-    """How many states a lane keeps besides its last one, so that a draft can be taken back: as asked for, or as many
-    as take little memory."""
+    """The number of rollback states per lane, for taking drafts back: as configured, or as many as take little
+    memory."""
     if shape.rollback is not None:
         return shape.rollback
     each = _state_bytes(header) * (shape.parallel + SPARE_STATES)
@@ -141,16 +141,16 @@ def _states_of_lane(header: Header, shape: MemoryShape) -> int:
 
 
 def _share_here(header: Header, shape: MemoryShape) -> float:
-    """The share of the layers that stays on this machine."""
+    """The share of layers that stays on this machine."""
     if not shape.remote:
         return 1.0
-    layers = header.number("block_count") + 1  # the output counts as one
+    layers = header.number("block_count") + 1  # counts the output as one
     return 0.0 if shape.gpu_layers is None else max(0.0, 1 - shape.gpu_layers / layers)
 
 
 def _embedding(header: Header, shape: MemoryShape) -> tuple[int, int]:
-    """The most tokens of one embedding, and the bytes of a context that makes them: the library reserves logits for
-    every row, and a model that could generate computes them, too."""
+    """The max tokens of one embedding, and the bytes of its context: the library reserves logits for each row, and a
+    model that could generate computes them."""
     n_vocab = _n_vocab(header)
     longest = header.number("context_length") or LONGEST_EMBEDDING
     context = min(longest, shape.embedding_context or LONGEST_EMBEDDING)
@@ -165,22 +165,22 @@ def _embedding(header: Header, shape: MemoryShape) -> tuple[int, int]:
 
 
 def wanted_cells(header: Header, shape: MemoryShape) -> int:
-    """The context that suits this model if memory does not matter: several times what it was trained on."""
+    """The context that suits this model if memory were unlimited: several times its trained context."""
     train = stretched(header.number("context_length"), shape.rope_freq_scale) or 4096
     most = max(train, MOST_CELLS)
     return min(shape.parallel * train, most) if shape.split else min(4 * train, most)
 
 
 def choose(header: Header, shape: MemoryShape, available: int) -> Need:
-    """The context that suits this model within half of the memory that is free beside its weights. Raises ConfigError
-    if not even a small one fits."""
+    """The context that suits this model, within half of the memory left by its weights. Raises ConfigError if not even
+    a small one fits."""
     wanted = wanted_cells(header, shape)
     if shape.remote:
         wanted = min(wanted, REMOTE_CELLS)
     bare = estimate(header, LEAST_CELLS, shape)
     free = available - bare.weights - bare.states - bare.checkpoints
     cells = wanted
-    # Buffers grow with the context too: come down until both fit.
+    # Buffers grow with the context, too: shrink until both fit.
     while cells > LEAST_CELLS and _grown(header, cells, shape) > free // 2:
         cells = max(LEAST_CELLS, cells // 2)
     need = estimate(header, cells, shape)
@@ -203,7 +203,7 @@ def _padded(cells: int, shape: MemoryShape) -> int:
 
 
 def _windowed(header: Header, shape: MemoryShape) -> list[bool]:
-    """Which layers have a sliding window that the library uses; [] if none has."""
+    """Which layers have a sliding window that the library uses; [] if none."""
     if shape.swa_full or not header.number("attention.sliding_window"):
         return []
     layers = header.number("block_count")
@@ -218,7 +218,7 @@ def _windowed(header: Header, shape: MemoryShape) -> list[bool]:
 
 
 def _window_cells(header: Header, cells: int, shape: MemoryShape) -> int:
-    """Cells of a layer with a window: one window for each lane, plus the rows of a ubatch."""
+    """Cells of a sliding-window layer: one window per lane, plus a ubatch."""
     if shape.split:
         return min(cells, _padded(header.number("attention.sliding_window") + shape.ubatch_size, shape))
     lanes = shape.parallel + SPARE_STATES + 1
@@ -227,7 +227,7 @@ def _window_cells(header: Header, cells: int, shape: MemoryShape) -> int:
 
 
 def _cell_bytes(header: Header, shape: MemoryShape, counted: list[bool] | None = None) -> int:
-    """Bytes of one cell, in the layers that are counted."""
+    """Bytes of one cell in the counted layers."""
     width_k, width_v = _CACHE_BYTES[shape.cache_type_k], _CACHE_BYTES[shape.cache_type_v]
     rank = header.number("attention.kv_lora_rank")
     layers = header.number("block_count")
@@ -243,7 +243,7 @@ def _cell_bytes(header: Header, shape: MemoryShape, counted: list[bool] | None =
 
 
 def _kv_heads(header: Header) -> list[int]:
-    """KV heads of each layer; 0 if it has a state instead."""
+    """KV heads per layer; 0 for layers with a state instead."""
     layers = header.number("block_count")
     heads = _each_layer(header.get("attention.head_count_kv", header.get("attention.head_count")), layers)
     every = header.number("full_attention_interval")
@@ -261,7 +261,7 @@ def _n_vocab(header: Header) -> int:
 
 
 def _each_layer(value: Any, layers: int) -> list[int]:
-    """A number for each layer, where the file gives one for all layers or a list."""
+    """A number per layer; the file has one for all layers, or a list."""
     if isinstance(value, list):
         return [n if isinstance(n, int) else 0 for n in value[:layers]]
     return [value if isinstance(value, int) else 0] * layers
@@ -273,7 +273,7 @@ def _largest(value: Any, default: int) -> int:
 
 
 def _state_bytes(header: Header) -> int:
-    """State of one sequence in the recurrent layers (Mamba, short convolutions, delta attention), 32-bit numbers."""
+    """State of one sequence in the recurrent layers (Mamba, short convolutions, delta attention), 32-bit floats."""
     layers = _kv_heads(header).count(0)
     inner, state = header.number("ssm.inner_size"), header.number("ssm.state_size")
     window = max(0, header.number("ssm.conv_kernel") - 1)
@@ -286,21 +286,21 @@ def _state_bytes(header: Header) -> int:
 
 
 def _buffer_bytes(header: Header, cells: int, shape: MemoryShape) -> int:
-    """Work space of one ubatch: its logits, activations and attention mask; the logits handed out; the vocabulary."""
+    """Work buffers of one ubatch: logits, activations, attention mask; plus the output logits and the vocabulary."""
     rows = min(shape.ubatch_size, shape.batch_size)
     outputs = max(LEAST_OUTPUTS, 2 * shape.parallel)
     width = 4 * header.number("embedding_length") + _largest(header.get("feed_forward_length"), 0)
     n_vocab = _n_vocab(header)
     logits = outputs * n_vocab * 4
-    # Without flash attention the scores of a layer are laid out whole; they and the logits use the same space.
+    # Without flash attention a layer's scores are materialised; they share memory with the logits.
     scores = 0 if shape.flash_attn else cells * rows * 4 * _largest(header.get("attention.head_count"), 1)
     mask = cells * rows * (2 if shape.flash_attn else 4)
     return max(logits, scores) + rows * width * 4 + mask + logits + n_vocab * WORD_BYTES
 
 
 def projector_bytes(header: Header) -> int:
-    """What a projector needs besides the rows that are kept: its file, and work space for its largest input. Measured:
-    83 MiB of work space for 3,136 patches of 768 numbers; this function says 77."""
+    """A projector's memory: its file, and work buffers for its largest input. For 3,136 patches of 768 numbers this
+    gives 77 MiB of buffers; measured were 83 MiB."""
     work = LEAST_PROJECTOR_WORK
     for part in ("clip.vision", "clip.audio"):
         size, patch, width, inner = (
@@ -316,7 +316,7 @@ def projector_bytes(header: Header) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: the system's free memory, limited by its control group."""
+    """Bytes that this process may still allocate: the system's free memory, limited by its cgroup."""
     free = [_meminfo(root)]
     for group in groups(root):
         limit, used = _number(group / "memory.max"), _number(group / "memory.current")
@@ -326,13 +326,13 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def resident_memory(root: Path = Path("/")) -> int:
-    """Bytes of physical memory that this process holds, mapped files included."""
+    """Bytes of physical memory held by this process, including mapped files."""
     found = words(root / "proc/self/statm")
     return int(found[1]) * int(os.sysconf("SC_PAGE_SIZE")) if len(found) > 1 else 0
 
 
 def _cached(group: Path) -> int:
-    """Bytes of files that the group holds in memory: they count as used, but make way when memory is needed."""
+    """Page cache in bytes: counted as used by the cgroup, but reclaimable."""
     words = [line.split() for line in lines(group / "memory.stat")]
     kinds = ("active_file", "inactive_file")
     return sum(int(pair[1]) for pair in words if len(pair) == 2 and pair[0] in kinds and pair[1].isdigit())

@@ -1,9 +1,9 @@
-"""Which models take memory, where, and which of them make room for another.
+"""The memory of loaded models: how much each takes, where, and which to evict for another.
 
-The memory of this machine that all loaded or loading models take stays within the limit. An estimate is counted until
-the library's own figure replaces it: once a model is loaded, or before that where the estimate may decide wrongly (to
-measure each would take half as long as loading a small model). Each device is counted against what all models together
-may take of it. Only decides; the caller holds the owner's lock, and acts.
+The host memory of all loaded and loading models stays within the limit. An estimate counts until the library's own
+figure replaces it: after loading, or before if the estimate may be decisive (measuring takes half as long as loading a
+small model). Each device has a limit for all models together. Only decides; the caller holds the owner's lock, and
+acts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ON_THEIR_WAY = ("waiting", "checking", "loading")
 
 
 class MemoryBudget:
-    """`limit` and the estimates are bytes."""
+    """`limit` and the estimates are in bytes."""
 
     def __init__(self, limit: int | None, most: int | None, free_memory: Callable[[], int]) -> None:
-        """`limit` None: whatever `free_memory` says. `most`: models loaded at once; None: as many as memory holds."""
+        """`limit` None: whatever `free_memory` returns. `most`: max loaded models; None: limited by memory only."""
         self.limit = limit
         self.most = most
         self.free_memory = free_memory
-        self._taken: dict[Model, int] = {}  # of what is loaded, being loaded or being unloaded
+        self._taken: dict[Model, int] = {}  # models that are loaded, loading or unloading
 
     def __iter__(self) -> Iterator[Model]:
         return iter(list(self._taken))
@@ -38,21 +38,21 @@ class MemoryBudget:
 
     @property
     def taken(self) -> int:
-        """Bytes that the models in memory take."""
+        """Bytes of all models in memory."""
         return sum(self._taken.values())
 
     def take(self, model: Model) -> None:
         self._taken[model] = model.memory
 
     def measure(self, model: Model) -> None:
-        """If one and a half times the estimate would not fit, ask the library what it really takes."""
+        """Ask the library for the actual size if one and a half times the estimate would not fit."""
         recipe = model.load_plan
         if recipe is None or recipe.measure is None or self._missing_here(model.memory * 3 // 2) <= 0:
             return
         self._correct(model, off_hub(recipe.measure))
 
     def loaded(self, model: Model, host_bytes: int | None) -> None:
-        """It takes that many bytes of this machine, as the library says; None: as estimated."""
+        """Record a loaded model; `host_bytes` as reported by the library, None: as estimated."""
         self._correct(model, host_bytes)
         self.take(model)
 
@@ -64,7 +64,7 @@ class MemoryBudget:
         self._taken.pop(model, None)
 
     def on_devices(self) -> dict[str, int]:
-        """Bytes of each device that models hold."""
+        """Bytes held by models, per device."""
         held: dict[str, int] = {}
         for model in self:
             for name, share in model.devices.items():
@@ -72,7 +72,7 @@ class MemoryBudget:
         return held
 
     def check(self, model: Model) -> None:
-        """Raises LoadFailed for a model that is larger than all models together may be."""
+        """Raises LoadFailed for a model that exceeds the limit on its own."""
         if self.limit and model.memory > self.limit:
             raise LoadFailed(
                 f"it needs {as_gib(model.memory)} of memory; --memory-limit allows {as_gib(self.limit)} "
@@ -80,18 +80,18 @@ class MemoryBudget:
             )
 
     def holds(self, place: str) -> bool:
-        """Whether any model takes memory there and could make room."""
+        """Whether any model holds memory there and could be evicted."""
         return bool(self._taken) if place == HOST else self.on_devices().get(place, 0) > 0
 
     def too_much(self, model: Model, place: str) -> str:
-        """The error message if no model could make room."""
+        """The error message if eviction cannot help."""
         if place == HOST:
             return f"it needs {as_gib(model.memory)} of memory; {as_gib(self.free_memory())} is free"
         share = model.devices[place]
-        return f"it needs {as_gib(share.size)} on {place}, where {as_gib(share.capacity)} may be used"
+        return f"it needs {as_gib(share.size)} on {place}, where {as_gib(share.capacity)} is usable"
 
     def missing(self, model: Model) -> tuple[str, int]:
-        """Where it is too much, and by how many bytes; at least 1 if the limit on loaded models is reached."""
+        """(place, bytes) of the shortage; at least 1 byte if the limit on loaded models is reached."""
         held = self.on_devices()
         for name, share in model.devices.items():
             over = held.get(name, 0) + share.size - share.capacity
@@ -107,12 +107,12 @@ class MemoryBudget:
         return need + coming - self.free_memory()
 
     def victim(self, place: str, missing: int, *, in_use: bool) -> Model | None:
-        """The model that has to make room there: the least recently used, those that stay forever last. With `in_use`
-        also a busy model, which may finish its work. None: it would not help."""
+        """The model to evict from there: the least recently used, those to keep forever last. `in_use` includes busy
+        models, which may finish their work. None if eviction would not help."""
         held = {model: self._held(model, place) for model in self._taken}
         able = [m for m in held if m.is_loaded and (in_use or not m.is_wanted) and (held[m] or place == HOST)]
         able.sort(key=lambda m: (m.is_wanted, m.stay < 0, m.last_used))
-        # As many as it takes, and of those only the ones that it takes.
+        # As many as necessary, then without those that turn out unnecessary.
         going: list[Model] = []
         for model in able:
             if sum(held[m] for m in going) >= missing:

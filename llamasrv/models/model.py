@@ -19,24 +19,24 @@ from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
 from llamasrv.models.derived import DerivedModel
 from llamasrv.models.details import Details
 
-if TYPE_CHECKING:  # describing a model takes no engine
+if TYPE_CHECKING:  # avoid importing the engine
     from llamasrv.engine.engine import Engine
     from llamasrv.engine.kv.host_cache import HostCache
 
-FOR_EVER = -1.0  # of `keep_alive`: any negative number
+FOR_EVER = -1.0  # any negative `keep_alive`
 
-# `Model.state`, by what its engine says of itself.
+# `Model.state` by engine status.
 _STATES = {"loading": "loading", "ready": "loaded", "draining": "loaded", "failed": "failed", "stopped": "unloaded"}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """Why a model is not in memory. `error` makes an exception for each caller: one instance raised to all of them
-    would keep the frames, and with them the bodies, of all their requests."""
+    """Why a model is not loaded. `error` creates a new exception per caller: a shared instance would keep the frames of
+    all their requests alive, bodies included."""
 
     message: str
     code: str | None = None
-    is_fault: bool = False  # of the model: it is tried less and less often
+    is_fault: bool = False  # the model's fault: retried at growing intervals
 
     def error(self, retry_after: float = 2.0) -> Unavailable:
         if self.is_fault:
@@ -54,19 +54,19 @@ class DeviceShare:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """How a model is loaded, and what that takes."""
+    """How to load a model, and what that takes."""
 
     open_backend: Callable[[Progress], Backend]
     options: EngineOptions = field(default_factory=EngineOptions)
-    memory: int = 0  # bytes of this machine: weights, KV, buffers; an estimate until it is loaded
-    context: int = 0  # most tokens of one sequence
-    devices: Mapping[str, DeviceShare] = field(default_factory=dict)  # by name; what `fit` has chosen
-    windows_save: int = 0  # bytes of KV that sliding windows do without, as estimated
-    # Chooses what goes where, by what is free now; given are the bytes of each device that other models would give
-    # back. Raises LoadFailed.
+    memory: int = 0  # host bytes: weights, KV, buffers; an estimate until it is loaded
+    context: int = 0  # max tokens of one sequence
+    devices: Mapping[str, DeviceShare] = field(default_factory=dict)  # by name; chosen by `fit`
+    windows_save: int = 0  # estimated KV bytes saved by sliding windows
+    # Chooses the placement from what is free now; takes the bytes per device that other models would free. Raises
+    # LoadFailed.
     fit: Callable[[Mapping[str, int]], LoadPlan] | None = None
-    beside: int = 0  # bytes of `memory` for what is loaded beside the model, or kept for it later
-    measure: Callable[[], int | None] | None = None  # `memory` without `beside`, where an estimate may be too rough
+    beside: int = 0  # the part of `memory` that is loaded next to the model, or reserved for it
+    measure: Callable[[], int | None] | None = None  # measures `memory` without `beside`
 
 
 def _modalities(projector: Projector | None) -> list[str]:
@@ -76,23 +76,22 @@ def _modalities(projector: Projector | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What may change about a model while it is loaded: its names, the operator's defaults for requests, and what is
-    known of its file."""
+    """What may change while a model is loaded: its names, the operator's defaults, and the facts from its file."""
 
     aliases: tuple[str, ...] = ()
-    details: Details | None = None  # None: it has no file; its engine says
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # defaults, names of SamplingParams
+    details: Details | None = None  # None: no file; ask the engine
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # the operator's defaults, names of SamplingParams
     chat_template: str | None = None  # Jinja source that replaces the model's own
-    chat_defaults: ChatDefaults = ChatDefaults()  # for what requests leave open
-    tags: tuple[str, ...] = ()  # shown with its name, and used for nothing
-    embd_normalise: int | None = None  # of its vectors, where a request does not say; None: as pooling has it
-    default_tokens: int | None = None  # of one choice, where neither the request nor its own file says
-    max_tokens: int | None = None  # most tokens of one choice, also where a request asks for more
-    shares_prefixes: bool = False  # between owners
-    keep_alive: float = FOR_EVER  # seconds that it stays without a request
-    at_start: bool = False  # loaded when the server starts, without being asked for
-    is_found: bool = False  # in the folder of models, and named nowhere else
-    derived: DerivedModel | None = None  # of what, where it was made from another
+    chat_defaults: ChatDefaults = ChatDefaults()  # the operator's defaults
+    tags: tuple[str, ...] = ()  # only shown in listings
+    embd_normalise: int | None = None  # default normalisation of vectors; None: depends on pooling
+    default_tokens: int | None = None  # per choice, if neither the request nor the model's file sets it
+    max_tokens: int | None = None  # upper bound per choice, whatever a request asks for
+    shares_prefixes: bool = False  # across owners
+    keep_alive: float = FOR_EVER  # idle seconds before it is unloaded; negative: forever
+    at_start: bool = False  # load it at startup
+    is_found: bool = False  # found in the models folder, and named nowhere else
+    derived: DerivedModel | None = None  # its definition, if it is derived from another model
 
 
 class Model:
@@ -114,29 +113,29 @@ class Model:
         self.name = name
         self.settings = settings or ModelSettings()
         self.load_plan = recipe
-        self.standing_adapters: Adapters = ()  # of requests that name none
-        self.added_adapters: tuple[Adapter, ...] = ()  # while it is served; loaded again whenever it is
-        self.key = key  # equal for two models made from the same options and files
+        self.standing_adapters: Adapters = ()  # for requests that name none
+        self.added_adapters: tuple[Adapter, ...] = ()  # loaded by clients; loaded again after each reload
+        self.key = key  # equal for models with the same options and files
         self.created = int(time.time())
-        self.metrics = engine.metrics if engine is not None else EngineMetrics()  # of all its engines, in turn
+        self.metrics = engine.metrics if engine is not None else EngineMetrics()  # totals of all its engines
         self.current = engine
-        self.failure: LoadFailure | None = None  # why the last attempt to load it failed
-        self.closing = False  # no longer in the registry; goes when nobody uses it
+        self.failure: LoadFailure | None = None  # why the last load failed
+        self.closing = False  # no longer in the registry; unloaded once it is unused
         self.last_used = time.monotonic()
         self._wish: float | None = None  # `keep_alive` of the last request
-        self._reported: Details | None = None  # what its engine said
+        self._reported: Details | None = None  # what its engine reported
         # Written by the loader.
-        self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading"; "" is none of these
+        self.phase = ""  # "waiting" for memory, "checking" its file, "loading", "unloading", or ""
         self.num_loads = 0
-        self.load_seconds = 0.0  # that the last one took
+        self.load_seconds = 0.0  # duration of the last load
         self.num_unloads = 0
-        # One entry for each; adding to them and taking from them are atomic.
+        # One entry per request; append and pop are atomic.
         self.awaited: deque[None] = deque()  # requests that wait until it is loaded
         self._leases: deque[None] = deque()
 
     @cached_property
     def prefixes(self) -> HostCache:
-        """Of its last engine, while it has none."""
+        """While unloaded, those of its last engine."""
         from llamasrv.engine.kv.host_cache import HostCache
 
         return HostCache()
@@ -149,18 +148,18 @@ class Model:
 
     @property
     def unavailable(self) -> Unavailable:
-        """A new error that says why it cannot be used now."""
+        """A new error that says why it is unavailable."""
         failure = self.failure or LoadFailure("The model is not loaded.", code="model_loading")
         return failure.error()
 
     @property
     def not_loaded(self) -> InvalidRequest:
-        """A new error for a request that does not load it."""
+        """A new error for a request that may not load it."""
         return InvalidRequest(f"The model '{self.name}' is not loaded. POST /models/load loads it.", param="model")
 
     @property
     def details(self) -> Details:
-        """What is known of it without loading it; for a model without a file, what its engine says."""
+        """What is known without loading it; for a model without a file, what its engine reports."""
         if self.settings.details is not None:
             return self.settings.details
         if self._reported is None:
@@ -192,55 +191,55 @@ class Model:
 
     @property
     def progress(self) -> float:
-        """The share that is loaded, from 0 to 1."""
+        """The loaded share, 0 to 1."""
         return self.current.status.progress if self.current is not None else 0.0
 
     @property
     def context(self) -> int:
-        """Most tokens of one sequence: as loaded, or as it would be loaded."""
+        """Max tokens of one sequence, as loaded or as planned."""
         if self.current is not None and self.state == "loaded":
             return self.current.context
         return self.load_plan.context if self.load_plan is not None else self.details.context
 
     @property
     def parallel(self) -> int:
-        """Sequences that run at once."""
+        """Max number of concurrent sequences."""
         options = self.current.options if self.current is not None else self.load_plan and self.load_plan.options
         return options.places if options else 1
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes, or is estimated to take; 0 if that is unknown."""
+        """Host bytes that it takes or is estimated to take; 0 if unknown."""
         return self.load_plan.memory if self.load_plan is not None else 0
 
     @property
     def devices(self) -> Mapping[str, DeviceShare]:
-        """What it takes or would take of each device, by name."""
+        """What it takes, or would take, of each device, by name."""
         return self.load_plan.devices if self.load_plan is not None else {}
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:
-        """LoRA adapters that a request may choose."""
+        """LoRA adapters that requests may select."""
         options = self.load_plan.options if self.load_plan is not None else self.current and self.current.options
         return (options.adapters if options else ()) + self.added_adapters
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer, in addition to the request's."""
+        """Stop strings that apply in addition to the request's."""
         derived = self.settings.derived
         return derived.stop if derived is not None else ()
 
     @property
     def num_predict(self) -> int | None:
-        """The most tokens of an answer, if the request does not say."""
+        """Max tokens of an answer, if the request does not set it."""
         derived = self.settings.derived
         own = derived.num_predict if derived is not None else None
         return self.settings.default_tokens if own is None else own
 
     @property
     def stay(self) -> float:
-        """Seconds that it stays without a request, as the last one wished; negative: for ever, as a model does that the
-        operator keeps for ever."""
+        """Idle seconds before it is unloaded, as requested last; negative: forever, which no request overrides if the
+        operator set it."""
         keep_alive = self.settings.keep_alive
         return keep_alive if self._wish is None or keep_alive < 0 else self._wish
 
@@ -250,7 +249,7 @@ class Model:
 
     @property
     def is_loaded(self) -> bool:
-        """Loaded, and not being unloaded or reloaded."""
+        """Loaded, and not unloading or reloading."""
         return self.current is not None and not self.phase
 
     @property
@@ -260,19 +259,20 @@ class Model:
 
     @property
     def expires_at(self) -> float | None:
-        """When it will be unloaded if no request comes, in seconds since 1970; None: not loaded, or never."""
+        """Time at which it will be unloaded without further requests, in seconds since the epoch; None: not loaded, or
+        never."""
         if self.current is None or self.stay < 0:
             return None
         idle = 0.0 if self.in_use else time.monotonic() - self.last_used
         return time.time() + max(0.0, self.stay - idle)
 
     def touch(self, keep_alive: float | None = None) -> None:
-        """A request asks for it, and wants it to stay that long afterwards."""
+        """Note a request, which may set a new keep_alive."""
         self.last_used = time.monotonic()
         self._wish = keep_alive
 
     def acquire(self) -> None:
-        """Keep it from being unloaded until `release`."""
+        """Prevent unloading until `release`."""
         self._leases.append(None)
 
     def release(self, *, used: bool = True) -> None:

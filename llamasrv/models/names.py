@@ -1,8 +1,8 @@
 """Model names.
 
-Names follow Ollama's rules: `name[:tag]` with optional host and namespace in front, a missing tag is `latest`, an
-exact match wins, otherwise each part is compared without regard to case. There is no fuzzy matching beyond that. The
-alias `*` answers to every name.
+Names follow Ollama's rules: `name[:tag]` with an optional host and namespace, a missing tag means `latest`, an exact
+match wins, otherwise parts are compared case-insensitively. There is no other fuzzy matching. The alias `*` matches
+every name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How many sequences run at once where the operator leaves it open.
+"""The default number of parallel sequences.
 
-In a unified pool of cells a place costs next to nothing by itself, so there are as many as batches gain from; fewer
-where each takes a state or a window of its own, or where the context is small.
+In a unified cell pool a place is almost free, so there are as many as batching gains from; fewer if each needs a state
+or a window of its own, or if the context is small.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from llamasrv.engine.options import DEFAULT_PLACES
 from llamasrv.models import memory
 from llamasrv.models.gguf import Header
 
-ON_DEVICES = 32  # a device gains from more rows than a CPU does
-CELLS_ON_DEVICES = 1024  # of each place, where there are so many
-LEAST_CELLS = 256  # of each place, where the context is chosen, too
-OWN_SHARE = 4  # of the memory beside the weights, at most this part is for states and windows
+ON_DEVICES = 32  # devices gain from more rows than CPUs
+CELLS_ON_DEVICES = 1024  # min cells per place for that many
+LEAST_CELLS = 256  # min cells per place, if the context is chosen as well
+OWN_SHARE = 4  # states and windows may take at most 1/4 of the memory left by the weights
 
 
 def within(header: Header, shape: memory.MemoryShape, available: Callable[[], int], most: int = DEFAULT_PLACES) -> int:
-    """`most`, or half of it, and so on, until what the places themselves take is a small part of the `available`
-    bytes. `available` is called only where it matters."""
+    """`most`, halved until the places' own memory is a small part of the `available` bytes. Calls `available` only if
+    it matters."""
     if not own_bytes(header, dataclasses.replace(shape, parallel=most)):
         return most
     room = max(0, available() - header.size) // OWN_SHARE
@@ -37,5 +37,5 @@ def own_bytes(header: Header, shape: memory.MemoryShape) -> int:
 
 
 def for_context(places: int, cells: int) -> int:
-    """As many as a chosen context leaves room for."""
+    """The number of places that this context has room for."""
     return max(1, min(places, cells // LEAST_CELLS))

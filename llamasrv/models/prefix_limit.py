@@ -1,4 +1,4 @@
-"""How much unloaded models may keep of their prefixes, all of them together. Called under no lock."""
+"""The limit on cached prefixes of unloaded models, in total. Called without locks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from llamasrv.models.model import Model
 
 
 class PrefixLimit:
-    """All unloaded models together keep no more than the one unloaded last may keep: the prefixes of those that were
-    unloaded longest ago go first."""
+    """All unloaded models together keep at most what the latest of them may keep: evicts the prefixes of those unloaded
+    longest ago."""
 
     def __init__(self) -> None:
-        self._kept: list[Model] = []  # with prefixes and without an engine, the one unloaded last at the end
+        self._kept: list[Model] = []  # unloaded models with prefixes, latest last
 
     def unloaded(self, latest: Model) -> None:
         self._kept = [model for model in self._kept if model is not latest and model.current is None] + [latest]

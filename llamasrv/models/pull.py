@@ -1,10 +1,10 @@
-"""Pulls models from the Hugging Face Hub: find, fetch, check, put in place.
+"""Pulls models from the Hugging Face Hub: find, download, verify, move into place.
 
-    FOLDER/owner/repo/model-Q4_K_M.gguf    whole and checked: all that anybody who lists the folder may find
-    FOLDER/.partial/sha256-1234...         what is being fetched, or was when the process died: the next pull goes on
+    FOLDER/owner/repo/model-Q4_K_M.gguf    complete and verified; all that a listing of the folder may show
+    FOLDER/.partial/sha256-1234...         downloads in progress or interrupted; the next pull resumes them
 
-A file moves to its place when its checksum is right, and the first part of a split model moves last, so that at no
-time there is a name without its bytes. Tells of its progress by a call; knows no terminal and no server.
+A file is moved into place once its checksum matches, and the first part of a split model is moved last, so that no name
+exists without its bytes. Reports progress by a callback; knows no terminal and no server.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from llamasrv.models import hub_cache
 
 PREFIXES = ("hf:", "hf.co/", "huggingface.co/")
 DEFAULTS = ("Q4_K_M", "Q8_0", "Q4_0", "MXFP4", "F16", "BF16", "F32")
-"""What is taken where no quantisation is asked for: the first of these that there is."""
+"""The quantisation to pull if none is requested: the first one available."""
 
 MOST_FILES = 1000
-SPARE = 256 * 2**20  # bytes of the disk that stay free
-CHUNK = 2**20  # bytes read at once: what a broken connection loses at most, and how often progress is told
-TIMEOUT = 30  # seconds in which nothing comes
-TRIES = 4  # to go on with a file of which nothing more comes
-PARTIAL_DAYS = 14  # after which nobody is expected to go on with a partial file
+SPARE = 256 * 2**20  # bytes of disk space to leave free
+CHUNK = 2**20  # bytes per read: the most that a broken connection loses, and the interval of progress reports
+TIMEOUT = 30  # read timeout in seconds
+TRIES = 4  # consecutive attempts without progress
+PARTIAL_DAYS = 14  # age in days at which a partial file counts as abandoned
 
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the library is imported, which is below
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read at import time, below
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _REFERENCE = re.compile(rf"({_NAME}/{_NAME})(?:@([\w./-]{{1,200}}))?(?::([\w./ +-]{{1,200}}))?")
@@ -43,12 +43,12 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
 class PullFailed(Exception):
-    """A pull that did not finish; the message is one line for the user."""
+    """The pull did not finish; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What to pull: a repository, and a quantisation or a file in it ("" leaves the choice to us)."""
+    """What to pull: a repository, and a quantisation or a file in it ("": choose automatically)."""
 
     repo: str
     wanted: str = ""
@@ -56,7 +56,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """`hf:owner/repo`, with `:Q4_K_M` or `:file.gguf`, and `@revision` before that. Raises PullFailed."""
+        """Parse `hf:owner/repo`, with `:Q4_K_M` or `:file.gguf`, and `@revision` before that. Raises PullFailed."""
         rest = text.strip()
         for prefix in ("https://", "http://", *PREFIXES):
             if rest.lower().startswith(prefix):
@@ -73,12 +73,12 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """The progress of a pull. `status` is one of STATUSES; the other fields describe one file if the status is about
-    one."""
+    """The progress of a pull. `status` is one of STATUSES; the other fields describe the file that it refers to, if
+    any."""
 
     status: str
     file: str = ""
-    digest: str = ""  # sha256:... of what the file will be
+    digest: str = ""  # sha256:... of the finished file
     completed: int = 0
     total: int = 0
 
@@ -90,14 +90,14 @@ Report = Callable[[PullProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    path: str  # inside the repository
+    path: str  # within the repository
     size: int
-    digest: str  # sha256:..., or git:... for small files that are kept without LFS
+    digest: str  # sha256:..., or git:... for small files without LFS
     url: str = ""
 
     @property
     def partial(self) -> str:
-        """Its name while it is being fetched: derived from the content, so that any pull of the same file resumes
+        """The file's name while it is downloaded: derived from the content, so that any pull of the same file resumes
         it."""
         return self.digest.replace(":", "-")
 
@@ -105,9 +105,8 @@ class RemoteFile:
 def pull(
     text: str, folder: Path, *, report: Report = lambda progress: None, endpoint: str | None = None
 ) -> tuple[Path, ...]:
-    """Bring a model into `folder`; returns its files, the model's first part first. Raises PullFailed. Resumes an
-    earlier pull that was interrupted, and fetches nothing that is there already. `endpoint` is the Hub's URL if it is
-    not the one in HF_ENDPOINT."""
+    """Download a model into `folder`; returns its files, the model's first part first. Resumes interrupted pulls and
+    skips files that exist. `endpoint` is the Hub's URL if it is not the one in HF_ENDPOINT. Raises PullFailed."""
     reference = Reference.parse(text)
     report(PullProgress("pulling manifest"))
     files = _resolve(reference, endpoint)
@@ -129,8 +128,8 @@ def pull(
 
 
 def pulled(text: str, folder: Path) -> Path | None:
-    """The first part of a model that was pulled into `folder` before, or that lies in the Hub's own cache (which
-    `folder` may be); None if there is neither."""
+    """The first part of a model pulled into `folder` before, or present in the Hub's own cache (which `folder` may be);
+    None if there is neither."""
     reference = Reference.parse(text)
     cached = (hub_cache.snapshot(reference.repo, reference.revision, cache=cache) for cache in (folder, None))
     places = (folder / reference.repo, *(place for place in cached if place is not None))
@@ -138,7 +137,7 @@ def pulled(text: str, folder: Path) -> Path | None:
 
 
 def _first_in(here: Path, reference: Reference) -> Path | None:
-    checked = "sha256:" + "0" * 64  # when it was put there
+    checked = "sha256:" + "0" * 64  # it was verified when it was stored
     files = [RemoteFile(str(path.relative_to(here)), path.stat().st_size, checked) for path in here.rglob("*.gguf")]
     try:
         return here / choose(files, reference)[0].path
@@ -146,18 +145,18 @@ def _first_in(here: Path, reference: Reference) -> Path | None:
         return None
 
 
-# What there is
+# Listing
 
 
 def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
-    """The files of the requested model, checked for names that would leave the folder."""
+    """The files of the requested model. Rejects names that would escape the folder."""
     from huggingface_hub import HfApi, hf_hub_url
 
     repo = reference.repo
     try:
         info = HfApi(endpoint).model_info(repo, revision=reference.revision, files_metadata=True, timeout=30)
     except Exception as error:
-        raise PullFailed(f"{repo}: {_refusal(error) or 'the Hub cannot be reached'}") from error
+        raise PullFailed(f"{repo}: {_refusal(error) or 'cannot reach the Hub'}") from error
     there = [_remote(sibling) for sibling in info.siblings or [] if sibling.rfilename.lower().endswith(".gguf")]
     return [
         replace(file, url=hf_hub_url(repo, file.path, revision=info.sha, endpoint=endpoint))
@@ -172,7 +171,7 @@ def _remote(sibling: Any) -> RemoteFile:
 
 
 def choose(there: Iterable[RemoteFile], reference: Reference) -> list[RemoteFile]:
-    """The model's parts in order, then its projector for images if there is one. Raises PullFailed."""
+    """The model's parts in order, then its image projector if there is one. Raises PullFailed."""
     files = sorted((file for file in there if _is_safe(file)), key=lambda file: file.path)
     projectors = [file for file in files if "mmproj" in _base(file).lower()]
     models = [file for file in files if file not in projectors and "imatrix" not in _base(file).lower()]
@@ -205,7 +204,7 @@ def _wanted(firsts: list[RemoteFile], reference: Reference) -> RemoteFile | None
 
 
 def has_quant(path: str, quant: str) -> bool:
-    """Whether a file's name contains this quantisation as a word of its own: `Q4_K` is not `Q4_K_M`."""
+    """Whether the file name contains this quantisation as a separate word: `Q4_K` does not match `Q4_K_M`."""
     return re.search(rf"(?<![a-z0-9]){re.escape(quant)}(?![a-z0-9_])", path, re.IGNORECASE) is not None
 
 
@@ -215,7 +214,7 @@ def _parts(first: RemoteFile, models: dict[str, RemoteFile]) -> list[RemoteFile]
         return [first]
     count = int(match[3])
     if not 1 <= count <= MOST_FILES:
-        raise PullFailed(f"{first.path}: {count} parts are more than {MOST_FILES}")
+        raise PullFailed(f"{first.path}: {count} parts exceed the limit of {MOST_FILES}")
     paths = [f"{match[1]}-{n:05}-of-{count:05}.gguf" for n in range(1, count + 1)]
     missing = [path for path in paths if path not in models]
     if missing:
@@ -228,7 +227,7 @@ def _base(file: RemoteFile) -> str:
 
 
 def _is_safe(file: RemoteFile) -> bool:
-    """Whether the name stays in its folder and is not hidden, and the digest can be checked."""
+    """Whether the name stays in its folder, is not hidden, and the digest can be verified."""
     steps = file.path.split("/")
     return (
         len(file.path) <= 400
@@ -238,11 +237,11 @@ def _is_safe(file: RemoteFile) -> bool:
     )
 
 
-# Fetching
+# Downloading
 
 
 def _in_place(file: RemoteFile, place: Path, report: Report) -> bool:
-    """Whether the file is there already, byte for byte."""
+    """Whether the file exists already with the right checksum."""
     if not place.is_file() or place.stat().st_size != file.size:
         return False
     digest = _Digest(file)
@@ -265,7 +264,7 @@ def _check_space(missing: list[RemoteFile], partials: Path) -> None:
 
 
 def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
-    """Fetch what is missing of one file. Afterwards all of it is in `partial`, on disk, with the right checksum."""
+    """Download the rest of a file. Afterwards `partial` is complete, on disk, with the right checksum."""
     with _locked(partial) as data:
         digest = _Digest(file)
         digest.read(data, report, status="pulling")
@@ -284,11 +283,11 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
 
 
 def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-    """The rest of the file, in as many attempts as make progress. The library's own downloads keep nothing of a file
-    that a dying process had half of, so the stream is written here."""
+    """Download the rest of the file, retrying as long as there is progress. The library's own downloads discard partial
+    files when the process dies, so the stream is written here."""
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity(logging.ERROR)  # what goes wrong is told by us
+    logging.set_verbosity(logging.ERROR)  # we report errors ourselves
     in_vain = 0
     while digest.count < file.size:
         had = digest.count
@@ -296,7 +295,7 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
             _stream(file, data, digest, report)
         except PullFailed:
             raise
-        except Exception as error:  # whatever the HTTP library of the day raises when a connection breaks
+        except Exception as error:  # any exception of the current HTTP library for a broken connection
             if (refusal := _refusal(error)) is not None:
                 raise PullFailed(f"{file.path}: {refusal}") from error
             if isinstance(error, OSError) and error.errno is not None:
@@ -309,7 +308,7 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
 
 
 def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-    """One response of the Hub, from the position where the file ends."""
+    """One response of the Hub, starting at the end of the partial file."""
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
     headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={digest.count}-"}
@@ -317,7 +316,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
         "GET", file.url, headers=headers, timeout=TIMEOUT, retry_on_exceptions=(), retry_on_status_codes=(408, 429)
     ) as response:
         hf_raise_for_status(response)
-        if response.status_code != 206 and digest.count:  # the server cannot go on: it begins again
+        if response.status_code != 206 and digest.count:  # the server does not support resuming: start over
             data.seek(0)
             data.truncate()
             digest.restart()
@@ -331,7 +330,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
 
 
 def _refusal(error: Exception) -> str | None:
-    """What the Hub said, worded for the user; None if it said nothing."""
+    """The Hub's error, worded for the user; None if it sent none."""
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
@@ -346,7 +345,7 @@ def _refusal(error: Exception) -> str | None:
 
 
 class _Digest:
-    """The checksum of one file, as far as its bytes have arrived."""
+    """The checksum of a file, updated as its bytes arrive."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
@@ -354,7 +353,7 @@ class _Digest:
 
     def restart(self) -> None:
         kind, _, self._right = self._file.digest.partition(":")
-        # Git hashes a head with the length in front of the content.
+        # Git hashes a header with the length before the content.
         head = b"" if kind == "sha256" else b"blob %d\0" % self._file.size
         self._hash = hashlib.sha256() if kind == "sha256" else hashlib.sha1(head)
         self.count = 0
@@ -367,7 +366,7 @@ class _Digest:
         self.count += len(piece)
 
     def read(self, data: BinaryIO, report: Report, *, status: str = "verifying") -> None:
-        """Add what is in a file, and leave the file position at its end."""
+        """Add the content of a file, and leave its position at the end."""
         file = self._file
         data.seek(0)
         while self.count < file.size and (piece := data.read(min(4 * CHUNK, file.size - self.count))):
@@ -381,7 +380,7 @@ class _Digest:
 
 @contextmanager
 def _locked(partial: Path) -> Iterator[BinaryIO]:
-    """A partial file, opened for this process alone."""
+    """A partial file, locked for this process."""
     while True:
         with open(partial, "a+b") as handle:
             try:
@@ -393,14 +392,14 @@ def _locked(partial: Path) -> Iterator[BinaryIO]:
             except FileNotFoundError:
                 same = False
             if not same:
-                continue  # whoever had it put it in its place meanwhile
+                continue  # its owner has moved it into place meanwhile
             with open(partial, "r+b", buffering=0) as data:
                 yield data
             return
 
 
 def _put(partial: Path, place: Path) -> None:
-    """Move it into place, in one step that survives a power cut."""
+    """Move into place atomically and durably."""
     place.parent.mkdir(parents=True, exist_ok=True)
     os.replace(partial, place)
     folder = os.open(place.parent, os.O_RDONLY)
@@ -411,7 +410,7 @@ def _put(partial: Path, place: Path) -> None:
 
 
 def _forget_old(partials: Path) -> None:
-    """Delete partial files that nobody has resumed for a long time."""
+    """Delete abandoned partial files."""
     for partial in partials.iterdir():
         if time.time() - partial.stat().st_mtime > PARTIAL_DAYS * 86_400:
             partial.unlink(missing_ok=True)

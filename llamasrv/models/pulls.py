@@ -1,7 +1,7 @@
-"""Pulls beside a running server: each in its own process, followed by any number of readers.
+"""Pulls next to a running server: each in a child process, followed by any number of readers.
 
-Fetching, hashing and writing would hold up every stream of this process, and whatever becomes of a child harms nobody.
-It ends with its pull, with a signal, or when nobody is left to hear of its progress; the next pull goes on.
+Downloading, hashing and writing would block this process's streams, and a crashing child harms no one. A child ends
+with its pull, on a signal, or when no one reads its progress; the next pull resumes.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from llamasrv.models.pull import PullFailed, PullProgress, Reference
 
 log = logging.getLogger("llamasrv")
 
-MOST = 2  # at once
-MOST_REMEMBERED = 50  # of those that have ended
-LONGEST_LINE = 65_536  # bytes that a child may write without ending a line
+MOST = 2  # concurrent pulls
+MOST_REMEMBERED = 50  # finished pulls to remember
+LONGEST_LINE = 65_536  # max bytes of a child's output line
 
 
 class Pull:
-    """One pull: its progress so far, with the last state of each file."""
+    """One pull: its progress so far, with the latest state of each file."""
 
     def __init__(self, name: str, notice: Notice) -> None:
         self.name = name
         self.history: list[PullProgress] = [PullProgress("pulling manifest")]
-        self.version = 0  # counts what was said
+        self.version = 0  # counts updates
         self.error: str | None = None
         self.done = False
         self._notice = notice
 
     def follow(self, keepalive: float | None = None) -> Iterator[PullProgress | None]:
-        """Its progress from the beginning; of states in quick succession, the last; None after that many seconds of
-        silence. Ends with the pull; raises LlamasrvError if the pull failed."""
+        """Yield the progress from the start, skipping intermediate states, and None after `keepalive` seconds of
+        silence. Ends with the pull; raises LlamasrvError if it failed."""
         at, version, last = 0, -1, None
         while True:
             if not self._notice.wait(partial(self._is_past, version), keepalive):
@@ -48,7 +48,7 @@ class Pull:
                 continue
             version, done, error = self.version, self.done, self.error
             news = self.history[at:]
-            at = max(0, at + len(news) - 1)  # the last one may go on
+            at = max(0, at + len(news) - 1)  # the last state may still change
             for progress in news:
                 if progress != last:
                     yield progress
@@ -77,24 +77,22 @@ class Pull:
 
 
 class Pulls:
-    """All pulls of a server. `on_pulled` is called after each pull that brought something, before its readers learn of
-    it."""
+    """All pulls of a server. `on_pulled` is called after each successful pull, before its readers learn of it."""
 
     def __init__(
         self, folder: Path, *, notice: Notice | None = None, on_pulled: Callable[[], None] = lambda: None
     ) -> None:
         self.folder = folder
         self.on_pulled = on_pulled
-        self.notice = notice or Notice()  # told whenever a pull has something to say
-        self._pulls: dict[str, Pull] = {}  # by what is pulled; the oldest first
+        self.notice = notice or Notice()  # signalled on any progress
+        self._pulls: dict[str, Pull] = {}  # by reference, oldest first
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def __iter__(self) -> Iterator[Pull]:
         return iter(list(self._pulls.values()))
 
     def start(self, name: str) -> Pull:
-        """Start a pull, or join one that is running. It goes on until it is cancelled. Raises InvalidRequest,
-        QueueFull."""
+        """Start a pull, or join a running one. It continues until it is cancelled. Raises InvalidRequest, QueueFull."""
         try:
             key = str(Reference.parse(name))
         except PullFailed as error:
@@ -110,7 +108,7 @@ class Pulls:
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise LlamasrvError(f"The pull cannot be started: {error.strerror}.") from None
+            raise LlamasrvError(f"Cannot start the pull: {error.strerror}.") from None
         pull = Pull(name, self.notice)
         self._children[key] = child
         self._pulls.pop(key, None)
@@ -121,7 +119,7 @@ class Pulls:
         return pull
 
     def cancel(self, name: str) -> bool:
-        """Stop a running pull; what has arrived stays for the next one. False if there is none."""
+        """Stop a running pull; the next one resumes. Returns False if there is none."""
         try:
             child = self._children.get(str(Reference.parse(name)))
         except PullFailed:
@@ -132,7 +130,7 @@ class Pulls:
         return True
 
     def _listen(self, key: str, pull: Pull, child: subprocess.Popen[bytes]) -> None:
-        error = "the pull ended before it was complete"
+        error = "the pull was interrupted"
         complete = False
         try:
             assert child.stdout is not None
@@ -146,7 +144,7 @@ class Pulls:
                 if not complete:
                     pull.hear(progress)
         except (OSError, ValueError, TypeError):
-            log.exception("the pull of %s cannot be followed", pull.name)
+            log.exception("cannot follow the pull of %s", pull.name)
             child.kill()
         code = child.wait()
         complete = complete and code == 0
@@ -154,7 +152,7 @@ class Pulls:
             try:
                 self.on_pulled()
             except Exception:
-                log.exception("%s was pulled, but it cannot be served", pull.name)
+                log.exception("pulled %s, but cannot serve it", pull.name)
             pull.hear(PullProgress("success"))
         log.info("pull of %s: %s", pull.name, "complete" if complete else error)
         del self._children[key]

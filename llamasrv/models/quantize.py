@@ -1,8 +1,8 @@
-"""Quantises a model's file in a separate process, beside a server or at the command line.
+"""Quantises a model's file in a child process, next to a server or from the command line.
 
     python -m llamasrv.models.quantize SOURCE TARGET NUMBER THREADS AGAIN      prints {"done", "total"} or {"error"}
 
-It takes all cores for minutes, and whatever becomes of it harms nobody. The file is there when it is whole.
+It uses all cores for minutes, and a crash harms no one. The target appears when it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 
-SPARE = 256 << 20  # bytes of the disk that stay free
+SPARE = 256 << 20  # bytes of disk space to leave free
 
 
 class Step(NamedTuple):
@@ -29,21 +29,21 @@ class Step(NamedTuple):
 
 
 class QuantizeFailed(Exception):
-    """The message is one line: what was wrong, and what to do."""
+    """The message is one line: what is wrong, and what to do."""
 
 
 def file_type(name: str) -> int:
-    """llama.cpp's number for a type such as Q4_K_M, in any case. Raises ValueError with the valid names."""
+    """llama.cpp's number for a type such as Q4_K_M, case-insensitive. Raises ValueError with the valid names."""
     numbers = {text: number for number, text in gguf.FILE_TYPES.items()}
     number = numbers.get(name.upper())
     if number is None:
-        raise ValueError(f"unknown type {name!r}; the types are {', '.join(sorted(numbers))}")
+        raise ValueError(f"unknown type {name!r}; use {', '.join(sorted(numbers))}")
     return number
 
 
 def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: bool = False) -> Iterator[Step]:
-    """Write `source` as `target` in the type of that name, step by step. If the reader stops, the work ends and
-    nothing is left. Raises QuantizeFailed, ValueError."""
+    """Write `source` as `target` in the named type, yielding progress. Closing the iterator stops the work and leaves
+    nothing. Raises QuantizeFailed, ValueError."""
     number = file_type(name)
     _check(source, target)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -53,7 +53,7 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
     )
     try:
         assert child.stdout is not None
-        error = "the process ended without giving a reason"
+        error = "the process died without an error message"
         for line in child.stdout:
             told = json.loads(line)
             if "error" in told:
@@ -72,17 +72,17 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
 
 
 def _check(source: Path, target: Path) -> None:
-    """Check for what would fail after minutes, or damage another file."""
+    """Fail early on what would fail after minutes, or would overwrite another file."""
     try:
         header = gguf.read_header(source)
     except ConfigError as error:
         raise QuantizeFailed(str(error)) from None
     if target.exists():
-        raise QuantizeFailed(f"{target}: the file exists; delete it first, or give another name")
+        raise QuantizeFailed(f"{target}: the file exists; delete it first, or use another name")
     if not target.parent.is_dir():
         raise QuantizeFailed(f"{target.parent}: no such folder")
     if shutil.disk_usage(target.parent).free < header.size + SPARE:
-        raise QuantizeFailed(f"{target.parent}: the disk has no room for a file as large as the source")
+        raise QuantizeFailed(f"{target.parent}: not enough disk space for a file as large as the source")
 
 
 def main(source: str, target: str, number: str, threads: str, again: str) -> int:

@@ -1,4 +1,4 @@
-"""The served models by name (names.py): loaded ones, and those that are loaded on demand."""
+"""The served models by name (names.py), both loaded ones and those loaded on demand."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from llamasrv.models.loader import Loader
 from llamasrv.models.model import Model
 from llamasrv.models.names import CATCH_ALL, canonical
 
-MOST_NAMES = 10  # in an error
-LONGEST_NAME = 200  # characters of a client's name in an error
+MOST_NAMES = 10  # shown in an error
+LONGEST_NAME = 200  # max characters of a client's name in an error
 
 
 class Registry:
@@ -62,7 +62,7 @@ class Registry:
         }
 
     def renew(self) -> None:
-        """A model has a new adapter, which is a name of its own."""
+        """Register a model's new adapter, which adds a name."""
         self.replace(self.models, self._aliases)
 
     @property
@@ -70,14 +70,13 @@ class Registry:
         return self.models[0]
 
     def readiness(self) -> Status:
-        """The server's readiness: that of the models it starts with; the first that is not ready takes precedence.
-        A model that was loaded once and had to make room since is no reason to wait, nor is one of several that
-        failed."""
+        """The server's readiness: that of the models loaded at startup; the first one not ready decides. A model that
+        was evicted does not count, nor one of several that failed."""
         for model in self.models:
             if model.current is not None and (model.settings.at_start or model.load_plan is None):
                 if model.current.status.state != "ready":
                     return model.current.status
-                if model.phase == "loading":  # what is made once for it is not made yet
+                if model.phase == "loading":  # what is built for it is missing yet
                     return Status("loading", 1.0)
             elif model.settings.at_start and not model.num_loads:
                 if model.failure is None:
@@ -89,49 +88,49 @@ class Registry:
         return Status("ready", 1.0)
 
     def arriving(self) -> dict[str, float]:
-        """Models that are being loaded, with the loaded share."""
+        """The loading models, with their loaded share."""
         return {m.name: round(m.progress, 3) for m in self.models if m.state in ("waiting", "checking", "loading")}
 
     @property
     def engines(self) -> list[Engine]:
-        """The engines of all models that are loaded, being loaded or being unloaded."""
+        """The engines of all models that are loaded, loading or unloading."""
         if self.loader is not None:
             return self.loader.engines
         return [model.current for model in self.models if model.current is not None]
 
     @property
     def is_full(self) -> bool:
-        """Whether no model at all takes another request."""
+        """Whether no model accepts another request."""
         engines = self.engines
         return len(engines) >= len(self.models) and all(engine.is_full for engine in engines)
 
     def queue_full(self) -> QueueFull:
-        """The error to refuse a request with in that case."""
+        """The error for requests while `is_full`."""
         wait = min((engine.metrics.last_wait for engine in self.engines), default=0.0)
         return QueueFull("The queue is full. Try again shortly.", wait=wait)
 
     def drain(self) -> None:
-        """Refuse new work; what was accepted goes on."""
+        """Refuse new work; accepted work continues."""
         if self.loader is not None:
             self.loader.drain()
         for engine in self.engines:
             engine.drain()
 
     def stop(self, timeout: float) -> bool:
-        """Stop all engines; True if they ended in time."""
+        """Stop all engines; returns whether they stopped in time."""
         if self.loader is not None:
             return self.loader.stop(timeout)
         return all([engine.stop(timeout) for engine in self.engines])
 
     def for_request(self, name: str | None) -> Model:
-        """The model that answers a request for `name`. With `any_name` the only model answers to every name, because
-        clients send names like gpt-3.5-turbo. Raises ModelNotFound."""
+        """The model for a request that names `name`. With `any_name` a sole model serves every name, because clients
+        send names like gpt-3.5-turbo. Raises ModelNotFound."""
         if self.any_name and len(self.models) == 1:
             return self.models[0]
         return self.find(name)
 
     def find(self, name: str | None) -> Model:
-        """The model of that name. Raises ModelNotFound."""
+        """The model with this name. Raises ModelNotFound."""
         if name is None:
             return self.models[0]
         model = self._exact.get(name) or self._folded.get(canonical(name))
@@ -143,7 +142,7 @@ class Registry:
         return model
 
     def not_found(self, name: str) -> ModelNotFound:
-        """The error for a name that no model has. It lists names: whoever may ask may list the models."""
+        """The error for an unknown name. It lists names: any client may list models."""
         names = [model.name for model in self.models[:MOST_NAMES]]
         more = len(self.models) - len(names)
         listed = ", ".join(names) + (f" and {more} more" if more else "")
@@ -152,7 +151,7 @@ class Registry:
         return ModelNotFound(text, param="model", about=("model", shown))
 
     def adapter(self, name: str | None) -> str | None:
-        """The adapter that a name chooses: `base:sql` is the model `base` with its adapter `sql`."""
+        """The adapter selected by a name: `base:sql` is the model `base` with its adapter `sql`."""
         if name is None or name in self._exact:
             return None
         found = self._adapters.get(canonical(name))

@@ -1,7 +1,7 @@
 """Deletes a model's files from the models folder.
 
-The first part of a split model goes first, so that nobody finds a model that is half gone. A file outside of the folder
-is never touched, nor is a projector that another model beside it needs.
+The first part of a split model is deleted first, so that no half-deleted model is listed. Never touches files outside
+the folder, nor a projector that another model needs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from llamasrv.models.details import Details
 
 
 def remove(details: Details, folder: Path) -> list[Path]:
-    """Delete the model's files; returns the files that are gone. Raises Forbidden, or OSError for what the system
-    refuses."""
+    """Delete the model's files; returns the deleted ones. Raises Forbidden, or OSError from the system."""
     top = folder.resolve()
     files = list(details.parts)
     if not files or not all(_is_inside(path, top) for path in files):
@@ -31,11 +30,11 @@ def remove(details: Details, folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         place = files[0].parent
         while place.resolve() != top and _is_inside(place, top):
-            os.rmdir(place)  # only when it is empty
+            os.rmdir(place)  # fails unless it is empty
             place = place.parent
     return files
 
 
 def _is_inside(path: Path, top: Path) -> bool:
-    """The place of the link itself counts, not its target."""
+    """Checks the location of the link itself, not its target."""
     return top in path.parent.resolve().parents or path.parent.resolve() == top

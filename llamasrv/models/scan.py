@@ -1,8 +1,8 @@
-"""Scans a folder of model files: which models it holds, and their names.
+"""Scans a folder for model files and names them.
 
-Split models count as one, files that turn images into embeddings (mmproj) belong to a model beside them, and whatever
-is not whole is not there: hidden files and folders, partial downloads, parts without the others, broken files.
-Follows no link out of a folder twice and looks at a bounded number of entries. Loads nothing.
+A split model counts as one, and projectors (mmproj) belong to a model next to them. Skips whatever is incomplete:
+hidden files and folders, partial downloads, parts without the others, broken files. Follows no link out of the folder
+twice, and looks at a limited number of entries. Loads nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llamasrv.models.gguf import Header, read_header
 
 log = logging.getLogger("llamasrv")
 
-MOST_ENTRIES = 100_000  # of the folder and those below it
+MOST_ENTRIES = 100_000  # max entries in the folder and below
 DEEPEST = 6
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
@@ -34,8 +34,7 @@ _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.I)
 
 @dataclass(frozen=True)
 class FolderModel:
-    """A model file with its header. `name` is its name on this server; `aliases` are further names that are
-    unambiguous."""
+    """A model file with its header. `name` is its name on this server; `aliases` are further unambiguous names."""
 
     name: str
     aliases: tuple[str, ...]
@@ -44,7 +43,7 @@ class FolderModel:
 
 
 def scan(folder: Path) -> list[FolderModel]:
-    """All models in a folder, by name. Raises ConfigError if it cannot be read."""
+    """All models in a folder, sorted by name. Raises ConfigError if it is unreadable."""
     if not folder.is_dir():
         raise ConfigError(f"models.dir = {str(folder)!r}: not a folder")
     headers: list[tuple[Path, Header]] = []
@@ -60,12 +59,12 @@ def scan(folder: Path) -> list[FolderModel]:
         try:
             header = read_header(path)
         except ConfigError as error:
-            log.warning("left out: %s", error)
+            log.warning("skipping %s", error)
             continue
         if header.architecture == "clip":
             projectors.append(path)
         elif header.tensors and header.metadata.get("general.type", "model") == "model":
-            # Else a vocabulary alone, or an adapter.
+            # The others are vocabularies or adapters.
             headers.append((path, header))
     names = _names(folder, headers)
     found = []

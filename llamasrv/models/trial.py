@@ -1,10 +1,9 @@
-"""Trial load: the first load of a file that is new to this machine, in a separate process.
+"""Trial load: loads a file that is new to this machine in a child process first.
 
     python -m llamasrv.models.trial FILE [PROJECTOR]      prints a reason and exits 1, or exits 0
 
-A file that is whole and says plausible things may still make the library abort, and the server with all of its models
-would end. What has passed is remembered by digest, in a file where there is a place for one. Any trouble in keeping
-that file costs another trial, no more.
+Even a complete and plausible file may make the library abort, which would kill the server with all of its models. Files
+that pass are remembered by digest, on disk if possible. If that fails, the price is another trial.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from llamasrv.errors import LlamasrvError
 from llamasrv.models.details import Details, digest
 from llamasrv.models.gguf import read_header
 
-CELLS = 256  # of the context that is tried: the file matters, not the options
+CELLS = 256  # context size of the trial: the file matters, not the options
 MOST_REMEMBERED = 10_000
 _GONE = "loading it crashed the trial process ({})"
 
 
 class Trials:
-    """Remembers which files have passed. `store` None: in this process only."""
+    """Remembers which files have passed. `store` None: only in this process."""
 
     def __init__(self, store: Path | None = None, *, version: str = "", run: Callable[..., None] | None = None) -> None:
-        """`version` of the library: another version tries each file again. `run` gets the file, the seconds it may
-        take, and the projector if there is one; it raises LoadFailed."""
+        """`version` of the library: each file is tried again with a new version. `run` gets the file, a timeout in
+        seconds, and the projector if any; it raises LoadFailed."""
         self._store = store
         self._version = version
         self._run = run or try_file
@@ -53,8 +52,7 @@ class Trials:
             self.once(mark, lambda: None)
 
     def once(self, mark: str, run: Callable[[], None]) -> None:
-        """Run the trial of something else than a file, unless that has passed before. What `run` raises is not
-        remembered."""
+        """Run the trial of something other than a file, unless it has passed before. Failures are not remembered."""
         if mark not in self._known():
             run()
             self._known().add(mark)
@@ -73,13 +71,13 @@ class Trials:
             return
         with contextlib.suppress(OSError):
             self._store.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._store, "a", encoding="ascii") as file:  # one short write: whole, or not there
+            with open(self._store, "a", encoding="ascii") as file:  # one short write: atomic
                 file.write(f"{mark}\n")
 
 
 def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
-    """Load the file in another process and compute one token with it, and encode an image or a sound where there is a
-    projector. Raises LoadFailed."""
+    """Load the file in a child process and compute one token; with a projector also encode an image or a sound. Raises
+    LoadFailed."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "llamasrv.models.trial", *map(str, (path, projector) if projector else (path,))],
@@ -90,9 +88,9 @@ def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LoadFailed(f"it was not loaded within {timeout:.0f} s") from None
+        raise LoadFailed(f"loading it took more than {timeout:.0f} s") from None
     except OSError as error:
-        raise LoadFailed(f"the trial process cannot be started: {error.strerror}") from None
+        raise LoadFailed(f"cannot start the trial process: {error.strerror}") from None
     if done.returncode == 0:
         return
     if done.returncode < 0:
@@ -127,11 +125,11 @@ def main(path: str, projector: str | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # A core file of the whole model would help nobody.
+    # A core dump of the whole model would be useless.
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     code = main(*sys.argv[1:])
     sys.stdout.flush()
-    os._exit(code)  # without the library's own clean-up
+    os._exit(code)  # skip the library's clean-up

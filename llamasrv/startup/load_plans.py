@@ -1,7 +1,7 @@
-"""How a model is loaded: with fixed options, or with options chosen to fit the devices.
+"""Plans how a model is loaded: with fixed options, or with options chosen to fit the devices.
 
-Without a device the context is chosen here, from the file and the memory of this machine. With devices everything that
-the settings leave open is chosen when the model is loaded, from what is free then.
+Without a device the context is chosen here, from the file and this machine's memory. With devices, open settings are
+resolved when the model is loaded, from what is free then.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Less = Callable[[], EngineOptions | None]
 
 
 def check_devices(settings: Settings) -> None:
-    """Raises ConfigError for options that do not suit this machine's devices. Devices of other machines are checked
-    when a model is loaded."""
+    """Raises ConfigError for options that do not fit this machine's devices. Devices of other machines are checked when
+    a model is loaded."""
     options = settings.engine
     if needs_devices(options) and not settings.model.fake:
         there = devices.ask()
@@ -47,7 +47,7 @@ def check_devices(settings: Settings) -> None:
 
 def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
     """Raises ConfigError for a pattern of --override-tensor that matches no tensor of the file. Patterns of --cpu-moe
-    and its kin may match none: they are given for any model."""
+    and similar options may match none: they are given for any model."""
     for text in options.override_tensor:
         pattern = text.rpartition("=")[0]
         if pattern.endswith((EXPERTS, DENSE)):
@@ -57,12 +57,12 @@ def check_patterns(options: EngineOptions, header: gguf.Header) -> None:
         except re.error as error:
             raise ConfigError(f"--override-tensor {text!r}: {error}") from None
         if not matches:
-            raise ConfigError(f"--override-tensor {text!r}: no tensor of {header.path} has such a name")
+            raise ConfigError(f"--override-tensor {text!r}: matches no tensor of {header.path}")
 
 
 def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.FittedPlan | None:
-    """The placement if it was loaded now; None if the library cannot tell. Raises LoadFailed, ConfigError, and
-    Unavailable if another machine cannot be reached."""
+    """The placement if the model were loaded now; None if the library cannot tell. Raises LoadFailed, ConfigError, and
+    Unavailable if another machine is unreachable."""
     from llamasrv.engine.backend.measure import can_measure, measure
 
     if not can_measure():
@@ -85,8 +85,8 @@ def measured(settings: Settings, header: gguf.Header, **known: Any) -> fit.Fitte
 
 
 def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any) -> LoadPlan:
-    """The recipe; `known` are engine options that replace those of the settings. Raises ConfigError if the model does
-    not fit this machine and no device could help."""
+    """The load plan; `known` are engine options that override the settings. Raises ConfigError if the model does not
+    fit this machine and devices could not help."""
     settings = with_drafts(settings, header)
     if has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
@@ -94,7 +94,7 @@ def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any
 
 
 def with_places(settings: Settings, header: gguf.Header) -> Settings:
-    """The settings with as many parallel sequences as this machine's memory suggests, unless they say."""
+    """Set the number of parallel sequences from this machine's memory, unless configured."""
     if settings.engine.parallel is not None or settings.engine.deterministic:
         return settings
     available = settings.models.memory or memory.available_memory()
@@ -102,7 +102,7 @@ def with_places(settings: Settings, header: gguf.Header) -> Settings:
     count = places.within(header, shape_of(settings), lambda: available, most)
     chosen = settings.having(engine={"parallel": count})
     if settings.engine.context_cells is None and not header.only_embeds:
-        with contextlib.suppress(ConfigError):  # which whoever needs the memory will tell
+        with contextlib.suppress(ConfigError):  # reported later, when the memory is needed
             cells = needed_memory(chosen, header, available=available).cells
             chosen = chosen.having(engine={"parallel": places.for_context(count, cells)})
     return chosen
@@ -145,7 +145,7 @@ def _fitted_when_loaded(
         return _fitted(header, shape, options, full.context_cells or 0, held)
 
     def less(found: fit.FittedPlan) -> EngineOptions | None:
-        """The same with a tenth of the devices left free. What others hold by now is taken into account."""
+        """The same with a tenth of the devices left free, given what others hold by now."""
         targets = tuple(total - found.capacity[name] * 9 // 10 for name, (_, total) in found.measured.devices.items())
         try:
             smaller = choose(dataclasses.replace(asked, fit_target=targets), {}).options
@@ -194,8 +194,8 @@ def _fitted(
     wanted: int,
     held: Mapping[str, int] | None = None,
 ) -> fit.FittedPlan:
-    """The placement, and the number of parallel sequences if the options leave that open: more on devices that hold
-    the whole model and a large context. Raises LoadFailed."""
+    """The placement, and the number of parallel sequences if open: more on devices that hold the whole model and a
+    large context. Raises LoadFailed."""
     from llamasrv.engine.backend.measure import measure
 
     beside = _projector(options) if options.mmproj is not None and options.mmproj_offload else 0
@@ -219,12 +219,12 @@ def _fitted(
 
 
 def _on_the_cpu(settings: Settings) -> Settings:
-    """The options if no device has room for any of it."""
+    """The options if no device has room for any part of the model."""
     return settings.having(engine={"devices": (NO_DEVICE,), "gpu_layers": 0, "rpc": (), "tensor_split": ()})
 
 
 def plan_line(found: fit.FittedPlan) -> str:
-    """A plan in one line."""
+    """A plan in one line, for the log."""
     sizes = ", ".join(f"{memory.as_gib(size)} on {name}" for name, size in found.devices.items())
     return f"{sizes}, {memory.as_gib(found.host)} of this machine; {found.options.context_cells} cells"
 
@@ -238,7 +238,7 @@ def _options(settings: Settings, cells: int, known: Mapping[str, Any]) -> Engine
 
 
 def _beside(options: EngineOptions) -> int:
-    """Bytes of what is loaded beside the model and not measured with it."""
+    """Bytes that are loaded next to the model and not measured with it."""
     paths = [Path(adapter.path) for adapter in options.adapters]
     rows = options.media_bytes if options.mmproj is not None else 0
     return sum(path.stat().st_size for path in paths) + _projector(options) + rows
@@ -249,8 +249,8 @@ def _projector(options: EngineOptions) -> int:
 
 
 def _need(settings: Settings, header: gguf.Header, known: Mapping[str, Any], *, several: bool) -> memory.Need:
-    """With several models each chooses its context so that another one may be loaded beside it. A model that does not
-    fit at all is refused when it is loaded."""
+    """With several models each chooses its context so that another one fits next to it. A model that does not fit at
+    all is refused when it is loaded."""
     beside = _beside(_options(settings, memory.LEAST_CELLS, known))
     if not several:
         return needed_memory(settings, header, available=memory.available_memory() - beside)
@@ -272,8 +272,8 @@ def _half(options: EngineOptions) -> EngineOptions:
 
 
 def _open(path: str, options: EngineOptions, less: Less, progress: Progress) -> Any:
-    """Runs on the engine's thread. If memory runs out, tries once more with less."""
-    # Imported here: the library takes a moment, and a fake model does without it.
+    """Runs on the engine's thread. Retries once with less if memory runs out."""
+    # Imported here: the library is slow to import, and a fake model does not need it.
     from llamasrv.engine.backend import openmp
 
     openmp.poll(options.poll)
@@ -301,7 +301,7 @@ _ADVICE = "Free memory that other programs use, or choose a smaller --ctx-size, 
 
 
 def _lack(error: NoMemory) -> str:
-    """What was missing, and where, as far as the library says."""
+    """What was missing, and where, as far as the library tells."""
     refused = error.refused
     if refused is None:
         return str(error)
@@ -311,4 +311,4 @@ def _lack(error: NoMemory) -> str:
         else ("of this machine's memory", memory.available_memory())
     )
     beside = "" if free is None else f", which has {memory.as_gib(free)} free"
-    return f"{error}: it could not get {memory.as_gib(refused.size)} {place}{beside}"
+    return f"{error}: could not allocate {memory.as_gib(refused.size)} {place}{beside}"

@@ -152,9 +152,9 @@ def test_other_models_stay_on_this_machine(helper, real):
 def test_a_server_follows_its_machines(serve, helper, model_path):
     port = free_port()
     server = serve("--model", model_path("llama"), "--rpc", f"127.0.0.1:{port}", "-c", "512", "--parallel", "2")
-    server.wait_for("is not loaded: The RPC server")
+    server.wait_for("cannot load .* now: Cannot reach the RPC server")
     status, told = readiness(server)
-    assert status == 503 and f"127.0.0.1:{port} cannot be reached" in told
+    assert status == 503 and f"Cannot reach the RPC server 127.0.0.1:{port}" in told
     first = helper(port)
     wait_until_ready(server)
     body = {"prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0}
@@ -167,7 +167,7 @@ def test_a_server_follows_its_machines(serve, helper, model_path):
         status = None
     assert status in (None, 500, 503)
     wait_for(lambda: worker_of(server) not in (None, pid), timeout=30)
-    wait_for(lambda: "cannot be reached" in readiness(server)[1], timeout=30)
+    wait_for(lambda: "Cannot reach" in readiness(server)[1], timeout=30)
     helper(port)
     wait_until_ready(server)
     assert post(server, "/v1/completions", body)[0] == 200

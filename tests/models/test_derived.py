@@ -61,7 +61,7 @@ def test_what_is_broken_is_left_out(tmp_path, caplog):
     derived.write(tmp_path, PIRATE)
     (tmp_path / ".made" / "bad.json").write_text('{"name": 3}')
     (tmp_path / ".made" / "worse.json").write_text("{")
-    assert len(derived.read(tmp_path)) == 1 and caplog.text.count("left out") == 2
+    assert len(derived.read(tmp_path)) == 1 and caplog.text.count("skipping") == 2
     assert derived.read(tmp_path / "nowhere") == []
 
 

@@ -187,7 +187,7 @@ def test_what_the_operator_has_placed_stays_or_is_refused(placed):
     found, _ = fitted(model(), {"GPU0": 300}, **placed)
     assert all(getattr(found.options, name) == value for name, value in placed.items())
     assert not found.excess and found.options.context_cells < 65536
-    with pytest.raises(LoadFailed, match=r"m\.gguf: it needs .* on GPU0, where 50 MiB may be used"):
+    with pytest.raises(LoadFailed, match=r"m\.gguf: it needs .* on GPU0, where 50 MiB is usable"):
         fitted(model(), {"GPU0": 50}, **placed)
 
 

@@ -110,7 +110,7 @@ def test_it_refuses_an_empty_file(tmp_path):
     ("content", "reason"),
     [
         (b"GGUF\3\0\0\0", "only 8 bytes"),
-        (b"PK\3\4" + bytes(100), "does not start with the GGUF magic"),
+        (b"PK\3\4" + bytes(100), "does not start with the magic bytes GGUF"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
@@ -188,7 +188,7 @@ def test_it_refuses_a_split_model_with_a_part_missing(tmp_path):
 def test_it_refuses_to_begin_with_a_later_part(tmp_path):
     write_model(tmp_path / "m-00001-of-00002.gguf", split__count=2)
     second = write_model(tmp_path / "m-00002-of-00002.gguf", split__count=2)
-    assert "give the first part" in refusal(second)
+    assert "name the first part" in refusal(second)
 
 
 def test_it_refuses_a_part_that_was_renamed(tmp_path):

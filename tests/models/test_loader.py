@@ -555,7 +555,7 @@ def test_a_model_larger_than_its_device_is_told_at_once(farm):
     f = farm(limit=10**6).add("a", devices=on("GPU1", 50)).add("huge", devices=on("GPU0", 2**21, capacity=2**20))
     f.load("a")
     f.loader.load(f["huge"])
-    with pytest.raises(ModelUnavailable, match="it needs 2 MiB on GPU0, where 1 MiB may be used"):
+    with pytest.raises(ModelUnavailable, match="it needs 2 MiB on GPU0, where 1 MiB is usable"):
         f.loader.wait(f["huge"], 10)
     assert f.loaded == {"a"}
 

@@ -246,7 +246,7 @@ def test_a_gated_model_is_told_when_its_file_is_refused(hub, get):
 
 
 def test_a_hub_that_does_not_answer_is_a_line(tmp_path):
-    with pytest.raises(PullFailed, match="cannot be reached"):
+    with pytest.raises(PullFailed, match="cannot reach the Hub"):
         pull("o/r", tmp_path, endpoint="http://127.0.0.1:1")
 
 

@@ -61,7 +61,7 @@ def test_what_would_fail_later_is_told_at_once(source, tmp_path):
         (source, tmp_path / "there.gguf", "the file exists"),
         (source, tmp_path / "none/q.gguf", "no such folder"),
         (tmp_path / "none.gguf", tmp_path / "q.gguf", "No such file"),
-        (tmp_path / "text.gguf", tmp_path / "q.gguf", "GGUF magic"),
+        (tmp_path / "text.gguf", tmp_path / "q.gguf", "magic bytes GGUF"),
     ):
         with pytest.raises(QuantizeFailed, match=line):
             next(quantize(wrong, target, "q8_0"))

@@ -117,7 +117,7 @@ def test_one_more_is_loaded_from_the_operators_folder(loading):
         ({"path": "/etc/passwd"}, "There is no file"),
         ({"path": "a\0b"}, "There is no file"),
         ({"path": "model.gguf"}, "is not a LoRA adapter"),
-        ({"path": "french.gguf", "name": "SQL"}, "there is an adapter 'SQL' already"),
+        ({"path": "french.gguf", "name": "SQL"}, "an adapter 'SQL' already exists"),
         ({"path": "french.gguf", "name": "a:b"}, "expected up to 64 letters"),
         ({"path": "french.gguf", "scale": "much"}, "scale"),
         ({"name": "x"}, "path is required"),
