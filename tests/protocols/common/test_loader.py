@@ -10,6 +10,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loader, Nested, build
+from llamasrv.protocols.common.sampling import SamplingSchema
 from llamasrv.protocols.common.schema import Bound, Count, Flag, Number, StreamFlag, String, WireSchema
 from llamasrv.protocols.limits import Limits
 
@@ -105,3 +106,8 @@ def test_every_place_exists():
     for name, place in places:
         part, _, key = place.rpartition(".")
         assert part in ("", "sampling") and key in (sampling if part else requests), (name, place)
+
+
+def test_each_sampling_parameter_has_a_field_at_openais_endpoints():
+    places = {field.to for field in SamplingSchema().fields.values() if field.to}
+    assert {f"sampling.{one.name}" for one in dataclasses.fields(SamplingParams)} <= places
