@@ -23,7 +23,7 @@ from llamasrv.errors import InvalidRequest, Unavailable
         ("start: /(?=a)b/", "look-around"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(compiler, text, said):
+def test_errors_are_one_sentence(compiler, text, said):
     with pytest.raises(InvalidRequest) as caught:
         compiler.compile(text)
     assert said in caught.value.message and "\n" not in caught.value.message
@@ -35,7 +35,7 @@ def test_a_grammar_is_compiled_once(compiler):
     assert compiler.compile(WORDS) is not compiler.compile(WORDS, ("one",))
 
 
-def test_old_grammars_make_room(compiler, monkeypatch):
+def test_old_grammars_are_evicted(compiler, monkeypatch):
     monkeypatch.setattr(grammar_compiler, "CACHE_BYTES", 1_000_000)
     first = compiler.compile('start: "0"')
     for n in range(1, 12):
@@ -45,7 +45,7 @@ def test_old_grammars_make_room(compiler, monkeypatch):
     assert compiler.kept_bytes <= 1_000_000
 
 
-def test_a_grammar_that_takes_too_long_is_refused_and_others_are_asked_to_wait(compiler, monkeypatch):
+def test_a_slow_grammar_is_refused_and_others_have_to_wait(compiler, monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.01)
     monkeypatch.setattr(grammar_compiler, "WAIT_SECONDS", 0.5)
@@ -92,7 +92,7 @@ def test_an_owner_has_one_compilation_at_a_time(compiler, held):
     wait_until(lambda: compiler.compile(WORDS, owner="greedy", scope="greedy"))
 
 
-def test_what_was_refused_is_remembered_for_a_while(compiler, held, monkeypatch):
+def test_a_refused_grammar_is_remembered_for_a_while(compiler, held, monkeypatch):
     _, begun = held
     for _ in range(3):
         with pytest.raises(InvalidRequest, match="took too long"):
@@ -107,7 +107,7 @@ def test_what_was_refused_is_remembered_for_a_while(compiler, held, monkeypatch)
     assert begun.count("start: elsewhere") == 2
 
 
-def test_what_was_compiled_too_late_is_there_for_who_asks_again(compiler, held):
+def test_a_grammar_compiled_too_late_is_cached_for_a_retry(compiler, held):
     gate, begun = held
     with pytest.raises(InvalidRequest, match="took too long"):
         compiler.compile('start: "held"')
@@ -122,7 +122,7 @@ def test_keys_do_not_learn_what_others_compiled(compiler):
     assert compiler.compile(WORDS, scope="a") is not compiler.compile(WORDS, scope="b")
 
 
-def test_a_grammar_that_failed_is_compiled_anew(compiler):
+def test_a_spent_grammar_is_compiled_again(compiler):
     """All copies share a lexer: once its states were used up, the cached grammar failed for every request."""
     first = compiler.compile("start: /(a|b)*/")
     matcher = first.matcher()
@@ -165,7 +165,7 @@ def test_a_large_grammar_is_tried_in_another_process_once(compiler, monkeypatch)
     assert compiler.compile(f"start: {choices}", ("x",), owner="a")  # its turn was given back
 
 
-def test_threads_that_compile_have_room_for_deep_grammars(compiler):
+def test_compiling_threads_have_stack_for_deep_grammars(compiler):
     """3,000 rules, each referring to the next, overflowed a stack of 8 MiB. Client input is bounded far below that."""
     text = "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(5000)) + 'r5000: "a"\n'
     before = threading.stack_size()
@@ -302,7 +302,7 @@ def sliced(monkeypatch):
     return sliced
 
 
-def test_the_vocabulary_is_sliced_once_a_grammar_was_asked_for(compiler, sliced):
+def test_the_vocabulary_is_sliced_after_a_request_with_a_grammar(compiler, sliced):
     """Slices of 150,000 tokens took 35 MiB of every model that was idle for a second, even without grammars."""
     compiler.prepare()
     assert compiler.is_available() and compiler.prepare() and not sliced
@@ -313,7 +313,7 @@ def test_the_vocabulary_is_sliced_once_a_grammar_was_asked_for(compiler, sliced)
     assert compiler.prepare() and compiler.compile(WORDS) is compiler.compile(WORDS) and len(sliced) == 1
 
 
-def test_the_vocabulary_is_sliced_also_if_the_model_is_never_idle(compiler, sliced, monkeypatch):
+def test_the_vocabulary_is_sliced_even_if_the_model_is_never_idle(compiler, sliced, monkeypatch):
     monkeypatch.setattr(grammar_compiler, "WITHOUT_SLICES", 3)
     first = compiler.compile(WORDS)
     assert compiler.compile(WORDS) is first and not sliced
@@ -322,7 +322,7 @@ def test_the_vocabulary_is_sliced_also_if_the_model_is_never_idle(compiler, slic
     assert len(sliced) == 1
 
 
-def test_what_was_closed_makes_no_tokenizer_any_more(compiler, monkeypatch):
+def test_a_closed_compiler_builds_no_tokenizer(compiler, monkeypatch):
     """The library's vocabulary may be freed."""
     monkeypatch.setattr(grammar_compiler, "_tokenizer", None)
     compiler.close()

@@ -29,7 +29,7 @@ def test_only_few_candidates_are_listed(compiler):
     assert IM_END in wide.ids
 
 
-def test_a_large_vocabulary_is_masked_by_what_is_banned_or_in_one_pass(compiler, monkeypatch):
+def test_large_masks_are_lists_of_banned_tokens_or_dense(compiler, monkeypatch):
     monkeypatch.setattr(grammar_matcher, "FEW", 8)
     few = compiler.compile("start: /[^a-c]/").matcher()
     monkeypatch.setattr(grammar_matcher, "FEW", 150)
@@ -43,7 +43,7 @@ def test_a_large_vocabulary_is_masked_by_what_is_banned_or_in_one_pass(compiler,
     assert row[98] == -np.inf and row[100] == 0
 
 
-def test_wide_masks_hold_whatever_their_form(drive, monkeypatch):
+def test_wide_masks_are_right_in_every_form(drive, monkeypatch):
     for few in (1, 200):
         monkeypatch.setattr(grammar_matcher, "FEW", few)
         driver = drive()
@@ -51,7 +51,7 @@ def test_wide_masks_hold_whatever_their_form(drive, monkeypatch):
         assert len(text) == 12 and "Y" not in text
 
 
-def test_whether_it_is_complete_may_be_asked_while_a_mask_is_computed(compiler):
+def test_is_complete_can_be_read_while_a_mask_is_computed(compiler):
     """Tokens computed with the prompt are delivered then, mask or no mask; asking the matcher while a mask was computed
     raised, and ended the engine's loop."""
     matcher = compiler.compile('start: ("a" | /[b-z]{3,40}/ | /[0-9]+(x|y)*/)*').matcher()

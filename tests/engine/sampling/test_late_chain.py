@@ -39,7 +39,7 @@ def until(driver, done):
     raise AssertionError("it does not come about")
 
 
-def test_a_chain_that_takes_long_keeps_nobody_else_waiting(drive):
+def test_a_slow_chain_delays_only_its_own_sequence(drive):
     """Sixteen choices with DRY breakers stalled every stream for eight seconds: their chains, which search the whole
     vocabulary, were built on the engine thread."""
     driver = drive(SlowBackend())
@@ -56,7 +56,7 @@ def test_a_chain_that_takes_long_keeps_nobody_else_waiting(drive):
     assert text_of(slow.take()) == plain
 
 
-def test_the_engine_sleeps_while_a_chain_is_all_that_is_missing(drive):
+def test_the_engine_sleeps_while_it_waits_for_a_chain(drive):
     driver = drive(SlowBackend())
     driver.submit(chat("hello"), params=DRY)
     until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
@@ -68,7 +68,7 @@ def test_the_engine_sleeps_while_a_chain_is_all_that_is_missing(drive):
     driver.finish()
 
 
-def test_the_chain_has_seen_what_it_would_have_seen_had_it_been_there(drive):
+def test_a_late_chain_has_accepted_all_tokens(drive):
     driver = drive(SlowBackend())
     driver.backend.gate.set()
     driver.answer(chat("hello"), params=DRY)
@@ -79,7 +79,7 @@ def test_the_chain_has_seen_what_it_would_have_seen_had_it_been_there(drive):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_who_leaves_before_the_chain_is_there_leaves_none_behind(drive, before):
+def test_a_sequence_cancelled_before_its_chain_leaks_none(drive, before):
     driver = drive(SlowBackend())
     stream = driver.submit(chat("hello"), params=DRY)
     until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
@@ -95,7 +95,7 @@ def test_who_leaves_before_the_chain_is_there_leaves_none_behind(drive, before):
     assert closed == [True] or (before and not closed)  # not begun yet: then none is made
 
 
-def test_a_chain_that_cannot_be_made_fails_its_own_request(drive):
+def test_a_chain_that_cannot_be_built_fails_only_its_request(drive):
     driver = drive(SlowBackend())
     driver.backend.broken = True
     driver.backend.gate.set()
@@ -104,12 +104,12 @@ def test_a_chain_that_cannot_be_made_fails_its_own_request(drive):
     assert end_of(stream.take()).error is not None and end_of(other.take()).error is None
 
 
-def test_what_is_made_in_no_time_is_made_at_once():
+def test_fast_chains_are_built_at_once():
     assert is_slow(DRY, 0) and is_slow(SamplingParams(), MANY + 1) and not is_slow(SamplingParams(), MANY)
     assert not is_slow(SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()), 64)
 
 
-def test_without_a_pool_it_is_made_where_it_is_asked_for():
+def test_without_a_pool_a_chain_is_built_by_the_caller():
     pool = NativePool()
     pool.close()
     chains = ChainMaker(pool)

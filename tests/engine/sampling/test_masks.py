@@ -10,7 +10,7 @@ from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sequence import SequenceState
 
 
-def test_a_late_mask_holds_up_its_own_sequence_only(drive, monkeypatch):
+def test_a_late_mask_delays_only_its_own_sequence(drive, monkeypatch):
     driver = drive()
     monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
     gate = threading.Event()
@@ -74,7 +74,7 @@ def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
     gate.set()
 
 
-def test_a_mask_that_cannot_be_computed_fails_its_own_sequence_only(drive, monkeypatch):
+def test_a_mask_that_cannot_be_computed_fails_only_its_sequence(drive, monkeypatch):
     """The previous token's mask, or none, stayed in place, and the engine used it."""
     driver = drive()
     held = constraint(driver, "start: /[ab]{3}/")

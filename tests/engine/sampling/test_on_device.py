@@ -28,18 +28,18 @@ USUAL = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
         {"params": replace(USUAL, dynatemp_range=0.5)},
     ],
 )  # fmt: skip
-def test_who_needs_more_goes_the_ordinary_way(settings):
+def test_sequences_that_need_logits_are_sampled_normally(settings):
     assert not is_eligible(SequenceSpec(array("i", [1]), **{"params": USUAL, **settings}), constrained=False)
 
 
-def test_who_needs_nothing_else_is_eligible():
+def test_sequences_that_need_no_logits_are_eligible():
     for params in (USUAL, GREEDY, SamplingParams()):
         assert is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=False)
         assert not is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=True)
 
 
 @pytest.mark.parametrize("settings", [{"repeat_penalty": 1.1}, {"dry_multiplier": 0.8}])
-def test_penalties_are_not_lost_where_the_likeliest_token_is_chosen(settings):
+def test_penalties_are_not_lost_with_greedy_sampling(settings):
     """The library has no penalties on devices, and a device's chain has not seen the prompt."""
     params = replace(GREEDY, **settings)
     assert not is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=False)
@@ -51,7 +51,7 @@ def test_greedy_text_is_the_same(drive):
     assert texts == ["You said: the same"] * 2
 
 
-def test_both_ways_go_together_in_one_step(drive):
+def test_device_and_normal_sampling_share_a_step(drive):
     driver = drive(backend_sampling=True)
     mine = driver.submit(chat("on the device"))
     other = driver.submit(chat("with figures"), logprobs=2)
@@ -63,7 +63,7 @@ def test_both_ways_go_together_in_one_step(drive):
     assert all(delta.logprobs for delta in deltas if getattr(delta, "data", b""))
 
 
-def test_a_lane_is_free_of_it_when_the_sequence_leaves(drive):
+def test_an_ended_sequence_detaches_its_chain_from_the_lane(drive):
     """The next one in that lane may need its logits."""
     driver = drive(backend_sampling=True, parallel=1)
     driver.answer(chat("first"))
@@ -71,7 +71,7 @@ def test_a_lane_is_free_of_it_when_the_sequence_leaves(drive):
     assert driver.answer(chat("first"), logprobs=1) == "You said: first"
 
 
-def test_it_goes_on_after_giving_way(drive):
+def test_it_continues_after_preemption(drive):
     driver = drive(backend_sampling=True)
     stream = driver.submit(chat("give way"))
     driver.turn(4)
@@ -81,13 +81,13 @@ def test_it_goes_on_after_giving_way(drive):
     assert text_of(stream.take()) == "You said: give way"
 
 
-def test_where_the_library_refuses_all_is_as_usual(drive, monkeypatch):
+def test_if_the_library_refuses_sampling_is_normal(drive, monkeypatch):
     driver = drive(backend_sampling=True)
     monkeypatch.setattr(type(driver.backend), "sample_lane", lambda self, lane, chain: False)
     assert driver.answer(chat("anyway")) == "You said: anyway"
 
 
-def test_nothing_to_choose_from_ends_the_sequence(drive, monkeypatch):
+def test_a_row_without_candidates_ends_the_sequence(drive, monkeypatch):
     driver = drive(backend_sampling=True)
     monkeypatch.setattr(type(driver.backend), "sampled", lambda self, row: None)
     stream = driver.submit(chat("nothing"))

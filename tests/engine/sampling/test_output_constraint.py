@@ -11,14 +11,14 @@ from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.sampling import grammar_trial
 
 
-def test_an_answer_has_the_form_of_its_grammar(drive):
+def test_an_answer_matches_its_grammar(drive):
     driver = drive()
     text, end = run(driver, constraint=constraint(driver, WORDS), params=WILD)
     assert text[:3] in ("one", "two") and text[3] == " " and text[4:6].isdigit() and text[6:] == "!"
     assert end.reason is FinishReason.STOP
 
 
-def test_it_ends_where_nothing_can_follow_without_a_token_for_it(drive):
+def test_it_ends_without_an_end_token_if_nothing_can_follow(drive):
     driver = drive()
     text, end = run(driver, constraint=constraint(driver, 'start: "ab"'))
     assert (text, end.reason, end.num_generated) == ("ab", FinishReason.STOP, 2)
@@ -37,31 +37,31 @@ def steps_of(driver, *arguments, **settings):
     return *run(driver, *arguments, **settings), driver.engine.metrics.steps - before
 
 
-def test_what_must_come_first_is_computed_with_the_prompt(drive):
+def test_forced_first_tokens_are_computed_with_the_prompt(drive):
     driver = drive()
     text, _, steps = steps_of(driver, constraint=constraint(driver, f'start: "{"x" * 60}" /[ab]/'))
     assert text[:-1] == "x" * 60 and steps == 1
 
 
-def test_what_must_come_later_is_computed_in_one_step(drive):
+def test_later_forced_tokens_are_computed_in_one_step(drive):
     driver = drive()
     text, _, steps = steps_of(driver, constraint=constraint(driver, f'start: /[ab]/ "{"x" * 60}" /[ab]/'))
     assert text[1:-1] == "x" * 60 and steps == 2
 
 
-def test_an_answer_without_any_choice_takes_no_step_but_the_prompt_s(drive):
+def test_a_fully_forced_answer_takes_only_the_prompts_step(drive):
     driver = drive()
     text, end, steps = steps_of(driver, constraint=constraint(driver, 'start: "abc"'))
     assert (text, end.reason, end.num_generated, steps) == ("abc", FinishReason.STOP, 3, 1)
 
 
-def test_what_has_no_room_beside_the_prompt_comes_in_the_next_step(drive):
+def test_forced_tokens_without_room_beside_the_prompt_come_in_the_next_step(drive):
     driver = drive(batch_size=64)
     text, end, steps = steps_of(driver, constraint=constraint(driver, f'start: "{"x" * 100}" /[ab]/'))
     assert text[:-1] == "x" * 100 and end.num_generated == 101 and steps == 2
 
 
-def test_nobody_hears_of_it_before_the_prompt_is_computed(drive):
+def test_forced_tokens_are_delivered_only_after_the_prompt(drive):
     driver = drive()
     driver.core.scheduler.cost.learn(512, 0, 100.0)  # so slow that the prompt comes in pieces
     stream = driver.submit(chat("long " * 300), constraint=constraint(driver, 'start: "abc" /[ab]/'))
@@ -73,7 +73,7 @@ def test_nobody_hears_of_it_before_the_prompt_is_computed(drive):
     assert (end.reason, end.num_generated) == (FinishReason.CANCELLED, 0)
 
 
-def test_what_must_come_survives_that_its_sequence_gives_way(drive):
+def test_forced_tokens_survive_a_preemption(drive):
     driver = drive(num_cells=256, context=256, batch_size=64, parallel=6)
     forced = "abcdefghij" * 8
     grammar = f'start: "{forced}" /[xy]{{20}}/'
@@ -86,13 +86,13 @@ def test_what_must_come_survives_that_its_sequence_gives_way(drive):
     assert driver.engine.metrics.preemptions
 
 
-def test_stop_strings_are_found_in_what_must_come(drive):
+def test_stop_strings_are_found_in_forced_tokens(drive):
     driver = drive()
     text, end = run(driver, constraint=constraint(driver, 'start: "abcdef" /[ab]/'), stop=("cd",))
     assert (text, end.reason, end.num_generated) == ("ab", FinishReason.STOP_STRING, 4)
 
 
-def test_forced_tokens_have_log_probabilities_where_those_are_wanted(drive):
+def test_forced_tokens_have_log_probabilities_on_request(drive):
     driver = drive()
     stream = driver.submit(chat("x"), constraint=constraint(driver, 'start: "abc"'), logprobs=2)
     driver.finish()
@@ -100,7 +100,7 @@ def test_forced_tokens_have_log_probabilities_where_those_are_wanted(drive):
     assert [d.logprobs.piece for d in deltas] == [b"a", b"b", b"c"]
 
 
-def test_it_may_only_end_where_the_grammar_accepts(drive):
+def test_an_answer_ends_only_where_the_grammar_accepts(drive):
     """The model wants to end after its first words; the grammar wants more of them."""
     driver = drive()
     text, end = run(driver, chat(""), constraint=constraint(driver, "start: /(?s:.{30,40})/"))
@@ -114,7 +114,7 @@ def test_bans_do_not_keep_a_complete_answer_from_ending(drive):
     assert text in ("a", "ab") and end.reason is FinishReason.STOP
 
 
-def test_a_bias_against_all_that_is_allowed_fails_the_request_alone(drive):
+def test_a_bias_against_all_allowed_tokens_fails_only_its_request(drive):
     driver = drive()
     other = driver.submit(chat("hello"))
     params = SamplingParams(temperature=0, logit_bias=LogitBias(((ord("a"), float("-inf")), (ord("b"), float("-inf")))))
@@ -137,7 +137,7 @@ def test_many_under_grammars_do_not_disturb_each_other(drive):
         )
 
 
-def test_it_goes_on_after_its_lane_was_taken(drive):
+def test_a_constrained_sequence_continues_after_preemption(drive):
     driver = drive(num_cells=512)
     stream = driver.submit(chat("x"), constraint=constraint(driver, "start: /[a-c]{20}/ /[x-z]{5}/"), params=WILD)
     for _ in range(6):
@@ -151,20 +151,20 @@ def test_it_goes_on_after_its_lane_was_taken(drive):
 # triggers that a grammar begins at
 
 
-def test_nothing_is_enforced_before_the_mark(drive):
+def test_nothing_is_enforced_before_the_trigger(drive):
     driver = drive()
     text, end = run(driver, chat("hello"), constraint=constraint(driver, CALLS, triggers=("##",)))
     assert text == "You said: hello" and end.reason is FinishReason.STOP
 
 
-def test_all_is_enforced_behind_the_mark(drive):
+def test_everything_is_enforced_after_the_trigger(drive):
     """The model answers "maybe" after it; the grammar allows yes and no."""
     driver = drive()
     text, _ = run(driver, chat("so ##maybe"), constraint=constraint(driver, CALLS, triggers=("##",)))
     assert text in ("You said: so ##yes", "You said: so ##no")
 
 
-def test_what_the_grammar_does_not_know_before_the_mark_lets_go_of_it(drive):
+def test_text_that_the_grammar_cannot_follow_before_the_trigger_drops_it(drive):
     """Free text may contain anything: a grammar that cannot follow it is dropped, not the answer."""
     driver = drive()
     grammar = 'start: /[a-z ]*/ "##" "yes"\n'
@@ -172,7 +172,7 @@ def test_what_the_grammar_does_not_know_before_the_mark_lets_go_of_it(drive):
     assert text == "You said: hello" and end.reason is FinishReason.STOP
 
 
-def test_a_limit_of_the_grammar_is_told_as_the_request_s_fault(drive, monkeypatch):
+def test_exceeding_a_grammar_limit_is_the_requests_fault(drive, monkeypatch):
     """It was a 500, "rejects the chosen token", and the log had no reason either."""
     monkeypatch.setitem(grammar_trial.LIMITS, "max_items_in_row", 2000)
     driver = drive()
@@ -189,7 +189,7 @@ def test_a_limit_of_the_grammar_is_told_as_the_request_s_fault(drive, monkeypatc
     assert "max is 2000" in end.error.message
 
 
-def test_a_mask_that_cannot_be_computed_tells_why(drive, monkeypatch):
+def test_a_mask_that_cannot_be_computed_gives_a_reason(drive, monkeypatch):
     """The client heard that the model's logits contain no finite value."""
     driver = drive()
     held = constraint(driver, 'start: ("a" | "b") ("c" | "d")')

@@ -40,7 +40,7 @@ def test_the_candidates_are_few():
     assert len(CandidateFinder(32000)(random_row(32000, 1), 40)) < 200
 
 
-def test_ties_and_a_flat_row_lose_nothing():
+def test_ties_and_a_flat_row_lose_no_candidate():
     assert len(CandidateFinder(8192)(np.zeros(8192, np.float32), 40)) == 8192
 
 
@@ -78,7 +78,7 @@ def test_penalties_see_the_prompts_tail(last_n, seen):
     assert sampler(presence_penalty=1.0, repeat_last_n=last_n)[0].chain.accepted == list(seen)
 
 
-def test_what_penalties_can_move_is_a_candidate():
+def test_tokens_that_penalties_can_move_are_candidates():
     """A negative penalty can lift a token from anywhere to the top."""
     s, tokens = sampler(presence_penalty=-5.0, top_k=1, prompt=[7])
     offered = []
@@ -90,7 +90,7 @@ def test_what_penalties_can_move_is_a_candidate():
 
 
 @pytest.mark.parametrize("keep, within", [(None, None), (1, None), (40, None), (None, 2.0)])
-def test_what_was_seen_joins_the_candidates_and_pushes_nobody_out(keep, within):
+def test_seen_tokens_join_the_candidates_without_displacing_others(keep, within):
     """A penalty moves seen tokens only: the number of other candidates is the same as without it."""
     for seed in range(5):
         row = random_row(32000, seed)
@@ -110,7 +110,7 @@ def test_what_was_seen_joins_the_candidates_and_pushes_nobody_out(keep, within):
 
 
 @pytest.mark.parametrize("params", [{"top_k": 0}, {"top_k": 40}, {"top_k": 0, "top_p": 1.0}], ids=str)
-def test_penalties_cost_no_more_than_choosing_without_them(params):
+def test_penalties_do_not_enlarge_the_chains_candidates(params):
     """With `top_k` off, a penalty took 50 to 350 ms per token, and stalled all streams: the 150,000 candidates were
     joined with 64 more. The same with a window of more distinct tokens than top_k's blocks."""
     n = 151_936
@@ -133,7 +133,7 @@ def test_penalties_cost_no_more_than_choosing_without_them(params):
     assert seconds(presence_penalty=1.0, repeat_last_n=-1) < 10 * plain
 
 
-def test_min_p_spares_the_chain_a_vocabulary_where_it_cuts_first():
+def test_min_p_first_spares_the_chain_the_whole_vocabulary():
     within = pytest.approx(-math.log(0.05))
     assert sampler(top_k=0, top_p=1.0, min_p=0.05)[0].within == within
     assert sampler(top_k=0, samplers=("min_p", "top_p"), min_p=0.05)[0].within == within
@@ -200,7 +200,7 @@ def test_ends_are_banned_until_min_tokens():
     assert s.choose(row.copy(), CandidateFinder(263)) == end
 
 
-def test_everything_banned_is_nothing_to_choose_from():
+def test_with_everything_banned_there_is_no_candidate():
     s, tokens = sampler(temperature=0, logit_bias=LogitBias(tuple((t, -float("inf")) for t in range(263))))
     assert s.choose(random_row(263, 1), CandidateFinder(263)) is None
     s, tokens = sampler(logit_bias=LogitBias(tuple((t, -float("inf")) for t in range(263))))

@@ -52,7 +52,7 @@ class Verified:
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=3, presence_penalty=0.5)])
 @pytest.mark.parametrize("drafts", ["", "he", "hello there", "hexxx"])
-def test_what_drafts_are_made_does_not_change_the_text(params, drafts):
+def test_drafts_do_not_change_the_text(params, drafts):
     verified = Verified("hello there", params=params)
     ending, rounds = None, 0
     while ending is None:
@@ -61,7 +61,7 @@ def test_what_drafts_are_made_does_not_change_the_text(params, drafts):
     assert verified.text == "hello there" and ending.reason is FinishReason.STOP
 
 
-def test_a_wrong_draft_leaves_the_token_that_was_chosen_instead():
+def test_a_wrong_draft_is_replaced_by_the_chosen_token():
     verified = Verified("hello")
     assert verified.ask("help") == (3, None)
     assert verified.tokens[-4:].tolist() == list(b"hell") and verified.text == "hell"
@@ -74,7 +74,7 @@ def test_a_stop_string_among_drafts_ends_it_there():
     assert verified.text == "one "
 
 
-def test_drafts_past_the_limit_are_not_looked_at():
+def test_drafts_past_the_limit_are_ignored():
     verified = Verified("one two three", max_tokens=5)
     accepted, ending = verified.ask("one two three")
     assert (accepted, ending.reason) == (4, FinishReason.LENGTH) and verified.num_generated == 5
@@ -90,7 +90,7 @@ def test_an_end_among_drafts_ends_it_there():
     assert verified.ask("on two")[1].reason is FinishReason.STOP and verified.text == "on"
 
 
-def test_held_back_text_comes_when_no_stop_string_follows():
+def test_held_back_text_is_delivered_if_no_stop_string_follows():
     verified = Verified("one tw", stop=("two",))
     _, ending = verified.ask("one tw")
     assert ending.reason is FinishReason.STOP and verified.text == "one "
@@ -122,7 +122,7 @@ def test_forced_tokens_computed_with_the_prompt_are_delivered_later(drive):
     assert forced.text == "abc" and forced.state.num_undelivered == 0
 
 
-def test_each_row_has_the_mask_of_its_place(drive):
+def test_each_row_uses_the_mask_of_its_position(drive):
     driver = drive()
     masked = Verified("abz", constraint=constraint(driver, "start: /[ab]/ /[xy]/ /[z]{1,2}/"))
     text = ""
@@ -134,6 +134,6 @@ def test_each_row_has_the_mask_of_its_place(drive):
     assert text[0] == "a" and text[1] in "xy"
 
 
-def test_nothing_to_choose_from_is_no_choice():
+def test_a_row_without_candidates_gives_no_token():
     verified = Verified("a")
     assert verified.state.choose(np.full(BACKEND.vocab.size, np.nan, np.float32), FIND) is None

@@ -36,14 +36,14 @@ def test_each_row_gets_its_own_token(pool):
     assert [choice.token for choice in StepSampler(pool, 2, 263).choose(greedy)] == best
 
 
-def test_a_row_without_a_choice_does_not_disturb_the_others(pool):
+def test_a_row_without_candidates_does_not_affect_others(pool):
     greedy = rows([GREEDY] * 3)
     greedy[1][1][:] = np.nan
     choices = StepSampler(pool, 2, 263).choose(greedy)
     assert choices[1] is None and choices[0] and choices[2]
 
 
-def test_chains_that_look_at_every_token_run_on_several_threads_and_choose_the_same(pool, monkeypatch):
+def test_heavy_chains_run_in_parallel_and_choose_the_same(pool, monkeypatch):
     monkeypatch.setattr(sampler, "SMALL_VOCABULARY", 0)
     params = [SamplingParams(seed=n, **HEAVY) for n in range(12)]
     alone = [StepSampler(pool, 1, 263).choose([row])[0] for row in rows(params)]

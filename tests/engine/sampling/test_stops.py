@@ -15,18 +15,18 @@ def run(stops, pieces):
     return out, None
 
 
-def test_text_without_a_stop_leaves_at_once():
+def test_text_without_a_stop_is_delivered_at_once():
     assert StopMatcher(("END",)).feed(b"hello") == (0, None)
 
 
-def test_what_could_become_a_stop_is_held_back():
+def test_a_possible_stop_is_held_back():
     matcher = StopMatcher(("END",))
     assert matcher.feed(b"say E") == (1, None)
     assert matcher.feed(b"N") == (2, None)
     assert matcher.feed(b"x") == (0, None)
 
 
-def test_it_cuts_where_the_stop_begins():
+def test_text_is_cut_where_the_stop_starts():
     assert run(("END",), [b"one E", b"ND two"]) == (b"one ", "END")
 
 
@@ -34,12 +34,12 @@ def test_a_stop_that_overlaps_itself_is_found():
     assert run(("aab",), [b"aa", b"aab"]) == (b"aa", "aab")
 
 
-def test_the_first_stop_to_complete_wins_and_the_longer_of_two_that_end_together():
+def test_the_first_complete_stop_wins_then_the_longest():
     assert run(("cd", "abcdef"), [b"abcdef"]) == (b"ab", "cd")
     assert run(("bc", "abc"), [b"xabc"]) == (b"x", "abc")
 
 
-def test_a_stop_inside_a_multibyte_character_is_no_stop():
+def test_a_stop_inside_a_multibyte_character_is_ignored():
     assert run(("é",), ["è".encode()]) == ("è".encode(), None)
 
 

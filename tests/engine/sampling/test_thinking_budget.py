@@ -57,7 +57,7 @@ def test_a_block_is_not_closed_inside_a_character():
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_marks_are_found_wherever_they_are_cut(cut):
+def test_marks_are_found_wherever_tokens_split_them(cut):
     bound = budget(2)
     text = b"<think>ab"
     for piece in (text[:cut], text[cut:]):
@@ -70,7 +70,7 @@ def test_marks_are_found_wherever_they_are_cut(cut):
     assert not bound.due()
 
 
-def test_words_about_thinking_are_not_thinking():
+def test_text_about_thinking_is_not_thinking():
     bound = budget(0)
     bound.accept(b"I write <think> now")
     assert not bound.due()
@@ -79,7 +79,7 @@ def test_words_about_thinking_are_not_thinking():
     assert bound.due()
 
 
-def test_the_bound_and_a_grammar_agree(drive):
+def test_a_budget_and_a_grammar_work_together(drive):
     driver = drive()
     both = constraint(
         driver, 'start: thought /\\n{0,2}/ "yes"\nthought[lazy]: /(?s:.*)/ "</think>"\n', budget=budget(4, open=True)
