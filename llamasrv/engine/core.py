@@ -37,7 +37,7 @@ from llamasrv.engine.outputs import Outputs
 from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.queue_places import QueuePlaces
 from llamasrv.engine.refused_steps import RefusedSteps
-from llamasrv.engine.sampling.state import Choice, Ending
+from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
 from llamasrv.engine.sequence import Sequence, SequenceState, end_of, tell_progress
@@ -400,10 +400,10 @@ class EngineCore:
 
     # deliver
 
-    def _advance(self, seq: Sequence, outcome: Choice | Ending) -> None:
+    def _advance(self, seq: Sequence, outcome: TokenChoice | Ending) -> None:
         """Deliver one token and the tokens that must follow it, or end the sequence."""
         ending: Ending | None
-        if isinstance(outcome, Choice):
+        if isinstance(outcome, TokenChoice):
             if seq.state is SequenceState.PREFILL:
                 seq.enter(SequenceState.DECODE)
             if seq.first_token is None:

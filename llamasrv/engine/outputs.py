@@ -19,14 +19,14 @@ from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.interface import Backend
 from llamasrv.engine.sampling.masks import Matcher
 from llamasrv.engine.sampling.sampler import log_probability
-from llamasrv.engine.sampling.state import Choice, Ending, SamplingState
+from llamasrv.engine.sampling.state import Ending, SamplingState, TokenChoice
 from llamasrv.engine.sampling.step_sampler import Row, StepSampler
 from llamasrv.engine.sequence import Sequence, SequenceState
 from llamasrv.errors import EngineFailure
 
 log = logging.getLogger("llamasrv.engine")
 
-Outcome = tuple[Sequence, "Choice | Ending"]
+Outcome = tuple[Sequence, "TokenChoice | Ending"]
 
 _COMPUTED = Ending(FinishReason.LENGTH)
 
@@ -105,10 +105,10 @@ class Outputs:
                 ready.append((seq, (state, row)))
         return ready
 
-    def _sampled(self, seq: Sequence, row: int) -> Choice | Ending:
+    def _sampled(self, seq: Sequence, row: int) -> TokenChoice | Ending:
         """The token that the device sampled for this row."""
         token = self._backend.sampled(row)
-        return _nothing(seq) if token is None else Choice(token)
+        return _nothing(seq) if token is None else TokenChoice(token)
 
     def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
         choices = self._sampler.choose([row for _, row in ready])

@@ -254,7 +254,7 @@ def test_check_names_it(with_mtp):
 def test_a_library_without_the_functions_says_so(with_mtp, monkeypatch):
     monkeypatch.setattr(drafts, "library_has_module", lambda name: False)
     header = gguf.read_header(with_mtp("qwen35", "agrees"))
-    with pytest.raises(ConfigError, match="no llama_cpp_ext"):
+    with pytest.raises(ConfigError, match="lacks llama_cpp_ext"):
         drafts.with_drafts(settings_with(engine_spec="mtp"), header)
 
 

@@ -29,7 +29,7 @@ Put = Callable[[Delta], None]
 """Where deltas go: the sequence's stream."""
 
 
-class Choice(NamedTuple):
+class TokenChoice(NamedTuple):
     token: int
     logprobs: TokenLogprob | None = None
 
@@ -104,7 +104,7 @@ class SamplingState:
         end = self._context if self._most is None else min(self._context, self._most)
         return end - len(self._tokens)
 
-    def choose(self, row: Floats, find: CandidateFinder) -> Choice | None:
+    def choose(self, row: Floats, find: CandidateFinder) -> TokenChoice | None:
         """The next token, given its logits (float32 [n_vocab], changed in place); None if there is no candidate."""
         constraint, wanted = self.constraint, self._logprobs
         own = row if wanted is None or self._after else row.copy()  # the model's own distribution: before bias and bans
@@ -120,11 +120,11 @@ class SamplingState:
         if token is None:
             return None
         if wanted is None:
-            return Choice(token)
+            return TokenChoice(token)
         if self._after:
             left = self._sampler.left if sampled else None
-            return Choice(token, sampled_probability(left, token, wanted, self._pieces))
-        return Choice(token, log_probability(own, token, wanted, self._pieces))
+            return TokenChoice(token, sampled_probability(left, token, wanted, self._pieces))
+        return TokenChoice(token, log_probability(own, token, wanted, self._pieces))
 
     def accept(self, token: int, logprobs: TokenLogprob | None, put: Put) -> Ending | None:
         """Append a token and deliver what cannot become a stop string. Returns the ending if it is the last token."""

@@ -11,7 +11,7 @@ from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.masks import Masks, Matcher
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.sampler import CandidateFinder
-from llamasrv.engine.sampling.state import Choice, SamplingState
+from llamasrv.engine.sampling.state import SamplingState, TokenChoice
 
 MASK_PATIENCE = 0.01  # max seconds a step waits for masks; a sequence with a later mask waits alone
 
@@ -42,13 +42,13 @@ class StepSampler:
         if matchers:
             self._masks.wait(matchers, MASK_PATIENCE if timeout is None else timeout)
 
-    def choose(self, rows: list[Row]) -> list[Choice | None]:
+    def choose(self, rows: list[Row]) -> list[TokenChoice | None]:
         """A token for each row of logits, in order; None for a row without a candidate."""
         if sum([state.is_heavy for state, _ in rows]) > 1:
             return self._helpers.map(self._choose, rows)
         find = self._finders[0]
         return [state.choose(row, find) for state, row in rows]
 
-    def _choose(self, item: Row, hand: int) -> Choice | None:
+    def _choose(self, item: Row, hand: int) -> TokenChoice | None:
         state, row = item
         return state.choose(row, self._finders[hand])
