@@ -192,7 +192,10 @@ def test_python_examples_work_as_written(serve):
 
 PAGES = [
     "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
-    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("**/README.md") if not {".tox", ".venv", "build"} & set(p.parts)),
+    *sorted(
+        str(p.relative_to(ROOT)) for p in {*ROOT.glob("**/README.md"), *ROOT.glob("llamasrv/**/*.md")}
+        if not {".tox", ".venv", "build"} & set(p.parts)
+    ),
 ]  # fmt: skip
 
 
