@@ -65,7 +65,7 @@ def test_what_would_fail_later_is_told_at_once(source, tmp_path):
     ):
         with pytest.raises(QuantizeFailed, match=line):
             next(quantize(wrong, target, "q8_0"))
-    with pytest.raises(ConfigError, match="TYPE: unknown type 'q9'; the types are BF16, F16"):
+    with pytest.raises(ConfigError, match="TYPE: unknown type 'q9'; use BF16, F16"):
         run(source, tmp_path / "q.gguf", "q9", 0, False)
 
 

@@ -491,9 +491,9 @@ def test_then_it_says_what_to_do(folder, opening):
 @pytest.mark.parametrize(
     ("refused", "said"),
     [
-        (FailedAllocation("CUDA1", 3 << 30, 1 << 30), "could not get 3.0 GiB on CUDA1, which has 1.0 GiB free"),
-        (FailedAllocation("RPC0", 3 << 30), "could not get 3.0 GiB on RPC0; a smaller plan"),
-        (FailedAllocation(HOST, 5 << 20), "could not get 5 MiB of this machine's memory, which has 40 MiB free"),
+        (FailedAllocation("CUDA1", 3 << 30, 1 << 30), "could not allocate 3.0 GiB on CUDA1, which has 1.0 GiB free"),
+        (FailedAllocation("RPC0", 3 << 30), "could not allocate 3.0 GiB on RPC0; a smaller plan"),
+        (FailedAllocation(HOST, 5 << 20), "could not allocate 5 MiB of this machine's memory, which has 40 MiB free"),
     ],
 )
 def test_it_says_how_much_was_missing_and_where(folder, opening, monkeypatch, refused, said):
