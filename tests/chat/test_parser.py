@@ -352,6 +352,15 @@ def test_an_end_mark_inside_json_is_part_of_it():
     assert values('<arg=tags>\n["a</arg>\\n", "</fn>"]\n</arg>\n') == {"tags": ["a</arg>\n", "</fn>"]}
 
 
+@pytest.mark.parametrize("between", ["", "\n", " "])
+def test_white_space_between_two_tags_of_one_mark_is_optional(between):
+    """The template wrote none and the model some: the call came with empty arguments, and they were lost."""
+    tagged = Tagged(name_end="\n", key_start="<k>", key_end="</k><v>", value_end="</v>\n")
+    format = ChatFormat("tags", calls=Calls(tagged, call_start="<call>", call_end="</call>"))
+    text = f"<call>note\n<k>text</k>{between}<v>a b</v>\n<k>x</k>{between}<v>7</v>\n</call>"
+    assert outcome(format, text)[2:] == ([("note", '{"text": "a b", "x": 7}')], 1)
+
+
 def test_a_broken_value_ends_at_its_mark_all_the_same():
     text = '<arg=tags>\n["a\n</arg>\n<arg=text>\nb\n</arg>\n'
     assert values(text) == {"tags": '["a', "text": "b"}

@@ -176,7 +176,7 @@ def _type_name(value: Any, whole_type: str) -> str:
 def _name_before_keys(text: Scanner, tags: Tagged, next_marks: tuple[str, ...]) -> Steps:
     """The name, read with everything up to the first key; and the mark that ended the name."""
     shown, numbered, rest = tags.name_end.partition("{number}")
-    end = pieces(shown.partition(" ")[0] if numbered else shown)
+    end = _tags(shown.partition(" ")[0] if numbered else shown)
     name, mark = yield from text.name(marks(*end[:1], "\n", *(() if end else next_marks)))
     if name is None:
         return None, None
@@ -188,9 +188,14 @@ def _name_before_keys(text: Scanner, tags: Tagged, next_marks: tuple[str, ...]) 
     return name, mark
 
 
+def _tags(mark: str) -> tuple[str, ...]:
+    """The tags of a mark, one by one: models write white space between them where their template has none."""
+    return tuple(tag for line in pieces(mark) for tag in re.split("(?<=>)(?=<)", line))
+
+
 def _key(text: Scanner, tags: Tagged) -> Steps:
     """A key, and what its attribute says about the value: "text", "json" or None."""
-    end = pieces(tags.key_end)
+    end = _tags(tags.key_end)
     kept: list[str] = []
     mark = yield from text.until(marks(*end[:1]), kept.append)
     if mark is None:
