@@ -1,4 +1,4 @@
-"""The kinds of arrays that cross between the engine's parts. Shapes stand where an array is taken or returned."""
+"""Types of the arrays that the engine's parts exchange. Shapes are given where an array is taken or returned."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ Floats = NDArray[np.float32]
 """Logits, embeddings, vectors, sound."""
 
 Reals = NDArray[np.floating]
-"""The same, where a width of their own is allowed."""
+"""The same, in any precision."""
 
 Int32s = NDArray[np.int32]
-"""What the library reads and writes: tokens, positions, lanes, the words of a mask."""
+"""The library's integers: tokens, positions, lanes, words of a mask."""
 
 Ids = NDArray[np.int64]
-"""Tokens as numpy finds them: indices into a row of logits."""
+"""Token ids as numpy's indices into a row of logits."""
 
 Bools = NDArray[np.bool_]
 
 LaneState = NDArray[np.generic]
-"""What a backend saves of a lane: its own business, kept and written to files as bytes."""
+"""The saved state of a lane, opaque to all but the back end; kept and written to files as bytes."""

@@ -52,9 +52,9 @@ CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane
 R = TypeVar("R")
 
 
-class Command(NamedTuple):
-    """A command of the mailbox. `act` is called with the core between two steps; `refuse` in its place if the thread
-    has ended, where somebody waits for the result."""
+class CoreCommand(NamedTuple):
+    """A command in the mailbox. `act` is called with the core between two steps. If the thread has ended, `refuse` is
+    called instead, for commands with a waiting caller."""
 
     act: Callable[[EngineCore], object]
     refuse: Callable[[LlamasrvError], object] | None = None
@@ -68,7 +68,7 @@ class EngineCore:
         backend: Backend,
         options: EngineOptions,
         *,
-        mailbox: Mailbox[Command],
+        mailbox: Mailbox[CoreCommand],
         doorbell: Doorbell,
         publisher: ViewPublisher,
         metrics: EngineMetrics,
@@ -85,7 +85,7 @@ class EngineCore:
         self.scheduler = scheduler_for(backend, options)
         self.waiting: list[Sequence] = []  # without a lane; preempted ones first, then in order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
-        self._mail: deque[Command] = deque()  # taken, not carried out yet: one that raises must not lose the others
+        self._mail: deque[CoreCommand] = deque()  # taken, not carried out yet: one that raises must not lose the others
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
@@ -507,7 +507,7 @@ def _open_encoder(core: EngineCore) -> Encoder | None:
         return None
 
     def post(result: Encoded) -> None:
-        core.mailbox.put(Command(lambda core: encoder.take(result)))
+        core.mailbox.put(CoreCommand(lambda core: encoder.take(result)))
 
     encoder = Encoder(
         projector,
@@ -533,7 +533,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters),
         can_cut=backend.can_cut_saved,
         work=pool.queue(1).put,
-        post=lambda act: core.mailbox.put(Command(lambda _: act())),
+        post=lambda act: core.mailbox.put(CoreCommand(lambda _: act())),
         clock=core.clock,
         metrics=core.metrics,
     )

@@ -20,7 +20,7 @@ from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.channels import Doorbell, End, Stream, TokenItem, TokenStream
-from llamasrv.engine.core import Command, EngineCore, answer
+from llamasrv.engine.core import CoreCommand, EngineCore, answer
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
@@ -70,7 +70,7 @@ class Engine:
         pool = pool or NativePool()
         self.grammars = GrammarCompiler(pool)
         self._on_status = on_status
-        self._mailbox: Mailbox[Command] = Mailbox()
+        self._mailbox: Mailbox[CoreCommand] = Mailbox()
         self._doorbell = Doorbell()
         self._publisher = ViewPublisher(on_status)
         self._streams: WeakSet[TokenStream] = WeakSet()  # those that still have a reader
@@ -211,7 +211,7 @@ class Engine:
         return stream
 
     def _hand_in(self, sequences: list[Sequence]) -> None:
-        self._mailbox.put(Command(lambda core: core.arrive(sequences), partial(_fail, sequences)))
+        self._mailbox.put(CoreCommand(lambda core: core.arrive(sequences), partial(_fail, sequences)))
 
     def _refuse_mail(self) -> None:
         """Fail the mail that arrived after the thread's last look."""
@@ -223,19 +223,19 @@ class Engine:
     def cancel(self, stream: Stream[TokenItem]) -> None:
         """Cancel the open choices of a request; each still gets its End. Idempotent."""
         if stream.open_choices:
-            self._mailbox.put(Command(lambda core: core.cancel(stream)))
+            self._mailbox.put(CoreCommand(lambda core: core.cancel(stream)))
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
         """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""
         for constraint in constraints:
-            self._mailbox.put(Command(partial(_end_thinking, constraint)))
+            self._mailbox.put(CoreCommand(partial(_end_thinking, constraint)))
 
     def hold_deferrable(self, seconds: float) -> None:
         """Start no step for deferrable sequences for `seconds`: another request is about to arrive. 0: resume them."""
-        self._mailbox.put(Command(lambda core: core.hold_deferrable(seconds)))
+        self._mailbox.put(CoreCommand(lambda core: core.hold_deferrable(seconds)))
 
     def _overflow(self, stream: Stream[TokenItem]) -> None:
-        self._mailbox.put(Command(lambda core: core.give_up_unread(stream)))
+        self._mailbox.put(CoreCommand(lambda core: core.give_up_unread(stream)))
 
     def _validate(self, spec: SequenceSpec) -> None:
         model, num_prompt = self.model, len(spec.tokens)
@@ -299,7 +299,7 @@ class Engine:
         if status.state != "ready":
             raise _unavailable(status)
         stream: Stream[R | LlamasrvError] = Stream(self._doorbell)
-        self._mailbox.put(Command(lambda core: answer(core, act, stream), stream.put))
+        self._mailbox.put(CoreCommand(lambda core: answer(core, act, stream), stream.put))
         if self._publisher.view.status.state == "stopped":
             self._refuse_mail()
         if not stream.wait(timeout):
@@ -322,7 +322,7 @@ class Engine:
 
     def fail_all(self, error: LlamasrvError) -> None:
         """End all open sequences with this error."""
-        self._mailbox.put(Command(lambda core: core.fail_all(error)))
+        self._mailbox.put(CoreCommand(lambda core: core.fail_all(error)))
 
     def abandon(self, error: LlamasrvError) -> None:
         """End all streams while the thread is stuck in a step. The process has to exit afterwards."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.engine.channels import Doorbell
-from llamasrv.engine.core import Command, EngineCore
+from llamasrv.engine.core import CoreCommand, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.interface import Backend, CheckpointKind, LoadFailed, Progress
 from llamasrv.engine.kv.host_cache import HostCache
@@ -34,7 +34,7 @@ STOPPING = "The server is shutting down."
 class Shared:
     """Thread-safe objects that the engine thread shares with others."""
 
-    mailbox: Mailbox[Command]
+    mailbox: Mailbox[CoreCommand]
     doorbell: Doorbell
     publisher: ViewPublisher
     metrics: EngineMetrics

@@ -46,11 +46,11 @@ class Histogram:
 
 
 class Figure(NamedTuple):
-    """How a counter is shown to monitoring: under its field's name."""
+    """How `/metrics` shows a counter, under its field's name."""
 
     help: str
-    label: str = ""  # what the keys of its dict are; "": there is one value
-    is_sorted: bool = False  # by those keys; else in the order in which they are declared
+    label: str = ""  # label for the keys of a dict; "": a single value
+    is_sorted: bool = False  # by key; else in order of declaration
 
 
 def _count(help: str) -> Any:
@@ -62,7 +62,7 @@ def _seconds(help: str) -> Any:
 
 
 def _counts(help: str, label: str, keys: tuple[str, ...] = ()) -> Any:
-    """Counts by key; without `keys`, those that occur."""
+    """Counts by key. Without `keys`, of the keys that occur."""
     figure = Figure(help, label, is_sorted=not keys)
     return field(default_factory=lambda: dict.fromkeys(keys, 0), metadata={"figure": figure})
 
@@ -138,10 +138,10 @@ class EngineMetrics:
     busy_rows: int = 0  # summed over steps: sequences that decoded
     drafts: int = 0  # sequences' steps with a draft
     longest_sequence: int = 0
-    last_wait: float = 0.0  # seconds that the last sequence to be admitted had waited
+    last_wait: float = 0.0  # seconds that the last admitted sequence waited
 
     def note_reuse(self, source: str, num_tokens: int) -> None:
-        """A sequence begins with that many tokens computed before."""
+        """A sequence starts with `num_tokens` reused tokens."""
         if num_tokens:
             self.cached_tokens += num_tokens
             self.reused_tokens[source] = self.reused_tokens.get(source, 0) + num_tokens

@@ -64,8 +64,8 @@ class StepBudget:
         return PromptBudget(tokens, seconds, is_long)
 
     def _or_a_tile(self, tokens: int, prompts: list[Piece], num_decodes: int) -> int:
-        """As many tokens as fill a tile, where prompts get on so much faster in tiles than in steps of `tokens` that
-        streams wait for it. They do only for what is in front of the tile."""
+        """The tokens that complete a tile, if tiles speed prompts up by at least WORTH_WAITING and the step stays
+        within its limits; else `tokens`."""
         tile = TILE - num_decodes
         if not tokens < tile <= sum(rest for rest, _ in prompts):
             return tokens
@@ -80,16 +80,14 @@ class StepBudget:
         return tile if rate(tile) > rate(tokens) * WORTH_WAITING else tokens
 
     def _within(self, seconds: float, prompts: list[Piece], num_decodes: int) -> int:
-        """Tokens of these prompts that a step of so many seconds has time for."""
+        """Tokens of these prompts that fit a step of `seconds`."""
         return self.work.rows_within(self._cost.prompt_tokens_within(seconds, num_decodes), prompts, num_decodes)
 
     def _tokens(self, num_decodes: int, prompts: list[Piece], most_seconds: float | None, seconds: float) -> int:
-        """Beside decodes: what keeps the step within its `seconds`. But if more short prompts wait than sequences
-        decode, a long step serves more of them than it delays, and a batch that fills up sooner serves all: each one
-        by which they outnumber the decodes stretches the target.
+        """Prompt tokens of a step. Beside decodes: what fits `seconds`; but if more short prompts wait than sequences
+        decode, a longer step helps more of them than it delays, so the target grows with their excess.
 
-        With no decodes, a small remainder is not left for later: it would keep its sequence a step behind the others
-        from then on.
+        Without decodes a small remainder is included: left over, it would keep its sequence a step behind the others.
         """
         room = self._batch_size - num_decodes
         rests = [rest for rest, _ in prompts]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llamasrv.engine.core import Command
+from llamasrv.engine.core import CoreCommand
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.pacing import IDLE_CHECK, STUCK_CHECK
 
@@ -101,7 +101,7 @@ def test_the_window_is_longer_after_a_burst_and_ends_when_as_many_are_back(drive
 def test_an_idle_engine_answers_before_it_sleeps_again(driver):
     """After a command without work, such as saving a slot or the end of the thread, it slept for another second first."""
     done = []
-    driver.core.mailbox.put(Command(lambda core: done.append(True)))
+    driver.core.mailbox.put(CoreCommand(lambda core: done.append(True)))
     waits = arriving(driver, [])
     driver.engine.turn(wait=True)
     assert done and len(waits) == 1

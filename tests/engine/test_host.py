@@ -6,7 +6,7 @@ from engine_driver import chat, end_of, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.core import Command
+from llamasrv.engine.core import CoreCommand
 from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.errors import EngineFailure, Unavailable
 
@@ -173,7 +173,7 @@ def test_a_lane_table_that_differs_from_the_back_end_is_noticed(drive, monkeypat
 def test_mail_after_a_failed_command_is_not_lost(drive):
     """Requests after a command that raised, in one batch of mail, were lost."""
     driver = drive()
-    driver.engine._mailbox.put(Command(lambda core: 1 / 0))
+    driver.engine._mailbox.put(CoreCommand(lambda core: 1 / 0))
     stream = driver.submit(chat("behind it"))
     assert driver.engine.host.turn(wait=False) and driver.engine.metrics.restarts == 1
     driver.finish()
