@@ -10,11 +10,13 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
+from llamasrv.engine.channels import TokenStream
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
@@ -26,14 +28,12 @@ from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.echo import Echo
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
-from llamasrv.pipeline.generation import Generation
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
 from llamasrv.pipeline.media import MediaOptions, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
-from llamasrv.pipeline.run import Begun, Run, RunInfo, Stage
+from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, is_long, is_long_form
-from llamasrv.pipeline.time_limit import TimeLimit
 from llamasrv.pipeline.unseen import described, of_tools
 
 
@@ -152,22 +152,9 @@ class Pipeline:
         there are events; `explain` rewords an error for the caller."""
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
-        return Run(
-            lambda: self._begin(model, request),
-            lambda: self._load_wait(model, request.timeout),
-            on_start=on_start,
-            explain=explain,
-        )
+        return Run(RequestStarter(self, model, request), on_start=on_start, explain=explain)
 
-    def _begin(self, model: Model, request: GenerateRequest) -> Begun | None:
-        model.acquire()  # until the engine knows of it
-        try:
-            served = self._now(model)
-            return None if served is None else self._start(served, request)
-        finally:
-            model.release()
-
-    def _start(self, served: LoadedModel, request: GenerateRequest) -> Begun:
+    def _submit(self, served: LoadedModel, request: GenerateRequest) -> Submitted:
         request = served.model.settings.chat_defaults.of(request)
         request = self._readable(request, served)
         windows: Sequence[tuple[float, float]] = ()
@@ -202,18 +189,8 @@ class Pipeline:
         engine, vocab = served.engine, served.vocab
         stream = engine.submit(specs, constraints)
         controlled = [c for c in constraints if c is not None and c.has_budget] if request.thinking_control else []
-        generation = Generation(
-            stream,
-            lambda: engine.cancel(stream),
-            choices=choices,
-            each=drawn,
-            start_token=vocab.bos if vocab.add_bos else None,
-            progress=Progress(progress=request.with_progress, pace=request.with_pace) if _progresses(request) else None,
-            end_thinking=(lambda: engine.end_thinking(controlled)) if controlled else None,
-            on_usage=None if cache is None else cache.ended,
-        )
         if cache is not None:
-            cache.num_reused = lambda: generation.num_reused
+            cache.num_reused = partial(_num_reused, stream, len(choices), drawn)
         info = RunInfo(
             served.model.name,
             served.fingerprint,
@@ -225,8 +202,18 @@ class Pipeline:
             cache,
             windows,
         )
-        stages = _stages(served, prepared, request, generation, drawn)
-        return Begun(info, generation, stages, may_gather=request.time_limit is None)
+        return Submitted(
+            info,
+            engine,
+            stream,
+            choices,
+            each=drawn,
+            start_token=vocab.bos if vocab.add_bos else None,
+            progress=Progress(progress=request.with_progress, pace=request.with_pace) if _progresses(request) else None,
+            thinking=controlled,
+            stages=_stages(served, prepared, request, drawn),
+            time_limit=request.time_limit,
+        )
 
     def _readable(self, request: GenerateRequest, served: LoadedModel) -> GenerateRequest:
         """The request as this model can read it: documents as text, a sentence for a tool's picture that it cannot
@@ -332,6 +319,36 @@ class Pipeline:
         return self.submit_rerank(request).result()
 
 
+class RequestStarter:
+    """A request on its way to the engine."""
+
+    def __init__(self, pipeline: Pipeline, model: Model, request: GenerateRequest) -> None:
+        self._pipeline, self._model, self._request = pipeline, model, request
+
+    def start(self) -> Submitted | None:
+        model = self._model
+        model.acquire()  # until the engine knows of it
+        try:
+            served = self._pipeline._now(model)
+            return None if served is None else self._pipeline._submit(served, self._request)
+        finally:
+            model.release()
+
+    def wait(self) -> LoadWait:
+        return self._pipeline._load_wait(self._model, self._request.timeout)
+
+
+def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:
+    """Tokens of the prompts that were cached; None until every prompt has a lane."""
+    reused, total = stream.reused, 0
+    for start in range(0, num_choices, each):
+        found = [reused[index] for index in range(start, start + each) if index in reused]
+        if not found:
+            return None
+        total += min(found)  # the choices of one prompt share it
+    return total
+
+
 def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:
     """The tokens of a prediction, without control tokens and never more than the context holds."""
     if text is None:
@@ -345,12 +362,8 @@ def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:
     return off_hub(tokens) if len(text) > LONG_TEXT else tokens()
 
 
-def _stages(
-    served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, generation: Generation, drawn: int
-) -> list[Stage]:
+def _stages(served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, drawn: int) -> list[Stage]:
     stages: list[Stage] = []
-    if request.time_limit is not None:
-        stages.append(TimeLimit(request.time_limit, generation.cancel, num_choices=len(prepared) * drawn))
     if request.echo:
         texts = [served.text_of(prompt, ready.tokens) for prompt, ready in zip(request.prompts, prepared)]
         stages.append(Echo([text for text in texts for _ in range(drawn)]))

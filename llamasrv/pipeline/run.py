@@ -1,23 +1,33 @@
 """A request under way: its model is loaded if need be, then its events come.
 
-A Run is what the pipeline gives for a request. Stages (`echo.py`, `best_of.py`, `time_limit.py`) are functions on the
+    Run          what the pipeline gives for a request
+    Starter      brings the request to the engine, as soon as its model is loaded
+    Submitted    what the engine then has of it
+
+Stages (`echo.py`, `best_of.py`, `time_limit.py`) are functions on the
 events of each wake; they combine in any order. Knows no wire format and no HTTP.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
+from typing import Protocol
 
-from llamasrv.domain.events import Event, Failed, Usage
+from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.channels import Delta, End, PromptScored, TokenItem, TokenStream
 from llamasrv.engine.interface import Vocabulary
-from llamasrv.errors import LlamasrvError
+from llamasrv.engine.sampling.output_constraint import OutputConstraint
+from llamasrv.errors import EngineFailure, LlamasrvError, Unavailable
 from llamasrv.pipeline.cache_report import CacheReport
-from llamasrv.pipeline.generation import Generation
+from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.load_wait import LoadWait
+from llamasrv.pipeline.progress import Progress
+from llamasrv.pipeline.run_usage import usage_of, usage_of_all
+from llamasrv.pipeline.time_limit import TimeLimit
 
 Stage = Callable[[list[Event]], list[Event]]
 """Called with the events of each wake, in order; returns what is to be told instead. The last events end with Usage."""
@@ -70,13 +80,44 @@ class RunInfo:
         return [token for token in self.prompts[0] if token >= 0] + self.vocab.tokenize(answer, parse_special=False)
 
 
-class Begun(NamedTuple):
+class Engine(Protocol):
+    """The part of an engine that a run uses."""
+
+    def cancel(self, stream: TokenStream) -> None: ...
+
+    def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submitted:
     """A request that the engine has taken."""
 
     info: RunInfo
-    generation: Generation
+    engine: Engine
+    stream: TokenStream
+    choices: Sequence[Detokenizer]  # turn the tokens of each into events
+    each: int = 1  # choices of one prompt
+    start_token: int | None = None  # what prompts begin with that is not part of their text
+    progress: Progress | None = None  # sees the items that report how far the request is
+    thinking: Sequence[OutputConstraint] = ()  # which close thinking blocks on demand
     stages: Sequence[Stage] = ()
-    may_gather: bool = True  # whether nothing is lost when events come many at once
+    time_limit: float | None = None  # seconds after its first text
+
+
+class Starter(Protocol):
+    """Brings one request to the engine."""
+
+    def start(self) -> Submitted | None:
+        """None while the model is not loaded: its loading has begun. Raises what is wrong with the request."""
+
+    def wait(self) -> LoadWait:
+        """Waits for that model."""
+
+
+class RunState(Enum):
+    LOADING = "loading"  # its model is not loaded yet; if it cannot be, Failed is the only event
+    RUNNING = "running"  # the engine has taken it: `info` is known
+    DONE = "done"  # all its events have been read
 
 
 class Run:
@@ -84,63 +125,63 @@ class Run:
 
     def __init__(
         self,
-        begin: Callable[[], Begun | None],
-        wait: Callable[[], LoadWait],
+        starter: Starter,
         *,
         on_start: Callable[[RunInfo], None] | None = None,
         explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> None:
-        """`begin` hands the request to the engine; it returns None while the model is not loaded, and `wait` waits for
-        that. Raises what `begin` raises if the model is loaded; if it is not, the error becomes an event. `explain` is
-        applied to both."""
-        self.info: RunInfo | None = None  # set when it has begun
-        self.done = False
+        """`on_start` is called once the engine has taken it, before there are events. Raises what is wrong with the
+        request if the model is loaded; if it is not, the error becomes an event. `explain` is applied to both."""
+        self.state = RunState.LOADING
+        self.info: RunInfo | None = None
         self.cancelled = False
-        self._begin = begin
+        self._starter = starter
         self._on_start = on_start
         self._explain = explain or _as_it_is
         self._wait: LoadWait | None = None
-        self._generation: Generation | None = None
+        self._work: Submitted | None = None
         self._stages: Sequence[Stage] = ()
-        self._gathers, self._may_gather = False, True
+        self._gathers = False
+        self._is_stopped = False  # the engine was told to end it early
         self._told: LlamasrvError | None = None
+        self._ends: list[End] = []
         try:
-            begun = self._begun()
+            self._start()
         except LlamasrvError as error:
             raise self._explain(error) from None
-        if not begun:
-            self._wait = wait()
+        if self.state is RunState.LOADING:
+            self._wait = starter.wait()
+
+    @property
+    def done(self) -> bool:
+        return self.state is RunState.DONE
 
     @property
     def has_begun(self) -> bool:
         """Whether its model was loaded and the engine has taken it."""
-        return self.info is not None
-
-    @property
-    def usage(self) -> Usage | None:
-        return None if self._generation is None else self._generation.usage
+        return self._work is not None
 
     def events(self, timeout: float | None = None) -> list[Event]:
         """What has happened since the last call; waits for at least one event. [] after `timeout` seconds without. A
         request whose model cannot be loaded, or that cannot begin once it is, ends with Failed."""
-        generation = self._generation
-        if generation is None:
+        if self._work is None:
             started = time.monotonic()
             try:
-                generation = self._wait_for_model(timeout)
+                self._wait_for_model(timeout)
             except LlamasrvError as error:
-                self.done = True
+                self.state = RunState.DONE
                 return [Failed(0, self._explain(error))]
             except BaseException:
-                self.done = True
+                self.state = RunState.DONE
                 raise
-            if generation is None:
-                self.done = self.cancelled
-                return [Failed(0, self._told)] if self.done and self._told is not None else []
+            if self._work is None:
+                if not self.cancelled:
+                    return []
+                self.state = RunState.DONE
+                return [] if self._told is None else [Failed(0, self._told)]
             if timeout is not None:
                 timeout = max(0.0, timeout - (time.monotonic() - started))
-        events = generation.events(timeout)
-        self.done = generation.done
+        events = self._read(self._work, timeout)
         for stage in self._stages:
             events = stage(events)
         return events
@@ -151,46 +192,132 @@ class Run:
         if self.done or self.cancelled:
             return
         self.cancelled, self._told = True, error
-        if self._generation is not None:
-            self._generation.cancel()
-        elif self._wait is not None:
+        if self._wait is not None:
             self._wait.cancel()
+        self._stop()
 
     def end_thinking(self) -> bool:
         """Have the model close its thinking block now and answer. False if it has none, or the request did not ask for
         `thinking_control`."""
-        return self._generation is not None and self._generation.end_thinking()
+        work = self._work
+        if work is None or self.done or not work.thinking:
+            return False
+        work.engine.end_thinking(work.thinking)
+        return True
 
     def gather(self) -> None:
-        """Deliver many events at once from now on: for a reader that sends everything at the end."""
+        """Deliver many events at once from now on, for a reader that sends everything at the end; unless something
+        acts on each of them."""
         self._gathers = True
-        if self._generation is not None and self._may_gather:
-            self._generation.gather()
+        if self._work is not None and self._work.time_limit is None:
+            self._work.stream.gather()
 
-    def _wait_for_model(self, timeout: float | None) -> Generation | None:
-        """Start the request once its model is loaded; None: not in time, or cancelled."""
+    # ------------------------------------------------------------ loading
+
+    def _wait_for_model(self, timeout: float | None) -> None:
+        """Start the request once its model is loaded, unless that is not in time, or it is cancelled."""
         wait = self._wait
         assert wait is not None
         with wait:
             # It may have had to make room again before this thread came to it.
-            while not self.cancelled and wait.wait(timeout):
-                if self._begun():
-                    return self._generation
-        return None
+            while self._work is None and not self.cancelled and wait.wait(timeout):
+                self._start()
 
-    def _begun(self) -> bool:
-        begun = self._begin()
-        if begun is None:
-            return False
-        self._generation, self._stages, self._may_gather = begun.generation, begun.stages, begun.may_gather
-        self.info = begun.info
+    def _start(self) -> None:
+        work = self._starter.start()
+        if work is None:
+            return
+        self._work, self._stages, self.info = work, work.stages, work.info
+        self.state, self._wait = RunState.RUNNING, None
+        if work.time_limit is not None:
+            limit = TimeLimit(work.time_limit, self._stop, num_choices=len(work.choices))
+            self._stages = [limit, *work.stages]
         if self._on_start is not None:
-            self._on_start(begun.info)
+            self._on_start(work.info)
         if self._gathers:
             self.gather()
         if self.cancelled:
-            begun.generation.cancel()
-        return True
+            self._stop()
+
+    # ------------------------------------------------------------ running
+
+    def _stop(self) -> None:
+        """End it early, and keep what it has said."""
+        if self.state is RunState.RUNNING and not self._is_stopped and self._work is not None:
+            self._is_stopped = True
+            self._work.engine.cancel(self._work.stream)
+
+    def _read(self, work: Submitted, timeout: float | None) -> list[Event]:
+        stream, give_up = work.stream, None
+        while self.state is RunState.RUNNING:
+            if not stream.wait(timeout):
+                break
+            events = self._convert(work, stream.take())
+            if events:
+                return events
+            # Half a character, or tokens without text: nothing to tell yet.
+            if timeout is not None:
+                now = time.monotonic()
+                give_up = give_up or now + timeout
+                if now >= give_up:
+                    break
+                timeout = give_up - now
+        return []
+
+    def _convert(self, work: Submitted, items: list[TokenItem]) -> list[Event]:
+        """The events of one wake-up. Tokens without log-probabilities are joined into one text per choice."""
+        out: list[Event] = []
+        choices, progress = work.choices, work.progress
+        said: dict[int, list[Delta]] = {}
+        for item in items:
+            if progress is not None and not isinstance(item, End):
+                progress.note(item, out)
+            if isinstance(item, Delta):
+                if item.logprobs is not None:
+                    choices[item.index].hold(item, out)
+                elif item.index in said:
+                    said[item.index].append(item)
+                else:
+                    said[item.index] = [item]
+                continue
+            if item.index in said:
+                choices[item.index].say(said.pop(item.index), out)
+            if isinstance(item, End):
+                self._end(work, item, out)
+            elif isinstance(item, PromptScored):
+                _scored(work, item, out)
+        for index, deltas in said.items():
+            choices[index].say(deltas, out)
+        return out
+
+    def _end(self, work: Submitted, end: End, out: list[Event]) -> None:
+        index = end.index
+        choice = work.choices[index]
+        choice.finish(index, out)
+        if end.error is not None:
+            out.append(Failed(index, end.error.but()))  # others may be told the same
+        elif end.reason is FinishReason.CANCELLED and not self._is_stopped:
+            out.append(Failed(index, Unavailable("The server is stopping.")))
+        elif end.reason is FinishReason.FAILED:
+            out.append(Failed(index, EngineFailure("The model failed to compute this request.")))
+        elif end.reason is FinishReason.STOP and choice.made_calls:
+            out.append(Finished(index, FinishReason.TOOL_CALLS, usage=usage_of(end, choice)))
+        else:
+            out.append(Finished(index, end.reason, end.stop, usage_of(end, choice), end.slot))
+        self._ends.append(end)
+        if len(self._ends) == len(work.choices):
+            usage = usage_of_all(self._ends, work.choices, work.each)
+            if work.info.cache is not None:
+                work.info.cache.ended(usage)
+            out.append(usage)
+            self.state = RunState.DONE
+
+
+def _scored(work: Submitted, item: PromptScored, out: list[Event]) -> None:
+    logprobs = item.logprobs
+    if len(logprobs) > 1 and logprobs[0].token == work.start_token:
+        logprobs = logprobs[1:]  # its text is told without it
+    out.append(Text(item.index, "", tuple(logprobs)))
 
 
 def _as_it_is(error: LlamasrvError) -> LlamasrvError:

@@ -6,36 +6,58 @@ import threading
 
 import pytest
 
-from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
+from llamasrv.domain.events import Failed, FinishReason, Text
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.channels import Delta, End
 from llamasrv.engine.fake import FakeVocabulary
 from llamasrv.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.load_wait import LoadWait
-from llamasrv.pipeline.run import Begun, Run, RunInfo
+from llamasrv.pipeline.run import Run, RunInfo, RunState, Submitted
 
 INFO = RunInfo("m", "fp", SamplingParams(), [[97, 98], [99]], 2, 0, FakeVocabulary())
 
 
+def end(reason=FinishReason.STOP):
+    return [End(0, reason, None, None, 3, 0, 2, 0.0, 0.0, 0.0)]
+
+
 class Said:
-    """A generation that says this, a piece for each wake."""
+    """An engine and its stream: the stream says this, a piece for each wake."""
 
     def __init__(self, *pieces):
-        self.pieces = [[Text(0, piece)] for piece in pieces] + [[Finished(0, FinishReason.STOP), Usage()]]
-        self.usage, self.cancelled, self.gathers = None, False, False
+        self.items = [*([Delta(0, 0, piece.encode())] for piece in pieces), end()]
+        self.waits = []
+        self.cancelled = self.gathers = False
 
-    @property
-    def done(self):
-        return not self.pieces
+    def wait(self, timeout):
+        self.waits.append(timeout)
+        return bool(self.items)
 
-    def events(self, timeout):
-        return self.pieces.pop(0)
+    def take(self):
+        return self.items.pop(0)
 
-    def cancel(self):
+    def cancel(self, stream):
+        assert stream is self
         self.cancelled = True
-        self.pieces = [[Finished(0, FinishReason.CANCELLED), Usage()]]
+        self.items = [end(FinishReason.CANCELLED)]
 
     def gather(self):
         self.gathers = True
+
+    def submitted(self, **more):
+        return Submitted(INFO, self, self, [Detokenizer()], **more)
+
+
+class Start:
+    """A starter that does what it is given; `wait` None: there is nothing to wait for."""
+
+    def __init__(self, start, wait=None):
+        self.start, self._wait = start, wait
+
+    def wait(self):
+        assert self._wait is not None, "its model is loaded"
+        return self._wait
 
 
 class Waiting:
@@ -62,12 +84,18 @@ class Waiting:
         self.cancelled = True
 
 
-def begun(generation, **more):
-    return lambda: Begun(INFO, generation, **more)
+def at_once(said, **more):
+    return Start(lambda: said.submitted(**more))
 
 
-def after(waiting, generation):
-    return lambda: None if waiting.left >= 0 else Begun(INFO, generation)
+def after(waiting, said):
+    return Start(lambda: None if waiting.left >= 0 else said.submitted(), waiting)
+
+
+def answering(waiting, *answers):
+    """What it gives one time after the other."""
+    answers = list(answers)
+    return Start(lambda: answers.pop(0), waiting)
 
 
 def read(run):
@@ -77,41 +105,38 @@ def read(run):
     return events
 
 
-def no_wait():
-    raise AssertionError("its model is loaded")
-
-
 def test_a_run_on_a_loaded_model_begins_at_once():
-    run = Run(begun(Said("a", "b")), no_wait)
-    assert run.has_begun and run.info is INFO
-    assert [e.text for e in read(run) if isinstance(e, Text)] == ["a", "b"]
+    run = Run(at_once(Said("a", "b")))
+    assert run.state is RunState.RUNNING and run.info is INFO
+    assert [e.text for e in read(run) if isinstance(e, Text)] == ["a", "b"] and run.state is RunState.DONE
 
 
 def test_it_begins_when_its_model_is_loaded():
-    waiting = Waiting(2)
-    run = Run(after(waiting, Said("a")), lambda: waiting)
-    assert (run.events(0), run.events(0), run.info, run.done) == ([], [], None, False)
+    waiting, heard = Waiting(2), []
+    run = Run(after(waiting, Said("a")), on_start=heard.append)
+    assert (run.events(0), run.events(0), run.info, run.state, heard) == ([], [], None, RunState.LOADING, [])
     assert run.events(0) == [Text(0, "a")] and run.info is INFO and not waiting.inside
+    assert heard == [INFO] and run.state is RunState.RUNNING
 
 
 def test_it_waits_again_where_its_model_had_to_make_room():
-    waiting, answers = Waiting(0), [None, None, Begun(INFO, Said("a"))]
-    run = Run(lambda: answers.pop(0), lambda: waiting)
+    waiting = Waiting(0)
+    run = Run(answering(waiting, None, None, Said("a").submitted()))
     assert run.events() == [Text(0, "a")] and waiting.left == -2
 
 
 def test_a_load_that_fails_is_the_only_event():
     error = Unavailable("no good")
     waiting = Waiting(error=error)
-    run = Run(lambda: None, lambda: waiting)
+    run = Run(Start(lambda: None, waiting))
     assert run.events() == [Failed(0, error)] and run.done and not run.has_begun and not waiting.inside
 
 
 @pytest.mark.parametrize("loaded", [True, False])
 def test_what_is_wrong_is_told_in_the_callers_words(loaded):
-    waiting, answers = Waiting(0), [] if loaded else [None]
+    answers = [] if loaded else [None]
 
-    def begin():
+    def start():
         if answers:
             return answers.pop(0)
         raise InvalidRequest("too long", param="prompt")
@@ -121,16 +146,15 @@ def test_what_is_wrong_is_told_in_the_callers_words(loaded):
 
     if loaded:
         with pytest.raises(InvalidRequest) as caught:
-            Run(begin, lambda: waiting, explain=explain)
+            Run(Start(start), explain=explain)
         assert caught.value.param == "messages"
     else:
-        (failed,) = Run(begin, lambda: waiting, explain=explain).events()
+        (failed,) = Run(Start(start, Waiting(0)), explain=explain).events()
         assert failed.error.param == "messages"
 
 
 def test_our_own_mistake_ends_it_and_is_raised():
-    waiting, answers = Waiting(0), [None]
-    run = Run(lambda: answers.pop(), lambda: waiting)
+    run = Run(answering(Waiting(0), None))
     with pytest.raises(IndexError):
         run.events()
     assert run.done
@@ -138,30 +162,38 @@ def test_our_own_mistake_ends_it_and_is_raised():
 
 def test_a_run_that_is_cancelled_while_it_waits_ends_without_an_event():
     waiting = Waiting(5)
-    run = Run(lambda: None, lambda: waiting)
+    run = Run(Start(lambda: None, waiting))
     run.cancel()
     assert waiting.cancelled and run.events() == [] and run.done and run.cancelled
 
 
-def test_a_run_that_is_cancelled_while_it_begins_gives_its_generation_up():
-    waiting, generation = Waiting(0), Said("a")
+def test_a_run_that_is_cancelled_while_it_begins_stops_what_was_submitted():
+    waiting, said = Waiting(0), Said("a")
 
-    def begin():
+    def start():
         if waiting.left >= 0:
             return None
         run.cancel()
-        return Begun(INFO, generation)
+        return said.submitted()
 
-    run = Run(begin, lambda: waiting)
-    assert run.events()[0].reason is FinishReason.CANCELLED and generation.cancelled
+    run = Run(Start(start, waiting))
+    assert run.events()[0].reason is FinishReason.CANCELLED and said.cancelled
 
 
 def test_a_running_one_that_is_cancelled_still_ends():
-    generation = Said("a")
-    run = Run(begun(generation), no_wait)
+    said = Said("a")
+    run = Run(at_once(said))
     run.cancel()
     run.cancel()
-    assert generation.cancelled and read(run)[0].reason is FinishReason.CANCELLED
+    assert said.cancelled and read(run)[0].reason is FinishReason.CANCELLED
+
+
+def test_what_the_engine_ends_by_itself_has_failed():
+    """Not the client: the server is stopping."""
+    said = Said()
+    said.cancel(said)
+    failed, _ = read(Run(at_once(said)))
+    assert isinstance(failed.error, Unavailable)
 
 
 def test_events_go_through_the_stages_in_order():
@@ -171,18 +203,33 @@ def test_events_go_through_the_stages_in_order():
     def twice(events):
         return [Text(0, e.text * 2) if isinstance(e, Text) else e for e in events]
 
-    run = Run(begun(Said("a"), stages=[upper, twice]), no_wait)
+    run = Run(at_once(Said("a"), stages=[upper, twice]))
     assert run.events() == [Text(0, "AA")]
 
 
-@pytest.mark.parametrize("may_gather", [True, False])
-def test_it_gathers_unless_something_acts_on_each_event(may_gather):
-    generation, waiting = Said("a"), Waiting(0)
-    answers = [None, Begun(INFO, generation, may_gather=may_gather)]
-    run = Run(lambda: answers.pop(0), lambda: waiting)
+@pytest.mark.parametrize("limit", [None, 60.0])
+def test_it_gathers_unless_something_acts_on_each_event(limit):
+    said = Said("a")
+    run = Run(answering(Waiting(0), None, said.submitted(time_limit=limit)))
     run.gather()
     run.events()
-    assert generation.gathers is may_gather
+    assert said.gathers is (limit is None)
+
+
+def test_tokens_without_text_do_not_end_the_wait():
+    """A wait that saw half a character goes on for the rest of its time."""
+    said = Said()
+    said.items = [[Delta(0, 0, data)] for data in (b"", b"\xc3", b"\xa9", b"\xc3")]
+    run = Run(at_once(said))
+    assert [e.text for e in run.events(60)] == ["é"]
+    assert said.waits[0] == 60 and said.waits == sorted(said.waits, reverse=True) and said.waits[-1] > 0
+    assert run.events(60) == []
+
+
+def test_tokens_without_text_do_not_prolong_the_wait():
+    said = Said(*[""] * 10)
+    assert Run(at_once(said)).events(0) == []
+    assert len(said.waits) == 1
 
 
 def test_its_info_tells_of_prompts():
