@@ -110,10 +110,10 @@ def _load(service: Service, model: Model, endpoint: Any, options: AnswerOptions,
 
 def _embed(service: Service, endpoint: Any) -> Response:
     asked, options = read_embedding(service, endpoint)
+    with in_words_of(endpoint, asked):
+        model = service.registry.find(asked.model)  # by its name alone: these clients pull what is not found
     if asked.prompts:
         return computed(service, endpoint, service.pipeline.submit_embed, asked, options)
-    with in_words_of(endpoint, asked):
-        model = service.registry.find(asked.model)  # which is not loaded for nothing
     record = current().record
     record.model, record.usage = model.name, Usage()
     return json_answer(endpoint.whole(options, MadeEmbeddings(model.name, (), 0, "", 0, "")))
