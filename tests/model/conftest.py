@@ -55,7 +55,7 @@ class RealEngine:
         return spec(tokens, **settings)
 
     def preempt(self, spec):
-        """Take its lane from what was made of this spec, if it runs."""
+        """Preempt the sequence of this spec, if it runs."""
         self.engine.preempt(next(seq for seq in self.sequences if seq.spec is spec))
 
     def run(self, sequences, *, at_turn=lambda turn: None):

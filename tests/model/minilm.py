@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as a GGUF, and what its vectors must be: numpy from the same weights, with a tokenizer of its own."""
+"""all-MiniLM-L6-v2 as a GGUF, and its expected vectors: numpy on the same weights, with a tokenizer of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA adapters on a tiny model: two and the base beside each other, each exact."""
+"""LoRA adapters on a tiny model: two adapters and the base side by side, each exact."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_fresh_context_keeps_its_adapters(real, adapters):
 
 @pytest.mark.parametrize("flash_attn", ["off", "auto"])
 def test_an_adapter_whose_rows_are_not_numbers_ends_its_own_sequence_only(real, tmp_path, flash_attn):
-    """At scale 100 it made NaN of its cells. Without flash attention, where NaN times 0 is NaN, every later request of
-    everybody failed until the model was loaded again."""
+    """At scale 100 it made NaN of its cells. Without flash attention, where NaN times 0 is NaN, every later request
+    failed until the model was loaded again."""
     path = tiny_models.lora(tmp_path / "huge.gguf", size=1e30)
     engine = real("llama", flash_attn=flash_attn, parallel=4, adapters=(Adapter("huge", str(path)),))
     beside, bad, later = (
@@ -90,7 +90,7 @@ def test_an_adapter_of_another_model_fails_the_load(real, adapters, model_path, 
 
 
 def test_an_adapter_loaded_later_computes_like_one_loaded_at_the_start(real, adapters):
-    """A sequence that runs meanwhile does not notice."""
+    """A running sequence does not notice."""
     early = real("llama", deterministic=True, context_cells=512, parallel=4, adapters=adapters)
     late = real("llama", deterministic=True, context_cells=512, parallel=4, adapters=adapters[:1])
     ask = (prompt(1), settings(1, ((1, 1.0),)))

@@ -1,4 +1,4 @@
-"""Whatever a model's memory: what was computed is not computed again, and what follows is what a fresh run says."""
+"""For every kind of memory: nothing is computed twice, and answers equal those of a fresh run."""
 
 import os
 import random
@@ -18,7 +18,7 @@ def tokens(count, seed):
 
 
 class Checked:
-    """Runs prompts, and compares each answer with that of a run which reuses nothing."""
+    """Runs prompts, and compares each answer with a run without reuse."""
 
     def __init__(self, engine):
         self._engine = engine
@@ -32,7 +32,7 @@ class Checked:
         return self._engine.run([self._engine.sequence(prompt, **settings) for prompt in prompts])
 
     def run(self, *prompts):
-        """How many tokens of each were reused."""
+        """Number of reused tokens of each prompt."""
         answers = self.answers(prompts)
         for prompt, answer in zip(prompts, answers):
             assert answer.distance_to(self.answer(prompt, cache_prompt=False)) < TOLERANCE

@@ -133,7 +133,7 @@ def test_a_file_that_is_not_a_model_is_refused_by_name(model_path, tmp_path, dam
 
 @pytest.fixture
 def freed(monkeypatch):
-    """Models that the library was told to free."""
+    """Models that were freed."""
     found = []
     free = library.C.llama_model_free
     monkeypatch.setattr(library.C, "llama_model_free", lambda model: (found.append(model), free(model)))
@@ -141,7 +141,7 @@ def freed(monkeypatch):
 
 
 def test_a_load_that_fails_late_frees_the_weights(model_path, tmp_path, freed):
-    """An adapter that could not be read left its model in memory, as often as it was tried."""
+    """An unreadable adapter left its model in memory, each time it was tried."""
     path = tmp_path / "adapter.gguf"
     path.write_bytes(b"nothing")
     options = dataclasses.replace(OPTIONS, adapters=(Adapter("a", str(path)),))
@@ -151,8 +151,8 @@ def test_a_load_that_fails_late_frees_the_weights(model_path, tmp_path, freed):
 
 
 def test_a_model_is_warmed_up_with_one_step(model_path, monkeypatch):
-    """Six steps of up to 57 rows were tried, and told nothing that the first requests do not tell: a model that takes
-    seconds for each was ready that much later."""
+    """Warming up with six steps of up to 57 rows taught nothing that the first requests do not teach; a model that
+    takes seconds per step was ready that much later."""
     steps, decode = [], LlamaBackend.decode
     monkeypatch.setattr(LlamaBackend, "decode", lambda self: (steps.append(self.batch.num_rows), decode(self)))
     backend = open_model(model_path("llama"), OPTIONS, lambda share: True)
@@ -171,7 +171,7 @@ def test_a_warm_up_that_fails_frees_the_weights(model_path, freed, monkeypatch):
 
 
 def test_without_a_warm_up_nothing_is_computed(model_path, monkeypatch):
-    """--no-warmup was refused, with which many start large models."""
+    """--no-warmup, with which large models are often started, was refused."""
     steps = []
     decode = LlamaBackend.decode
     monkeypatch.setattr(LlamaBackend, "decode", lambda self: (steps.append(self), decode(self)))
@@ -181,8 +181,7 @@ def test_without_a_warm_up_nothing_is_computed(model_path, monkeypatch):
 
 
 def test_two_concurrent_failures_report_their_own_reasons(tmp_path, monkeypatch):
-    """What the library had said last was kept for the whole process: models that were loaded side by side told each
-    other's reason."""
+    """The library's last error was kept per process: models loading at the same time reported each other's reason."""
     names = ("frobnicator", "defribulator")
     for name in names:
         writer = gguf.GGUFWriter(str(tmp_path / f"{name}.gguf"), name)
@@ -215,7 +214,7 @@ def test_two_concurrent_failures_report_their_own_reasons(tmp_path, monkeypatch)
 
 
 def test_a_model_whose_pooling_is_unspecified_generates(tmp_path):
-    """llama.cpp's own saver writes -1 unsigned; that was taken for a way to pool, and the model refused to talk."""
+    """llama.cpp's own saver writes -1 as unsigned; that was taken for a pooling, and the model refused to generate."""
     path = tiny_models.llama(tmp_path / "m.gguf", pooling=2**32 - 1)
     assert not read_header(path).only_embeds and "completion" in describe(read_header(path)).capabilities
     backend = open_model(str(path), OPTIONS, lambda share: True)
@@ -419,7 +418,7 @@ def test_padding_rows_change_and_leave_nothing(backend):
 
 
 def full_chain_choice(backend, params, row):
-    """What the chain chooses when it sees the whole vocabulary."""
+    """The chain's choice when it sees the whole vocabulary."""
     chain = backend.chain(params)
     token = chain.choose(np.arange(len(row)), row.copy())
     chain.close()
@@ -459,7 +458,7 @@ def test_preselected_candidates_do_not_change_the_choice(backend, change):
 
 @pytest.mark.parametrize("order", [("top_k", "top_p", "infill"), ("infill",)])
 def test_infill_is_used_only_if_a_request_lists_it(backend, order):
-    """Editors send it with each request to /infill, and got a 400 for an unknown sampler."""
+    """Editors send "infill" with each request to /infill, and got a 400 for an unknown sampler."""
     n, end = backend.vocab.size, backend.vocab.eos
     find = CandidateFinder(n)
     params = SamplingParams(seed=1, samplers=order)
@@ -486,7 +485,7 @@ def test_every_sampler_can_be_built(backend):
 
 
 def test_adaptive_p_aims_at_a_probability(backend):
-    """It was refused with the words that there is no such sampler."""
+    """It was refused as an unknown sampler."""
     row = np.log(0.8 ** np.arange(20, dtype=np.float32))
     find, share = CandidateFinder(20), np.exp(row) / np.exp(row).sum()
     found = []
@@ -535,7 +534,7 @@ def test_dry_keeps_a_sequence_from_repeating_itself(backend):
 
 
 def test_dry_samplers_search_the_vocabulary_once(backend, monkeypatch):
-    """Each of 16 choices looked for each breaker in the whole vocabulary, which took minutes where that is large."""
+    """Each of 16 choices searched the whole vocabulary for each breaker, which took minutes for a large one."""
     made = []
     C = library.C
     init = C.llama_sampler_init_dry

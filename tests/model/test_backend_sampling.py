@@ -1,4 +1,4 @@
-"""Tokens that the library chooses in its graph, beside those that are chosen from rows of logits."""
+"""Tokens sampled in the library's graph, beside those sampled from rows of logits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROMPTS = [[5 + n, 40, 41 + n, 7, 9 + n] for n in range(4)]
 
 @pytest.mark.parametrize("kind", ["llama", "hybrid", "swa"])
 def test_greedy_text_is_the_same(kind, real):
-    """Alone, and all in one step with one that wants log-probabilities: that one's row is there and is its own."""
+    """Alone, and in one step with a sequence that wants log-probabilities: it gets its own row."""
     plain, device = real(kind, spec="off"), real(kind, backend_sampling=True)
     expected = [plain.run([plain.sequence(p, **GREEDY)])[0].tokens for p in PROMPTS]
     assert [device.run([device.sequence(p, **GREEDY)])[0].tokens for p in PROMPTS] == expected

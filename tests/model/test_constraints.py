@@ -1,4 +1,4 @@
-"""Constraints on a real model with random weights, which obeys nothing else: every answer that ends is valid."""
+"""Constraints on a real model with random weights: every finished answer is valid."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ print("freed")
 
 
 def test_a_model_is_freed_when_the_last_compilation_has_ended(model_path):
-    """A refused request whose schema was still being compiled, and a model that was unloaded meanwhile: the worker ended
-    with SIGSEGV."""
+    """A refused request whose schema was still compiling while its model was unloaded: the worker ended with
+    SIGSEGV."""
     done = subprocess.run(
         [sys.executable, "-c", UNLOADED_MEANWHILE, str(model_path("llama"))], capture_output=True, text=True, timeout=120,
         check=False,

@@ -1,4 +1,4 @@
-"""Full contexts shift on each kind of memory that models have: moved where that is possible, else computed anew."""
+"""Full contexts shift on every kind of memory: moved in place if possible, else recomputed."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_answers_continue_past_the_context(real, kind):
 
 
 def test_shifting_is_close_to_recomputing(real):
-    """Positions count from each other: what was moved is what it was, but for the forgotten tokens it had seen."""
+    """Positions are relative: moved cells equal recomputed ones, except that they have seen the dropped tokens."""
     engine = real("llama", context_shift=True, sequence_tokens=96)
     moved = engine.run(asked(engine, keep=8, discard=4))
     engine.backend.can_shift = False

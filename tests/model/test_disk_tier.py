@@ -1,4 +1,4 @@
-"""States of tiny models on disk: what a restart finds is what was computed."""
+"""States of tiny models on disk: a restart finds exactly what was computed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_recurrent_states_answer_the_same_after_a_restart(restart, kind):
 
 
 def test_a_state_refused_by_the_library_is_recomputed(restart, tmp_path):
-    """A file that is whole and right by all its marks, and yet is no state: nobody's answer suffers."""
+    """A file with valid checksums that is not a state: no answer suffers."""
     first = restart()
     cold = ask(first, 7, 8, 9)
     save = first.backend.save

@@ -1,4 +1,4 @@
-"""Drafts on real models: a draft model that agrees, one that does not, and texts that repeat themselves.
+"""Drafts on real models: a draft model that agrees, one that does not, and repetitive texts.
 
 Contexts stay below 512 cells with one thread: there a row is computed alike alone and beside others.
 """
@@ -32,7 +32,7 @@ def other_path(tmp_path):
 
 
 def cheap_drafts(engine):
-    """Times of which every draft pays: rows, asking and calls of the draft model for nothing."""
+    """Times with which every draft pays: rows, asking and calls of the draft model are free."""
     engine.stopped = engine.clock()
     rows = engine.core.scheduler.cost.rows
     rows.predict = lambda n: 1.0 + n / 1000
@@ -68,7 +68,7 @@ def test_one_by_one_drafts_do_not_change_the_text(real, model_path, other_path, 
 
 
 def test_side_by_side_with_preemptions(real, model_path):
-    """Within rounding: among others a row is not computed as it is alone, with or without drafts."""
+    """Within rounding: beside others a row is computed differently than alone, with or without drafts."""
     engine = real("llama", spec="draft", draft_model=model_path("llama"), **SETTINGS)
     cheap_drafts(engine)
     mine = specs(engine, 4, logprobs=5)
@@ -81,7 +81,7 @@ def test_side_by_side_with_preemptions(real, model_path):
 
 
 def test_with_logprobs_and_a_prompt_that_goes_on(real, model_path):
-    """What was drafted and rejected is neither in the lane that is kept nor in the draft model's."""
+    """Rejected drafts are neither in the resident lane nor in the draft model's."""
     engine = real("llama", spec="draft", draft_model=model_path("llama"), idle_cells=512, **SETTINGS)
     cheap_drafts(engine)
     prompt = prompts(1, seed=3, longest=40)[0]
@@ -119,7 +119,7 @@ STATES = ["hybrid", "qwen35", "nemotron_h", "deepseek4"]  # memories that go bac
 
 
 def guessed(answer, every):
-    """The answer with every so-manieth token wrong: each kind of rejection comes about."""
+    """The answer with every n-th token wrong, so that all kinds of rejection occur."""
     return array("i", [token if i % every else 9 for i, token in enumerate(answer)])
 
 
@@ -142,8 +142,8 @@ def test_states_roll_back_to_the_accepted_tokens(real, kind):
 
 @pytest.mark.parametrize("kind", STATES)
 def test_continuing_from_a_rolled_back_state(real, kind):
-    """The library copies the last state of a lane, not the one that it went back to: an answer that is cancelled then
-    is gone on with by two, one of whom takes a copy."""
+    """The library copies a lane's last state, not the one it was rolled back to: two sequences continue a cancelled
+    answer, one of them from a copy."""
     engine, reference = (real(kind, spec=spec, idle_cells=512, **SETTINGS) for spec in ("auto", "off"))
     cheap_drafts(engine)
     backend, core = engine.backend, engine.core
@@ -197,7 +197,7 @@ def test_states_in_batches_and_preemption(real, kind):
 
 
 def test_drafts_never_exceed_rows_and_outputs(real):
-    """Where the library has too few outputs it aborts: drafts, scored prompts, and prompts of more than 64 rows."""
+    """With too few outputs the library aborts: drafts, scored prompts, and prompts of more than 64 rows."""
     engine = real("llama", spec="auto", **{**SETTINGS, "parallel": 24, "context_cells": 4096})
     cheap_drafts(engine)
     asked = [[*p, *p] for p in prompts(40, seed=12, longest=100)]

@@ -1,4 +1,4 @@
-"""The same sequences alone, in a crowd, after a reuse, after a swap: on each kind of memory that models have."""
+"""The same sequences alone, in a batch, after reuse and after a swap: on every kind of memory."""
 
 import random
 
@@ -73,7 +73,7 @@ def test_deterministic_is_exact_over_a_hundred_seeds(real):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_conversation_continues_from_its_last_turn(real, kind):
-    """Recurrent states cannot be cut, but they can be gone on with."""
+    """Recurrent states cannot be cut, but they can be continued."""
     engine = real(kind)
     first = prompts(1, seed=4, longest=60)[0]
     params = SamplingParams(temperature=0, ignore_eos=True)

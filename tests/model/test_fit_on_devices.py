@@ -1,6 +1,6 @@
-"""What the library itself measures, lays out and takes: on this machine, and on two RPC servers that stand for GPUs.
+"""Memory as the library measures, plans and takes it: on this machine, and on two RPC servers that stand for GPUs.
 
-The servers' memory is stated: --fit-target leaves all but so much of it free.
+The servers' memory is set by --fit-target, which leaves the rest of it free.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BENCH = os.environ.get("LLAMASRV_BENCH_MODEL", "")
 
 
 def taken(backend):
-    """Bytes by device that an open model really takes."""
+    """Bytes by device that an open model takes."""
     uses = library.breakdown(backend.contexts[0])
     return {name: use.total for name, use in uses.items() if use.total}
 
@@ -66,7 +66,7 @@ def test_measured_memory_is_what_a_loaded_model_takes(kind, tmp_path):
 @measurable
 @pytest.mark.parametrize("kind", [*kinds()])
 def test_loaded_memory_is_what_the_library_reports(kind, tmp_path, monkeypatch):
-    """Estimates from the file were counted, up to a quarter wrong where work space is most of it."""
+    """Estimates from the file were counted, up to a quarter off for models that are mostly work space."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = Path(kind) if os.sep in kind else tiny_models.KINDS[kind](tmp_path / "m.gguf")
     values = {f"engine_{name}": value for name, value in SMALL.items()}
@@ -85,7 +85,7 @@ def test_loaded_memory_is_what_the_library_reports(kind, tmp_path, monkeypatch):
 
 @measurable
 def test_measuring_takes_no_memory(tmp_path):
-    """Not even for a model whose context would not fit any machine."""
+    """Not even for a model whose context fits no machine."""
     path = tiny_models.llama(tmp_path / "m.gguf")
     options = EngineOptions(context_cells=2**24, **SMALL)
     code = f"""
@@ -115,7 +115,7 @@ def test_a_load_that_runs_out_of_memory_raises_no_memory(reason, monkeypatch, tm
 
 
 def test_a_context_that_runs_out_of_memory_names_the_allocation(tmp_path):
-    """In a process that may not have so much: the library's own words for it are read."""
+    """In a process with limited memory: parses the library's own message."""
     path = tiny_models.llama(tmp_path / "m.gguf")
     code = f"""
 import resource
@@ -217,7 +217,7 @@ def test_devices_with_room_compute_more_sequences_at_once(devices, large, sizes,
 
 @with_rpc
 def test_a_failed_allocation_names_its_device(large):
-    """A server that may take some memory only; this machine has enough."""
+    """A server with limited memory; this machine has enough."""
     helper = Helper(most=1200 << 20)
     try:
         options = EngineOptions(rpc=(helper.endpoint,), context_cells=2**22, fit="off", **SMALL)

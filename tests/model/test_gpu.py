@@ -1,7 +1,7 @@
-"""What only a GPU shows: plans against the memory of a real device, and what a step costs beside the decode.
+"""Tests that need a GPU: plans against the memory of a real device, and the cost of a step beside the decode.
 
-GPU_MODEL names a model to measure with (7B in Q4 for the figures that are asked for), GPU_DRAFT_MODEL a smaller one that
-drafts for it; without them tiny ones are made, and the figures are not judged.
+GPU_MODEL names a model to measure with (7B in Q4 for the documented figures), GPU_DRAFT_MODEL a smaller one that drafts
+for it. Without them tiny ones are made, and the figures are not judged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def free():
 
 
 def test_a_device_holds_what_was_measured(path):
-    """The driver's own context is there before, and is nobody's model."""
+    """The driver's own context is there before and belongs to no model."""
     options = EngineOptions(**CONTEXT)
     measured = measure(path, options)
     open_model(path, options, lambda share: True).close()
@@ -82,7 +82,7 @@ def test_everything_goes_to_a_device_with_room(path):
 @pytest.mark.parametrize("backend_sampling", [False, True])
 @pytest.mark.parametrize(("sequences", "most"), [(8, 0.001), (32, 0.002)])
 def test_a_step_costs_little_beside_the_decode(path, sequences, most, backend_sampling):
-    """Seconds of a step in which the GPU waits for this side: no more than `most`, and no more than a tenth of it."""
+    """Seconds of a step in which the GPU waits for the CPU: at most `most`, and at most a tenth of the step."""
     engine = RealEngine(path, **CONTEXT, batch_size=2048, ubatch_size=512, backend_sampling=backend_sampling)
     decode, spent = engine.backend.decode, [0.0]
 
@@ -139,7 +139,7 @@ def drafting(path):
 
 
 def rate(engine, prompts, predictions):
-    """Tokens/s of all of them at once."""
+    """Tokens/s of all sequences together."""
     began = time.perf_counter()
     results = engine.run(
         [

@@ -1,4 +1,4 @@
-"""Several images in one call of the library, on tiny projectors of the kinds that can."""
+"""Several images in one call of the library, on tiny projectors of the kinds that batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def projector(model_path):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How many images were in each call of the library's batch."""
+    """Number of images in each of the library's batches."""
     seen, encode = [], ChunkBatches.encode
 
     def counted(self, context, pointers, num_tokens):
@@ -93,7 +93,7 @@ def test_tiles_of_an_image_share_calls(projector, calls):
 
 
 def test_images_of_other_sizes_are_not_batched(projector, calls):
-    """The library would join 96 x 48 and 48 x 96 pixels, which have equally many rows, and compute wrong ones."""
+    """The library would batch 96 x 48 and 48 x 96 pixels, which have equal numbers of rows, and compute wrong rows."""
     one = projector("gemma4v")
     work = work_of(one, image(1, 96, 48), image(2, 48, 96))
     assert work[0].chunks[0].num_tokens == work[1].chunks[0].num_tokens
@@ -104,7 +104,7 @@ def test_images_of_other_sizes_are_not_batched(projector, calls):
 
 
 def test_long_encodes_are_not_batched():
-    """A call with several would keep everybody waiting, and gain nothing."""
+    """A longer call would delay all waiting images, and gain nothing."""
     batches = ChunkBatches(None, "internvl", 4)
     chunk = MediaChunk(0, b"", 16, 16)
     work = [MediaWork(image(seed), [chunk]) for seed in range(8)]

@@ -82,7 +82,7 @@ def test_one_by_one_drafts_do_not_change_the_text(drafting, arch, kind):
 
 @pytest.mark.parametrize("arch", ["qwen35", "deepseek2"])
 def test_a_layer_that_agrees_is_always_accepted(drafting, arch):
-    """Also behind a draft that was rejected, a prompt in pieces, and a beginning that was computed before."""
+    """Also after a rejected draft, a prompt in chunks, and a reused prefix."""
     engine, reference = drafting(arch, "agrees", idle_cells=512)
     settings = {"params": PARAMS[0], "max_tokens": 30}
     for prompt in ([5] * 3, *prompts(2, seed=4, longest=300)):
@@ -97,8 +97,8 @@ def test_a_layer_that_agrees_is_always_accepted(drafting, arch):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_rows_given_in_pieces_equal_rows_given_at_once(drafting_twice, arch):
-    """Each token with the state in front of it: behind rejected drafts, prompts in pieces and others in the batch the
-    layer says what it says of the whole text as one prompt."""
+    """Each token with the hidden state before it: after rejected drafts, prompts in chunks and beside others in the
+    batch, the layer's output equals that for the whole text as one prompt."""
     engine, reference = drafting_twice(arch, "differs")
     asked = [[(7 * i + n) % 300 + 5 for i in range(150)] for n in range(3)]
     streams = [engine.engine.submit([engine.sequence(p, params=PARAMS[0], max_tokens=90)]) for p in asked]
@@ -144,8 +144,8 @@ def test_side_by_side_with_preemptions_and_cancels(drafting, arch):
 
 @pytest.mark.parametrize("arch", ["qwen35", "glm4moe"])
 def test_a_layer_without_cells_loses_only_its_drafts(drafting, arch):
-    """A newcomer's prompt found no cells in the layer's context: that drops all lanes, and the next draft looked one of
-    them up. Every request failed, of all clients."""
+    """A newcomer's prompt found no cells in the layer's context: that dropped all lanes, and the next draft looked one
+    of them up. Every request of every client failed."""
     engine, _ = drafting(arch, "agrees")
     model, refused = engine.backend.draft_model, []
 

@@ -1,4 +1,4 @@
-"""What the operator says of devices, buffers and files reaches llama.cpp's own parameters, or is refused."""
+"""Options for devices, buffers and files reach llama.cpp's parameters, or are refused."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_a_refused_priority_is_an_error(system, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")
 def test_compute_threads_run_on_the_named_cpus(tmp_path):
-    """The library's own threads take over where the thread that loads may run: those are started in this child."""
+    """The library's threads inherit the affinity of the thread that loads the model: they are started in this child."""
     path, cpu = llama(tmp_path / "m.gguf"), min(os.sched_getaffinity(0))
     code = f"""
 import os, threading
@@ -304,7 +304,7 @@ def test_how_long_a_thread_spins(level, spin, monkeypatch):
 
 
 def test_embeddings_are_placed_like_the_model(tmp_path, monkeypatch):
-    """Their context was made with the library's own defaults whatever the operator had said of positions and devices."""
+    """Embedding contexts ignored the operator's options for positions and devices."""
     seen = []
     monkeypatch.setattr(embed, "place_context", lambda params, options: seen.append(options.rope_freq_base))
     options = EngineOptions(rope_freq_base=5e5, embeddings=True, **SMALL)

@@ -1,4 +1,5 @@
-"""Images and sounds on tiny real models: the same logits as the library's own helper gives, however they were computed."""
+"""Images and sounds on tiny real models: logits equal those of the library's own helper, whichever way they were
+computed."""
 
 from __future__ import annotations
 
@@ -138,8 +139,8 @@ def difference(result, row):
 
 
 def reference(library, media):
-    """The helper's log-probabilities behind the image, and the number of tokens. It reads rows that nobody wrote with
-    some kinds, and about every third time they are NaN."""
+    """The helper's log-probabilities after the image, and the number of tokens. With some kinds it reads uninitialised
+    rows, and about every third time they are NaN."""
     for _ in range(10):
         row, count = library.log_probabilities(BEFORE, media, AFTER)
         if not np.isnan(row).any():
@@ -149,7 +150,7 @@ def reference(library, media):
 
 @pytest.mark.parametrize("kind", tiny_projectors.KINDS)
 def test_logits_equal_those_of_the_librarys_helper(seeing, helper, kind):
-    """Alone, beside others, after sharing with one that runs and with one that has ended, and after giving way."""
+    """Alone, beside others, after sharing with a running and with an ended sequence, and after a preemption."""
     real, library = seeing(kind), helper(kind)
     media = media_of(kind)
     row, count = reference(library, media)
@@ -187,7 +188,7 @@ def test_logits_equal_those_of_the_librarys_helper(seeing, helper, kind):
 
 
 def test_a_prompt_may_end_with_an_image(seeing):
-    """Nothing comes behind an image of llava: its last row tells how to go on."""
+    """No token follows an image of llava: its last row yields the next token."""
     real, media = seeing("llava"), image()
     spec = prompt(real, BEFORE, media, max_tokens=2)
     assert spec.media[0].end == len(spec.tokens)
@@ -276,7 +277,7 @@ def test_an_unwanted_encode_stops(seeing):
 
 
 def test_break_rows_of_pixtral_are_finite(seeing):
-    """The library multiplies uninitialised memory by 0: about every third encode had NaN in the rows that break lines."""
+    """The library multiplies uninitialised memory by 0: about every third encode had NaN in its line-break rows."""
     real = seeing("pixtral")
     projector, media = real.backend.projector, image(3, 300, 300)
     chunks = [part for part in projector.measure(media).parts if isinstance(part, MediaChunk)]
@@ -293,7 +294,7 @@ def test_a_projector_of_another_model_is_refused(real, model_path):
 
 
 def test_a_vocabulary_without_the_marks_is_refused(real, model_path):
-    """The library would put -1 in their place, and the decode would fail for everybody in the batch."""
+    """The library would insert -1, and the decode would fail for the whole batch."""
     with pytest.raises(LoadFailed, match="lacks the tokens"):
         real("llama", mmproj=Path(model_path("mmproj-idefics3")))
 
@@ -351,7 +352,7 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl", "qwen3vl", "idefics3", "llava", "ultravox"])
 def test_vectors_of_images_equal_those_of_the_librarys_helper(seeing, helper, kind):
-    """Alone, again, and beside texts; images were for models that generate alone."""
+    """Alone, again, and beside texts; only generating models took images."""
     real, library = seeing(kind, embeddings=True, pooling="last"), helper(kind)
     one, other = media_of(kind), media_of(kind, seed=2)
     specs = [prompt(real, BEFORE, media, AFTER) for media in (one, other, one)]

@@ -28,7 +28,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class Helper:
-    """`llamasrv rpc` on a free port, with at most so many bytes of address space if that is said."""
+    """`llamasrv rpc` on a free port, with at most this many bytes of address space."""
 
     def __init__(self, port=None, most=None):
         self.port = port or free_port()
@@ -142,7 +142,7 @@ def test_layers_are_spread_over_several(helper, real):
 
 @with_rpc
 def test_other_models_stay_on_this_machine(helper, real):
-    """Devices are one model's own: the next one computes without them, also when they are gone."""
+    """Devices belong to one model: the next one computes without them, even when they are gone."""
     away = helper()
     far = real("llama", rpc=(away.endpoint,))
     assert not real("llama").backend.idle_cells and far.backend.idle_cells  # which only devices are given

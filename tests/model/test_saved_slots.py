@@ -1,4 +1,4 @@
-"""A state that went through a file gives the same answer as the one that stayed."""
+"""A state restored from a file gives the same answer as the original."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_answer_continues_from_a_file(real, tmp_path):
 
 @pytest.mark.parametrize("kind", ["llama", "swa", "hybrid", "mamba"])
 def test_a_restored_slot_is_continued_and_cut_back(real, tmp_path, kind):
-    """A file had the state at its end alone: a hybrid's prompt that ended otherwise was computed from its beginning."""
+    """A file had only the state at its end: a hybrid model's prompt with another end was computed from its start."""
     files = SavedSlotFiles(tmp_path, {"model": "tiny"})
     draw = random.Random(5)
     prompt = [draw.randrange(270, 360) for _ in range(600)]

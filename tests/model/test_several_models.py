@@ -72,7 +72,7 @@ ASK = {
 
 
 def test_200_mixed_requests_with_memory_for_two(serve, files, tmp_path):
-    """All are answered; loads and unloads are counted; in the end the process holds what the estimates say."""
+    """All requests are answered; loads and unloads are counted; in the end the process holds as much as estimated."""
     from llamasrv import config
     from llamasrv.startup import model_list
 
@@ -149,7 +149,7 @@ def _named(model, kind):
 
 
 def test_a_file_that_aborts_the_library_takes_no_other_model_down(serve, files, tmp_path):
-    """Its header is right, so it is listed; the trial in another process finds out."""
+    """Its header is valid, so it is listed; the trial in another process finds the fault."""
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "good.gguf").write_bytes(files["chat"].read_bytes())

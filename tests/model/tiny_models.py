@@ -45,7 +45,7 @@ class Builder:
 
     @classmethod
     def of(cls, writer: gguf.GGUFWriter) -> Builder:
-        """Of a file that somebody else has begun."""
+        """A builder on a writer that has been started elsewhere."""
         builder = cls.__new__(cls)
         builder.w, builder.marks = writer, ()
         return builder
