@@ -106,7 +106,7 @@ class EngineCore:
                 reserve=lambda size: self.memory.host.reserve(size),
             )
         )
-        self._open_books()
+        self._open_tables()
         self._publish()  # from here on `Engine.stalled_seconds` notices a turn that hangs
 
     def turn(self, *, wait: bool = False) -> bool:
@@ -170,7 +170,7 @@ class EngineCore:
             seq.drop_context()
         self.backend.reset()
         self.prefixes.clear()
-        self._open_books()
+        self._open_tables()
         self._refused.in_a_row = 0
         self._publisher.is_stale = True
 
@@ -396,7 +396,7 @@ class EngineCore:
         seq, _ = plan.parts[self.metrics.steps // CHECK_EVERY % len(plan.parts)]
         if seq.media is None and seq.lane is not None:
             length, expected = self.backend.length(seq.lane), seq.num_computed + len(seq.draft)
-            assert length == expected, f"lane {seq.lane} has {length} tokens, and {expected} in the books"
+            assert length == expected, f"lane {seq.lane} has {length} tokens, but the lane table has {expected}"
 
     # deliver
 
@@ -462,7 +462,7 @@ class EngineCore:
         memory, swapped = self.memory, self.admission.swapped_bytes
         self._publisher.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
 
-    def _open_books(self) -> None:
+    def _open_tables(self) -> None:
         """Make everything that belongs to one context: the lane table and the objects built on it."""
         self.memory = KVCacheManager(
             self.backend,
