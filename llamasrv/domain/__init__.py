@@ -1,1 +1,1 @@
-"""Plain data that every layer may hold: requests, running work, results. Standard library only."""
+"""Plain data shared by all layers: requests, sequences, results. Standard library only."""

@@ -1,4 +1,4 @@
-"""Defaults for conversations whose request does not say: how much a model thinks, and where its reasoning goes."""
+"""Defaults for conversations: how much a model thinks, and where its reasoning goes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest
 @dataclass(frozen=True, slots=True)
 class ChatDefaults:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    split_reasoning: bool = True  # False: reasoning stays in the text, its marks included
-    thinking_budget: int | None = None  # most tokens of reasoning; None: no bound
-    thinking_message: str = ""  # written before a block is closed because they are used up
+    split_reasoning: bool = True  # False: keep reasoning in the text, with its marks
+    thinking_budget: int | None = None  # max tokens of reasoning; None: unlimited
+    thinking_message: str = ""  # inserted before the block is closed because the budget is used up
 
     def of_prompt(self, prompt: ChatPrompt) -> ChatPrompt:
         if not self.template_kwargs:
@@ -22,7 +22,7 @@ class ChatDefaults:
         return replace(prompt, template_kwargs={**self.template_kwargs, **prompt.template_kwargs})
 
     def of(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with what it leaves open filled in."""
+        """The request with its open fields filled in."""
         if self == _NOTHING:
             return request
         prompts = tuple(self.of_prompt(p) if isinstance(p, ChatPrompt) else p for p in request.prompts)

@@ -11,19 +11,19 @@ SCOPES = ("infer", "embed", "metrics", "tools", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`scopes` are the groups of routes that it may use. A limit that is None does not exist."""
+    """`scopes` are the groups of routes that it may use. A limit of None does not apply."""
 
     name: str
     digest: bytes
     scopes: frozenset[str] = frozenset(SCOPES)
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None  # prompt and answer together
-    concurrency: int | None = None  # requests at once
+    concurrency: int | None = None  # concurrent requests
 
     @classmethod
     def unnamed(cls, key: str) -> Key:
-        """A key without a name is called by its digest. Its place in a list is another key's as soon as one before it
-        is removed, and what is kept for a key is kept under its name."""
+        """An unnamed key is called by its digest. Its position in a list would pass to another key when an earlier one
+        is removed, together with the data stored under that name."""
         return cls.of("key-" + sha256(key.encode()).hexdigest()[:12], key)
 
     @classmethod

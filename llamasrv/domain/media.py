@@ -1,9 +1,9 @@
 """Images and audio of a prompt: the projector's input, the cells and positions they take, and where.
 
-A picture's rows of embeddings have no tokens. In the timeline each row stands as a pseudo-token, a negative number made
-from the content's hash: two timelines have the same picture where these numbers are the same, so prefixes are compared,
-kept and found like those of text. `MediaSpan` says where the rows are and what they come from. Positions are counted
-apart from rows: with M-RoPE a picture of 1,000 rows takes about 30 positions.
+Embedding rows have no tokens. In a timeline each row is a pseudo-token, a negative number from the content's hash:
+equal numbers mean the same picture, so prefixes are compared, cached and found like those of text. `MediaSpan` says
+where the rows are and where they come from. Positions are counted separately from rows: with M-RoPE a picture of 1,000
+rows takes about 30 positions.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _NEGATIVE = bytes(byte | 0x80 for byte in range(256))
 
 @dataclass(frozen=True, eq=False)
 class MediaInput:
-    """One image or sound, decoded. `data` None: only to be measured. Without slots: who counts its bytes is told when
-    nobody has it any more.
+    """One decoded image or sound. `data` None: only to be measured. No slots: weak references to it tell when its bytes
+    are freed.
 
-    image: `width` x `height` pixels of 3 bytes (red, green, blue), row after row from the top.
-    audio: `num_samples` 32-bit floats in the machine's byte order, one channel, at the projector's sample rate.
+    image: `width` x `height` pixels of 3 bytes (red, green, blue), rows from the top.
+    audio: `num_samples` 32-bit floats in native byte order, mono, at the projector's sample rate.
     """
 
     kind: Literal["image", "audio"]
-    key: bytes  # SHA-256 of what the client sent, never a name that a client chose
+    key: bytes  # SHA-256 of the content, never a client's name
     data: bytes | None
     width: int = 0
     height: int = 0
@@ -35,7 +35,7 @@ class MediaInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MediaChunk:
-    """Rows that are computed as one: an image, a slice of it, or a window of a sound."""
+    """Rows computed together: an image, a slice of it, or a window of a sound."""
 
     number: int  # among the chunks of its input
     key: bytes  # of this chunk as this projector computes it

@@ -1,7 +1,7 @@
 """The sampling parameters of one sequence, and the samplers that take them.
 
-Names and defaults are llama.cpp's (`common_params_sampling`), so that a value copied from a llama-server
-command line means the same here. Ranges are checked where a request is validated, not here.
+Names and defaults are llama.cpp's (`common_params_sampling`), so that values from a llama-server command line mean the
+same here. Ranges are checked when a request is validated, not here.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from math import inf
 
 
 class Keeps(IntEnum):
-    """What a sampler keeps of the logits that reach it, apart from those of the tokens in its window."""
+    """What a sampler preserves of its input logits, apart from tokens in its window."""
 
-    NOTHING = 0  # it drops tokens, or looks at all of them to move any
-    ORDER = 1  # it moves all of them, but none past another
+    NOTHING = 0  # drops tokens, or needs all logits
+    ORDER = 1  # may change all logits, but preserves their order
     LOGITS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerType:
-    """A sampler that a request may name. `BUILDERS` in `engine/backend/sampler_chain.py` says how the library makes it.
+    """A sampler that requests may name. `BUILDERS` in `engine/backend/sampler_chain.py` says how to build it.
 
-    The defaults are safe for any sampler: it may drop any token, and devices do not have it. That costs only the
-    requests for which it is on.
+    The defaults are safe for any sampler: it may drop any token, and has no device implementation. That costs only
+    requests that use it.
     """
 
     name: str
     letter: str  # in llama.cpp's short form of an order
     is_on: Callable[[SamplingParams], bool]  # whether it has an effect; it is built only then
     keeps: Callable[[SamplingParams], Keeps] = lambda p: Keeps.NOTHING  # while it is on
-    window: Callable[[SamplingParams], int] | None = None  # last tokens whose logits it moves; negative: all
-    on_device: Callable[[SamplingParams], bool] = lambda p: False  # whether the library has it in its graph
-    chooses: bool = False  # it comes last, wherever it is named, and chooses the token
-    strays: bool = False  # it may choose a token that was not among the candidates
+    window: Callable[[SamplingParams], int] | None = None  # last tokens whose logits it changes; negative: all
+    on_device: Callable[[SamplingParams], bool] = lambda p: False  # whether the library can run it in its graph
+    chooses: bool = False  # always comes last and selects the token
+    strays: bool = False  # may select a token that was not a candidate
     is_usual: bool = True  # part of the default order
     aliases: tuple[str, ...] = ()
 
@@ -47,7 +47,7 @@ def _penalises(p: SamplingParams) -> bool:
 
 
 def _temperature_keeps(p: SamplingParams) -> Keeps:
-    if p.dynatemp_range > 0:  # it goes by the entropy of all
+    if p.dynatemp_range > 0:  # depends on the entropy of all logits
         return Keeps.NOTHING
     return Keeps.LOGITS if p.temperature == 1 else Keeps.ORDER
 
@@ -76,21 +76,21 @@ _TYPES = (
 
 SAMPLERS = {kind.name: kind for kind in _TYPES}
 SAMPLER_ORDER = tuple(kind.name for kind in _TYPES if kind.is_usual)
-"""The default order of the chain; a request may give its own, of all names."""
+"""The default order of the chain; a request may set its own, from all names."""
 SAMPLER_LETTERS = {kind.letter: kind.name for kind in _TYPES}
 """llama.cpp's short form of an order."""
 _ALIASES = {alias: kind.name for kind in _TYPES for alias in kind.aliases}
 
 
 def sampler_named(name: str) -> str | None:
-    """The sampler that llama.cpp knows under this name, such as `top-k` or `temp`; None if there is none."""
+    """The sampler that llama.cpp calls by this name, such as `top-k` or `temp`; None if unknown."""
     plain = name.replace("-", "_").lower()
     return plain if plain in SAMPLERS else _ALIASES.get(plain)
 
 
 def samplers_of(p: SamplingParams) -> list[SamplerType]:
-    """The samplers that have an effect, in their order. Mirostat replaces all but two; where the most likely token is
-    chosen, only those matter that can change which one that is."""
+    """The samplers that have an effect, in order. Mirostat replaces all but two; greedy sampling needs only those that
+    can change which token is the most likely."""
     names = ("penalties", "temperature") if p.mirostat else p.samplers
     if p.is_greedy:
         return [kind for name in names if (kind := SAMPLERS[name]).window is not None and kind.is_on(p)]
@@ -98,13 +98,13 @@ def samplers_of(p: SamplingParams) -> list[SamplerType]:
 
 
 class LogitBias:
-    """What is added to the logits of tokens. Merged once for a request; its choices share the arrays, which nobody
-    changes."""
+    """Biases added to the logits of tokens. Merged once per request; its choices share the arrays, which are never
+    modified."""
 
     __slots__ = ("tokens", "values")
 
     def __init__(self, pairs: Iterable[tuple[int, float]] = ()) -> None:
-        """Several for one token add up, as in llama.cpp; minus infinity bans it whatever else is added."""
+        """Several biases for a token add up, as in llama.cpp; minus infinity bans it regardless of the others."""
         sums: dict[int, float] = {}
         for token, bias in pairs:
             sums[token] = -inf if -inf in (bias, sums.get(token)) else sums.get(token, 0.0) + bias
@@ -130,7 +130,7 @@ class LogitBias:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """One sequence's sampler chain. Temperature 0 (or below) is greedy; `seed` None means a fresh one."""
+    """The sampler chain of one sequence. Temperature 0 (or below) is greedy; `seed` None: random."""
 
     temperature: float = 0.8
     dynatemp_range: float = 0.0
@@ -150,7 +150,7 @@ class SamplingParams:
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
-    adaptive_target: float = -1.0  # of the sampler `adaptive_p`, where it is in `samplers`; negative: off
+    adaptive_target: float = -1.0  # for the sampler `adaptive_p`, if in `samplers`; negative: off
     adaptive_decay: float = 0.9
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64

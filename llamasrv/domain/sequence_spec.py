@@ -1,7 +1,6 @@
-"""What the engine is asked for one choice: the token timeline to continue, and how.
+"""What the engine gets per choice: the token timeline to continue, and how.
 
-Plain frozen data. The pipeline makes one for each choice and submits them; `engine.sequence.Sequence` is what becomes
-of one.
+Plain frozen data. The pipeline submits one per choice; the engine turns it into an `engine.sequence.Sequence`.
 """
 
 from __future__ import annotations
@@ -14,40 +13,40 @@ from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
 
 Adapters = tuple[tuple[int, float], ...]
-"""LoRA adapters by number, with their scales; in order, none with 0."""
+"""LoRA adapters by number, with their scales; sorted, without zero scales."""
 
 
 class CacheKey(NamedTuple):
-    """Timelines share prefixes only if these are equal: what they are computed with, and who may learn of it."""
+    """Timelines share prefixes only if their keys are equal: what they were computed with, and who may learn of it."""
 
     adapters: Adapters = ()
-    scope: str = ""  # "": everybody's
+    scope: str = ""  # "": shared by all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceSpec:
-    """One choice. Identity counts: two choices of equal tokens are still two."""
+    """One choice. Compared by identity: choices with equal tokens are still distinct."""
 
-    tokens: array[int]  # the prompt; shared by the choices of one prompt, changed by nobody
-    media: tuple[MediaSpan, ...] = ()  # where its images and sounds are, in order; their tokens are negative
+    tokens: array[int]  # the prompt; shared by the choices of a prompt, never modified
+    media: tuple[MediaSpan, ...] = ()  # its images and sounds, in order; their tokens are negative
     params: SamplingParams = SamplingParams()
-    index: int = 0  # which choice of its request it is
+    index: int = 0  # number of the choice within its request
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    logprobs: int | None = None  # so many alternatives beside each token; None: no log-probabilities at all
+    logprobs: int | None = None  # alternatives per token; None: no log-probabilities
     prompt_logprobs: bool = False
-    sampled_probs: bool = False  # log-probabilities are what the samplers left, not the model's own
-    reports_progress: bool = False  # its stream hears how much of the prompt is computed
+    sampled_probs: bool = False  # log-probabilities after the samplers, instead of the model's own
+    reports_progress: bool = False  # emit PromptProgress events
     cache_prompt: bool = True
-    keep: int | None = None  # first tokens to keep where the context shifts; -1: the prompt; None: as the engine has it
-    discard: int = 0  # tokens to forget then; 0: half of the others
-    prediction: array[int] | None = None  # what the answer is expected to be for the most part
-    boundaries: tuple[int, ...] = ()  # positions where others may part from this prompt: beginnings of messages
-    pins: tuple[tuple[int, float], ...] = ()  # its first so many tokens are kept, for so many seconds
-    slot: int | None = None  # the number under which what it leaves is saved; None: its lane's
-    deadline: float | None = None  # on the engine's clock, seconds
+    keep: int | None = None  # tokens to keep in a context shift; -1: the prompt; None: the engine's default
+    discard: int = 0  # tokens to drop in a context shift; 0: half of the rest
+    prediction: array[int] | None = None  # text that the answer probably resembles
+    boundaries: tuple[int, ...] = ()  # positions where other prompts may diverge: starts of messages
+    pins: tuple[tuple[int, float], ...] = ()  # (number of first tokens to keep, seconds)
+    slot: int | None = None  # the slot number to save the state under; None: its lane's
+    deadline: float | None = None  # seconds on the engine's clock
     owner: str = ""
     priority: int = 0
-    deferrable: bool = False  # computed for only while there is nobody else
+    deferrable: bool = False  # computed only while the server is otherwise idle
     cache_key: CacheKey = CacheKey()
-    changed: str = ""  # since an earlier request, as the view tells it
+    changed: str = ""  # what changed since an earlier request, as shown in the view

@@ -440,4 +440,4 @@ def child_exit(server: Any, worker: Worker) -> None:
         raise HaltServer("workers keep exiting", EX_SOFTWARE)
 
 
-_early = [0]  # so many workers in a row
+_early = [0]  # consecutive workers that died early
