@@ -60,7 +60,7 @@ def create_app(service: Service) -> Flask:
     service.batches.send = Sender(
         app.wsgi_app, service.stats, check=lambda owner, path: service.access.check(owner, path)
     )
-    app.wsgi_app = Front(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign, assignment]
+    app.wsgi_app = Front(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign]
 
     @app.after_request
     def close_record(response: Response) -> Response:

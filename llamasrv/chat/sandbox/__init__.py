@@ -62,12 +62,13 @@ class _GenerationTag(Extension):
 class Sandbox(ImmutableSandboxedEnvironment):
     """Hugging Face's environment, with limits. One per process: it holds no state of a rendering."""
 
-    concat = staticmethod(joined)  # type: ignore[assignment]
+    concat = staticmethod(joined)
     intercepted_binops = frozenset(("+", "-", "*", "**", "%"))
     context_class = Budget
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        return Limits().visit(super()._parse(source, name, filename))
+        checked: nodes.Template = Limits().visit(super()._parse(source, name, filename))
+        return checked
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         # Some templates change lists that they made. What they were given is copied for them (`_copies_input`).

@@ -37,19 +37,19 @@ from llamasrv.chat.sandbox.rewriting import REWRITTEN, compared, is_in, written
 
 @jinja2.pass_context
 def _replace(context: Budget, text: Any, old: str, new: str, count: int | None = None) -> str:
-    text, old, new = str(text), str(old), str(new)
-    context.has_room(len(text) + text.count(old) * len(new))
-    return text.replace(old, new, -1 if count is None else count)
+    whole, old, new = str(text), str(old), str(new)
+    context.has_room(len(whole) + whole.count(old) * len(new))
+    return whole.replace(old, new, -1 if count is None else count)
 
 
 @jinja2.pass_context
 def _join(context: Budget, values: Any, between: Any = "", attribute: str | int | None = None) -> str:
     if attribute is not None:
         values = map(make_attrgetter(context.environment, attribute), values)
-    between = str(between)
+    joint = str(between)
     texts = [value if type(value) is str else written(context, value) for value in values]
-    context.has_room(sum(map(len, texts)) + len(between) * len(texts))
-    return between.join(texts)
+    context.has_room(sum(map(len, texts)) + len(joint) * len(texts))
+    return joint.join(texts)
 
 
 _CONVERSION = re.compile(r"%(?:\(\w+\))?[-+ #0]?(\d{0,3})(?:\.(\d{1,2}))?[sdifgxr]|%%|(%)")

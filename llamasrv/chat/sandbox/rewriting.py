@@ -58,7 +58,8 @@ def join_text(context: Budget, parts: list[Any]) -> str:
     """The `~` operator."""
     texts = [part if type(part) is str else written(context, part) for part in parts]
     context.has_room(sum(map(len, texts)))
-    return context.made("".join(texts))
+    text: str = context.made("".join(texts))
+    return text
 
 
 def written(context: Budget, value: Any) -> str:

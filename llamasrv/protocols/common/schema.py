@@ -106,7 +106,7 @@ class WireSchema(Schema):
         self.limits = limits
 
 
-class WireField(fields.Field):
+class WireField(fields.Field[Any]):
     """Base of all request fields. `note` completes the description in the documentation.
 
     `to` is the value's place in the request: the name of one of its fields (`stop`), or a key in one that is a mapping
@@ -226,7 +226,7 @@ class Count(WireField):
         high = self.high
         if type(high) is str:
             high = getattr(self.limits, high)
-        if not self.low <= value <= high and value not in self.also:  # type: ignore[operator]
+        if not self.low <= value <= high and value not in self.also:
             bound = f">= {self.low}" if value < self.low else f"<= {high}"
             side = "below minimum" if value < self.low else "above maximum"
             raise Invalid(f"integer {side} value. Expected a value {bound}, but got {value} instead.")

@@ -57,7 +57,7 @@ class Requests(Array):
             try:
                 out.append(load(camel(wire)))
             except ValidationError as error:
-                raise ValidationError({i: error.messages}) from None  # type: ignore[dict-item]
+                raise ValidationError({i: error.messages}) from None
         first = out[0].get("outputDimensionality")
         for i, asked in enumerate(out):
             if asked.get("outputDimensionality") != first:

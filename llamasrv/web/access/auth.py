@@ -184,7 +184,7 @@ class Access:
 
 
 def _shown(environ: Mapping[str, Any]) -> str:
-    header = environ.get("HTTP_AUTHORIZATION", "").strip()
+    header: str = environ.get("HTTP_AUTHORIZATION", "").strip()
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer":
         header = rest.strip()

@@ -159,4 +159,5 @@ def _cancel(service: Service, id: str, protocol: str) -> StoredBatch:
 
 def _base() -> str:
     """The URL under which the client reached this server."""
-    return request.host_url.rstrip("/") + request.environ.get("SCRIPT_NAME", "")
+    mounted: str = request.environ.get("SCRIPT_NAME", "")
+    return request.host_url.rstrip("/") + mounted

@@ -81,7 +81,8 @@ def read_embedding(service: Service, endpoint: Any, **named: Any) -> tuple[Any, 
     environ, settings = request.environ, service.options
     body = read_json(environ, settings.limits)
     owner = current().owner
-    return parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout, **named)
+    asked: tuple[Any, Any] = parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout, **named)
+    return asked
 
 
 def computed(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], asked: Any, options: Any) -> Response:

@@ -76,7 +76,7 @@ def _cwd(*, elsewhere: bool) -> str:
     """The folder that relative paths are in: the one that the client names, or here the server's own. Raises
     InvalidRequest."""
     try:
-        named = request.environ.get("HTTP_X_TOOL_CWD", "").encode("latin-1").decode()
+        named: str = request.environ.get("HTTP_X_TOOL_CWD", "").encode("latin-1").decode()
     except UnicodeDecodeError:
         named = "\0"
     if "\0" in named:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from flask import Blueprint, Response
@@ -83,5 +83,5 @@ def _arriving(service: Service) -> dict[str, dict[str, float]]:
     return {"loading": loading} if loading else {}
 
 
-def _json(body: dict, status: int = 200, headers: list[tuple[str, str]] | None = None) -> Response:
+def _json(body: dict[str, Any], status: int = 200, headers: list[tuple[str, str]] | None = None) -> Response:
     return Response(orjson.dumps(body), status, headers, content_type="application/json")

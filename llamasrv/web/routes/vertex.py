@@ -121,7 +121,8 @@ class _Predictions:
 
     def _parsed(self, endpoint: Any, body: dict[str, Any]) -> tuple[Any, Any]:
         owner, timeout = self._record.owner, self._service.options.timeout
-        return parsed(request.environ, endpoint.parse, body, owner=owner, timeout=timeout)
+        asked: tuple[Any, Any] = parsed(request.environ, endpoint.parse, body, owner=owner, timeout=timeout)
+        return asked
 
     def _count(self, usage: Usage | None) -> None:
         self._record.usage = None

@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound
 from llamasrv.protocols.openai.responses.ids import is_response_id, response_of
 from llamasrv.protocols.openai.responses.stored import Stored, not_found
 from llamasrv.store import ResponseStore, StoredEntry
+
+R = TypeVar("R")
+
 
 log = logging.getLogger("llamasrv")
 
@@ -99,7 +102,7 @@ class Memory:
             return []
         return self._off(_chain, self._store, owner, id, whole)
 
-    def _off(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _off(self, function: Callable[..., R], *args: Any) -> R:
         assert self._store is not None
         return asking(self._store, function, *args)
 
@@ -114,7 +117,7 @@ class Blocking(Protocol):
     def blocks(self) -> bool: ...
 
 
-def asking(store: Blocking, function: Callable[..., Any], *args: Any) -> Any:
+def asking(store: Blocking, function: Callable[..., R], *args: Any) -> R:
     """Call a function that uses a store or a shelf, and return its result. It may block a thread."""
     return off_hub(function, *args) if store.blocks else function(*args)
 
