@@ -99,8 +99,8 @@ HOMES = {
 }
 
 
-def imports(module: str) -> Iterator[str]:
-    """Full names of what a module imports, inside functions too; for typing alone does not count."""
+def imports(module: str, *, typing: bool = False) -> Iterator[str]:
+    """Full names of what a module imports, inside functions too; for typing alone only if asked."""
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
     tree = ast.parse(MODULES[module].read_text("utf-8"))
     typing_only = {
@@ -110,7 +110,7 @@ def imports(module: str) -> Iterator[str]:
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if id(node) in typing_only:
+        if id(node) in typing_only and not typing:
             continue
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -138,6 +138,18 @@ def rule(module: str) -> tuple[str, ...]:
 def test_it_imports_only_from_layers_below(module):
     wrong = {name for name in imports(module) if name.split(".")[0] == "llamasrv" and not within(name, rule(module))}
     assert not wrong
+
+
+@pytest.mark.parametrize("room", ["llamasrv.chat"])
+def test_no_module_of_a_room_reaches_itself_by_its_imports(room):
+    """Not for typing either: what each file needs of the others can be read from the bottom up."""
+    found = {name: {i for i in imports(name, typing=True) if i != name} for name in MODULES if within(name, (room,))}
+    while True:  # take away what needs nothing that is left, until that is all
+        free = {name for name, needs in found.items() if not needs & found.keys()}
+        if not free:
+            break
+        found = {name: needs for name, needs in found.items() if name not in free}
+    assert not found
 
 
 # The demo's workshop (corpus, training, evaluation) is no part of the server and brings its own tools.

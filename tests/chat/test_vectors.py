@@ -76,7 +76,7 @@ def test_the_message_is_the_expected_one_for_every_cut(vector):
     assert case.parse(*output) == whole, "one character at a time"
 
 
-@pytest.mark.parametrize("vector", map(later, LATER_VECTORS))
+@pytest.mark.parametrize("vector", [later(vector) for vector in LATER_VECTORS])
 def test_the_message_of_a_family_that_was_added_later_is_the_expected_one_for_every_cut(vector):
     case, output = case_of(vector), vector["model_output"]
     whole = case.parse(output)
