@@ -172,7 +172,8 @@ def test_a_route_that_does_not_exist_is_told_in_ollamas_words(client):
 def test_who_has_no_key_is_told_in_ollamas_words(start):
     client = start(web=WebOptions(keys=(Key.of("ann", "secret"),))).client
     assert client.post(CHAT, json=BODY).status_code == 401 and error(client.post(CHAT, json=BODY))
-    assert client.post(CHAT, json=BODY, headers={"Authorization": "Bearer secret"}).status_code == 200
+    let_in = client.post(CHAT, json=BODY, headers={"Authorization": "Bearer secret"})
+    assert let_in.status_code == 200 and let_in.data  # to its end: it is a stream
 
 
 def test_a_full_queue_is_503(start):
