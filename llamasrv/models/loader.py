@@ -42,7 +42,7 @@ POLL = 0.05  # seconds between checks of what sends no notice: free memory, an e
 STOPPING = "The server is shutting down."
 
 
-class Loader:
+class ModelLoader:
     """Loads and unloads models, and evicts idle ones for memory. One per process."""
 
     def __init__(

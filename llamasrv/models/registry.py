@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from llamasrv.engine.engine import Engine, Status
 from llamasrv.errors import ModelNotFound, QueueFull
-from llamasrv.models.loader import Loader
+from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.names import CATCH_ALL, canonical
 
@@ -23,7 +23,7 @@ class Registry:
         self,
         models: Sequence[Model],
         *,
-        loader: Loader | None = None,
+        loader: ModelLoader | None = None,
         aliases: Mapping[str, str] | None = None,
         any_name: bool = False,
     ) -> None:

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 
 from llamasrv.errors import DeadlineExceeded, Unavailable
-from llamasrv.models.loader import Loader
+from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 
 
@@ -14,7 +14,7 @@ class LoadWait:
     """One request's wait for its model. Inside a `with` block the model counts as wanted: once loaded, it is not the
     next to make room."""
 
-    def __init__(self, loader: Loader, model: Model, *, timeout: float | None = None) -> None:
+    def __init__(self, loader: ModelLoader, model: Model, *, timeout: float | None = None) -> None:
         """`timeout`: the request's own time limit, in seconds."""
         self.model = model
         self.cancelled = False

@@ -23,7 +23,7 @@ from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
 from llamasrv.models import adapters
-from llamasrv.models.loader import Loader
+from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.models.trial import Trials
@@ -134,7 +134,7 @@ def build(settings: Settings) -> Service:
         if settings.models.check and len(registry.models) > 1 and not machines:
             trials.check(model.details, settings.models.load_timeout)
 
-    loader = Loader(
+    loader = ModelLoader(
         memory_limit=settings.models.memory,
         load_timeout=settings.models.load_timeout,
         most_loaded=settings.models.max,

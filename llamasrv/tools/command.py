@@ -27,7 +27,7 @@ GRACE = 1.0  # seconds to wait for a killed program to disappear
 Stop = Callable[[], bool]
 
 
-class Command:
+class ChildProcess:
     def __init__(
         self,
         args: Sequence[str],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from llamasrv.tools.command import Command, Stop
+from llamasrv.tools.command import ChildProcess, Stop
 from llamasrv.tools.tool import Invocation, reply_json
 
 SECONDS = 20.0
@@ -30,7 +30,7 @@ def run(invocation: Invocation, stop: Stop) -> bytes:
         "seconds": math.ceil(SECONDS),
     }
     try:
-        child = Command(
+        child = ChildProcess(
             [sys.executable, "-m", "llamasrv.tools.child"],
             cwd="/",
             seconds=SECONDS,

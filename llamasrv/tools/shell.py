@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterator
 from typing import Any
 
-from llamasrv.tools.command import Command, Stop
+from llamasrv.tools.command import ChildProcess, Stop
 from llamasrv.tools.tool import Invocation
 
 MOST_SECONDS = 60
@@ -32,7 +32,7 @@ def stream(invocation: Invocation, stop: Stop, pause: float = 3600.0) -> Iterato
     if invocation.runtime is not None:
         args, cwd = invocation.runtime.command(["timeout", str(seconds), *args], cwd), "/"
         seconds += LONGER
-    command = Command(args, cwd=cwd, seconds=seconds, most=most, stop=stop)
+    command = ChildProcess(args, cwd=cwd, seconds=seconds, most=most, stop=stop)
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     for data in command.output(pause):
         text = decode(data)

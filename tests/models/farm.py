@@ -8,7 +8,7 @@ from recording_backend import RecordingBackend
 from serving import wait_until
 
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.models.loader import Loader
+from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import LoadPlan, Model, ModelSettings
 from llamasrv.models.registry import Registry
 
@@ -23,7 +23,7 @@ class Farm:
         self.share = 0.5  # of a model, before the gate
         self.broken = {}  # name -> the exception that loading it raises
         self.opened = []
-        self.loader = Loader(memory_limit=limit, clock=clock or (lambda: self.now), **options)
+        self.loader = ModelLoader(memory_limit=limit, clock=clock or (lambda: self.now), **options)
         self.models = {}
 
     def add(self, *names, size=10, devices=None, **more):

@@ -17,7 +17,7 @@ from llamasrv.engine.options import Adapter, EngineOptions
 from llamasrv.engine.use import HOST, FailedAllocation
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
 from llamasrv.models import memory
-from llamasrv.models.loader import Loader
+from llamasrv.models.loader import ModelLoader
 from llamasrv.models.registry import Registry
 from llamasrv.startup import model_list
 from llamasrv.startup import service as startup_service
@@ -436,7 +436,7 @@ def test_a_preset_is_read_again_where_that_is_asked_for(cached, tmp_path):
 
     preset_of("one", "two")
     settings = config.load({"models_preset": file, "models_dir": hub}, environ={})
-    registry = Registry(model_list.models(settings), loader=Loader())
+    registry = Registry(model_list.models(settings), loader=ModelLoader())
     updates = startup_service.ModelUpdates(registry, settings)
     preset_of("two", "three")
     updates.reread()

@@ -8,11 +8,11 @@ import time
 import pytest
 from clients.talk import is_running, wait_for
 
-from llamasrv.tools.command import Command
+from llamasrv.tools.command import ChildProcess
 
 
 def start(script, *, seconds=20, most=10_000, stop=lambda: False, **more):
-    return Command(["sh", "-c", script], cwd="/", seconds=seconds, most=most, stop=stop, **more)
+    return ChildProcess(["sh", "-c", script], cwd="/", seconds=seconds, most=most, stop=stop, **more)
 
 
 def test_it_returns_both_outputs_and_the_exit_code():
@@ -86,7 +86,7 @@ def test_it_waits_for_a_program_that_closed_its_output():
 def test_a_missing_folder_is_an_error():
     files = len(os.listdir("/proc/self/fd"))
     with pytest.raises(FileNotFoundError):
-        Command(["true"], cwd="/no/such/folder", seconds=1, most=1, stop=lambda: False)
+        ChildProcess(["true"], cwd="/no/such/folder", seconds=1, most=1, stop=lambda: False)
     assert len(os.listdir("/proc/self/fd")) == files
 
 

@@ -30,8 +30,8 @@ def killed(script):
     [
         f"""
     import os
-    from llamasrv.tools.command import Command
-    output = Command(["sh", "-c", {LEAVES!r}], cwd="/", seconds=600, most=1000, stop=lambda: False).output()
+    from llamasrv.tools.command import ChildProcess
+    output = ChildProcess(["sh", "-c", {LEAVES!r}], cwd="/", seconds=600, most=1000, stop=lambda: False).output()
     print(next(output).decode(), flush=True)
     os.kill(os.getpid(), 9)
     """,

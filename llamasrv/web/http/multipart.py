@@ -37,7 +37,7 @@ class FormFile(NamedTuple):
     content: Sink
 
 
-class Form(NamedTuple):
+class MultipartForm(NamedTuple):
     fields: dict[str, list[str]]
     files: dict[str, FormFile]  # by field; if a field has several files, the last one
 
@@ -54,7 +54,7 @@ def read_form(
     open_file: Callable[[str], Sink],
     patience: float = BODY_SECONDS,
     blocks: bool = True,
-) -> Form:
+) -> MultipartForm:
     """Read the form in a body of at most `most` bytes. Calls `open_file` with the field's name for each file; it
     returns the sink. `blocks`: whether sinks may be used off the hub; those with cooperative sockets must not. Raises
     InvalidRequest and BodyTooLarge; the caller closes the sinks."""
@@ -77,7 +77,7 @@ def read_form(
         take(None)
     except Malformed:
         raise InvalidRequest("Invalid body: the form is malformed.") from None
-    return Form(reader.fields, reader.files)
+    return MultipartForm(reader.fields, reader.files)
 
 
 class _FormReader:

@@ -7,7 +7,7 @@ import threading
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, Unsupported
-from llamasrv.models.loader import Loader
+from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
@@ -84,7 +84,7 @@ def heed_autoload(service: Service, name: str | None) -> None:
         loader.load(model, anyway=True)
 
 
-def loader_of(service: Service) -> Loader:
+def loader_of(service: Service) -> ModelLoader:
     loader = service.registry.loader
     if loader is None:
         raise Unsupported("This server's models are always loaded.")
