@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import shlex
@@ -220,3 +221,58 @@ def test_the_manual_lists_its_chapters():
 def test_the_manual_names_every_field_and_scope_of_the_keys_file():
     rows = re.findall(r"^\| `(\w+)` \|", section("Keys", MANUAL), re.MULTILINE)
     assert rows == ["sha256", "scopes", *keys.BOUNDS, *SCOPES]
+
+
+# Names between back-ticks
+
+FOREIGN = {
+    "hosted_vllm/", "timings/prompt_n",  # other programs' names, which look like paths
+    "OLLAMA_HOST", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "llama_get_memory_breakdown", "full_dispatch_request",
+    "dispatch_request", "get_print", "opencode.json", "stream_idle_timeout_ms", "tools/server/tests",
+}  # fmt: skip
+A_PATH = re.compile(r"[\w.][\w./-]*\.(py|md|toml|cfg|ini|jinja|json|yml)|(?:[\w-]+/)+[\w-]*")
+A_SYMBOL = re.compile(
+    r"_?[A-Z][a-z]\w*[A-Z]\w*(\(\))?|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(\(\))?|(?!llamasrv_)\w+_\w+(\(\))?"
+)
+
+
+@pytest.fixture(scope="module")
+def here():
+    """All paths of the project, and all words in its code but in this file."""
+    skipped = {".git", ".tox", ".venv", "__pycache__", "build"}
+    paths = {p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if not skipped & set(p.relative_to(ROOT).parts)}
+    code = [ROOT / p for p in paths if p.endswith(".py") and p.startswith(("llamasrv/", "tests/"))]
+    words = {w for p in code if p != Path(__file__) for w in re.findall(r"\b[A-Za-z_]\w*", p.read_text("utf-8"))}
+    ends = {"/".join(p.split("/")[i:]) for p in paths for i in range(p.count("/") + 1)}
+    return ends, words
+
+
+def is_there(name, here):
+    ends, words = here
+    if A_PATH.fullmatch(name):
+        return re.sub(r"^(\.\./)+", "", name).rstrip("/") in ends
+    return not A_SYMBOL.fullmatch(name) or all(part in words for part in name.removesuffix("()").split("."))
+
+
+def missing(text, here):
+    named = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return sorted({name for name in named if name not in FOREIGN and not is_there(name, here)})
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_names_and_paths_between_back_ticks_exist(path, here):
+    """Only what looks like a path, a dotted name, or a name of several words: a single word may be anything, and
+    metrics are made from the names of counters."""
+    assert not missing((ROOT / path).read_text("utf-8"), here)
+
+
+def test_so_do_those_in_the_first_docstring_of_a_module(here):
+    for module in (ROOT / "llamasrv").rglob("*.py"):
+        text = ast.get_docstring(ast.parse(module.read_text("utf-8"))) or ""
+        assert not missing(text, here), module
+
+
+def test_a_name_that_is_gone_is_found(here):
+    assert missing("`engine/gone_by.py` `EngineCore.flee` `Engine.submit` `tests/test_docs.py`", here) == [
+        "EngineCore.flee", "engine/gone_by.py",
+    ]  # fmt: skip
