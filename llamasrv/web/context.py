@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from flask import request
-
-from llamasrv.web.ops.request_log import RequestLog
-from llamasrv.web.streams.gaps import Errand
+if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipeline
+    from llamasrv.web.ops.request_log import RequestLog
+    from llamasrv.web.streams.gaps import Errand
 
 KEY = "llamasrv.request"
 
@@ -63,4 +62,6 @@ def context_of(environ: Mapping[str, Any]) -> RequestContext:
 
 def current() -> RequestContext:
     """The context of the request whose view is running."""
+    from flask import request  # not for the master either
+
     return context_of(request.environ)

@@ -103,7 +103,7 @@ def test_an_invalid_machine_is_refused(text):
 
 
 def test_a_fake_model_needs_no_machine():
-    with pytest.raises(ConfigError, match="engine.rpc: a fake model is never computed on other machines"):
+    with pytest.raises(ConfigError, match="engine.rpc: a fake model cannot run on other machines"):
         config.load({"model_fake": True, "engine_rpc": "a:1"}, environ={})
 
 
