@@ -7,6 +7,7 @@ from flask import Flask, Response
 from llamasrv.web import errors
 from llamasrv.web.context import current
 from llamasrv.web.front import Front
+from llamasrv.web.jobs.batches import Sender
 from llamasrv.web.routes import (
     anthropic,
     audio,
@@ -34,7 +35,6 @@ from llamasrv.web.routes import (
     vertex,
 )
 from llamasrv.web.service import Service
-from llamasrv.web.streams.batches import Sender
 from llamasrv.web.streams.body import Body
 
 BLUEPRINTS = (

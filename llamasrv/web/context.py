@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipeline
+    from llamasrv.web.jobs.gaps import Errand
     from llamasrv.web.ops.request_log import RequestLog
-    from llamasrv.web.streams.gaps import Errand
 
 KEY = "llamasrv.request"
 

@@ -27,16 +27,16 @@ from llamasrv.tools.definitions import Definition
 from llamasrv.tools.runtime import Image, Runtime
 from llamasrv.tools.toolbox import Toolbox
 from llamasrv.web.access.auth import Access
+from llamasrv.web.jobs.background import Background
+from llamasrv.web.jobs.batches import BatchRunner
+from llamasrv.web.jobs.gaps import Gaps
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
-from llamasrv.web.streams.background import Background
-from llamasrv.web.streams.batches import BatchRunner
-from llamasrv.web.streams.conversations import ConversationStore
-from llamasrv.web.streams.gaps import Gaps
-from llamasrv.web.streams.memory import Memory
+from llamasrv.web.stored.conversations import ConversationStore
+from llamasrv.web.stored.responses import Memory
+from llamasrv.web.stored.threads import Threads
 from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.running import Running
-from llamasrv.web.streams.threads import Threads
 
 STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds that the hub computed at a stretch
 LINE_AROUND = 65_536  # bytes of a line in a batch's file around the request's body

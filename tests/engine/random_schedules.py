@@ -29,9 +29,9 @@ from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.interface import Adapter, CheckpointKind, Together
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.prefix_index import common_prefix
-from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import LlamasrvError
+from llamasrv.web.stored.slots import SavedSlotFiles
 
 VOCABULARY = FakeVocabulary()
 ADAPTERS = (Adapter("one", "one.gguf", digest="1"), Adapter("two", "two.gguf", digest="2"))

@@ -16,8 +16,8 @@ from engine_driver import GREEDY
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.errors import InvalidRequest
+from llamasrv.web.stored.slots import SavedSlotFiles
 
 TOLERANCE = 0.001  # of log-probabilities, with 32-bit KV: only the order of sums differs
 EXACT = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}

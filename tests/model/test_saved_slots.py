@@ -7,7 +7,7 @@ import random
 import pytest
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.kv.saved_slots import SavedSlotFiles
+from llamasrv.web.stored.slots import SavedSlotFiles
 
 
 def ask(real, prompt):

@@ -9,7 +9,7 @@ from serving import wait_until
 
 from llamasrv.domain.key import Key
 from llamasrv.web.service import WebOptions
-from llamasrv.web.streams import conversations
+from llamasrv.web.stored import conversations
 
 PATH = "/v1/conversations"
 HELLO = {"role": "user", "content": "Hello"}

@@ -8,8 +8,8 @@ import time
 from serving import wait_until
 from web.test_batches import CHAT, ENDLESS, create, ended, line
 
+from llamasrv.web.jobs.gaps import HOLD, PATIENCE, REST, Errand, Gaps
 from llamasrv.web.service import WebOptions
-from llamasrv.web.streams.gaps import HOLD, PATIENCE, REST, Errand, Gaps
 
 
 class Run:

@@ -14,8 +14,8 @@ from web.hostile_batches import URL, inputs
 from web.test_batches import MESSAGES, ask, ended, run  # noqa: F401
 
 from llamasrv.store.batches import StoredBatch
+from llamasrv.web.jobs.batch_input import check_input
 from llamasrv.web.service import WebOptions
-from llamasrv.web.streams.batch_input import check_input
 
 ENDED = ("completed", "failed")
 

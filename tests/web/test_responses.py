@@ -21,8 +21,8 @@ from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import StoredEntry, StoreError
+from llamasrv.web.jobs import background
 from llamasrv.web.service import WebOptions
-from llamasrv.web.streams import background
 
 
 def create(client, input="Hello", **body):

@@ -1,28 +1,19 @@
-"""Slots: numbers under which clients save a finished sequence's state to a named file, and restore it later.
+"""Slots: numbers under which clients save a finished sequence's state, and restore it later.
 
-The engine thread keeps the timelines and passes states as bytes; the HTTP side reads and writes the files. A restored
-state waits in host memory, like any evicted prefix, for a prompt that begins with it.
+Keeps the timelines and passes states as bytes; their files are the HTTP side's. A restored state waits in host memory,
+like any evicted prefix, for a prompt that begins with it.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 from array import array
 from collections import Counter, OrderedDict
-from pathlib import Path
 
-from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
-
-SPARE = 256 * 2**20  # bytes of the disk that stay free
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 
 
 class SavedSlots:
@@ -111,51 +102,3 @@ class SavedSlots:
     def _refuse_busy(self, number: int) -> None:
         if self._users[number]:
             raise Unavailable(f"Slot {number} is in use.")
-
-
-class SavedSlotFiles:
-    """States in the files of one folder. `facts`: what they are valid for: the model, the library."""
-
-    def __init__(self, folder: Path, facts: dict[str, object]) -> None:
-        self._folder = folder
-        self._facts = state_file.as_facts(facts)
-
-    def path(self, name: str) -> Path:
-        """The file of this name. Raises InvalidRequest for names that could leave the folder or hide the file."""
-        if not _NAME.match(name):
-            raise InvalidRequest(
-                "Invalid 'filename': expected up to 128 letters, digits, dots, dashes and underscores, no leading dot.",
-                param="filename",
-            )
-        return self._folder / name
-
-    def write(self, name: str, entry: SavedState) -> int:
-        """Write a state, atomically replacing an older file of that name; returns the file's size."""
-        path = self.path(name)
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        points = [(point.length, point.data) for point in entry.points if point.length < entry.length]
-        if shutil.disk_usage(self._folder).free < entry.num_bytes + sum(data.nbytes for _, data in points) + SPARE:
-            raise Unavailable("The disk has no room for saved slots.")
-        with replacing(path) as file:
-            return state_file.write(
-                file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope, points=points
-            )
-
-    def read(self, name: str) -> tuple[SavedState, int]:
-        """The state and the file's size. Raises NotFound, or InvalidRequest for an unusable file."""
-        try:
-            with open(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-                head = state_file.read_head(file, self._facts)
-                if head.adapters:
-                    raise ValueError("it was computed with adapters")
-                tokens = state_file.read_tokens(file, head)
-                key = CacheKey(scope=head.scope)
-                state = SavedState(tokens, state_file.read_state(file, head), key)
-                points = state_file.read_points(file, head)
-                state.points = tuple(SavedState(tokens[:length], data, key) for length, data in points)
-                return state, file.tell()
-        except FileNotFoundError:
-            raise NotFound(f"No saved slot is named '{name}'.", param="filename") from None
-        except (OSError, ValueError, TypeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise InvalidRequest(f"The saved slot '{name}' cannot be used: {reason}.", param="filename") from None

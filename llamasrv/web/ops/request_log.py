@@ -18,8 +18,8 @@ from llamasrv.domain.events import Usage
 from llamasrv.engine.metrics import SECONDS, Histogram
 from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.web.access.quota import Quota
+from llamasrv.web.jobs.gaps import Gaps
 from llamasrv.web.ops.usage import UsageBook
-from llamasrv.web.streams.gaps import Gaps
 
 log = logging.getLogger("llamasrv.request")
 

@@ -17,8 +17,8 @@ from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
+from llamasrv.web.stored.threads import Threads
 from llamasrv.web.streams.streaming import Framing, named
-from llamasrv.web.streams.threads import Threads
 
 FRAMING = Framing(named, reply_pings=True)
 

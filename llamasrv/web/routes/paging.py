@@ -11,7 +11,7 @@ from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest
 from llamasrv.store.paging import Page, UnknownPlace
 from llamasrv.store.shelf import Shelf
-from llamasrv.web.streams.memory import asking
+from llamasrv.web.stored.responses import asking
 
 T = TypeVar("T")
 

@@ -23,13 +23,13 @@ from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.jobs.background import BackgroundRun, Follower
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.routes.twice import add_twice
 from llamasrv.web.service import Service
-from llamasrv.web.streams.background import BackgroundRun, Follower
 from llamasrv.web.streams.streaming import Client, Framing, named
 
 FRAMING = Framing(named, reply_pings=True)

@@ -13,9 +13,9 @@ from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.engine.kv.saved_slots import SavedSlotFiles
 from llamasrv.engine.sequence import SequenceState
 from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable, Unsupported
+from llamasrv.web.stored.slots import SavedSlotFiles
 
 
 @pytest.fixture

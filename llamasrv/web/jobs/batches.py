@@ -32,11 +32,11 @@ from llamasrv.store.batches import BatchNotFound, BatchResult, BatchStore, Journ
 from llamasrv.store.files import FileNotFound, FileStore
 from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.context import KEY, RequestContext
+from llamasrv.web.jobs.batch_input import InputLine, breathing, check_input, lines_of
+from llamasrv.web.jobs.gaps import Errand, Gaps
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
-from llamasrv.web.streams.batch_input import InputLine, breathing, check_input, lines_of
+from llamasrv.web.stored.responses import asking
 from llamasrv.web.streams.body import CLIENT_CLOSED
-from llamasrv.web.streams.gaps import Errand, Gaps
-from llamasrv.web.streams.memory import asking
 
 log = logging.getLogger("llamasrv")
 

@@ -16,7 +16,7 @@ from llamasrv.protocols.openai.conversations import Conversation, is_conversatio
 from llamasrv.protocols.openai.responses.reply import Keep
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
 from llamasrv.store import CHAIN_BYTES, ConversationTooLong, ResponseStore, StoredEntry, StoreError
-from llamasrv.web.streams.memory import asking
+from llamasrv.web.stored.responses import asking
 
 log = logging.getLogger("llamasrv")
 

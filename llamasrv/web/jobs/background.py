@@ -23,7 +23,7 @@ from llamasrv.protocols.reply import RunFacts
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.ops.usage import UsageBook
-from llamasrv.web.streams.memory import Memory, ResponseNotFound
+from llamasrv.web.stored.responses import Memory, ResponseNotFound
 from llamasrv.web.streams.streaming import Client, Framing, LiveStream, Running, settle
 
 log = logging.getLogger("llamasrv")

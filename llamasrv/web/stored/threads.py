@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic.threads import Turn, not_found
 from llamasrv.store import ResponseStore, StoredEntry
-from llamasrv.web.streams.memory import asking
+from llamasrv.web.stored.responses import asking
 
 log = logging.getLogger("llamasrv")
 
