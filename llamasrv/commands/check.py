@@ -22,8 +22,8 @@ from llamasrv.engine.use import HOST, DeviceUse
 from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model
-from llamasrv.startup import drafts, load_plans, model_list, model_options, template_trials
-from llamasrv.startup.projector import projector_of
+from llamasrv.startup import companions, load_plans, model_list, model_options, template_trials
+from llamasrv.startup.companions import projector_of
 
 
 def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
@@ -202,11 +202,11 @@ def draft_sources(settings: Settings, header: gguf.Header) -> str:
     sources = ["prompts, answers and predictions"] if engine.spec not in ("draft", "mtp") else ["predictions"]
     if draft is not None and engine.spec != "ngram":
         sources.append(f"{engine.draft_model} ({_rounded(draft.size)})")
-    elif drafts.with_drafts(settings, header).engine.mtp:
+    elif companions.with_drafts(settings, header).engine.mtp:
         sources.append("its MTP layer")
     unused = ""
-    if header.number("nextn_predict_layers") and engine.spec in ("auto", "mtp") and drafts.mtp_refusal(header):
-        unused = f"; not from MTP: {drafts.mtp_refusal(header)}"
+    if header.number("nextn_predict_layers") and engine.spec in ("auto", "mtp") and companions.mtp_refusal(header):
+        unused = f"; not from MTP: {companions.mtp_refusal(header)}"
     return f"from {', '.join(sources)}, where they pay{unused}"
 
 

@@ -1,13 +1,12 @@
-"""LoRA adapters that clients load into a running model, from the operator's folder.
-
-Knows no protocol.
-"""
+"""LoRA adapters: those that clients load into a running model from the operator's folder, and those a request uses."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.models import gguf
@@ -59,3 +58,29 @@ def load_again(model: Model) -> None:
     """Reload the adapters after the model was loaded."""
     for adapter in model.added_adapters:
         model.engine.load_adapter(adapter)
+
+
+def choose(
+    there: tuple[Adapter, ...],
+    named: str | None,
+    scales_by_name: Iterable[tuple[str, float]] | None,
+    standing: Adapters = (),
+) -> Adapters:
+    """The engine's adapters for a request. `named` is the adapter that the model's name selects, with its own scale;
+    `scales_by_name`, by name or number, override it. A request without either gets the `standing` adapters."""
+    if named is None and scales_by_name is None:
+        return standing
+    numbers = {adapter.name.lower(): n for n, adapter in enumerate(there)}
+    scales: dict[int, float] = {}
+    if named is not None:
+        number = numbers[named.lower()]
+        scales[number] = there[number].scale
+    for name, scale in scales_by_name or ():
+        found = numbers.get(name.lower(), int(name) if name.isascii() and name.isdigit() else -1)
+        if not 0 <= found < len(there):
+            names = ", ".join(adapter.name for adapter in there) or "none"
+            raise InvalidRequest(
+                f"Invalid 'lora': no adapter is named '{name[:64]}'. Available: {names}.", param="lora"
+            )
+        scales[found] = scale
+    return tuple(sorted((number, scale) for number, scale in scales.items() if scale))

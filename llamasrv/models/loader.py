@@ -25,9 +25,8 @@ from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.failures import Failures
 from llamasrv.models.memory import as_gib, available_memory, resident_memory
-from llamasrv.models.memory_budget import ON_THEIR_WAY, MemoryBudget
+from llamasrv.models.memory_budget import ON_THEIR_WAY, MemoryBudget, PrefixLimit
 from llamasrv.models.model import Model
-from llamasrv.models.prefix_limit import PrefixLimit
 from llamasrv.models.remote import reach_all
 
 log = logging.getLogger("llamasrv")

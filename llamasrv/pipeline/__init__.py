@@ -18,14 +18,12 @@ from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, G
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.channels import TokenStream
 from llamasrv.errors import LlamasrvError, Unavailable
+from llamasrv.models.adapters import choose
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
-from llamasrv.pipeline.adapters import chosen
-from llamasrv.pipeline.best_of import BestOf
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.documents import DocumentReader
-from llamasrv.pipeline.echo import Echo
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
 from llamasrv.pipeline.load_wait import LoadWait
@@ -34,6 +32,7 @@ from llamasrv.pipeline.media import MediaOptions, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, is_long, is_long_form
+from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
 
 
@@ -236,7 +235,7 @@ class Pipeline:
 
     def _cache_key(self, model: Model, request: GenerateRequest) -> CacheKey:
         named = self.registry.adapter(request.model)
-        adapters = chosen(model.adapters, named, request.adapters, model.standing_adapters)
+        adapters = choose(model.adapters, named, request.adapters, model.standing_adapters)
         return CacheKey(adapters, _scope(request, everybody=model.settings.shares_prefixes))
 
     def _compare(

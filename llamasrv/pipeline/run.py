@@ -4,7 +4,7 @@
     Starter      brings the request to the engine, as soon as its model is loaded
     Submitted    what the engine then has of it
 
-Stages (`echo.py`, `best_of.py`, `time_limit.py`) are functions on the
+Stages (`stages.py`) are functions on the
 events of each wake; they combine in any order. Knows no wire format and no HTTP.
 """
 
@@ -27,7 +27,7 @@ from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run_usage import usage_of, usage_of_all
-from llamasrv.pipeline.time_limit import TimeLimit
+from llamasrv.pipeline.stages import TimeLimit
 
 Stage = Callable[[list[Event]], list[Event]]
 """Called with the events of each wake, in order; returns what is to be told instead. The last events end with Usage."""

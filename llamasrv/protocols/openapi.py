@@ -20,10 +20,9 @@ from llamasrv.protocols.gemini.embed import BatchEmbedSchema, EmbedContentSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
-from llamasrv.protocols.llamacpp.control import ControlSchema
 from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
 from llamasrv.protocols.llamacpp.models import ModelSchema
-from llamasrv.protocols.llamacpp.streams import LookupSchema
+from llamasrv.protocols.llamacpp.streams import ControlSchema, LookupSchema
 from llamasrv.protocols.llamacpp.tokenize import DetokenizeSchema, TokenizeSchema
 from llamasrv.protocols.llamacpp.tools import ToolCallSchema
 from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema

@@ -25,7 +25,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory, places
 from llamasrv.models.model import DeviceShare, LoadPlan
 from llamasrv.models.remote import reach
-from llamasrv.startup.drafts import with_drafts
+from llamasrv.startup.companions import with_drafts
 from llamasrv.startup.model_options import engine_options, has_devices, needed_memory, shape_of
 
 log = logging.getLogger("llamasrv")

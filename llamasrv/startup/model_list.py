@@ -28,6 +28,7 @@ from llamasrv.models.model import FOR_EVER, LoadPlan, Model, ModelSettings
 from llamasrv.models.names import canonical
 from llamasrv.models.scan import FolderModel, scan
 from llamasrv.startup import load_plans
+from llamasrv.startup.companions import projector_of, with_projector_of
 from llamasrv.startup.model_options import (
     DEMO_NAME,
     FAKE_NAME,
@@ -39,7 +40,6 @@ from llamasrv.startup.model_options import (
     template_source,
     with_file,
 )
-from llamasrv.startup.projector import projector_of, with_projector_of
 
 log = logging.getLogger("llamasrv")
 

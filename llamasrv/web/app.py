@@ -17,7 +17,6 @@ from llamasrv.web.routes import (
     files,
     gemini,
     llamacpp,
-    llamacpp_control,
     llamacpp_slots,
     llamacpp_streams,
     llamacpp_tools,
@@ -42,7 +41,7 @@ BLUEPRINTS = (
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
     batches.blueprint, anthropic.blueprint, gemini.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
-    llamacpp_streams.blueprint, llamacpp_control.blueprint, llamacpp_tools.blueprint,
+    llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint, openapi.blueprint,
     usage.blueprint, vertex.blueprint,
 )  # fmt: skip

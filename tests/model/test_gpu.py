@@ -25,7 +25,7 @@ from llamasrv.engine.backend.measure import measure
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
-from llamasrv.startup import drafts
+from llamasrv.startup import companions
 
 pytestmark = pytest.mark.skipif(
     not rpc.local_devices() or not library.can_measure(),
@@ -125,7 +125,7 @@ def drafting(path):
         if spec == "draft":
             options["draft_model"] = DRAFT_MODEL or path
         if spec == "mtp":
-            if drafts.mtp_refusal(gguf.read_header(path)):
+            if companions.mtp_refusal(gguf.read_header(path)):
                 return None
             options["mtp"] = True
         for name, more in ((spec, options), ("off", {**options, "draft_model": None, "mtp": False})):

@@ -20,9 +20,9 @@ from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.interface import LoadFailed, Timeline
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
-from llamasrv.startup import drafts
+from llamasrv.startup import companions
 
-ARCHITECTURES = drafts.MTP_ARCHITECTURES
+ARCHITECTURES = companions.MTP_ARCHITECTURES
 
 
 @pytest.fixture(scope="module")
@@ -214,12 +214,12 @@ def test_a_fresh_context_drafts_again(drafting):
 def test_a_file_without_the_layer_is_refused_if_mtp_is_requested(tmp_path, with_mtp):
     header = gguf.read_header(tiny_models.llama(tmp_path / "tiny.gguf"))
     with pytest.raises(ConfigError, match=r"engine\.spec = 'mtp': .*tiny\.gguf has no MTP layer"):
-        drafts.with_drafts(settings_with(engine_spec="mtp"), header)
-    assert not drafts.with_drafts(settings_with(), header).engine.mtp
+        companions.with_drafts(settings_with(engine_spec="mtp"), header)
+    assert not companions.with_drafts(settings_with(), header).engine.mtp
     found = gguf.read_header(with_mtp("qwen35", "agrees"))
-    assert drafts.with_drafts(settings_with(), found).engine.mtp
-    assert not drafts.with_drafts(settings_with(engine_spec="ngram"), found).engine.mtp
-    assert not drafts.with_drafts(settings_with(engine_deterministic=True), found).engine.mtp
+    assert companions.with_drafts(settings_with(), found).engine.mtp
+    assert not companions.with_drafts(settings_with(engine_spec="ngram"), found).engine.mtp
+    assert not companions.with_drafts(settings_with(engine_deterministic=True), found).engine.mtp
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_layers_that_would_abort_are_never_loaded(with_mtp, change, reason):
     metadata["general.architecture"] = arch
     changed = dataclasses.replace(header, metadata=metadata, tensors=change.get("tensors", header.tensors))
     with pytest.raises(ConfigError, match=reason):
-        drafts.with_drafts(settings_with(engine_spec="mtp"), changed)
-    assert not drafts.with_drafts(settings_with(), changed).engine.mtp
+        companions.with_drafts(settings_with(engine_spec="mtp"), changed)
+    assert not companions.with_drafts(settings_with(), changed).engine.mtp
     assert "not from MTP: " in draft_sources(settings_with(), changed)
 
 
@@ -252,10 +252,10 @@ def test_check_names_it(with_mtp):
 
 
 def test_a_library_without_the_functions_says_so(with_mtp, monkeypatch):
-    monkeypatch.setattr(drafts, "library_has_module", lambda name: False)
+    monkeypatch.setattr(companions, "library_has_module", lambda name: False)
     header = gguf.read_header(with_mtp("qwen35", "agrees"))
     with pytest.raises(ConfigError, match="lacks llama_cpp_ext"):
-        drafts.with_drafts(settings_with(engine_spec="mtp"), header)
+        companions.with_drafts(settings_with(engine_spec="mtp"), header)
 
 
 def test_the_engine_refuses_a_missing_layer(model_path, with_mtp):

@@ -1,4 +1,4 @@
-"""/v1/messages/batches: a batch's requests, its state, and the lines of its results."""
+"""/v1/messages/batches: a batch's requests, its state, the lines of its results, and lists in pages."""
 
 from __future__ import annotations
 
@@ -99,3 +99,15 @@ def results(entries: Iterator[Any]) -> Iterator[bytes]:
     """The lines of the results file, one for each entry of the journal."""
     for entry in entries:
         yield result_line(entry.custom_id, entry.status, entry.body)
+
+
+def page_body(items: list[dict[str, Any]], *, has_more: bool) -> bytes:
+    """One page of what is stored, latest first."""
+    return orjson.dumps(
+        {
+            "data": items,
+            "has_more": has_more,
+            "first_id": items[0]["id"] if items else None,
+            "last_id": items[-1]["id"] if items else None,
+        }
+    )

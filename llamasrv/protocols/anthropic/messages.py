@@ -28,8 +28,7 @@ from llamasrv.domain.events import (
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
-from llamasrv.protocols.anthropic.cache_control import SECONDS, CacheControl, pins_of
-from llamasrv.protocols.anthropic.diagnostics import Diagnostics, diagnostics_body
+from llamasrv.protocols.anthropic.cache import SECONDS, CacheControl, Diagnostics, diagnostics_body, pins_of
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import Choice, Tools, check_some_are_left, left_out
 from llamasrv.protocols.common.forms import CLOSED

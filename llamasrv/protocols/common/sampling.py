@@ -22,8 +22,8 @@ from llamasrv.protocols.common.forms import (
     StructuredOutputs,
 )
 from llamasrv.protocols.common.loader import Loaded
-from llamasrv.protocols.common.lora import Lora
 from llamasrv.protocols.common.schema import (
+    Array,
     Bound,
     Count,
     Flag,
@@ -36,6 +36,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    check_length,
     wrong_type,
 )
 from llamasrv.protocols.telemetry import RETURN_PROGRESS, Extras
@@ -49,7 +50,30 @@ _MOST_SALT = 256  # characters
 _BIAS_CHARS = 64  # of a text whose tokens get a bias
 _BREAKER_CHARS = 128  # of all together
 _MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
+_MAX_ADAPTERS = 16  # of one request
+_MAX_SCALE = 100.0  # of an adapter
 _REMOVED = ("tfs_z", "tail_free")  # which clients still send; llama.cpp has them no more, and skips them
+
+
+class Lora(Array):
+    """[{"id": number or name, "scale": number}]; adapters that are not listed are off."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[tuple[str, float], ...]:
+        check_length(value, _MAX_ADAPTERS, "entries")
+        return tuple(self._entry(entry, at) for at, entry in enumerate(value))
+
+    def _entry(self, entry: Any, at: int) -> tuple[str, float]:
+        if type(entry) is not dict:
+            raise wrong_type("an object", entry, at)
+        name: Any = entry.get("id")
+        scale: Any = entry.get("scale")
+        if type(name) not in (int, str):
+            raise wrong_type("a number or a name", name, at, "id")
+        if type(scale) not in (int, float):
+            raise wrong_type("a number", scale, at, "scale")
+        if not -_MAX_SCALE <= scale <= _MAX_SCALE:
+            raise Invalid(f"number out of range. Expected a value from -{_MAX_SCALE:g} to {_MAX_SCALE:g}.", at, "scale")
+        return str(name), float(scale)
 
 
 class Samplers(WireField):

@@ -10,7 +10,7 @@ import orjson
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loader
-from llamasrv.protocols.common.lora import Lora
+from llamasrv.protocols.common.sampling import Lora
 from llamasrv.protocols.common.schema import Number, String, WireSchema
 from llamasrv.protocols.limits import Limits
 

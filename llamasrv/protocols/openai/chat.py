@@ -47,11 +47,10 @@ from llamasrv.protocols.errors import llamacpp_body, openai_body
 from llamasrv.protocols.fold import Choice as Whole
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import settings_of
-from llamasrv.protocols.openai.cache_retention import CacheRetention
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
+from llamasrv.protocols.openai.fields import CacheRetention, Prediction
 from llamasrv.protocols.openai.messages import Messages
-from llamasrv.protocols.openai.prediction import Prediction
 from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
 from llamasrv.protocols.telemetry import Extras
 

@@ -12,17 +12,17 @@ from flask import Blueprint, Response, request
 from llamasrv.concurrency import off_hub
 from llamasrv.errors import InvalidRequest, QueueFull
 from llamasrv.protocols.anthropic import batches as anthropic
-from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
+from llamasrv.protocols.anthropic.batches import page_body as anthropic_page
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.protocols.openai.files import check_batch_input
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.batches import BatchNotFound, StoredBatch
 from llamasrv.store.files import new_id
 from llamasrv.store.paging import Page
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json, read_json_as
 from llamasrv.web.jobs.batch_input import results_of
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.files import check_kept
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service

@@ -16,11 +16,11 @@ from llamasrv.protocols.openai.conversations import (
     items_body,
 )
 from llamasrv.protocols.openai.responses.stored import page_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.paging import page_of_request
-from llamasrv.web.routes.twice import add_twice
+from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
 
 R = TypeVar("R")
@@ -29,7 +29,7 @@ R = TypeVar("R")
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("conversations", __name__)
     views = Views(service)
-    add_twice(
+    add_with_alias(
         routes,
         "/conversations",
         [

@@ -10,14 +10,14 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic import files as anthropic
-from llamasrv.protocols.anthropic.pages import page_body as anthropic_page
+from llamasrv.protocols.anthropic.batches import page_body as anthropic_page
 from llamasrv.protocols.openai import files as openai
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.files import FileStore, FileUpload, StoredFile
 from llamasrv.store.paging import Page
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.multipart import read_form
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
 

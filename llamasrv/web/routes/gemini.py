@@ -10,9 +10,9 @@ from llamasrv.models.model import Model
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
 from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import compute
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service

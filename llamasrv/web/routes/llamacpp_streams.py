@@ -1,14 +1,15 @@
-"""llama.cpp's streams that outlive their connection: resume from a byte, end, look up."""
+"""llama.cpp's routes for generations under way: streams are resumed from a byte, ended and looked up; a running chat is
+told to end its reasoning."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.llamacpp.streams import StreamLookup
+from llamasrv.protocols.llamacpp.streams import NOT_ENABLED, UNKNOWN, Control, StreamLookup
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 from llamasrv.web.streams.resume import StreamReader
 
@@ -16,7 +17,7 @@ from llamasrv.web.streams.resume import StreamReader
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("llamacpp_streams", __name__)
     limits = service.options.limits
-    lookup = StreamLookup(limits)
+    lookup, control = StreamLookup(limits), Control(limits)
 
     @routes.get("/v1/stream")
     def follow_stream() -> Response:
@@ -39,6 +40,15 @@ def blueprint(service: Service) -> Blueprint:
         names = lookup.parse(read_json(request.environ, limits))
         found = service.streams.matching(current().owner, names)
         return json_answer(lookup.body((kept.name, kept.total, kept.started, kept.completed) for kept in found))
+
+    @routes.post("/v1/chat/completions/control")
+    @routes.post("/chat/completions/control")
+    def control_chat() -> Response:
+        id = control.parse(read_json(request.environ, limits))
+        run = service.running.find(current().owner, id)
+        if run is None:
+            return json_answer(control.body(UNKNOWN))
+        return json_answer(control.body(None if run.end_thinking() else NOT_ENABLED))
 
     return routes
 

@@ -11,9 +11,9 @@ from llamasrv.protocols.llamacpp.tools import ToolCalls, last_chunk, tools_body
 from llamasrv.tools.shell import start_error
 from llamasrv.tools.tool import Invocation
 from llamasrv.tools.toolbox import Toolbox, check_params
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import OPENAI, Client, Watch, unnamed
 from llamasrv.web.streams.tool_stream import ToolStream

@@ -11,10 +11,9 @@ from llamasrv.concurrency import off_hub
 from llamasrv.errors import Unsupported
 from llamasrv.models import adapters
 from llamasrv.models.model import Model
-from llamasrv.pipeline.adapters import chosen
 from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body, loaded_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.http.body import read_json_value
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.service import Service
 
 
@@ -36,7 +35,7 @@ def blueprint(service: Service) -> Blueprint:
         if isinstance(body, dict):
             return load_adapter(model, *standing.parse_one(body))
         asked = standing.parse(body)
-        model.standing_adapters = chosen(model.adapters, None, asked)
+        model.standing_adapters = adapters.choose(model.adapters, None, asked)
         return json_answer(b'{"success":true}')
 
     def load_adapter(model: Model, path: str, name: str, scale: float) -> Response:

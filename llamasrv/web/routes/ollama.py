@@ -15,9 +15,9 @@ from llamasrv.protocols.ollama.embed import Embed, Embeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import computed, read_embedding
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service

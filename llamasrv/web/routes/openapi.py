@@ -8,7 +8,7 @@ from flask import Blueprint, Flask, Response, current_app
 
 from llamasrv import __version__
 from llamasrv.concurrency import off_hub
-from llamasrv.web.routes.answer import json_answer
+from llamasrv.web.answer import json_answer
 from llamasrv.web.service import Service
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Corrects paths from a badly assembled base URL to the path the client meant.
+"""Paths by several names: routes that are registered under two, and base URLs that are badly assembled.
 
 A base URL that ends in a slash, or that has a `/v1` or `/api` too many or too few, is what most first requests fail at.
 Such a path is read as the one that was meant, before anything looks at it. Only paths of the API's own work are: what
@@ -8,8 +8,10 @@ operators close off in front of the server, like `/metrics`, has one spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from flask import Blueprint, Response
 
 _ODD = re.compile(r"/messages|.*//|.+/\Z|/(?:v1|api)/(?:v1|api)/")
 """Looked at more closely. Every other path is meant as it is."""
@@ -38,3 +40,14 @@ def meant(path: str, head: Mapping[str, Any] = {}) -> str:
     plain = _PREFIXES.sub("", plain, count=1) if _PREFIXES.match(plain) else plain
     plain = _BARE_MESSAGES.sub("/v1/messages", plain, count=1) if _BARE_MESSAGES.match(plain) else plain
     return plain if _WORK.fullmatch(plain) else path
+
+
+def add_with_alias(
+    routes: Blueprint, prefix: str, views: Iterable[tuple[str, str, Callable[..., Response]]], **options: Any
+) -> None:
+    """Register every (method, path, view) under `/v1` plus `prefix`, and under `prefix` alone, as OpenAI's newer APIs
+    have them. `options` are werkzeug's."""
+    for name, start in (("v1", "/v1" + prefix), ("bare", prefix)):
+        for method, path, view in views:
+            endpoint = "_".join((view.__name__, name, *map(str, options.values())))
+            routes.add_url_rule(start + path, endpoint, view, methods=[method], **options)

@@ -21,14 +21,14 @@ from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.jobs.background import BackgroundRun, Follower
 from llamasrv.web.ops.request_log import RequestLog
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.routes.paging import count_of, page_of_request
-from llamasrv.web.routes.twice import add_twice
+from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Client, Framing, named
 
@@ -39,7 +39,7 @@ CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("responses", __name__)
     views = Views(service)
-    add_twice(
+    add_with_alias(
         routes,
         "/responses",
         [
@@ -53,7 +53,7 @@ def blueprint(service: Service) -> Blueprint:
         ],
     )
     for upgrade in (False, True):
-        add_twice(routes, "/responses", [("GET", "", views.no_websocket)], websocket=upgrade)
+        add_with_alias(routes, "/responses", [("GET", "", views.no_websocket)], websocket=upgrade)
     return routes
 
 

@@ -19,10 +19,10 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
+from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
-from llamasrv.web.routes.answer import json_answer
 from llamasrv.web.routes.embeddings import computed
 from llamasrv.web.routes.generate import Endpoint, submit
 from llamasrv.web.service import Service

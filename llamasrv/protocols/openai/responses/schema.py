@@ -23,8 +23,8 @@ from llamasrv.protocols.common.schema import (
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS
-from llamasrv.protocols.openai.cache_retention import CacheRetention
 from llamasrv.protocols.openai.chat import TemplateKwargs
+from llamasrv.protocols.openai.fields import CacheRetention
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")

@@ -1,10 +1,22 @@
-"""`prediction`: the client's expectation of most of the answer."""
+"""Fields that only OpenAI's endpoints have: `prompt_cache_retention` and `prediction`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.protocols.common.schema import Invalid, Object, check_length, wrong_type
+from llamasrv.domain.request import Pin
+from llamasrv.protocols.common.schema import Invalid, Object, WireField, check_length, wrong_type
+
+PINS = {"24h": (Pin(0, 86_400.0),), "in_memory": (), "in-memory": ()}
+
+
+class CacheRetention(WireField):
+    """With "24h" the whole prompt is pinned; "in_memory" leaves it to the cache."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Pin, ...]:
+        if type(value) is not str or value not in PINS:
+            raise Invalid("expected 'in_memory' or '24h'.")
+        return PINS[value]
 
 
 class Prediction(Object):
