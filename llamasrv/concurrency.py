@@ -1,7 +1,7 @@
 """Real threads beside greenlets: native locks and queues, threads, notices, and calls off the hub.
 
 In a patched process `threading` makes greenlets, so whatever has to be native comes from here. In an unpatched process
-(tests, command line) the same classes use threads. The engine's streams have a file of their own, `engine/channels.py`.
+(tests, command line) the same classes use threads. The engine's streams: `engine/base/channels.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamasrv.engine.channels import Stream
+from llamasrv.engine.base.channels import Stream
 from llamasrv.engine.core import answer
 from llamasrv.engine.engine import Engine
 

@@ -8,7 +8,7 @@ PATCHED = """
     from gevent import monkey; monkey.patch_all()
     import gevent, time
     from llamasrv.concurrency import RealThread
-    from llamasrv.engine.channels import Doorbell, Stream
+    from llamasrv.engine.base.channels import Doorbell, Stream
     real_sleep = monkey.get_original("time", "sleep")
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llamasrv.engine.fake import FakeBackend, FakeChain, FakeEmbeddings
+from llamasrv.engine.backend.fake import FakeBackend, FakeChain, FakeEmbeddings
 
 
 class RecordingChain(FakeChain):

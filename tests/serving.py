@@ -8,8 +8,8 @@ import time
 from engine_by_hand import HandEngine
 from recording_backend import RecordingBackend
 
+from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import DecodeFailed
 from llamasrv.models.model import Model, ModelSettings
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline

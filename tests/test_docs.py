@@ -16,8 +16,8 @@ import pytest
 from llamasrv import cli
 from llamasrv.config import docgen, keys, load
 from llamasrv.domain.key import SCOPES
+from llamasrv.engine.backend.fake import open_fake_backend
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.fake import open_fake_backend
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.web.app import create_app

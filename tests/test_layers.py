@@ -39,7 +39,12 @@ ALLOWED = {
     "llamasrv.tools": (*LEAVES, "llamasrv.tools"),
     "llamasrv.web.http.worker": START,
     "llamasrv.web": WEB,
-    "llamasrv.config": (*LEAVES, "llamasrv.config", "llamasrv.engine.options", "llamasrv.engine.tensor_names"),
+    "llamasrv.config": (
+        *LEAVES,
+        "llamasrv.config",
+        "llamasrv.engine.base.options",
+        "llamasrv.engine.base.tensor_names",
+    ),
     "llamasrv.config.paths": (),
     "llamasrv.config.docgen": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.startup": START,
@@ -79,7 +84,7 @@ HOMES = {
     "av": ("llamasrv.media.sounds",),
     "gevent": (
         "llamasrv.concurrency",
-        "llamasrv.engine.channels",
+        "llamasrv.engine.base.channels",
         "llamasrv.web.streams.streaming",
         "llamasrv.web.http.worker",
         "llamasrv.web.http.connection",

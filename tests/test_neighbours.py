@@ -28,11 +28,12 @@ NEIGHBOURS = {
     "engine/kv/test_host_cache.py": "engine/kv/disk_writer engine/kv/lane_tier engine/kv/tier",
     "engine/kv/test_pins.py": "engine/kv/pinning",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"
-    " engine/media/turns engine/fake_projector",
+    " engine/media/turns engine/backend/fake_projector",
     "engine/sampling/test_sampler.py": "domain/params",
-    "engine/test_engine.py": "engine/arrays engine/core engine/fake engine/interface engine/outputs engine/refused_steps"
+    "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"
+    " engine/step/outputs engine/step/refused_steps"
     " domain/sequence_spec",
-    "engine/test_scheduler.py": "engine/step_budget",
+    "engine/step/test_scheduler.py": "engine/step/step_budget",
     "faults/test_input.py": "web/http/body",
     "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
     "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context"
@@ -41,14 +42,14 @@ NEIGHBOURS = {
     "model/test_draft_model.py": "engine/drafts/model_source",
     "model/test_engine_on_models.py": "engine/backend/warm_up",
     "model/test_images_together.py": "engine/backend/chunk_batches",
-    "model/test_fit_on_devices.py": "engine/backend/breakdown engine/backend/measure engine/use startup/load_plans",
+    "model/test_fit_on_devices.py": "engine/backend/breakdown engine/backend/measure engine/base/use startup/load_plans",
     "model/test_placement.py": "commands/devices engine/backend/control_vector engine/backend/gguf_file"
-    " engine/placement_rules engine/tensor_names models/devices",
+    " engine/base/placement_rules engine/base/tensor_names models/devices",
     "model/test_projectors.py": "engine/backend/media_rows",
     "model/test_rpc.py": "models/remote",
     "model/test_saved_slots.py": "engine/backend/lane_state web/stored/slots",
     "models/test_loader.py": "models/failures models/model models/memory_budget",
-    "models/test_memory.py": "engine/machine",
+    "models/test_memory.py": "engine/base/machine",
     "models/test_scan.py": "models/remove",
     "pages": "web/routes/ui",
     "pipeline/test_cache_report.py": "pipeline/fingerprint",
@@ -95,7 +96,7 @@ NEIGHBOURS = {
     "web/test_llamacpp_tools.py": "web/streams/tool_stream",
     "web/test_models_pull.py": "models/pulls",
     "web/test_ollama_manage.py": "models/derived_files",
-    "web/test_ops.py": "engine/metrics web/ops/diagnostics web/ops/llama_metrics web/ops/metrics",
+    "web/test_ops.py": "engine/base/metrics web/ops/diagnostics web/ops/llama_metrics web/ops/metrics",
     "web/test_responses.py": "web/jobs/background",
     "web/test_streaming.py": "web/streams/body",
     "web/test_resume.py": "protocols/llamacpp/streams web/routes/llamacpp_streams",

@@ -17,8 +17,8 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.use import HOST, DeviceUse
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.use import HOST, DeviceUse
 from llamasrv.errors import ConfigError, Unavailable
 from llamasrv.models import fit, gguf, memory
 from llamasrv.models.model import Model

@@ -20,7 +20,7 @@ from llamasrv.config import Settings, as_environment
 from llamasrv.config.settings import OPTIONS
 from llamasrv.engine.backend.library import system_info
 from llamasrv.engine.backend.rpc import described
-from llamasrv.engine.machine import available_cores, available_cpus
+from llamasrv.engine.base.machine import available_cores, available_cpus
 from llamasrv.errors import ConfigError
 from llamasrv.models.memory import as_gib, available_memory
 from llamasrv.startup import model_list

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from llamasrv.engine.machine import available_cores
+from llamasrv.engine.base.machine import available_cores
 from llamasrv.errors import ConfigError
 from llamasrv.startup.model_options import check_rpc
 

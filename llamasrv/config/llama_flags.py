@@ -20,7 +20,7 @@ from llamasrv.config.llama_values import (
     unified,
     verbosity,
 )
-from llamasrv.engine.tensor_names import DENSE, EXPERTS
+from llamasrv.engine.base.tensor_names import DENSE, EXPERTS
 
 _PINNING = "the system moves threads between the CPUs of --cpu-range"
 _ONE_SET = "the same threads compute steps of one row and of many"

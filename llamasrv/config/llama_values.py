@@ -11,7 +11,7 @@ from typing import Any
 
 from llamasrv.config.llama_flag import Sets
 from llamasrv.domain.params import SAMPLER_LETTERS
-from llamasrv.engine.tensor_names import of_layer
+from llamasrv.engine.base.tensor_names import of_layer
 
 
 def scaled(text: str) -> dict[str, Any]:

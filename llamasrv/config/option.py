@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from llamasrv.domain.option import Option
 from llamasrv.domain.params import SAMPLERS, sampler_named
-from llamasrv.engine.options import Adapter
+from llamasrv.engine.base.options import Adapter
 from llamasrv.errors import ConfigError
 
 Number = TypeVar("Number", int, float)

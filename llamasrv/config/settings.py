@@ -22,7 +22,7 @@ from llamasrv.config.sections import (
 )
 from llamasrv.config.tools import ToolsSection
 from llamasrv.domain.option import Option
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.errors import ConfigError
 
 

@@ -16,32 +16,32 @@ from typing import NamedTuple, TypeVar
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.admission import LaneAdmission
-from llamasrv.engine.channels import Doorbell, Stream, TokenItem
-from llamasrv.engine.compaction import Compaction
-from llamasrv.engine.context_shift import shift
+from llamasrv.engine.base.channels import Doorbell, Stream, TokenItem
+from llamasrv.engine.base.interface import Backend, DecodeFailed, OutOfCells
+from llamasrv.engine.base.machine import available_cpus
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.base.options import EngineOptions, Status
+from llamasrv.engine.base.sequence import Sequence, SequenceState, end_of, tell_progress
 from llamasrv.engine.drafts.drafter import Drafter
-from llamasrv.engine.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
-from llamasrv.engine.machine import available_cpus
 from llamasrv.engine.media.encoder import Encoded, Encoder
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.native_pool import NativePool
-from llamasrv.engine.options import EngineOptions, Status
-from llamasrv.engine.outputs import Outputs
-from llamasrv.engine.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
-from llamasrv.engine.queue_places import QueuePlaces
-from llamasrv.engine.refused_steps import RefusedSteps
 from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.sampling.step_sampler import StepSampler
-from llamasrv.engine.scheduler import Plan, Pool, scheduler_for
-from llamasrv.engine.sequence import Sequence, SequenceState, end_of, tell_progress
-from llamasrv.engine.step_watch import StepWatch
+from llamasrv.engine.step.admission import LaneAdmission
+from llamasrv.engine.step.compaction import Compaction
+from llamasrv.engine.step.context_shift import shift
+from llamasrv.engine.step.outputs import Outputs
+from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
+from llamasrv.engine.step.queue_places import QueuePlaces
+from llamasrv.engine.step.refused_steps import RefusedSteps
+from llamasrv.engine.step.scheduler import Plan, Pool, scheduler_for
+from llamasrv.engine.step.step_watch import StepWatch
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 

@@ -21,12 +21,12 @@ import numpy as np
 
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.media import MediaSpan
-from llamasrv.engine.arrays import Floats, Reals
-from llamasrv.engine.channels import Doorbell, Stream
-from llamasrv.engine.interface import DecodeFailed, EmbeddingBackend
+from llamasrv.engine.base.arrays import Floats, Reals
+from llamasrv.engine.base.channels import Doorbell, Stream
+from llamasrv.engine.base.interface import DecodeFailed, EmbeddingBackend
+from llamasrv.engine.base.metrics import EmbedderMetrics
 from llamasrv.engine.media.embedding_line import Embedded, EmbeddingInput, EmbeddingLine
 from llamasrv.engine.media.timeline import MediaTimeline
-from llamasrv.engine.metrics import EmbedderMetrics
 from llamasrv.errors import (
     DeadlineExceeded,
     EngineFailure,

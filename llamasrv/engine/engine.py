@@ -19,21 +19,21 @@ import numpy as np
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.channels import Doorbell, End, Stream, TokenItem, TokenStream
+from llamasrv.engine.base.channels import Doorbell, End, Stream, TokenItem, TokenStream
+from llamasrv.engine.base.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.base.options import Adapter, EngineOptions, Status
+from llamasrv.engine.base.sequence import Sequence, end_of
 from llamasrv.engine.core import CoreCommand, EngineCore, answer
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
-from llamasrv.engine.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.media.check import check_media
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.native_pool import NativePool
-from llamasrv.engine.options import Adapter, EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.state import Ending
-from llamasrv.engine.sequence import Sequence, end_of
 from llamasrv.engine.view import EngineView, ModelFacts, PlainView, ViewPublisher
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llamasrv.concurrency import Mailbox
-from llamasrv.engine.channels import Doorbell
+from llamasrv.engine.base.channels import Doorbell
+from llamasrv.engine.base.interface import Backend, CheckpointKind, LoadFailed, Progress
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.base.options import EngineOptions, Status
 from llamasrv.engine.core import CoreCommand, EngineCore
 from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.interface import Backend, CheckpointKind, LoadFailed, Progress
 from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.native_pool import NativePool
-from llamasrv.engine.options import EngineOptions, Status
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.view import ModelFacts, ViewPublisher
 from llamasrv.errors import EngineFailure, Unavailable

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
+from llamasrv.engine.base.interface import ModelInfo, Projector, Vocabulary
+from llamasrv.engine.base.options import Status
+from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.pins import Pins
-from llamasrv.engine.options import Status
-from llamasrv.engine.sequence import Sequence
 
 VIEW_SECONDS = 0.05  # maximum age of a view while no sequence arrives or ends
 MAX_WAITING_SHOWN = 50

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.interface import Adapter
+from llamasrv.engine.base.interface import Adapter
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.models import gguf
 from llamasrv.models.details import digest

@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.placement_rules import NO_DEVICE
-from llamasrv.engine.tensor_names import EXPERTS, of_layer
-from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.placement_rules import NO_DEVICE
+from llamasrv.engine.base.tensor_names import EXPERTS, of_layer
+from llamasrv.engine.base.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.models.gguf import Header
 from llamasrv.models.memory import PAD, as_gib
 

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable
 
 from llamasrv.concurrency import Notice, off_hub
-from llamasrv.engine.allocator import release_memory
+from llamasrv.engine.base.allocator import release_memory
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.failures import Failures
 from llamasrv.models.memory import as_gib, available_memory, resident_memory

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llamasrv.engine.machine import groups, lines, words
-from llamasrv.engine.options import stretched
+from llamasrv.engine.base.machine import groups, lines, words
+from llamasrv.engine.base.options import stretched
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header
 

@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from llamasrv.concurrency import off_hub
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.use import HOST
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.use import HOST
 from llamasrv.models.memory import as_gib
 from llamasrv.models.model import Model
 

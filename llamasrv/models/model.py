@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.interface import Adapter, Backend, Progress, Projector
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.interface import Adapter, Backend, Progress, Projector
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.errors import InvalidRequest, ModelUnavailable, Unavailable
 from llamasrv.models.derived import DerivedModel
 from llamasrv.models.details import Details

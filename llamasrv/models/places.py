@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from llamasrv.engine.options import DEFAULT_PLACES
+from llamasrv.engine.base.options import DEFAULT_PLACES
 from llamasrv.models import memory
 from llamasrv.models.gguf import Header
 

@@ -90,7 +90,7 @@ def main(source: str, target: str, number: str, threads: str, again: str) -> int
 
     openmp.alone = True
     from llamasrv.engine.backend.quantize import quantize as run
-    from llamasrv.engine.interface import LoadFailed
+    from llamasrv.engine.base.interface import LoadFailed
 
     def say(**what: object) -> None:
         print(json.dumps(what), flush=True)

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import LlamasrvError
 from llamasrv.models.details import Details, digest
 from llamasrv.models.gguf import read_header

@@ -16,7 +16,7 @@ from llamasrv.concurrency import off_hub
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
-from llamasrv.engine.channels import TokenStream
+from llamasrv.engine.base.channels import TokenStream
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.adapters import choose
 from llamasrv.models.model import Model

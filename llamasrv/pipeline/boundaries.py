@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message, Pin, Prompt
-from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.errors import InvalidRequest
 
 TOGETHER = 8  # tokens: marks so close to each other end one message and begin the next

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message
-from llamasrv.engine.interface import ModelInfo, Vocabulary
+from llamasrv.engine.base.interface import ModelInfo, Vocabulary
 from llamasrv.errors import InvalidRequest
 from llamasrv.pipeline.boundaries import message_marks
 

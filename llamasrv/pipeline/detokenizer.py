@@ -13,7 +13,7 @@ from typing import Any
 from llamasrv.chat.emitter import joined
 from llamasrv.chat.parser import Parser
 from llamasrv.domain.events import Event, Reasoning, Text, TokenLogprob
-from llamasrv.engine.channels import Delta
+from llamasrv.engine.base.channels import Delta
 
 _utf8 = getincrementaldecoder("utf-8")
 

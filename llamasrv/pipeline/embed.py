@@ -14,8 +14,8 @@ from typing import Any
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, MediaPart, MixedPrompt, RerankRequest, TextPrompt
+from llamasrv.engine.base.interface import EmbeddingBackend
 from llamasrv.engine.embedder import finished
-from llamasrv.engine.interface import EmbeddingBackend
 from llamasrv.errors import InputTooLong, InvalidRequest, Unavailable, Unsupported
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.media import NO_MEDIA, RequestMedia

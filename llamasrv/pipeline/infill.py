@@ -9,7 +9,7 @@ first where there is no room: extra texts, then the beginning of what is before 
 from __future__ import annotations
 
 from llamasrv.domain.request import InfillPrompt
-from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.errors import Unsupported
 
 CHARS_A_TOKEN = 8  # no more of a text is read than could fit

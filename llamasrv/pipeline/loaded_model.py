@@ -29,8 +29,8 @@ from llamasrv.domain.request import (
     Tool,
     ToolChoice,
 )
+from llamasrv.engine.base.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.boundaries import boundaries, pinned

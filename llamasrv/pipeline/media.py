@@ -17,7 +17,7 @@ from llamasrv.chat.media import media_of
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.media import Measured, MediaInput
 from llamasrv.domain.request import ChatPrompt, MediaPart, MixedPrompt, Prompt
-from llamasrv.engine.interface import Projector
+from llamasrv.engine.base.interface import Projector
 from llamasrv.errors import InvalidMedia, InvalidRequest, Unsupported
 from llamasrv.media import sniff
 from llamasrv.media.decoder import Decoder

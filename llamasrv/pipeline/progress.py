@@ -8,7 +8,7 @@ from typing import Any
 
 from llamasrv.domain import events
 from llamasrv.domain.events import Event, Pace, PromptProgress, Usage
-from llamasrv.engine.channels import Delta, PromptComputed, QueuePlace
+from llamasrv.engine.base.channels import Delta, PromptComputed, QueuePlace
 
 
 class Progress:

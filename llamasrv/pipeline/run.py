@@ -18,8 +18,8 @@ from typing import Protocol
 
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.channels import Delta, End, PromptScored, TokenItem, TokenStream
-from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.base.channels import Delta, End, PromptScored, TokenItem, TokenStream
+from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.errors import EngineFailure, LlamasrvError, Unavailable
 from llamasrv.pipeline.cache_report import CacheReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llamasrv.domain.events import DraftCounts, Usage
-from llamasrv.engine.channels import End
+from llamasrv.engine.base.channels import End
 from llamasrv.pipeline.detokenizer import Detokenizer
 
 

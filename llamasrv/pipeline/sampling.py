@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from llamasrv.domain.params import LogitBias, SamplingParams
-from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.errors import InvalidRequest
 from llamasrv.models.model import Model
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeGuard, TypeVar
 
 from llamasrv.domain.request import ChatPrompt, MediaPart, Message, Part, Prompt, TextPart
-from llamasrv.engine.interface import Projector
+from llamasrv.engine.base.interface import Projector
 from llamasrv.pipeline.media import takes
 
 AnyPrompt = TypeVar("AnyPrompt", bound=Prompt)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from llamasrv.config import Settings
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.models.details import Details, digest, modalities

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config import Settings
-from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
-from llamasrv.engine.options import DEFAULT_PLACES, EngineOptions
-from llamasrv.engine.placement_rules import NO_DEVICE, needs_devices, refusal
-from llamasrv.engine.tensor_names import DENSE, EXPERTS
-from llamasrv.engine.use import HOST
+from llamasrv.engine.base.interface import LoadFailed, NoMemory, Progress
+from llamasrv.engine.base.options import DEFAULT_PLACES, EngineOptions
+from llamasrv.engine.base.placement_rules import NO_DEVICE, needs_devices, refusal
+from llamasrv.engine.base.tensor_names import DENSE, EXPERTS
+from llamasrv.engine.base.use import HOST
 from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory, places
 from llamasrv.models.model import DeviceShare, LoadPlan

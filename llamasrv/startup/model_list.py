@@ -18,7 +18,7 @@ from typing import Any
 
 from llamasrv.config import ModelTable, Settings, paths
 from llamasrv.config.option import nearest
-from llamasrv.engine.interface import Adapter, Progress
+from llamasrv.engine.base.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 from llamasrv.models.derived import DerivedModel
@@ -291,8 +291,8 @@ def _known_vector(vector: Adapter) -> Adapter:
 
 
 def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
-    from llamasrv.engine.fake import open_fake_backend
-    from llamasrv.engine.fake_projector import FakeProjector
+    from llamasrv.engine.backend.fake import open_fake_backend
+    from llamasrv.engine.backend.fake_projector import FakeProjector
 
     options = engine_options(settings)
     pooling = (options.pooling or "mean") if options.embeddings else None

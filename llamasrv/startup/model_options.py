@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llamasrv.config import Settings, paths
 from llamasrv.domain.defaults import ChatDefaults
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.models.names import CATCH_ALL

@@ -9,7 +9,7 @@ import logging
 
 from llamasrv import log
 from llamasrv.config import Settings, keys
-from llamasrv.engine import machine
+from llamasrv.engine.base import machine
 from llamasrv.errors import ConfigError
 from llamasrv.startup import load_plans, model_list, tls, tools
 from llamasrv.startup.model_options import with_pulled

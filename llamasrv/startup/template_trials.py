@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from llamasrv import __version__
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.models.model import Model
 from llamasrv.models.trial import Trials
 

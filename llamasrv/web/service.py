@@ -11,7 +11,7 @@ from typing import Any
 from llamasrv.concurrency import off_hub
 from llamasrv.config import paths
 from llamasrv.domain.key import Key
-from llamasrv.engine.metrics import Histogram
+from llamasrv.engine.base.metrics import Histogram
 from llamasrv.errors import InvalidMedia
 from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry

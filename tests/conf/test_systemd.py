@@ -97,7 +97,7 @@ def test_an_engine_that_does_not_move_starves_the_watchdog_and_its_process_is_re
     stuck = tmp_path / "stuck"
     code = (
         "import os, sys, gevent.monkey\n"
-        "from llamasrv.engine import fake\n"
+        "from llamasrv.engine.backend import fake\n"
         "decode, sleep = fake.FakeBackend.decode, gevent.monkey.get_original('time', 'sleep')\n"
         "def stalling(self):\n"
         f"    while os.path.exists({str(stuck)!r}): sleep(0.05)\n"

@@ -17,7 +17,7 @@ from llamasrv.config import OPTIONS, Settings, check, docgen, load
 from llamasrv.config.option import convert, written
 from llamasrv.config.settings import value_of
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.options import Adapter
+from llamasrv.engine.base.options import Adapter
 from llamasrv.errors import ConfigError
 from llamasrv.protocols.limits import Limits
 

@@ -10,9 +10,9 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
-from llamasrv.engine.channels import Delta, Doorbell, End, PromptScored, Stream
+from llamasrv.engine.base.channels import Delta, Doorbell, End, PromptScored, Stream
+from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.sequence import Sequence, SequenceState
 
 GREEDY = SamplingParams(temperature=0)
 

@@ -23,13 +23,13 @@ from schedule_books import check_books
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
-from llamasrv.engine.channels import Delta, End, PromptScored
-from llamasrv.engine.fake import IM_END, FakeVocabulary
-from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.engine.interface import Adapter, CheckpointKind, Together
+from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
+from llamasrv.engine.backend.fake_projector import FakeProjector
+from llamasrv.engine.base.channels import Delta, End, PromptScored
+from llamasrv.engine.base.interface import Adapter, CheckpointKind, Together
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.prefix_index import common_prefix
-from llamasrv.engine.options import EngineOptions
 from llamasrv.errors import LlamasrvError
 from llamasrv.web.stored.slots import SavedSlotFiles
 

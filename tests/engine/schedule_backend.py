@@ -7,9 +7,9 @@ from collections import Counter
 
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.fake import script_after
-from llamasrv.engine.interface import DecodeFailed, OutOfCells, Proposal
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.backend.fake import script_after
+from llamasrv.engine.base.interface import DecodeFailed, OutOfCells, Proposal
+from llamasrv.engine.base.native_pool import NativePool
 
 STEP, PROMPT_ROW, LOGITS_ROW, BYTE = 0.01, 0.001, 2e-5, 1e-8  # seconds
 FALLIBLE = (

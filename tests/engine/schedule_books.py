@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.core import EngineCore
-from llamasrv.engine.sequence import SequenceState
 
 SEATED = {SequenceState.PREFILL, SequenceState.DECODE, SequenceState.AWAITING_MASK}
 

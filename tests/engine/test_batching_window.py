@@ -4,7 +4,7 @@ import pytest
 
 from llamasrv.engine.core import CoreCommand
 from llamasrv.engine.kv.prefix_index import Match
-from llamasrv.engine.pacing import IDLE_CHECK, STUCK_CHECK
+from llamasrv.engine.step.pacing import IDLE_CHECK, STUCK_CHECK
 
 
 @pytest.fixture

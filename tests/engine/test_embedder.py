@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from recording_backend import RecordingEmbeddings
 
+from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.embedder import Embedder, finished, pooled
-from llamasrv.engine.interface import DecodeFailed
 from llamasrv.engine.media.embedding_line import Embedded
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 

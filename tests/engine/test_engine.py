@@ -8,10 +8,10 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
-from llamasrv.engine.channels import Delta
-from llamasrv.engine.fake import BOS
-from llamasrv.engine.interface import DecodeFailed, OutOfCells
-from llamasrv.engine.sequence import SequenceState
+from llamasrv.engine.backend.fake import BOS
+from llamasrv.engine.base.channels import Delta
+from llamasrv.engine.base.interface import DecodeFailed, OutOfCells
+from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -666,7 +666,7 @@ def test_stopping_ends_open_sequences():
 
 
 def test_a_model_that_cannot_be_loaded_says_why():
-    from llamasrv.engine.interface import LoadFailed
+    from llamasrv.engine.base.interface import LoadFailed
 
     def fail(progress):
         raise LoadFailed("model.gguf: not a GGUF file")

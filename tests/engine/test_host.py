@@ -6,8 +6,8 @@ from engine_driver import chat, end_of, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.core import CoreCommand
-from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.errors import EngineFailure, Unavailable
 
 

@@ -5,7 +5,7 @@ import pytest
 from engine_driver import chat, end_of, text_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.interface import Adapter
+from llamasrv.engine.base.interface import Adapter
 from llamasrv.errors import Unavailable
 
 ADAPTED = ((0, 100.0),)

@@ -14,8 +14,8 @@ import numpy as np
 from random_schedules import Choice, Episode
 from schedule_books import check_books
 
-from llamasrv.engine.channels import End
-from llamasrv.engine.fake import FakeEmbeddings
+from llamasrv.engine.backend.fake import FakeEmbeddings
+from llamasrv.engine.base.channels import End
 from llamasrv.errors import LlamasrvError
 
 PATIENCE = 60.0  # seconds for one answer

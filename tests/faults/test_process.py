@@ -194,7 +194,7 @@ def test_63_a_crash_in_native_code_says_where_and_a_new_process_serves(serve, nu
 def test_64_workers_that_end_before_they_serve_are_not_started_for_ever(serve):
     code = (
         "import os, sys\n"
-        "from llamasrv.engine import fake\n"
+        "from llamasrv.engine.backend import fake\n"
         "fake.FakeBackend.__init__ = lambda *a, **k: os.kill(os.getpid(), 9)\n"
         "from llamasrv.cli import main\n"
         "main(sys.argv[1:])\n"

@@ -12,7 +12,7 @@ import tiny_projectors
 from engine_by_hand import HandEngine
 from engine_driver import no_leaks, spec
 
-from llamasrv.engine.channels import Delta
+from llamasrv.engine.base.channels import Delta
 from llamasrv.engine.engine import EngineOptions
 
 

@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.interface import Adapter, LoadFailed
+from llamasrv.engine.base.interface import Adapter, LoadFailed
 
 SETS = ((), ((0, 1.0),), ((1, 1.0),), ((0, 0.5), (1, 1.0)))
 

@@ -15,14 +15,14 @@ from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
 from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.backend.model_info import cell_share
-from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
+from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import KVCacheManager
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.preemption import RestoreCost
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
+from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.preemption import RestoreCost
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
 

@@ -14,8 +14,8 @@ from serving import wait_until
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
 from llamasrv.engine.backend import embed as backend_embed
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.engine import Engine, EngineOptions
-from llamasrv.engine.interface import LoadFailed
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry

@@ -13,8 +13,8 @@ from test_engine_on_models import prompts
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import LoadFailed
 
 SETTINGS = {"context_cells": 512, "batch_size": 128, "parallel": 4}
 PARAMS = [

@@ -122,7 +122,7 @@ def test_a_prefix_outside_the_window_is_not_reused(real):
 
 def test_prompt_scores_are_the_models_own(real):
     """Scored in one go = sampled one by one: the same distribution, seen from both sides."""
-    from llamasrv.engine.channels import PromptScored
+    from llamasrv.engine.base.channels import PromptScored
 
     engine = real("llama")
     prompt = prompts(1, seed=8)[0][:30]

@@ -20,9 +20,9 @@ from llamasrv.config import load
 from llamasrv.engine.backend import breakdown as library
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.measure import measure
+from llamasrv.engine.base.interface import LoadFailed, NoMemory
+from llamasrv.engine.base.use import HOST
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import LoadFailed, NoMemory
-from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
 from llamasrv.startup import load_plans
 from llamasrv.startup import service as startup_service
@@ -90,7 +90,7 @@ def test_measuring_takes_no_memory(tmp_path):
     options = EngineOptions(context_cells=2**24, **SMALL)
     code = f"""
 from llamasrv.engine.backend.measure import measure
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 use = measure({str(path)!r}, EngineOptions(context_cells={options.context_cells}, **{SMALL})).uses["host"]
 print(use.context // 2**20, next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 2**10)
 """
@@ -120,8 +120,8 @@ def test_a_context_that_runs_out_of_memory_names_the_allocation(tmp_path):
     code = f"""
 import resource
 from llamasrv.engine.backend.context import open_model
-from llamasrv.engine.interface import NoMemory
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.interface import NoMemory
+from llamasrv.engine.base.options import EngineOptions
 most = int(open("/proc/self/statm").read().split()[0]) * 4096 + (400 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 try:

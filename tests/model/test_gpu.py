@@ -22,8 +22,8 @@ from llamasrv.engine.backend import breakdown as library
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.measure import measure
+from llamasrv.engine.base.use import HOST
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.use import HOST
 from llamasrv.models import fit, gguf
 from llamasrv.startup import companions
 

@@ -10,8 +10,8 @@ import pytest
 
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.engine.backend.chunk_batches import BATCHING_KINDS, MOST_SECONDS, ChunkBatches
-from llamasrv.engine.interface import MediaWork
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.interface import MediaWork
+from llamasrv.engine.base.options import EngineOptions
 
 BATCHING = pytest.mark.parametrize("kind", BATCHING_KINDS)
 

@@ -4,8 +4,8 @@ import architectures
 import pytest
 
 from llamasrv.engine.backend.context import open_model
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.options import EngineOptions
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from test_engine_on_models import prompts
 
 from llamasrv.commands.check import draft_sources
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.base.interface import LoadFailed, Timeline
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import LoadFailed, Timeline
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 from llamasrv.startup import companions

@@ -20,8 +20,8 @@ from llamasrv.engine.backend import embed, openmp, placement, rpc
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.control_vector import directions
 from llamasrv.engine.backend.threads import settle
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.options import Adapter, EngineOptions
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.options import Adapter, EngineOptions
 from llamasrv.models import gguf, memory
 
 SMALL = {"context_cells": 64, "batch_size": 64, "ubatch_size": 64, "threads": 1, "threads_batch": 1, "parallel": 1}
@@ -283,7 +283,7 @@ def test_compute_threads_run_on_the_named_cpus(tmp_path):
     code = f"""
 import os, threading
 from llamasrv.engine.backend.context import open_model
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 options = EngineOptions(cpu_range=({cpu},), context_cells=64, batch_size=64, ubatch_size=64, threads=2, parallel=1)
 def load():  # looks by itself: the threads that it started end with it
     open_model({str(path)!r}, options, lambda share: True)

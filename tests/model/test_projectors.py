@@ -15,7 +15,7 @@ from engine_driver import GREEDY
 
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.errors import InvalidRequest
 from llamasrv.web.stored.slots import SavedSlotFiles
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.tensor_names import EXPERTS, of_layer
+from llamasrv.engine.base.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.tensor_names import EXPERTS, of_layer
-from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
 from llamasrv.models import fit
 from llamasrv.models.fit import Layer, LayerPlan, spread
 from llamasrv.models.gguf import Header, Tensor

@@ -13,7 +13,7 @@ from engine_driver import spec
 from recording_backend import RecordingBackend
 from serving import wait_until
 
-from llamasrv.engine.interface import Adapter, LoadFailed
+from llamasrv.engine.base.interface import Adapter, LoadFailed
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import adapters

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from model import tiny_models, tiny_projectors
 
+from llamasrv.engine.base.machine import available_cores, available_cpus
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.machine import available_cores, available_cpus
 from llamasrv.errors import ConfigError
 from llamasrv.models.gguf import Header, SkippedArray, read_header
 from llamasrv.models.memory import MemoryShape, available_memory, choose, estimate, projector_bytes, rollback

@@ -27,7 +27,7 @@ def test_a_file_is_written_in_the_type_that_was_asked_for(source, tmp_path):
 
 def test_the_quantised_file_is_served(source, tmp_path):
     from llamasrv.engine.backend.context import open_model
-    from llamasrv.engine.options import EngineOptions
+    from llamasrv.engine.base.options import EngineOptions
 
     list(quantize(source, tmp_path / "q.gguf", "Q8_0"))
     options = EngineOptions(context_cells=64, batch_size=64, ubatch_size=64, threads=1, parallel=1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Adapter
 from llamasrv.errors import ModelNotFound
 from llamasrv.models.model import LoadPlan, Model, ModelSettings
 from llamasrv.models.names import canonical

@@ -9,7 +9,7 @@ import sys
 import pytest
 from model import tiny_models, tiny_projectors
 
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.models import trial
 from llamasrv.models.details import Details, describe
 from llamasrv.models.gguf import read_header

@@ -11,7 +11,7 @@ import pytest
 import tiny_models
 from browsing import answers, say, serious
 
-from llamasrv.engine.metrics import SOURCES
+from llamasrv.engine.base.metrics import SOURCES
 
 
 def test_it_moves_while_requests_run(serve, visit):

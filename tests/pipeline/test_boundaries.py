@@ -1,7 +1,7 @@
 """Positions where messages begin are found by the marks that a template writes, and only where they can be used."""
 
 from llamasrv.chat.template import ChatTemplate
-from llamasrv.engine.fake import CHATML, IM_END, IM_START, FakeVocabulary
+from llamasrv.engine.backend.fake import CHATML, IM_END, IM_START, FakeVocabulary
 from llamasrv.pipeline.boundaries import boundaries, message_marks
 
 VOCAB = FakeVocabulary()

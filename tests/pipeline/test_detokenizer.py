@@ -18,7 +18,7 @@ from llamasrv.domain.events import (
     ToolCallStart,
 )
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, TextPrompt, Tool, ToolChoice
-from llamasrv.engine.channels import Delta
+from llamasrv.engine.base.channels import Delta
 from llamasrv.errors import InvalidRequest
 from llamasrv.pipeline.detokenizer import ChatDetokenizer
 

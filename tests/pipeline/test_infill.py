@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.domain.request import InfillPrompt
-from llamasrv.engine.fake import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, FakeVocabulary
+from llamasrv.engine.backend.fake import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, FakeVocabulary
 from llamasrv.errors import Unsupported
 from llamasrv.pipeline.infill import encode_infill
 

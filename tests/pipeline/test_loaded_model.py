@@ -25,7 +25,7 @@ from llamasrv.domain.request import (
     Tool,
     ToolCall,
 )
-from llamasrv.engine.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START
+from llamasrv.engine.backend.fake import BOS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, IM_END, IM_START
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
 from llamasrv.pipeline import constraint, loaded_model
 

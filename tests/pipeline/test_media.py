@@ -8,7 +8,7 @@ from samples import png, wav
 from serving import check_no_leaks, open_engine, pipeline_on
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, MediaPart, Message, MixedPrompt, TextPart
-from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.errors import InvalidMedia, InvalidRequest, QueueFull, Unsupported
 from llamasrv.media.limits import MediaLimits
 from llamasrv.pipeline.media import MediaOptions, MediaReader

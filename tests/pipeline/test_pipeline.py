@@ -21,9 +21,9 @@ from llamasrv.domain.request import (
     TextPrompt,
     TokenPrompt,
 )
+from llamasrv.engine.backend.fake import BOS
+from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.engine import EngineOptions, Status
-from llamasrv.engine.fake import BOS
-from llamasrv.engine.interface import DecodeFailed
 from llamasrv.errors import (
     EngineFailure,
     ModelNotFound,

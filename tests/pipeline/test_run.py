@@ -8,8 +8,8 @@ import pytest
 
 from llamasrv.domain.events import Failed, FinishReason, Text
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.channels import Delta, End
-from llamasrv.engine.fake import FakeVocabulary
+from llamasrv.engine.backend.fake import FakeVocabulary
+from llamasrv.engine.base.channels import Delta, End
 from llamasrv.errors import DeadlineExceeded, InvalidRequest, Unavailable
 from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.load_wait import LoadWait

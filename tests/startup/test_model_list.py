@@ -12,9 +12,9 @@ from serving import wait_until
 
 from llamasrv import config, startup
 from llamasrv.config import Settings, paths
-from llamasrv.engine.interface import LoadFailed, NoMemory
-from llamasrv.engine.options import Adapter, EngineOptions
-from llamasrv.engine.use import HOST, FailedAllocation
+from llamasrv.engine.base.interface import LoadFailed, NoMemory
+from llamasrv.engine.base.options import Adapter, EngineOptions
+from llamasrv.engine.base.use import HOST, FailedAllocation
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
 from llamasrv.models import memory
 from llamasrv.models.loader import ModelLoader
@@ -182,7 +182,7 @@ def test_one_that_never_fits_is_listed_all_the_same(folder, monkeypatch):
 def serving(settings, monkeypatch):
     """A registry of fake models made from settings, which may be read again."""
     from llamasrv.engine.backend import context
-    from llamasrv.engine.fake import open_fake_backend
+    from llamasrv.engine.backend.fake import open_fake_backend
 
     monkeypatch.setattr(context, "open_model", lambda path, options, progress: open_fake_backend(progress))
     services = []

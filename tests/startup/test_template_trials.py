@@ -6,7 +6,7 @@ import pytest
 
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.models.details import Details
 from llamasrv.models.model import Model, ModelSettings
 from llamasrv.models.trial import Trials

@@ -9,8 +9,8 @@ from protocols.anthropic.wire_client import add_up
 from serving import failing_midway
 
 from llamasrv.domain.key import Key
+from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import DecodeFailed
 from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.web.service import WebOptions
 

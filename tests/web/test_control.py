@@ -10,7 +10,7 @@ import pytest
 
 from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.domain.key import Key
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.web.service import WebOptions
 
 THINKS = (

@@ -8,7 +8,7 @@ import pytest
 from samples import png
 from serving import wait_until
 
-from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.service import WebOptions
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import gevent
 import pytest
 
-from llamasrv.engine.metrics import Histogram
+from llamasrv.engine.base.metrics import Histogram
 from llamasrv.web.context import KEY
 from llamasrv.web.http import hub_watch
 from llamasrv.web.http.connection import Connection

@@ -7,8 +7,8 @@ from model import tiny_models
 from serving import RunningService
 
 from llamasrv.domain.key import Key
+from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import Adapter
 from llamasrv.web.service import WebOptions
 
 ADAPTERS = (Adapter("sql", "/models/sql.gguf"), Adapter("Polite", "/models/polite.gguf", 0.5))

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from samples import png, wav
 
-from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.media.sources import Sources
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.pipeline.unseen import UNREADABLE

@@ -10,7 +10,7 @@ import pytest
 from models.farm import Farm
 from serving import wait_until
 
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.web.app import create_app
 from llamasrv.web.service import Service, WebOptions
 

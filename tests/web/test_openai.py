@@ -9,8 +9,8 @@ import pytest
 from protocols.openai.wire_client import add_up_chat, add_up_completions, whole_chat, whole_completions
 from serving import openai_error_keys
 
+from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.interface import DecodeFailed
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

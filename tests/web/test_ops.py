@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from llamasrv.engine.base.metrics import EmbedderMetrics, EngineMetrics, figures
 from llamasrv.engine.engine import Status
-from llamasrv.engine.metrics import EmbedderMetrics, EngineMetrics, figures
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.web.service import WebOptions
 

@@ -15,7 +15,7 @@ from serving import openai_error_keys, wait_until
 from store.conftest import postgres_url, redis_url  # noqa: F401  (fixtures)
 
 from llamasrv.domain.key import Key
-from llamasrv.engine.interface import DecodeFailed
+from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.errors import ConfigError
 from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.protocols.limits import Limits

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from llamasrv.domain.defaults import ChatDefaults
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.web.service import WebOptions
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})

@@ -11,7 +11,7 @@ import pytest
 from samples import png, wav
 from serving import RunningService
 
-from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.backend.fake_projector import FakeProjector
 
 SAID = "You said: Transcribe audio to text[audio]"
 ROUTE = "/v1/audio/transcriptions"

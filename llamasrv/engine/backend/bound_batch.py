@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.batch import Batch
+from llamasrv.engine.base.batch import Batch
 
 
 class BoundBatch:

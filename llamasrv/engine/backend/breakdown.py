@@ -12,7 +12,7 @@ from typing import Any
 
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.use import HOST, DeviceUse
+from llamasrv.engine.base.use import HOST, DeviceUse
 
 _LIBRARY = C._lib
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"

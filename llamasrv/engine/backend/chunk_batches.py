@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.media import MediaChunk, MediaInput
-from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.library import drop_errors, reason
-from llamasrv.engine.interface import MediaWork
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.interface import MediaWork
 
 log = logging.getLogger("llamasrv.engine")
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.allocator import drop_zeros
-from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
@@ -39,11 +37,13 @@ from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.backend.warm_up import warm_up
-from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import Chain, CheckpointKind, DecodeFailed, LoadFailed, OutOfCells, Progress
-from llamasrv.engine.machine import available_cpus
-from llamasrv.engine.options import Adapter, EngineOptions, stretched
-from llamasrv.engine.prompt_work import PromptWork
+from llamasrv.engine.base.allocator import drop_zeros
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.batch import Batch
+from llamasrv.engine.base.interface import Chain, CheckpointKind, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.base.machine import available_cpus
+from llamasrv.engine.base.options import Adapter, EngineOptions, stretched
+from llamasrv.engine.step.prompt_work import PromptWork
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
 

@@ -8,9 +8,9 @@ from typing import Any
 from llamasrv.engine.backend.library import VERSION, C
 from llamasrv.engine.backend.memory_kind import rollback_wanted
 from llamasrv.engine.backend.placement import place_context
-from llamasrv.engine.machine import available_cpus
-from llamasrv.engine.options import CACHE_TYPES, EngineOptions
-from llamasrv.engine.prompt_work import TILE
+from llamasrv.engine.base.machine import available_cpus
+from llamasrv.engine.base.options import CACHE_TYPES, EngineOptions
+from llamasrv.engine.step.prompt_work import TILE
 
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 

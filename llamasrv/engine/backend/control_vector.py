@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.options import Adapter, EngineOptions
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.options import Adapter, EngineOptions
 
 _ggml = ctypes.CDLL(C._lib._name)
 _F32 = 0

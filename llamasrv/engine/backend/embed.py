@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llamasrv.engine.arrays import Floats, Int32s
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
@@ -26,11 +25,12 @@ from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.backend.projector import LlamaProjector
-from llamasrv.engine.batch import MediaRows
+from llamasrv.engine.base.arrays import Floats, Int32s
+from llamasrv.engine.base.batch import MediaRows
+from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
+from llamasrv.engine.base.options import POOLINGS, EngineOptions
 from llamasrv.engine.embedder import pooled
-from llamasrv.engine.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.media.timeline import MediaTimeline
-from llamasrv.engine.options import POOLINGS, EngineOptions
 
 LONGEST = 2048  # default max tokens of an input, if the model allows more
 GROUP_INPUTS = 64

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.library import C
+from llamasrv.engine.base.arrays import Floats
 
 _STRING, _F32, _F16, _BF16 = 8, 0, 1, 30
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llamasrv.engine.arrays import LaneState
 from llamasrv.engine.backend.lane_state import read_state, state_size, write_state
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.memory_kind import PARTIAL
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.interface import CheckpointKind
+from llamasrv.engine.base.arrays import LaneState
+from llamasrv.engine.base.interface import CheckpointKind
 
 
 class LaneMemory:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.engine.arrays import LaneState
 from llamasrv.engine.backend.library import C
+from llamasrv.engine.base.arrays import LaneState
 
 
 def state_size(context: Any, lane: int, flags: int = 0) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.interface import LoadFailed, Together
+from llamasrv.engine.base.interface import LoadFailed, Together
 
 # Their graphs mix up sequences with more than one token in a batch; plamo2's may also abort.
 _TOGETHER = {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.interface import Adapter, DecodeFailed, LoadFailed
+from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed
 
 
 def load_adapters(model: Any, adapters: tuple[Adapter, ...], reason: Callable[[], str]) -> list[Any]:

@@ -9,8 +9,8 @@ import dataclasses
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.breakdown import breakdown, can_measure, devices_of, ours
 from llamasrv.engine.backend.context import LlamaBackend
-from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.use import HOST, DeviceUse, MeasuredUse
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.use import HOST, DeviceUse, MeasuredUse
 
 __all__ = ["can_measure", "measure"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.batch import MediaRows
+from llamasrv.engine.base.batch import MediaRows
 
 
 def decode_rows(context: Any, batch: Any, rows: MediaRows, *, width: int, dimensions: int, ubatch_size: int) -> int:

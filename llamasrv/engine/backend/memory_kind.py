@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from llamasrv.engine.backend.library import C
-from llamasrv.engine.interface import CheckpointKind
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.options import EngineOptions
 
 PARTIAL = int(C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
 # Compressed caches with their own streams: ranges of a lane cannot be copied, and a partial state is not enough.

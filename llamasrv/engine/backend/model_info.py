@@ -8,7 +8,7 @@ from typing import Any
 
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
-from llamasrv.engine.interface import ModelInfo, sampling_defaults
+from llamasrv.engine.base.interface import ModelInfo, sampling_defaults
 
 
 def info_of(path: str, model: Any, vocab: LlamaVocabulary) -> ModelInfo:

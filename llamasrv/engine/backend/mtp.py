@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from llamasrv.engine.arrays import Floats
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.library import C, drop_errors, fast, hidden_states, reason
-from llamasrv.engine.batch import Batch
-from llamasrv.engine.interface import LoadFailed, Proposal, Timeline
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.batch import Batch
+from llamasrv.engine.base.interface import LoadFailed, Proposal, Timeline
 
 MOST_WAITING = 64  # queued rows of a lane above which they are computed without waiting for a draft
 

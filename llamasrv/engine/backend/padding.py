@@ -15,8 +15,8 @@ from collections import deque
 
 import numpy as np
 
-from llamasrv.engine.batch import Batch
-from llamasrv.engine.prompt_work import TILE, PromptWork
+from llamasrv.engine.base.batch import Batch
+from llamasrv.engine.step.prompt_work import TILE, PromptWork
 
 BLOCK = 4
 MOST_ROWS = 32  # max rows with logits; in larger batches remainders do not matter

@@ -11,9 +11,9 @@ from typing import Any
 
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.library import C, drop_errors, out_of_memory, reason
-from llamasrv.engine.interface import LoadFailed, NoMemory, Progress
-from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.placement_rules import NO_DEVICE, refusal
+from llamasrv.engine.base.interface import LoadFailed, NoMemory, Progress
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.placement_rules import NO_DEVICE, refusal
 
 LOAD_MODES = {
     "auto": C.LLAMA_LOAD_MODE_AUTO, "none": C.LLAMA_LOAD_MODE_NONE, "mmap": C.LLAMA_LOAD_MODE_MMAP,

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput, chunk_key
-from llamasrv.engine.arrays import Floats, Int32s
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.chunk_batches import ChunkBatches
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, drop_errors, mtmd, reason
-from llamasrv.engine.interface import LoadFailed, MediaWork
-from llamasrv.engine.machine import available_cpus
-from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.placement_rules import NO_DEVICE
+from llamasrv.engine.base.arrays import Floats, Int32s
+from llamasrv.engine.base.interface import LoadFailed, MediaWork
+from llamasrv.engine.base.machine import available_cpus
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.placement_rules import NO_DEVICE
 from llamasrv.errors import EngineFailure, InvalidRequest
 
 MOST_PIXELS = 1 << 28

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from llamasrv.engine.backend.library import C, drop_errors, reason
-from llamasrv.engine.interface import LoadFailed
+from llamasrv.engine.base.interface import LoadFailed
 
 _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # start of the library's log line for each tensor
 

@@ -10,8 +10,8 @@ import ctypes
 from typing import Any
 
 from llamasrv.engine.backend.library import C, refused_buffer
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.use import HOST, FailedAllocation
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.use import HOST, FailedAllocation
 from llamasrv.errors import Unsupported
 
 _CPU, _GPU, _INTEGRATED = 0, 1, 2  # ggml_backend_dev_type

@@ -11,10 +11,10 @@ import numpy as np
 
 from llamasrv.concurrency import native_lock
 from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
-from llamasrv.engine.arrays import Floats, Ids, Reals
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
-from llamasrv.engine.batch import Batch
+from llamasrv.engine.base.arrays import Floats, Ids, Reals
+from llamasrv.engine.base.batch import Batch
 
 _apply = fast.llama_sampler_apply
 _apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from llamasrv.engine.interface import LoadFailed
-from llamasrv.engine.options import EngineOptions
+from llamasrv.engine.base.interface import LoadFailed
+from llamasrv.engine.base.options import EngineOptions
 
 _REAL_TIME = {1: 40, 2: 80, 3: 90}  # llama.cpp's
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llamasrv.engine.arrays import Int32s
+from llamasrv.engine.base.arrays import Int32s
 
 if TYPE_CHECKING:
     from llamasrv.engine.backend.context import LlamaBackend

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.drafts.acceptance import Acceptance
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import DraftGuard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
-from llamasrv.engine.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.options import EngineOptions
-from llamasrv.engine.prompt_work import TILE
-from llamasrv.engine.scheduler import Plan, Scheduler
-from llamasrv.engine.sequence import Sequence, SequenceState
+from llamasrv.engine.step.prompt_work import TILE
+from llamasrv.engine.step.scheduler import Plan, Scheduler
 
 MOST_TOKENS = 31  # max tokens of one draft
 MOST_ROWS = TILE - 1  # max rows of a step: a whole tile would attend to all cells of all lanes

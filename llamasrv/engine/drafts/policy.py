@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llamasrv.engine.cost_model import RowTimes
 from llamasrv.engine.drafts.draft import Draft
+from llamasrv.engine.step.cost_model import RowTimes
 
 MARGIN = 1.05  # min predicted gain, to cover what the prediction misses
 

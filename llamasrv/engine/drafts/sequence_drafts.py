@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 
 from llamasrv.domain.events import DraftCounts
+from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.drafts.acceptance import NGRAM, Acceptance
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.ngram import Lookup
-from llamasrv.engine.sequence import Sequence
 
 PREDICTION, GRAMMAR = "prediction", "grammar"
 WARM = 16  # steps in which the sources are asked after a draft was accepted

@@ -6,13 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.sequence import Sequence
 
 if TYPE_CHECKING:
-    from llamasrv.engine.scheduler import Plan
+    from llamasrv.engine.step.scheduler import Plan
 
 LEAST = 32  # min tokens that a checkpoint must save beyond the one before it
 APART = 256  # min tokens between checkpoints at starts of messages, except the last two

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.arrays import LaneState
+from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Key, Match, key_of
 from llamasrv.engine.kv.tier import Entry

@@ -25,13 +25,13 @@ from pathlib import Path
 from llamasrv.atomic_file import replacing
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Key, common_prefix, key_of, usable_length
 from llamasrv.engine.kv.tier import Entry
 from llamasrv.engine.media.timeline import MediaTimeline
-from llamasrv.engine.metrics import EngineMetrics
 
 log = logging.getLogger("llamasrv.engine")
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.arrays import LaneState
-from llamasrv.engine.cost_model import CostModel
+from llamasrv.engine.base.arrays import LaneState
+from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import BUSY_BYTES, WORTH_WRITING, KVCacheManager
-from llamasrv.engine.sequence import Sequence, SequenceState
+from llamasrv.engine.step.cost_model import CostModel
 
 EVERY = 20.0  # seconds between two checks; after writing a file the next check follows at once
 GROWN = 0.1  # min share of new tokens for a prefix to be written again

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from llamasrv.engine.interface import Backend, CheckpointKind
+from llamasrv.engine.base.interface import Backend, CheckpointKind
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.host_tier import HostTier
-from llamasrv.engine.options import EngineOptions
 
 
 class HostCache:

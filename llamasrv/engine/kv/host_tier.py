@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.arrays import LaneState
+from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.kv.prefix_index import (
     EVERYBODY,

@@ -6,7 +6,7 @@ from array import array
 from dataclasses import replace
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Match, PrefixIndex
 from llamasrv.engine.kv.tier import Entry

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from llamasrv.engine.arrays import Int32s
+from llamasrv.engine.base.arrays import Int32s
 
 
 class LaneTable:

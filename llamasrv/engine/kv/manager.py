@@ -11,8 +11,9 @@ from array import array
 from dataclasses import replace
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.cost_model import CostModel
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpointing import Checkpointing
 from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_reads import DiskReads
@@ -24,9 +25,8 @@ from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.kv.prefix_index import FOLLOW, KEY_LENGTH, Match, PrefixIndex, common_prefix, usable_length
 from llamasrv.engine.kv.tier import Tier
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.preemption import RestoreCost
-from llamasrv.engine.sequence import Sequence
+from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.preemption import RestoreCost
 
 log = logging.getLogger("llamasrv.engine")
 

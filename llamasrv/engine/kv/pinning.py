@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import insort
 
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
 from llamasrv.engine.kv.prefix_index import KEY_LENGTH
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.sequence import Sequence
 
 
 class Pinning:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.arrays import Int32s
+from llamasrv.engine.base.arrays import Int32s
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.checkpoints import Checkpoint

@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from llamasrv.engine.arrays import LaneState
+from llamasrv.engine.base.arrays import LaneState
 
 MAGIC = b"llamasrv state\n"
 FORMAT = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.arrays import Int32s
+from llamasrv.engine.base.arrays import Int32s
 from llamasrv.engine.view import ModelFacts
 from llamasrv.errors import InvalidRequest, Unsupported
 

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
-from llamasrv.engine.arrays import Floats
-from llamasrv.engine.interface import MediaWork, Projector
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.interface import MediaWork, Projector
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.prefix_index import Match
 from llamasrv.engine.media.turns import lacks_rows
-from llamasrv.engine.metrics import EngineMetrics
-from llamasrv.engine.sequence import Sequence, SequenceState
 from llamasrv.errors import EngineFailure, LlamasrvError
 
 log = logging.getLogger("llamasrv.engine")

@@ -12,7 +12,7 @@ from bisect import bisect_right
 import numpy as np
 
 from llamasrv.domain.media import MediaSpan
-from llamasrv.engine.arrays import Floats, Int32s
+from llamasrv.engine.base.arrays import Floats, Int32s
 
 _MOVES = np.array([[1], [1], [1], [0]], np.int32)  # of (time, y, x, z): whether it advances with the timeline
 

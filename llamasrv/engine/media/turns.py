@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llamasrv.domain.media import MediaSpan
-from llamasrv.engine.batch import Part
-from llamasrv.engine.sequence import Sequence
+from llamasrv.engine.base.batch import Part
+from llamasrv.engine.base.sequence import Sequence
 
 
 def is_at_media(seq: Sequence) -> bool:

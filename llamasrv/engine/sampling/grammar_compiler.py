@@ -19,9 +19,9 @@ import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from llamasrv.concurrency import Notice, native_lock
-from llamasrv.engine.allocator import release_memory
-from llamasrv.engine.interface import Vocabulary
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.base.allocator import release_memory
+from llamasrv.engine.base.interface import Vocabulary
+from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of
 from llamasrv.engine.sampling.grammar_trial import LIMITS, TRIAL_SECONDS, fault_of
 from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable

@@ -13,8 +13,8 @@ import re
 import llguidance
 import numpy as np
 
-from llamasrv.engine.arrays import Ids, Int32s
-from llamasrv.engine.interface import Vocabulary
+from llamasrv.engine.base.arrays import Ids, Int32s
+from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 
 FEW = 4096  # tokens; listing fewer is cheaper than a pass over the vocabulary

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from llamasrv.concurrency import Mailbox, native_lock
 from llamasrv.domain.params import SAMPLERS, SamplingParams
-from llamasrv.engine.interface import Backend, Chain
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.base.interface import Backend, Chain
+from llamasrv.engine.base.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")
 

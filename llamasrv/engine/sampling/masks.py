@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from llamasrv.concurrency import Mailbox
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.base.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")
 

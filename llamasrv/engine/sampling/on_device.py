@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llamasrv.domain.params import SamplingParams, samplers_of
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.sampling.sampler import seeded
 
 

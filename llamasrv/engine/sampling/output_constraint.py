@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from llamasrv.engine.interface import Pieces
+from llamasrv.engine.base.interface import Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import LlamasrvError

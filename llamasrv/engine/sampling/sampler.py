@@ -18,8 +18,8 @@ import numpy as np
 
 from llamasrv.domain.events import TokenLogprob, TopLogprob
 from llamasrv.domain.params import Keeps, SamplerType, SamplingParams, samplers_of
-from llamasrv.engine.arrays import Floats, Ids, Reals
-from llamasrv.engine.interface import Backend, Chain, Pieces
+from llamasrv.engine.base.arrays import Floats, Ids, Reals
+from llamasrv.engine.base.interface import Backend, Chain, Pieces
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.late_chain import ChainMaker, LateChain, is_slow, made
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.arrays import Floats
-from llamasrv.engine.channels import Delta
-from llamasrv.engine.interface import Backend
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.channels import Delta
+from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint

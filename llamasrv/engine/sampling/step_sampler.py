@@ -5,8 +5,8 @@ Masks are computed during the decode; chains over a whole vocabulary run in para
 
 from __future__ import annotations
 
-from llamasrv.engine.arrays import Floats
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.masks import Masks, Matcher
 from llamasrv.engine.sampling.output_constraint import OutputConstraint

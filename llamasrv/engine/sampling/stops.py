@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llamasrv.engine.channels import Delta
+from llamasrv.engine.base.channels import Delta
 
 
 class StopMatcher:

@@ -18,7 +18,7 @@ from gevent import get_hub, monkey
 
 import llamasrv
 from llamasrv.concurrency import RealThread
-from llamasrv.engine.metrics import Histogram
+from llamasrv.engine.base.metrics import Histogram
 from llamasrv.web.context import KEY
 
 log = logging.getLogger("llamasrv")

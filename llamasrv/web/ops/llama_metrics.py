@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from llamasrv.engine.metrics import EmbedderMetrics, EngineMetrics
+from llamasrv.engine.base.metrics import EmbedderMetrics, EngineMetrics
 from llamasrv.models.model import Model
 
 

@@ -11,8 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
+from llamasrv.engine.base.metrics import EmbedderMetrics, EngineMetrics, Histogram, figures
 from llamasrv.engine.engine import Engine
-from llamasrv.engine.metrics import EmbedderMetrics, EngineMetrics, Histogram, figures
 from llamasrv.engine.view import PlainView
 from llamasrv.models.model import Model
 from llamasrv.web.ops.llama_metrics import LlamaMetrics

@@ -15,7 +15,7 @@ from random import getrandbits
 from typing import Any
 
 from llamasrv.domain.events import Usage
-from llamasrv.engine.metrics import SECONDS, Histogram
+from llamasrv.engine.base.metrics import SECONDS, Histogram
 from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.jobs.gaps import Gaps

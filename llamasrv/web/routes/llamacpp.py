@@ -13,7 +13,7 @@ from llamasrv import __version__
 from llamasrv.concurrency import compute_off_hub
 from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.interface import Vocabulary, sampling_defaults
+from llamasrv.engine.base.interface import Vocabulary, sampling_defaults
 from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.loaded_model import LoadedModel

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from llamasrv.engine.backend.context_params import BESIDE_STATES, state_facts
-from llamasrv.engine.options import Adapter, EngineOptions
+from llamasrv.engine.base.options import Adapter, EngineOptions
 
 ANOTHER = {
     "context_cells": 512,  # some models scale positions by it

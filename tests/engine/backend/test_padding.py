@@ -1,8 +1,8 @@
 import pytest
 
 from llamasrv.engine.backend.padding import AGAIN, TRIALS, Padding, fill, fills_tile
-from llamasrv.engine.batch import Batch
-from llamasrv.engine.prompt_work import TILE, PromptWork
+from llamasrv.engine.base.batch import Batch
+from llamasrv.engine.step.prompt_work import TILE, PromptWork
 
 
 def run(padding, num_rows, steps, plain, padded):

@@ -11,11 +11,11 @@ from recording_backend import RecordingBackend
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.channels import End
+from llamasrv.engine.backend.fake import script_after
+from llamasrv.engine.base.channels import End
+from llamasrv.engine.base.interface import Adapter, CheckpointKind, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.drafts.drafter import MOST_ROWS
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
-from llamasrv.engine.fake import script_after
-from llamasrv.engine.interface import Adapter, CheckpointKind, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
 LONG = "the same words again and again, and then the same words again and again, until it ends"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from llamasrv.engine.cost_model import RowTimes
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.policy import MARGIN, DraftGuard, share
+from llamasrv.engine.step.cost_model import RowTimes
 
 CPU = {1: 22.6, 2: 54, 3: 58, 4: 63, 8: 94, 12: 124, 16: 133, 24: 225, 32: 286, 64: 600}  # ms, 0.5B in Q8_0, two cores
 GPU = {1: 10, 16: 11.5, 64: 14}

@@ -8,7 +8,7 @@ import pytest
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.interface import CheckpointKind
+from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.kv.checkpointing import checkpoint_places
 from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.prefix_index import EVERYBODY

@@ -8,10 +8,10 @@ from disk_driver import SYSTEM, Served, quick_disk, slow_disk  # noqa: F401
 from engine_driver import chat, end_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.interface import CheckpointKind
+from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.kv.disk_tier import ENDING
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.sequence import SequenceState
 
 PINNED = "something else that somebody wants to keep for a while " * 40
 

@@ -14,7 +14,7 @@ from engine_driver import chat, end_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.interface import Adapter
+from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.prefix_index import EVERYBODY

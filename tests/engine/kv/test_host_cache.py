@@ -6,7 +6,7 @@ import pytest
 from engine_driver import Driver, chat, end_of, no_leaks, text_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.interface import CheckpointKind
+from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.kv.host_cache import HostCache
 
 KINDS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine_driver import end_of
 
-from llamasrv.engine.interface import CheckpointKind
+from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.kv.host_tier import ENTRY_BYTES, HostTier, SavedState
 
 SIZE = 1000  # bytes of a state, with all that counts

@@ -8,10 +8,10 @@ import pytest
 from media_prompts import picture
 from recording_backend import RecordingEmbeddings
 
+from llamasrv.engine.backend.fake_projector import FakeProjector
+from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.fake_projector import FakeProjector
 from llamasrv.engine.media.encoder import Encoder
-from llamasrv.engine.metrics import EngineMetrics
 from llamasrv.errors import DeadlineExceeded, EngineFailure, InvalidRequest, Unavailable, Unsupported
 
 

@@ -7,7 +7,7 @@ from engine_driver import end_of, text_of
 from media_prompts import picture, prompt, sound
 
 from llamasrv.domain.events import FinishReason
-from llamasrv.engine.fake_projector import FakeProjector
+from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.errors import InvalidRequest
 
 

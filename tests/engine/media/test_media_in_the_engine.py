@@ -12,8 +12,8 @@ from recording_backend import RecordingBackend
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.fake_projector import FakeProjector
-from llamasrv.engine.sequence import SequenceState
+from llamasrv.engine.backend.fake_projector import FakeProjector
+from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable, Unsupported
 from llamasrv.web.stored.slots import SavedSlotFiles
 

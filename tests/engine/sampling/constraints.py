@@ -4,8 +4,8 @@ import pytest
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.fake import FakeVocabulary
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.backend.fake import FakeVocabulary
+from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 

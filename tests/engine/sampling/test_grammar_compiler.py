@@ -7,8 +7,8 @@ from constraints import WORDS
 from engine_driver import chat
 from serving import wait_until
 
-from llamasrv.engine.fake import FakeVocabulary
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.backend.fake import FakeVocabulary
+from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.sampling import grammar_compiler
 from llamasrv.engine.sampling.grammar_compiler import lark_of_gbnf
 from llamasrv.errors import InvalidRequest, Unavailable

@@ -4,7 +4,7 @@ import numpy as np
 from constraints import CALLS, constraint, run
 from engine_driver import GREEDY
 
-from llamasrv.engine.fake import IM_END, FakeVocabulary
+from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.sampling import grammar_matcher
 
 

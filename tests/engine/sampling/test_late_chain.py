@@ -8,9 +8,9 @@ from engine_driver import chat, end_of, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.sampling.late_chain import MANY, ChainMaker, is_slow
-from llamasrv.engine.sequence import SequenceState
 
 DRY = SamplingParams(temperature=0, dry_multiplier=0.8)
 

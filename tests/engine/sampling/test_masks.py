@@ -6,8 +6,8 @@ from constraints import constraint
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
-from llamasrv.engine.sequence import SequenceState
 
 
 def test_a_late_mask_delays_only_its_own_sequence(drive, monkeypatch):

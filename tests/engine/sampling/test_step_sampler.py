@@ -6,7 +6,7 @@ from engine_driver import GREEDY, spec
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.native_pool import NativePool
+from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.sampling import sampler
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.sampling.step_sampler import StepSampler

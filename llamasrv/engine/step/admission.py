@@ -1,0 +1,202 @@
+"""Admission: seats sequences in lanes, preempts them, and takes lanes back.
+
+Seating is a transaction. A lane is leased and filled first; the sequence changes when nothing can fail any more. On an
+exception the lease is released and the sequence is unchanged. Decides nothing: the plan names the sequences to seat and
+to preempt. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.sequence import Sequence, SequenceState
+from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.manager import KVCacheManager, Unclean
+from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.saved_slots import SavedSlots
+from llamasrv.engine.sampling.late_chain import ChainMaker
+from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
+from llamasrv.engine.sampling.state import SamplingState
+from llamasrv.engine.step.preemption import RestoreCost
+
+log = logging.getLogger("llamasrv.engine")
+
+
+class Lease(NamedTuple):
+    """A lane with the first `length` tokens of the sequence that is about to be seated in it."""
+
+    lane: int
+    length: int
+
+
+class LaneAdmission:
+    """One per context. `swapped_bytes`: host memory taken by preempted sequences."""
+
+    def __init__(
+        self,
+        memory: KVCacheManager,
+        backend: Backend,
+        options: EngineOptions,
+        metrics: EngineMetrics,
+        restore_cost: RestoreCost,
+        clock: Callable[[], float],
+        chains: ChainMaker,
+        sequences: Iterable[Sequence] = (),
+    ) -> None:
+        """`sequences`: those that outlived the previous context, with their copies and slots."""
+        self.memory = memory
+        self._restore_cost, self._clock = restore_cost, clock
+        self.slots = SavedSlots(options.places)
+        self.swapped_bytes = 0
+        self._backend = backend
+        self._chains = chains
+        self._options = options
+        self._metrics = metrics
+        sequences = list(sequences)
+        self._swapped(sum(seq.saved.data.nbytes for seq in sequences if seq.saved is not None))
+        for seq in sequences:
+            if seq.slot is not None:
+                self.slots.take(seq.slot, None)
+
+    def seat_all(
+        self, admitted: Iterable[tuple[Sequence, Match | None]], clock: Callable[[], float]
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        """Seat the sequences that a plan admits. Returns the seated ones and the failed ones: each fails alone. Raises
+        Unclean."""
+        seated: list[Sequence] = []
+        failed: list[Sequence] = []
+        for seq, match in admitted:
+            try:
+                self.seat(seq, match, clock())
+            except Unclean:
+                raise
+            except Exception:
+                log.exception("sequence %d cannot be admitted", seq.id)
+                failed.append(seq)
+            else:
+                seated.append(seq)
+        return seated, failed
+
+    def seat(self, seq: Sequence, match: Match | None, now: float) -> None:
+        """Give a waiting sequence a lane that starts with the match. On any exception nothing has changed."""
+        memory = self.memory
+        if match is not None and memory.is_stale(match):  # this step preempted or admitted another sequence there
+            match = memory.lookup(seq)
+        branches = memory.branches(match)
+        with self._lease(seq, match) as lease:
+            if branches:  # at this point the lane holds the shared prefix and nothing else
+                memory.keep(lease.lane, seq.tokens, seq.spec.cache_key)
+            memory.occupy(lease.lane, seq, lease.length)
+            if seq.sampling is None:
+                seq.sampling = SamplingState(
+                    seq.spec,
+                    seq.tokens,
+                    seq.constraint,
+                    self._backend,
+                    shifts=self._options.context_shift and seq.media is None,  # images cannot be shifted
+                    chains=self._chains,
+                )
+                if not self._options.deterministic:
+                    seq.sampling.jump_with_prompt()
+            if self._options.backend_sampling and not self._backend.split:
+                self._sample_on_device(seq, lease.lane)
+        seq.lane, seq.num_computed = lease
+        seq.enter(SequenceState.PREFILL)
+        self.drop_saved(seq)
+        self.memory.release(seq)
+        if seq.admitted is None:
+            seq.slot = self.slots.take(seq.spec.slot, None if match is None else match.lane)
+            seq.reused = seq.stream.reused[seq.spec.index] = seq.num_computed
+            seq.source = match.source if match is not None and seq.num_computed else ""
+            self._metrics.note_reuse(seq.source, seq.num_computed)
+            self._metrics.last_wait = now - seq.arrived
+            self._metrics.queue_seconds.observe(now - seq.arrived)
+        seq.admitted = now
+
+    def _sample_on_device(self, seq: Sequence, lane: int) -> None:
+        state = seq.sampling
+        assert state is not None
+        if state.device is None and is_eligible(seq.spec, constrained=seq.constraint is not None):
+            state.device = DeviceSampler(seq.spec.params, self._backend)
+        if state.device is not None and not state.device.attach(lane):
+            state.device.close()
+            state.device = None
+
+    @contextmanager
+    def _lease(self, seq: Sequence, match: Match | None) -> Iterator[Lease]:
+        """A lease for the block; if the block raises, the lane is freed and emptied."""
+        memory = self.memory
+        lane = memory.seat(match)
+        try:
+            length = memory.lanes.lengths[lane]
+            if seq.saved is not None:
+                length = memory.restore(lane, seq.saved)
+            elif match is not None and match.saved is not None:
+                length = memory.restore(lane, match.saved, match)
+            yield Lease(lane, length)
+        except BaseException:
+            if lane in memory.lanes.held:
+                memory.drop(lane)
+            raise
+
+    def preempt(self, seq: Sequence) -> None:
+        """Take the lane away. Its KV is copied to host memory if there is room and a copy is cheaper than computing it
+        again."""
+        assert seq.lane is not None, seq
+        self._metrics.preemptions += 1
+        exact = self._options.deterministic  # recomputing would round differently
+        count = seq.num_computed
+        if count and seq.num_exact is None:
+            if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(seq.lane)):
+                began = self._clock()
+                data = self._backend.save(seq.lane)
+                self._restore_cost.note_copy(count, data.nbytes, self._clock() - began)
+                seq.saved = SavedState(seq.tokens[:count], data)
+                self._swapped(data.nbytes)
+                self._metrics.swaps += 1
+        self.unseat(seq)
+
+    def _swapped(self, size: int) -> None:
+        self.swapped_bytes += size
+        self._restore_cost.room = self._options.swap_bytes - self.swapped_bytes
+
+    def unseat(self, seq: Sequence) -> None:
+        """Take the lane away and drop its contents."""
+        assert seq.lane is not None, seq
+        if seq.sampling is not None and seq.sampling.device is not None:
+            seq.sampling.device.detach()
+        self.memory.drop(seq.lane)
+        seq.lane, seq.num_computed, seq.num_exact = None, 0, None
+        if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it goes on waiting for the mask
+            seq.enter(SequenceState.WAITING)
+
+    def release(self, seq: Sequence, *, keep: bool) -> None:
+        """Release what an ended sequence holds. With `keep`, its lane becomes a resident prefix if the request allows
+        caching."""
+        self.drop_saved(seq)
+        if seq.slot is not None:
+            self.slots.release(seq.slot)
+        lane = seq.lane
+        if lane is None:
+            return
+        computed = seq.tokens[: seq.num_computed]  # the rest will never be computed
+        if seq.num_exact is not None:
+            computed = computed[: seq.num_exact]
+            self.memory.cut(lane, seq.num_exact, seq.num_exact)
+        keep = keep and seq.spec.cache_prompt
+        self.memory.release_lane(lane, computed, seq.spec.cache_key, keep=keep)
+        if keep:
+            assert seq.slot is not None, seq
+            self.slots.left(seq.slot, lane, computed, seq.spec.cache_key)
+        seq.lane = None
+
+    def drop_saved(self, seq: Sequence) -> None:
+        if seq.saved is not None:
+            self._swapped(-seq.saved.data.nbytes)
+            seq.saved = None

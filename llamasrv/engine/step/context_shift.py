@@ -1,0 +1,52 @@
+"""Context shift: when a context is full, part of it is dropped so that the answer can go on.
+
+    [0, keep)               stays: the start token, and as much of the prompt as requested
+    [keep, keep + count)    is dropped
+    [keep + count, n)       moves up
+
+If the back end can, it moves the remaining cells in place. They were computed with the dropped tokens in sight, so such
+a lane shares only its first `keep` tokens and is never saved. If cells cannot be moved (recurrent memory, a sliding
+window, cells shared with other lanes), or in deterministic mode, the shortened timeline is computed again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llamasrv.engine.base.sequence import Sequence
+
+if TYPE_CHECKING:
+    from llamasrv.engine.core import EngineCore
+
+SPARE = 4  # tokens of the context that are never kept, whatever a request says
+
+
+def shift(core: EngineCore, seq: Sequence) -> None:
+    """Drop tokens of a sequence that has filled its context."""
+    keep, count = forgotten(seq, context=core.backend.context, default=core.options.keep, bos=core.backend.vocab.bos)
+    memory, lane = core.memory, seq.lane
+    exact = core.options.deterministic or seq.num_computed <= keep + count
+    if lane is not None and not exact and memory.can_shift(lane, keep):
+        memory.shift(lane, keep, count)
+        seq.num_computed -= count
+        seq.num_exact = keep
+    elif lane is not None:
+        core.preempt(seq, save=False)
+    else:
+        core.admission.drop_saved(seq)
+    assert seq.sampling is not None, seq
+    seq.sampling.drop(keep, count)
+    seq.commons.clear()
+    seq.found = None
+    seq.num_forgotten += count
+    core.metrics.context_shifts += 1
+
+
+def forgotten(seq: Sequence, *, context: int, default: int, bos: int | None) -> tuple[int, int]:
+    """(keep, count): how many first tokens stay, and how many after them are dropped: half of the rest, unless the
+    request sets it."""
+    wanted = default if seq.spec.keep is None else seq.spec.keep
+    keep = seq.num_prompt if wanted < 0 else wanted + (seq.tokens[0] == bos)
+    keep = max(0, min(keep, context - SPARE))
+    rest = seq.num_tokens - 1 - keep  # the last token is not in KV yet
+    return keep, max(1, min(seq.spec.discard or rest // 2, rest - 1))

@@ -1,0 +1,180 @@
+"""Turns a step's rows of logits into prompt scores, tokens, or rows that wait for their mask.
+
+Asks the sampler for the next token of each sequence whose known tokens are all computed, and yields the choice or an
+ending; the core delivers and ends. A draft is verified row by row: a row counts only if the token chosen from the row
+before is the drafted one. Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from llamasrv.domain.events import FinishReason, TokenLogprob
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.channels import PromptScored
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.sequence import Sequence, SequenceState
+from llamasrv.engine.drafts.drafter import Drafter
+from llamasrv.engine.sampling.masks import Matcher
+from llamasrv.engine.sampling.sampler import log_probability
+from llamasrv.engine.sampling.state import Ending, SamplingState, TokenChoice
+from llamasrv.engine.sampling.step_sampler import Row, StepSampler
+from llamasrv.errors import EngineFailure
+
+log = logging.getLogger("llamasrv.engine")
+
+Outcome = tuple[Sequence, "TokenChoice | Ending"]
+
+_COMPUTED = Ending(FinishReason.LENGTH)
+
+
+class Outputs:
+    """`late`: sequences whose logits are kept until their mask is ready. `spoiled`: sequences that failed because of
+    NaN or Inf in their logits; the core empties it."""
+
+    def __init__(self, sampler: StepSampler, backend: Backend, note_first_token: Callable[[Sequence], None]) -> None:
+        self.late: list[Sequence] = []
+        self.spoiled: list[Sequence] = []
+        self._sampler = sampler
+        self._backend = backend
+        self._note_first_token = note_first_token
+
+    def take(self, drafter: Drafter) -> Iterator[Outcome]:
+        """The outcomes of the batch just computed. Act on each before taking the next: the tokens delivered so far
+        decide whether further rows of a draft count."""
+        batch = self._backend.batch
+        if not batch.num_outputs:
+            return
+        logits = self._backend.logits(batch.num_outputs)
+        outcomes: list[Outcome] = []
+        ready: list[tuple[Sequence, Row]] = []
+        drafted: list[tuple[Sequence, Floats]] = []
+        end = 0
+        for seq, count in batch.outputs:
+            start, end = end, end + count
+            if seq.draft:
+                drafted.append((seq, logits[start:end]))
+                count = 1  # the draft's rows are not verified yet
+            spec = seq.spec
+            if seq.is_scored:
+                self._score(seq, logits[start : start + count], seq.num_computed - count)
+            if seq.num_computed < len(seq.tokens):
+                continue
+            state = seq.sampling
+            assert state is not None
+            if spec.max_tokens == 0:
+                outcomes.append((seq, _COMPUTED))
+            elif state.device is not None:
+                outcomes.append((seq, self._sampled(seq, start + count - 1)))
+            elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
+                outcomes.append((seq, ending))
+            elif state.is_late:
+                self._keep(seq, state, logits[start + count - 1])
+            else:
+                ready.append((seq, (state, logits[start + count - 1])))
+        yield from outcomes
+        yield from self._choose(ready)
+        while drafted:
+            drafted = [item for item in drafted if self._agrees(*item, drafter)]
+            yield from self._choose(self._next_rows(drafted))
+
+    def _agrees(self, seq: Sequence, rows: Floats, drafter: Drafter) -> bool:
+        """Whether the tokens chosen so far equal the draft, so that its next row counts. If not, settles the draft."""
+        chosen = seq.tokens[seq.num_computed :]
+        if (
+            seq.state is SequenceState.DECODE
+            and len(chosen) < len(rows)
+            and chosen.tolist() == seq.draft[: len(chosen)]
+        ):
+            return True
+        drafter.settle(seq)
+        return False
+
+    def _next_rows(self, drafted: list[tuple[Sequence, Floats]]) -> list[tuple[Sequence, Row]]:
+        states = [seq.sampling for seq, _ in drafted if seq.sampling is not None]
+        self._sampler.wait_for_masks(self._begin_masks(seq for seq, _ in drafted))
+        ready = []
+        for (seq, rows), state in zip(drafted, states):
+            row = rows[seq.owed]
+            if state.is_late:
+                self._keep(seq, state, row)
+            else:
+                ready.append((seq, (state, row)))
+        return ready
+
+    def _sampled(self, seq: Sequence, row: int) -> TokenChoice | Ending:
+        """The token that the device sampled for this row."""
+        token = self._backend.sampled(row)
+        return _nothing(seq) if token is None else TokenChoice(token)
+
+    def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
+        choices = self._sampler.choose([row for _, row in ready])
+        for (seq, (_, row)), choice in zip(ready, choices):
+            yield seq, choice or self._nothing(seq, row)
+
+    def _keep(self, seq: Sequence, state: SamplingState, row: Floats) -> None:
+        """Keep the logits until the mask is ready."""
+        state.late_row = row.copy()
+        seq.enter(SequenceState.AWAITING_MASK)
+        self.late.append(seq)
+
+    def overdue(self) -> Iterator[Outcome]:
+        """The outcomes of late sequences whose mask is ready by now."""
+        late, self.late = self.late, []
+        for seq in late:
+            if seq.state is SequenceState.ENDED:
+                continue
+            state = seq.sampling
+            assert state is not None and state.late_row is not None, seq
+            if state.is_late:
+                self.late.append(seq)
+                continue
+            row, state.late_row = state.late_row, None
+            seq.enter(SequenceState.WAITING if seq.lane is None else SequenceState.DECODE)
+            (choice,) = self._sampler.choose([(state, row)])
+            yield seq, choice or self._nothing(seq, row)
+
+    def _nothing(self, seq: Sequence, row: Floats) -> Ending:
+        """The ending for a row of logits without a candidate."""
+        if np.isnan(row).any() or np.isposinf(row).any():
+            self.spoiled.append(seq)
+        return _nothing(seq)
+
+    def wait_for_masks(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for the masks, or the sampler chains, of late sequences."""
+        matchers = self._begin_masks(self.late)
+        if any(matcher.pending for matcher in matchers):
+            self._sampler.wait_for_masks(matchers, timeout)
+        elif all(seq.sampling is not None and seq.sampling.is_late for seq in self.late):
+            self._sampler.chains.wait(timeout)
+
+    def _begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
+        return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
+
+    def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
+        """Deliver the forced tokens that were computed with the prompt; returns an ending if they end the sequence."""
+        if seq.first_token is None:
+            self._note_first_token(seq)
+        return state.deliver(seq.stream.put)
+
+    def _score(self, seq: Sequence, rows: Floats, start: int) -> None:
+        """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
+        pieces, top = self._backend.vocab.pieces, seq.spec.logprobs or 0
+        if not seq.scores:
+            seq.scores.append(TokenLogprob(seq.tokens[0], pieces[seq.tokens[0]], None))
+        for i in range(len(seq.scores) - 1 - start, len(rows)):
+            position = start + i + 1
+            if position < seq.num_prompt:
+                seq.scores.append(log_probability(rows[i], seq.tokens[position], top, pieces))
+        if len(seq.scores) == seq.num_prompt:
+            seq.stream.put(PromptScored(seq.spec.index, tuple(seq.scores)))
+
+
+def _nothing(seq: Sequence) -> Ending:
+    if seq.constraint is not None and (error := seq.constraint.failure()) is not None:
+        return Ending(FinishReason.FAILED, error=error)
+    log.error("sequence %d: no candidate token in the model's logits", seq.id)
+    return Ending(FinishReason.FAILED, error=EngineFailure("The model's logits contain no finite value."))

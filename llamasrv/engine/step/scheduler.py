@@ -1,0 +1,489 @@
+"""Decides what to compute next.
+
+From waiting and running sequences and the available cells and lanes to a Plan, which the core carries out. Has no lock,
+clock, thread or library.
+
+    1. every running sequence that owes one token goes in: decodes wait for prompts one step at most, where both cost
+       less in turns (prompt_turns.py)
+    2. prompt tokens fill what the latency target leaves
+    3. newcomers by priority, then fair share per owner, then age; followers of a prefix that is being computed wait
+       for it
+    4. admission is optimistic: cells must last until it has paid off, not until the end (preemption.py)
+    5. deferrable sequences run only while there are no others, and yield their places to any that arrive
+    6. a step computes with one set of adapters; the sets take turns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.engine.base.batch import Part
+from llamasrv.engine.base.interface import Backend, Together
+from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.base.sequence import Sequence
+from llamasrv.engine.kv.prefix_index import FOLLOW, Match
+from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
+from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
+from llamasrv.engine.step.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
+
+LOOK_AHEAD = 4  # waiting sequences examined per free place, so that a long queue costs little
+AGEING = 30.0  # seconds of waiting that weigh as much as one priority
+AWAY = 60.0  # seconds between two checks for owners that are gone
+GUESTS = 4  # one extra place per 4, for owners with nothing running
+ROWS_BESIDE = 0.035  # seconds of a step of media rows beside decodes, in addition to a step of the decodes
+DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
+BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
+QUIET_SECONDS = 5.0
+
+
+class Pool(NamedTuple):
+    """The cells and lanes available now. `reclaimable_cells`: free ones and those that eviction would free;
+    `held_cells`: those of running sequences."""
+
+    reclaimable_cells: int
+    available_lanes: int
+    max_outputs: int
+    held_cells: int = 0
+
+
+@dataclass(slots=True)
+class Plan:
+    preempt: list[Sequence] = field(default_factory=list)
+    admit: list[tuple[Sequence, Match | None]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    num_decodes: int = 0  # the first parts: one owed token each
+    num_prompt: int = 0  # prompt tokens in the other parts
+    token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
+    num_drafted: int = 0  # additional rows for drafts of the decodes
+    draft_seconds: float = 0.0  # time of the draft model
+    adapters: Adapters = ()  # of all parts
+    encode: list[tuple[Sequence, int]] = field(default_factory=list)  # sequences that need rows, from this cell on
+    read: list[tuple[Sequence, Match]] = field(default_factory=list)  # sequences that wait for a file
+
+    @property
+    def work(self) -> float:
+        """Work of the prompt tokens, in rows."""
+        return self.num_prompt * self.token_work
+
+
+Lookup = Callable[[Sequence], "Match | None"]
+Common = Callable[[Sequence, Sequence], int]
+
+
+class Scheduler:
+    """`parallel`: how many sequences run at once; `target`: seconds of a step while any sequence decodes."""
+
+    def __init__(
+        self,
+        *,
+        parallel: int,
+        batch_size: int,
+        ubatch_size: int,
+        target: float = 0.2,
+        row_multiple: int = 1,
+        deterministic: bool = False,
+        one_prompt: bool = False,
+        cell_share: float = 0.0,
+    ) -> None:
+        self.parallel = parallel
+        self.one_prompt = one_prompt  # at most one sequence per step has several tokens
+        self.batch_size = batch_size
+        self.ubatch_size = ubatch_size
+        self.target = target
+        self.row_multiple = row_multiple
+        self.deterministic = deterministic
+        self.cost = CostModel()
+        self.restore_cost = RestoreCost(self.cost)
+        self.served: dict[str, float] = {}  # tokens per owner; the owner with the fewest goes first
+        self._next_look, self._were_here = -inf, set[str]()  # next check of owners, and those seen at the last one
+        self._turn = 0
+        self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
+        self._budget = StepBudget(
+            self.cost,
+            batch_size=batch_size,
+            ubatch_size=ubatch_size,
+            target=target,
+            row_multiple=row_multiple,
+            cell_share=cell_share,
+        )
+        self._any_deferrable = False  # whether there may be deferrable sequences
+        self.holds_until = -inf  # on the engine's clock: until then deferrable sequences are held back
+        self._line: list[Adapters] = []  # sets of adapters in use, in order of their turns
+
+    def plan(
+        self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
+    ) -> Plan:
+        plan = Plan()
+        deferred: list[Sequence] = []
+        if self._any_deferrable:
+            waiting, running, deferred = self._set_aside(waiting, running, now)
+        decodes, prompts, media = _by_need(running)
+        cells = self._make_room(plan, decodes, prompts, deferred, pool.reclaimable_cells) - len(decodes)
+        if not (prompts or waiting or deferred or self.deterministic):
+            self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
+            return plan
+        places = max(0, self.parallel - len(decodes) - len(prompts))
+        pieces = [(s.owed, s.num_computed) for s in (*prompts, *waiting[:places])]
+        only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
+        most_seconds = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
+        longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
+        budget = self._budget.plan(decodes, pieces, longest, now, most_seconds)
+        if not plan.preempt:  # do not re-admit what was just preempted
+            resting = {s.lane for s in deferred}
+            kept_out = self._admit(
+                plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common, resting
+            )
+            if kept_out and deferred:
+                # A plan that takes lanes away admits none: matches must be looked up again after it.
+                plan.preempt += deferred
+                plan.admit.clear()
+        starts = {s.id: _start(s, m) for s, m in plan.admit}
+        prompts += [s for s, _ in plan.admit if s.media is None]  # with media, the first part is known once seated
+        plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
+        if self.deterministic:
+            lacking = [s for s, _ in plan.encode]
+            able = [s for s in decodes + prompts if s not in lacking]
+            return self._one_alone(plan, able, starts, pool.max_outputs)
+        # The last step of media rows delayed the streams: prompts after it wait for one more step.
+        after_rows = not media and self._media.end()
+        after_prompts = self._budget.turns.take()
+        if media and self._rows_next(plan, media, decodes, prompts, cells):
+            return plan
+        prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
+        if plan.parts and (after_rows or after_prompts):
+            return plan
+        outputs = pool.max_outputs - plan.num_decodes
+        if alone := self._budget.alone(budget, plan.num_decodes, pieces, pool.held_cells):
+            left_out, plan.parts, plan.num_decodes = plan.parts, [], 0
+            self._put_in_prompts(plan, prompts, starts, alone, cells, outputs, now)
+            if plan.parts:
+                self._budget.turns.give()
+            else:
+                plan.parts, plan.num_decodes = left_out, len(left_out)
+            return plan
+        self._put_in_prompts(plan, prompts, starts, budget.tokens, cells, outputs, now)
+        return plan
+
+    def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
+        """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
+        adapters = plan.adapters = self._next_adapters(decodes, prompts)
+        if len(self._line) > 1:
+            decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
+            prompts = [s for s in prompts if s.spec.cache_key.adapters == adapters]
+        plan.parts = [(s, 1) for s in decodes]
+        plan.num_decodes = len(decodes)
+        return prompts
+
+    def _put_in_prompts(
+        self,
+        plan: Plan,
+        prompts: list[Sequence],
+        starts: dict[int, int],
+        budget: int,
+        cells: int,
+        outputs: int,
+        now: float,
+    ) -> None:
+        """Add chunks of prompts, within the step's budget, the cells, and the rows of logits available."""
+        # Shortest remainder first, discounted by age: more first tokens sooner, and no prompt starves.
+        rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
+        prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
+        shares = _shares(budget, prompts, rest)
+        for seq in prompts:
+            count = min(rest[seq.id], shares[seq.spec.owner], cells)
+            rows_out = 1
+            if seq.is_scored:
+                count = rows_out = min(count, outputs)
+            if count < 1 or outputs < 1:
+                continue
+            if self.one_prompt and plan.num_prompt:
+                break
+            plan.parts.append((seq, count))
+            plan.num_prompt += count
+            shares[seq.spec.owner] -= count
+            cells -= count
+            outputs -= rows_out
+        if plan.num_prompt:
+            pieces = [(count, starts.get(s.id, s.num_computed)) for s, count in plan.parts[plan.num_decodes :]]
+            plan.token_work = self._budget.work.of(pieces, plan.num_decodes) / plan.num_prompt
+
+    def _rows_next(
+        self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
+    ) -> bool:
+        """Whether this step computes media rows; adds the parts if so."""
+        gone = [*plan.preempt, *(s for s, _ in plan.encode)]
+        ready = [s for s in media if s not in gone]
+        others = bool(decodes) or any(s not in media for s in prompts)
+
+        # Unlike a prompt chunk, such a step has no decodes: the streams' gap also contains a step of their own.
+        seconds = CHUNK_SECONDS
+        if decodes:
+            seconds = min(self.target, ROWS_BESIDE + self.cost.predict(0, len(decodes)))
+        elif others:
+            seconds = self.target
+
+        def budget() -> int:
+            fits = self.cost.prompt_tokens_within(seconds, 0)
+            return max(SMALLEST_CHUNK, fits - fits % self.row_multiple)  # a partial block costs as much as a whole one
+
+        plan.parts = self._media.parts(ready, others_wait=others, cells=cells, budget=budget)
+        if plan.parts:
+            plan.adapters = plan.parts[0][0].spec.cache_key.adapters
+            plan.num_prompt = sum(count for _, count in plan.parts)
+        elif len(ready) > 1 and not others:  # deadlock: each holds some cells, none has enough
+            plan.preempt.append(max(ready, key=lambda s: (s.admitted or 0.0, s.id)))
+        return bool(plan.parts)
+
+    def account(self, plan: Plan, seconds: float) -> None:
+        """Learn from a step that took `seconds`."""
+        self.cost.learn(plan.work, plan.num_decodes + plan.num_drafted, seconds - plan.draft_seconds)
+        for seq, count in plan.parts:
+            self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
+
+    def charge(self, seq: Sequence, tokens: int) -> None:
+        """Count `tokens` that the step computed for a sequence beyond its part."""
+        self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + tokens
+
+    def drop_owners(self) -> None:
+        """The engine is idle: drop all counts, so that no owner accrues credit while away and the table stays small."""
+        self.served.clear()
+
+    def note_owners(self, now: float, waiting: list[Sequence], running: list[Sequence]) -> None:
+        """The same on a busy engine, for owners absent at two checks in a row."""
+        if now < self._next_look:
+            return
+        self._next_look = now + AWAY
+        here = {s.spec.owner for s in waiting} | {s.spec.owner for s in running}
+        self.served = {owner: served for owner, served in self.served.items() if owner in here | self._were_here}
+        self._were_here = here
+
+    def arrive(self, seq: Sequence) -> None:
+        """Register a newcomer; a new owner starts level with the one served least."""
+        self._any_deferrable = self._any_deferrable or seq.spec.deferrable
+        if seq.spec.owner not in self.served:
+            self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
+
+    def _make_room(
+        self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], deferred: list[Sequence], cells: int
+    ) -> int:
+        """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
+        cells available."""
+        if deferred and len(decodes) + 1 > cells:
+            plan.preempt += deferred
+            cells += sum(s.num_computed - s.reused for s in deferred)
+        while len(decodes) > cells or (not decodes and prompts and cells < 1):
+            leaves = victim(decodes + prompts, self.restore_cost.seconds)
+            (decodes if leaves in decodes else prompts).remove(leaves)
+            plan.preempt.append(leaves)
+            cells += leaves.num_computed - leaves.reused
+            if not decodes and not prompts:
+                break
+        return cells
+
+    def _set_aside(
+        self, waiting: list[Sequence], running: list[Sequence], now: float
+    ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+        """(waiting, running, deferred). If there are other sequences, or one is about to arrive, the deferrable ones
+        are set aside: running ones stay seated without a step until their place is needed."""
+        in_line = [s for s in waiting if not s.spec.deferrable]
+        at_work = [s for s in running if not s.spec.deferrable]
+        if not in_line and not at_work:
+            self._any_deferrable = bool(waiting or running)
+            return ([], [], running) if now < self.holds_until else (waiting, running, [])
+        return in_line, at_work, [s for s in running if s.spec.deferrable]
+
+    def _deferred_seconds(self, now: float) -> float:
+        """Seconds of the longest step for deferrable sequences."""
+        return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
+
+    def _admit(
+        self,
+        plan: Plan,
+        waiting: list[Sequence],
+        decodes: list[Sequence],
+        prompts: list[Sequence],
+        cells: int,
+        budget: int,
+        pool: Pool,
+        now: float,
+        lookup: Lookup,
+        common: Common,
+        resting: set[int | None],
+    ) -> bool:
+        """Choose newcomers. Returns whether a lack of lanes or cells keeps one out. `resting`: lanes of deferred
+        sequences, whose prefixes do not grow: do not wait for them."""
+        num_running = len(decodes) + len(prompts)
+        places = self.parallel - num_running
+        if places <= 0 and len(self.served) > 1:
+            waiting = _left_out(waiting, [*decodes, *prompts])
+            most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
+            places = most - num_running
+        if places <= 0 or not waiting:
+            return False
+        lacks_lanes = pool.available_lanes < places
+        places = min(places, pool.available_lanes)
+        if not places:
+            return True
+        owed = sum(s.owed for s in prompts)
+        budget -= owed
+        cells -= owed
+        growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
+        for seq in self._in_order(waiting, now, places * LOOK_AHEAD):
+            if not places:
+                return lacks_lanes
+            if budget <= 0 and plan.admit:
+                return False
+            match = None if seq.saved is not None else lookup(seq)
+            have = _start(seq, match)
+            if match and match.file is not None:
+                plan.read.append((seq, match))
+                continue
+            if match and match.coming >= FOLLOW and match.lane not in resting:
+                continue
+            if seq.media is not None and lacks_rows(seq, have):
+                plan.encode.append((seq, have))
+                continue
+            if any(common(seq, other) - have >= FOLLOW for other, _ in plan.admit):
+                continue
+            need = seq.num_tokens + 1 - (have if match and match.held else 0)
+            alone = not (decodes or prompts or plan.admit)
+            growing.append((left(seq), need))
+            ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
+            if need + growth(growing, ahead) > cells and not alone:
+                return True  # a smaller one behind might fit, but would starve this one
+            plan.admit.append((seq, match))
+            places -= 1
+            cells -= need
+            budget -= seq.num_tokens - have
+        return False
+
+    def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
+        """All waiting sequences in the current order, the next one first."""
+        line = self._in_order(waiting, now, len(waiting))
+        return sorted(line, key=lambda s: s.spec.deferrable)
+
+    def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
+        def rank(s: Sequence) -> tuple[object, ...]:
+            return (
+                not s.is_resumed,
+                -s.spec.priority - int((now - s.arrived) / AGEING),
+                self.served.get(s.spec.owner, 0.0),
+                s.arrived,
+                s.id,
+            )
+
+        return sorted(_foremost(waiting, most), key=rank)[:most]
+
+    def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
+        """The set of adapters whose turn it is. New sets queue behind the present ones."""
+        here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
+        if len(here) == 1:
+            self._line = list(here)
+            return self._line[0]
+        line = [a for a in self._line if a in here]
+        line += [a for a in here if a not in line]
+        self._line = [*line[1:], *line[:1]]
+        return line[0] if line else ()
+
+    def _one_alone(self, plan: Plan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> Plan:
+        """Deterministic mode: one sequence per step, in turn, with prompts cut at fixed positions. Kernels round
+        differently for one row and for many, and depending on where a prompt is cut; alone, a sequence's results do not
+        depend on others."""
+        if sequences:
+            seq = sequences[self._turn % len(sequences)]
+            self._turn += 1
+            start = starts.get(seq.id, seq.num_computed)
+            count = min(_rest(seq, start), self.ubatch_size - start % self.ubatch_size)
+            if seq.media is not None and (number := seq.media.at(start)) is not None:
+                span = seq.media.spans[number]
+                count = min(span.end - start, self.ubatch_size - (start - span.start) % self.ubatch_size)
+            if seq.is_scored:
+                count = min(count, max_outputs)
+            plan.parts = [(seq, count)]
+            plan.adapters = seq.spec.cache_key.adapters
+            plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
+        return plan
+
+
+def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+    """(decodes, prompts, media): sequences that owe one token, those that owe more, and those of the latter that
+    continue with media rows. A sequence that waits for a mask owes nothing."""
+    decodes: list[Sequence] = []
+    prompts: list[Sequence] = []
+    media: list[Sequence] = []
+    for seq in running:
+        owed = len(seq.tokens) - seq.num_computed
+        if seq.media is not None and is_at_media(seq):
+            media.append(seq)
+            prompts.append(seq)
+        elif owed == 1:
+            decodes.append(seq)
+        elif owed:
+            prompts.append(seq)
+    return decodes, prompts, media
+
+
+def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
+    """A scheduler for what a back end can do."""
+    return Scheduler(
+        parallel=min(options.places, backend.num_lanes),
+        batch_size=backend.batch.capacity,
+        ubatch_size=backend.ubatch_size,
+        target=options.step_target,
+        row_multiple=backend.row_multiple,
+        deterministic=options.deterministic or backend.together is Together.ONE_LANE,
+        one_prompt=backend.together is Together.ONE_PROMPT,
+        cell_share=backend.cell_share,
+    )
+
+
+def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
+    """The oldest `most` of each kind, from a list in order of arrival, so that a queue of thousands is not sorted."""
+    taken: dict[tuple[str, int, bool], int] = {}
+    foremost = []
+    for seq in waiting:
+        kind = (seq.spec.owner, seq.spec.priority, seq.is_resumed)
+        count = taken.get(kind, 0)
+        if count < most:
+            taken[kind] = count + 1
+            foremost.append(seq)
+    return foremost
+
+
+def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
+    """The oldest sequence of each owner with nothing running: candidates for the extra places."""
+    here = {s.spec.owner for s in running}
+    eldest: dict[str, Sequence] = {}
+    for seq in waiting:
+        if seq.spec.owner not in here:
+            eldest.setdefault(seq.spec.owner, seq)
+    return list(eldest.values())
+
+
+def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:
+    """Prompt tokens of this step per owner: equal shares; what one does not need goes to the others."""
+    wanted: dict[str, int] = {}
+    for seq in prompts:
+        wanted[seq.spec.owner] = wanted.get(seq.spec.owner, 0) + rest[seq.id]
+    shares = {}
+    for n, (owner, tokens) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
+        shares[owner] = min(tokens, budget // (len(wanted) - n))
+        budget -= shares[owner]
+    return shares
+
+
+def _start(seq: Sequence, match: Match | None) -> int:
+    """How many tokens of a sequence are in KV once it is admitted."""
+    if seq.saved is not None:
+        return seq.saved.length
+    return match.length if match else 0
+
+
+def _rest(seq: Sequence, start: int) -> int:
+    """Number of tokens from `start` on that one batch can take: up to the next image or sound."""
+    return (seq.num_tokens if seq.media is None else seq.media.text_end(start, seq.num_tokens)) - start

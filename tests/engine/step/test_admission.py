@@ -1,0 +1,170 @@
+"""Seating is a transaction."""
+
+import pytest
+from engine_driver import chat, end_of, text_of
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.base.sequence import SequenceState
+from llamasrv.engine.kv.prefix_index import Match
+
+
+def stands(driver):
+    """All state that an admission may change."""
+    lanes = driver.core.memory.lanes
+    return (
+        sorted(lanes.free), set(lanes.held), lanes.used_cells, lanes.held_cells, driver.backend.used_cells,
+        driver.core.admission.swapped_bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ["copy", "restore", "chain"])
+def test_a_failed_seating_changes_nothing(drive, call):
+    driver = drive(parallel=8)
+    prompt = chat("a prompt that begins like the other one " * 2)
+    driver.submit(prompt)
+    driver.turn(3)
+    running = driver.sequences[0]
+    driver.submit(prompt, params=SamplingParams(seed=1))
+    driver.engine.take_mail()
+    seq, match = driver.sequences[1], Match(running.lane, 40, held=True)
+    if call == "restore":
+        driver.engine.preempt(running)
+        seq, match = running, None
+    before, saved = stands(driver), seq.saved
+    whole = getattr(driver.backend, call)
+
+    def fail(*args, **settings):
+        raise MemoryError("no more of it")
+
+    setattr(driver.backend, call, fail)
+    with pytest.raises(MemoryError):
+        driver.core.admission.seat(seq, match, driver.now)
+    assert (seq.state, seq.lane, seq.num_computed, seq.saved) == (SequenceState.WAITING, None, 0, saved)
+    assert stands(driver) == before
+    driver.core.memory.lanes.check()
+    setattr(driver.backend, call, whole)
+    driver.finish()
+    streams = [sequence.stream for sequence in driver.sequences]
+    assert all(text_of(stream.take()).startswith("You said: a prompt") for stream in streams)
+
+
+SYSTEM = "<|im_start|>system\nyou are an assistant of few words, and polite<|im_end|>\n"
+
+
+def beside_a_batch(drive, **settings):
+    """A driver with one deferrable sequence that decodes."""
+    driver = drive(num_cells=2048, parallel=4, **settings)
+    batch = driver.submit(SYSTEM + chat("an item of a batch " * 4), deferrable=True)
+    driver.turn(3)
+    assert driver.sequences[0].state is SequenceState.DECODE
+    return driver, batch
+
+
+def test_chats_with_the_prefix_of_a_running_batch_are_started(drive):
+    """Two chats with the system prompt of a running batch: the plan matched the batch's lane for the first one and
+    preempted that lane in the same step. It failed with "This request could not be started."."""
+    driver, batch = beside_a_batch(drive)
+    chats = [driver.submit(SYSTEM + chat("tell me of the sea and of its " + what)) for what in ("ships", "fish")]
+    driver.finish()
+    assert [end_of(stream.take()).reason for stream in (*chats, batch)] == [FinishReason.STOP] * 3
+
+
+def test_deferrable_sequences_keep_lanes_while_newcomers_only_wait_for_each_other(drive):
+    """Two choices of one prompt preempted a batch, although the second one only waited for the first one and needed no
+    lane or cells."""
+    driver, _ = beside_a_batch(drive)
+    driver.engine.submit([driver.spec(chat("hello " * 20), index=n) for n in range(2)])
+    driver.turn(2)
+    assert driver.engine.metrics.preemptions == 0
+    driver.finish()
+
+
+def test_a_chat_does_not_wait_for_a_deferred_prefix(drive):
+    """A chat shared its prefix with a half-computed item of a batch: the chat waited for the item, and the item was
+    deferred while the chat waited."""
+    driver = drive(parallel=4, batch_size=64, num_cells=2048)
+    beginning = SYSTEM + "a long document " * 40
+    batch = driver.submit(beginning + chat("an item"), deferrable=True)
+    driver.turn(2)
+    assert 16 < driver.sequences[0].owed
+    stream = driver.submit(beginning + chat("hello"))
+    for _ in range(200):
+        driver.turn()
+    assert text_of(stream.take()) == "You said: hello"
+    driver.finish()
+    assert end_of(batch.take()).reason is FinishReason.STOP
+
+
+def test_deferrable_sequences_give_up_lanes_that_newcomers_need(drive):
+    driver = drive(num_lanes=3, parallel=3)
+    batch = [driver.submit(SYSTEM + chat(f"item {n} of a batch " * 4), deferrable=True) for n in range(3)]
+    driver.turn(3)
+    chats = [driver.submit(SYSTEM + chat(f"hello {n}")) for n in range(2)]
+    driver.finish()
+    assert driver.engine.metrics.preemptions >= 3
+    assert {end_of(stream.take()).reason for stream in (*chats, *batch)} == {FinishReason.STOP}
+
+
+def test_a_match_whose_lane_has_changed_hands_is_looked_up_again(drive):
+    """A match was used after the tables had changed."""
+    driver = drive(parallel=4)
+    driver.answer(SYSTEM + chat("hello"))
+    driver.submit(SYSTEM + chat("and again"))
+    driver.engine.take_mail()
+    seq, memory = driver.sequences[-1], driver.core.memory
+    match = memory.lookup(seq)
+    assert match.length and not memory.is_stale(match)
+    memory.drop(match.lane)
+    assert memory.is_stale(match)
+    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)], driver.core.clock)
+    assert not failed and seated.num_computed == 0
+    driver.core.running.append(seq)
+    driver.core.waiting.remove(seq)
+    driver.finish()
+
+
+def counting(driver):
+    """How often the lanes were searched, as a list of one number."""
+    tier, count = driver.core.memory.tiers[0], [0]
+    match = tier.match
+
+    def counted(*arguments):
+        count[0] += 1
+        return match(*arguments)
+
+    tier.match = counted
+    return count
+
+
+def test_followers_of_a_long_prompt_are_looked_up_only_after_changes(drive):
+    """70 followers of a long prompt were looked up in all tiers in every step: up to 165 ms of planning, in the gaps of
+    every stream."""
+    driver = drive(num_cells=8192, num_lanes=96, parallel=20, batch_size=64, step_target=0.05)
+    beginning = SYSTEM + "a long document " * 250
+    streams = [driver.submit(beginning + chat(f"follower {n}"), max_tokens=3) for n in range(60)]
+    driver.turn(2)
+    searched = counting(driver)
+    driver.turn(20)
+    assert driver.core.running[0].owed > 100 and searched[0] == 0
+    driver.finish()
+    assert all(end_of(stream.take()).num_reused > 3000 for stream in streams[1:])
+    assert searched[0] < 60 * 60, "each once for whoever came or went"
+
+
+def test_a_remembered_lookup_ends_with_its_match(drive):
+    """A newcomer's match is evicted before it is seated: it is looked up again, and computed."""
+    driver = drive(num_cells=1024, parallel=1)
+    driver.answer(SYSTEM + chat("hello"))
+    driver.submit(chat("somebody else"), params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=60)
+    driver.turn(2)
+    follower = driver.submit(SYSTEM + chat("hello again"))
+    driver.turn(5)
+    seq, memory = driver.sequences[-1], driver.core.memory
+    first = memory.lookup(seq)
+    assert first is not None and memory.lookup(seq) is first
+    while memory.lanes.resident:
+        memory.evict()
+    assert memory.lookup(seq) is not first
+    driver.finish()
+    assert text_of(follower.take()) == "You said: hello again"

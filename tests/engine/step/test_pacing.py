@@ -1,0 +1,83 @@
+"""When the engine thread sleeps and for how long, and when it wakes its readers."""
+
+import pytest
+
+from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.pacing import (
+    IDLE_CHECK,
+    STUCK_CHECK,
+    WINDOW_ALONE,
+    WINDOW_BURST,
+    WINDOW_LONGEST,
+    WINDOW_SHORTEST,
+    Pacer,
+    sleep_seconds,
+)
+
+
+def sleeps(*, num_running=0, num_waiting=0, places=8, stuck=False, burst=0, waited=0.0, step=0.2):
+    return sleep_seconds(
+        num_running=num_running,
+        num_waiting=num_waiting,
+        places=places,
+        stuck=stuck,
+        burst=burst,
+        waited=waited,
+        next_step=lambda: step,
+    )
+
+
+@pytest.mark.parametrize("others", [{}, {"num_waiting": 1}, {"num_waiting": 9}, {"num_waiting": 1, "stuck": True}])
+def test_it_never_sleeps_while_a_sequence_runs(others):
+    assert sleeps(num_running=1, **others) == 0
+
+
+def test_an_idle_engine_sleeps_until_the_next_check():
+    assert sleeps() == sleeps(stuck=True, burst=3) == IDLE_CHECK
+
+
+def test_with_stuck_sequences_it_sleeps_for_mail():
+    assert sleeps(num_waiting=1, stuck=True) == sleeps(num_waiting=20, stuck=True, burst=4) == STUCK_CHECK
+
+
+def test_the_first_of_several_waits_a_share_of_its_step_for_others():
+    assert sleeps(num_waiting=1) == pytest.approx(WINDOW_ALONE * 0.2)
+    assert sleeps(num_waiting=1, waited=0.002) == pytest.approx(WINDOW_ALONE * 0.2 - 0.002)
+
+
+def test_it_waits_longer_after_a_burst_until_as_many_are_back():
+    assert sleeps(num_waiting=1, burst=3) == pytest.approx(WINDOW_BURST * 0.2)
+    assert sleeps(num_waiting=2, burst=3) == pytest.approx(WINDOW_BURST * 0.2)
+    assert sleeps(num_waiting=3, burst=3) == 0
+
+
+def test_with_all_places_taken_there_is_no_window():
+    assert sleeps(num_waiting=2, places=2) == 0
+
+
+def test_windows_have_a_min_and_a_max():
+    assert sleeps(num_waiting=1, step=100.0) == WINDOW_LONGEST
+    assert sleeps(num_waiting=1, step=WINDOW_SHORTEST) == 0
+    assert sleeps(num_waiting=1, waited=1.0) == 0
+
+
+# readers
+
+
+def paced(seconds, *, coalesce=0.01, alone=False):
+    cost = CostModel()
+    cost.predict = lambda num_prompt, num_decodes: seconds
+    return Pacer(cost, coalesce=coalesce, alone=alone)
+
+
+def test_short_steps_share_a_wake_up():
+    pace = paced(1 / 1024, coalesce=8 / 1024)
+    assert [n for n in range(20) if pace.must_wake(1 + n / 1024, 0, 1)] == [0, 7, 14]
+
+
+def test_no_token_waits_for_a_long_step_and_first_tokens_and_ends_never_wait():
+    assert all(paced(1.0).must_wake(now, 0, 1) for now in (1.0, 1.001))
+    pace = paced(0.001)
+    assert pace.must_wake(1.0, 0, 1) and not pace.must_wake(1.001, 0, 1) and pace.must_wake(1.002, 5, 1)
+    pace.urgent = True
+    assert pace.must_wake(1.003, 0, 1) and not pace.urgent

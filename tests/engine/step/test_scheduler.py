@@ -1,0 +1,385 @@
+"""The scheduler decides from plain values: no engine, no thread, no clock."""
+
+import pytest
+from engine_driver import sequence as make_sequence
+
+from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.prefix_index import FOLLOW, Match
+from llamasrv.engine.step.scheduler import AGEING, Pool, Scheduler
+
+
+def make(**options):
+    return Scheduler(**{"parallel": 4, "batch_size": 512, "ubatch_size": 128, "target": 0.1} | options)
+
+
+def sequence(length, *, computed=0, arrived=0.0, **settings):
+    seq = make_sequence(range(length), **settings)
+    seq.num_computed, seq.arrived = computed, arrived
+    seq.admitted = arrived if computed else None
+    return seq
+
+
+def plan(scheduler, waiting=(), running=(), *, cells=10_000, lanes=8, outputs=64, now=1.0, lookup=None, common=None):
+    return scheduler.plan(
+        list(waiting),
+        list(running),
+        Pool(cells, lanes, outputs),
+        now,
+        lookup or (lambda seq: None),
+        common or (lambda a, b: 0),
+    )
+
+
+def admitted(result):
+    return [seq for seq, _ in result.admit]
+
+
+def test_every_running_sequence_that_owes_one_token_is_computed():
+    running = [sequence(10, computed=9) for _ in range(3)]
+    result = plan(make(), running=running)
+    assert result.parts == [(seq, 1) for seq in running] and result.num_decodes == 3
+
+
+def test_a_prompt_takes_the_whole_batch_when_nobody_decodes():
+    scheduler = make()
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
+    new = sequence(2000)
+    assert plan(scheduler, [new]).parts == [(new, 512)]
+
+
+def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
+    scheduler = make()
+    for _ in range(200):
+        scheduler.cost.learn(128, 1, 0.01 + 128 * 0.001)
+        scheduler.cost.learn(0, 1, 0.01)
+    decoding, new = sequence(10, computed=9), sequence(2000)
+    parts = plan(scheduler, [new], [decoding]).parts
+    assert parts[0] == (decoding, 1)
+    assert parts[1][0] is new and 64 <= parts[1][1] <= 96
+
+
+def test_one_prompt_mode_has_one_prompt_per_step():
+    """The library computes ARWKV-7 and QRWKV6 wrongly if a batch has several tokens of two sequences."""
+    decoding, first, second = sequence(10, computed=9), sequence(20), sequence(30)
+    scheduler = make(one_prompt=True)
+    result = plan(scheduler, [first, second], [decoding])
+    assert result.parts == [(decoding, 1), (first, 20)] and result.num_prompt == 20
+    assert admitted(result) == [first, second]
+
+
+def test_a_prompt_advances_in_every_step():
+    """Even if decodes alone exceed the target."""
+    scheduler = make(target=0.000001)
+    parts = plan(scheduler, [sequence(2000)], [sequence(10, computed=9)]).parts
+    assert parts[1][1] >= 16
+
+
+def test_several_prompts_share_one_batch():
+    scheduler = make()
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
+    a, b = sequence(100), sequence(200)
+    assert plan(scheduler, [a, b]).parts == [(a, 100), (b, 200)]
+
+
+def test_the_shortest_remainder_goes_first_unless_another_is_old():
+    scheduler = make()
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
+    long, short = sequence(400, arrived=0.0), sequence(100, arrived=0.0)
+    long.num_computed = 1
+    assert plan(scheduler, [], [long, short]).parts[0] == (short, 100)
+    short.arrived = 20.0
+    assert plan(scheduler, [], [long, short], now=21.0).parts[0][0] is long
+
+
+def test_no_more_run_than_places():
+    assert len(plan(make(parallel=2), [sequence(5) for _ in range(5)]).admit) == 2
+    assert len(plan(make(), [sequence(5) for _ in range(5)], lanes=1).admit) == 1
+
+
+def test_admission_is_by_free_cells():
+    running = sequence(100, computed=99)
+    assert admitted(plan(make(), [sequence(100)], [running], cells=110)) == []
+    assert len(admitted(plan(make(), [sequence(100)], [running], cells=150))) == 1
+
+
+def test_cells_owed_to_running_prompts_are_not_given_to_newcomers():
+    running = sequence(500, computed=100)
+    assert admitted(plan(make(), [sequence(100)], [running], cells=480)) == []
+
+
+def test_a_small_sequence_does_not_overtake_a_large_one_waiting_for_cells():
+    large, small = sequence(300, arrived=0.0), sequence(10, arrived=1.0)
+    running = sequence(100, computed=99)
+    assert admitted(plan(make(), [large, small], [running], cells=200)) == []
+
+
+def test_a_sequence_alone_is_always_admitted():
+    new = sequence(300)
+    assert admitted(plan(make(), [new], cells=300)) == [new]
+
+
+def test_priority_goes_first_then_age():
+    old, new, urgent = sequence(5, arrived=0.0), sequence(5, arrived=0.5), sequence(5, arrived=0.9, priority=1)
+    assert admitted(plan(make(parallel=2), [new, old, urgent])) == [urgent, old]
+
+
+def test_waiting_long_outweighs_priority():
+    old, urgent = sequence(5, arrived=0.0), sequence(5, arrived=2 * AGEING, priority=1)
+    assert admitted(plan(make(parallel=1), [urgent, old], now=2 * AGEING + 1)) == [old]
+
+
+def test_owners_share_fairly():
+    scheduler = make(parallel=1)
+    greedy, modest = sequence(5, owner="greedy", arrived=0.0), sequence(5, owner="modest", arrived=1.0)
+    for seq in (greedy, modest):
+        scheduler.arrive(seq)
+    scheduler.account(plan(scheduler, [], [sequence(50, computed=10, owner="greedy")]), 0.01)
+    assert admitted(plan(scheduler, [greedy, modest])) == [modest]
+
+
+def decoding(number, owner):
+    return [sequence(10, computed=9, owner=owner) for _ in range(number)]
+
+
+def with_owners(scheduler, *owners):
+    """A scheduler that knows them."""
+    for owner in owners:
+        scheduler.arrive(sequence(1, owner=owner))
+    return scheduler
+
+
+def test_an_owner_with_nothing_running_gets_an_extra_place():
+    scheduler = with_owners(make(parallel=4), "flood", "calm")
+    flood, calm = sequence(10, owner="flood"), sequence(10, owner="calm", arrived=0.5)
+    more = sequence(10, owner="calm", arrived=0.5)
+    assert admitted(plan(scheduler, [flood, calm, more], decoding(4, "flood"))) == [calm]
+    # one each, and one more place for four that there are
+    assert admitted(plan(scheduler, [flood, more], [*decoding(4, "flood"), *decoding(1, "calm")])) == []
+    third = sequence(10, owner="third")
+    assert admitted(plan(scheduler, [third], [*decoding(4, "flood"), *decoding(1, "calm")])) == []
+
+
+def test_with_one_owner_there_are_no_extra_places():
+    assert admitted(plan(make(parallel=4), [sequence(10)], decoding(4, ""))) == []
+
+
+def test_extra_places_stay_within_the_batch():
+    scheduler = with_owners(make(parallel=4, batch_size=4), "flood", "calm")
+    assert admitted(plan(scheduler, [sequence(10, owner="calm")], decoding(4, "flood"))) == []
+    scheduler = with_owners(make(parallel=4), "flood", "calm")
+    assert admitted(plan(scheduler, [sequence(10, owner="calm")], decoding(4, "flood"), outputs=4)) == []
+
+
+def test_owners_share_a_step_s_prompt_tokens():
+    """However many prompts an owner has, and however short."""
+    scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
+    flood, calm = [sequence(40, computed=1, owner="flood") for _ in range(5)], sequence(90, computed=1, owner="calm")
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
+    parts = plan(scheduler, [], [*flood, calm]).parts
+    assert sum(count for seq, count in parts if seq is calm) == 50
+    assert [count for seq, count in parts if seq is not calm] == [39, 11]
+
+
+def test_unneeded_prompt_tokens_go_to_other_owners():
+    scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
+    flood, calm = sequence(500, computed=1, owner="flood"), sequence(21, computed=1, owner="calm")
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
+    assert plan(scheduler, [], [flood, calm]).parts == [(calm, 20), (flood, 80)]
+
+
+def test_a_newcomer_has_no_credit_from_before():
+    scheduler = make()
+    scheduler.served = {"a": 1000.0, "b": 2000.0}
+    scheduler.arrive(sequence(5, owner="new"))
+    assert scheduler.served["new"] == 1000.0
+    scheduler.drop_owners()
+    assert scheduler.served == {}
+
+
+def test_an_absent_owner_accrues_no_credit_on_a_busy_engine():
+    """Owners were dropped only on an idle engine: on a busy server an owner who had been away for days went before all
+    others until it had caught up."""
+    scheduler = make()
+    busy, guest = sequence(10, owner="busy"), sequence(10, owner="guest")
+    for seq in (busy, guest):
+        scheduler.arrive(seq)
+    for minute in range(3):
+        scheduler.charge(busy, 1000)
+        scheduler.note_owners(60.0 * minute, [], [busy, guest] if not minute else [busy])
+    assert scheduler.served == {"busy": 3000.0}
+    scheduler.arrive(guest)
+    assert scheduler.served["guest"] == 3000.0
+
+
+def test_a_pause_between_two_requests_gains_no_advantage():
+    scheduler = make()
+    scheduler.arrive(sequence(10, owner="a"))
+    scheduler.charge(sequence(10, owner="a"), 500)
+    scheduler.note_owners(0.0, [], [sequence(10, owner="a")])
+    for at in (1.0, 59.0, 60.0):
+        scheduler.note_owners(at, [], [sequence(10, owner="b")])
+    assert scheduler.served == {"a": 500.0}
+
+
+def test_a_reused_prefix_is_not_computed_again():
+    new = sequence(100)
+    result = plan(make(), [new], lookup=lambda seq: Match(3, 90))
+    assert result.admit == [(new, Match(3, 90))] and result.parts == [(new, 10)]
+
+
+def test_a_follower_waits_while_its_prefix_is_being_computed():
+    leader, follower = sequence(500, computed=100), sequence(510)
+    coming = Match(0, 100, coming=400, held=True)
+    assert admitted(plan(make(), [follower], [leader], lookup=lambda seq: coming)) == []
+    there = Match(0, 500, coming=FOLLOW - 1, held=True)
+    assert admitted(plan(make(), [follower], [leader], lookup=lambda seq: there)) == [follower]
+
+
+def test_of_two_newcomers_with_a_common_prefix_one_leads():
+    leader, follower, other = sequence(300), sequence(310), sequence(50)
+    common = lambda a, b: 300 if other not in (a, b) else 0  # noqa: E731
+    scheduler = make()
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
+    assert admitted(plan(scheduler, [leader, follower, other], common=common)) == [leader, other]
+
+
+def test_the_youngest_is_preempted_when_cells_run_out():
+    old, young = sequence(100, computed=99, arrived=0.0), sequence(100, computed=99, arrived=5.0)
+    result = plan(make(), [sequence(10)], [old, young], cells=1)
+    assert result.preempt == [young]
+    assert result.parts == [(old, 1)]
+    assert result.admit == [], "who had to give way must not be let in again at once"
+
+
+def test_prompts_without_cells_do_not_deadlock():
+    a, b = sequence(100, computed=50, arrived=0.0), sequence(100, computed=50, arrived=5.0)
+    result = plan(make(), [], [a, b], cells=0)
+    assert result.preempt == [b] and result.parts == [(a, 50)]
+
+
+def test_a_preempted_sequence_resumes_before_newcomers():
+    back, new = sequence(50, arrived=9.0), sequence(50, arrived=0.0)
+    back.saved = SavedState(back.tokens[:49], None)
+    result = plan(make(parallel=1), [new, back], now=10.0)
+    assert admitted(result) == [back] and result.parts == [(back, 1)]
+
+
+def test_rows_with_logits_stay_within_the_limit():
+    scoring = sequence(500, computed=0, prompt_logprobs=True)
+    assert plan(make(), [scoring], outputs=64).parts == [(scoring, 64)]
+
+
+def test_deterministic_computes_one_sequence_a_step_at_fixed_cuts():
+    scheduler = make(deterministic=True)
+    a, b = sequence(300, computed=100), sequence(10, computed=9)
+    steps = [plan(scheduler, [], [a, b]).parts for _ in range(2)]
+    assert sorted(steps, key=lambda parts: parts[0][1]) == [[(b, 1)], [(a, 28)]]
+
+
+@pytest.mark.parametrize("num_waiting", [0, 5000])
+def test_a_long_queue_is_not_searched_when_no_place_is_free(num_waiting):
+    looked = []
+    running = [sequence(10, computed=9) for _ in range(4)]
+    plan(make(), [sequence(5) for _ in range(num_waiting)], running, lookup=looked.append)
+    assert looked == []
+
+
+def test_a_long_queue_of_one_owner_hides_no_other_owner():
+    crowd = [sequence(5, owner="crowd", arrived=n / 1000) for n in range(1000)]
+    modest, urgent = sequence(5, owner="modest", arrived=2.0), sequence(5, owner="crowd", priority=1, arrived=3.0)
+    scheduler = with_owners(make(parallel=3), "crowd", "modest")
+    scheduler.served["crowd"] = 1.0
+    assert admitted(plan(scheduler, [*crowd, modest, urgent], now=4.0)) == [urgent, modest, crowd[0]]
+
+
+def test_without_decodes_a_small_remainder_is_not_left_over():
+    scheduler = make(parallel=8)
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
+    prompts = [sequence(38) for _ in range(4)]
+    assert [count for _, count in plan(scheduler, prompts).parts] == [38] * 4
+    assert sum(count for _, count in plan(scheduler, [*prompts, sequence(38)]).parts) == 128
+
+
+def test_steps_grow_with_the_number_of_short_prompts_beside_few_decodes():
+    scheduler = make(parallel=8)
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    sizes = []
+    for waiting, decoding in ((1, 1), (2, 1), (3, 2), (7, 1)):
+        running = [sequence(10, computed=9) for _ in range(decoding)]
+        sizes.append(plan(scheduler, [sequence(96) for _ in range(waiting)], running).num_prompt)
+    assert sizes == [96, 192, 222, 511]  # the last one is all that a batch holds
+
+
+def test_a_long_prompt_does_not_extend_the_step():
+    """A long prompt among short ones stalled the streams."""
+    scheduler = make(parallel=8)
+    scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    decoding = sequence(10, computed=9)
+    assert plan(scheduler, [sequence(400), sequence(400)], [decoding]).num_prompt == 95
+    assert plan(scheduler, [sequence(400), sequence(50), sequence(50)], [decoding]).num_prompt == 95
+
+
+def deferrable(length, **settings):
+    return sequence(length, deferrable=True, **settings)
+
+
+def with_deferrables(*sequences, **options):
+    scheduler = make(**options)
+    for seq in sequences:
+        scheduler.arrive(seq)
+    return scheduler
+
+
+def test_deferrable_sequences_run_while_there_are_no_others():
+    running, new = deferrable(10, computed=9), deferrable(20)
+    result = plan(with_deferrables(running, new), [new], [running])
+    assert result.parts == [(running, 1), (new, 20)] and result.preempt == []
+
+
+def test_deferrable_sequences_have_no_step_beside_others():
+    running, waiting, person = deferrable(10, computed=9), deferrable(20), sequence(30)
+    result = plan(with_deferrables(running, waiting), [waiting, person], [running])
+    assert result.parts == [(person, 30)] and result.preempt == []
+    decoding = sequence(10, computed=9)
+    assert plan(with_deferrables(running, waiting), [waiting], [running, decoding]).parts == [(decoding, 1)]
+
+
+def test_deferrable_sequences_give_up_lanes_and_cells():
+    running, person = [deferrable(10, computed=9) for _ in range(2)], sequence(30)
+    scheduler = with_deferrables(*running)
+    assert plan(scheduler, [person], running, lanes=0).preempt == running
+    assert plan(scheduler, [person], running, cells=20).preempt == []  # alone among its own it is admitted anyhow
+    decoding = sequence(10, computed=9)
+    assert plan(scheduler, [], [*running, decoding], cells=0).preempt == running
+
+
+def test_steps_of_deferrable_sequences_are_short():
+    """A newcomer waits for its end."""
+    new = deferrable(2000)
+    scheduler = with_deferrables(new)
+    for _ in range(200):
+        scheduler.cost.learn(128, 1, 0.01 + 128 * 0.001)
+        scheduler.cost.learn(0, 1, 0.01)
+    assert plan(scheduler, [new]).num_prompt <= 64
+    assert plan(make(), [sequence(2000)]).num_prompt >= 128
+
+
+def test_deferrable_sequences_are_held_while_a_request_is_arriving():
+    running, waiting = deferrable(10, computed=9), deferrable(20)
+    scheduler = with_deferrables(running, waiting)
+    scheduler.holds_until = 1.0
+    held = plan(scheduler, [waiting], [running], now=0.9)
+    assert held.parts == held.preempt == held.admit == []
+    person = sequence(30)
+    assert plan(scheduler, [waiting, person], [running], now=0.9).parts == [(person, 30)]
+    assert [seq for seq, _ in plan(scheduler, [waiting], [running], now=1.0).parts] == [running, waiting]
+
+
+def test_steps_of_deferrable_sequences_are_shorter_after_a_recent_request():
+    new = deferrable(2000)
+    scheduler = with_deferrables(new)
+    for _ in range(200):
+        scheduler.cost.learn(128, 1, 0.0001 + 128 * 0.00004)
+        scheduler.cost.learn(0, 1, 0.0001)
+    scheduler.holds_until = 1.0
+    assert 16 <= plan(scheduler, [new], now=2.0).num_prompt <= 96 < plan(scheduler, [new], now=60.0).num_prompt
