@@ -19,10 +19,10 @@ Event = Union[Text, Reasoning, ToolCallStart, ToolCallArguments]
 class Emitter:
     """Takes content, thoughts and calls; `taken` gives the events since the last time."""
 
-    def __init__(self, index: int, new_id: Callable[[], str], *, split: bool, begun: bool) -> None:
-        """`index` is the choice's. Without `split` thoughts are content, marks included. `begun` means that the answer
-        goes on in a text that is there already."""
-        self.index = index
+    def __init__(self, choice: int, new_id: Callable[[], str], *, split: bool, begun: bool) -> None:
+        """`choice` is its number. Without `split` reasoning is content, marks included. `begun`: the answer continues
+        an existing text."""
+        self.choice = choice
         self.split = split
         self.calls = 0
         self.complete_calls = 0
@@ -51,7 +51,7 @@ class Emitter:
             self.space = None
         if text:
             self.seen_content = True
-            self._events.append(Text(self.index, text))
+            self._events.append(Text(self.choice, text))
 
     def think(self, text: str) -> None:
         """Emit a part of a thought."""
@@ -68,7 +68,7 @@ class Emitter:
             self.drop_space = False
         body = text.rstrip()
         self.space = [text[len(body) :]]
-        self._events.append(Reasoning(self.index, body))
+        self._events.append(Reasoning(self.choice, body))
 
     def think_on(self, opening: str) -> None:
         """Emit the words of the prompt that begin a thought; the rest follows on a line of its own."""
@@ -77,13 +77,13 @@ class Emitter:
         self.space, self.drop_space = ["\n"], False
 
     def start_call(self, name: str, id: str | None = None) -> None:
-        self._events.append(ToolCallStart(self.index, self.calls, id or self._new_id(), name))
+        self._events.append(ToolCallStart(self.choice, self.calls, id or self._new_id(), name))
         self.calls += 1
 
     def argue(self, fragment: str) -> None:
         """Emit a part of the last call's arguments, as JSON text."""
         if fragment:
-            self._events.append(ToolCallArguments(self.index, self.calls - 1, fragment))
+            self._events.append(ToolCallArguments(self.choice, self.calls - 1, fragment))
 
     def hold(self, space: str) -> None:
         """White space that is content if content follows."""
@@ -98,7 +98,7 @@ class Emitter:
         """At the end: emit white space that was held, unless it only stood between marks."""
         if self.space and not self.drop_space and not self.calls:
             text, self.space = "".join(self.space), None
-            self._events.append(Text(self.index, text))
+            self._events.append(Text(self.choice, text))
 
 
 def joined(events: list[Event]) -> list[Event]:

@@ -39,7 +39,7 @@ class Parser:
         tools: Iterable[Tool] = (),
         reasoning: bool = True,
         json_content: bool = False,
-        index: int = 0,
+        choice: int = 0,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """`prompt` is the text before the answer (its end tells where the model starts); `continues` is as in
@@ -49,7 +49,7 @@ class Parser:
             continues = "content"
         self._format, self._json_content = format, json_content
         self._text = text = Scanner()
-        self._out = out = Emitter(index, new_id, split=reasoning, begun=continues is not None)
+        self._out = out = Emitter(choice, new_id, split=reasoning, begun=continues is not None)
         known = {tool.name: tool for tool in tools}
         self._calls = CallReader(text, out, format.calls, known) if format.calls is not None and known else None
         self._thoughts = ThoughtReader(text, out, format, self._calls)
@@ -60,7 +60,7 @@ class Parser:
     def feed(self, text: str) -> list[Event]:
         plain, scanner = self._plain, self._text
         if plain is not None and not scanner.buffer and not plain.may_start_in(text):
-            return [Text(self._out.index, text)] if text else []
+            return [Text(self._out.choice, text)] if text else []
         scanner.feed(text)
         self._advance()
         scanner.shrink()

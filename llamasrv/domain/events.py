@@ -45,7 +45,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    index: int
+    choice: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     tokens: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    index: int
+    choice: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
 
@@ -63,7 +63,7 @@ class PromptProgress:
     """How much of a choice's prompt is computed, before its first text: `processed` of `total` tokens, `cached` of
     them reused. Only if it was asked for."""
 
-    index: int
+    choice: int
     total: int
     cached: int
     processed: int
@@ -75,7 +75,7 @@ class PromptWaits:
     """A choice waits: for a lane, at `place` of `num_waiting` (1: the next), or, without a place, for its images and
     sounds to be encoded. Only if it was asked for."""
 
-    index: int
+    choice: int
     place: int | None
     num_waiting: int
 
@@ -84,13 +84,13 @@ class PromptWaits:
 class Pace:
     """How far a choice is: its usage so far, before the events that it belongs to. Only if it was asked for."""
 
-    index: int
+    choice: int
     usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    index: int
+    choice: int
     call: int  # 0, 1, 2 ... within the choice
     id: str
     name: str
@@ -98,14 +98,14 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    index: int
+    choice: int
     call: int
     fragment: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    index: int
+    choice: int
     reason: FinishReason
     stop: str | None = None  # the stop string that was met
     usage: Usage | None = None  # of this choice alone
@@ -114,7 +114,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    index: int
+    choice: int
     error: LlamasrvError
 
 

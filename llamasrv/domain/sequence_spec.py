@@ -30,7 +30,7 @@ class SequenceSpec:
     tokens: array[int]  # the prompt; shared by the choices of a prompt, never modified
     media: tuple[MediaSpan, ...] = ()  # its images and sounds, in order; their tokens are negative
     params: SamplingParams = SamplingParams()
-    index: int = 0  # number of the choice within its request
+    choice: int = 0  # number of the choice within its request
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # alternatives per token; None: no log-probabilities

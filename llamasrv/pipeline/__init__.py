@@ -184,7 +184,7 @@ class Pipeline:
                 reader = served.reader(ready, request, p * drawn + k)
                 choices.append(reader)
                 constraints.append(builder.build(in_reasoning=reader.in_reasoning))
-                specs.append(replace(first, index=p * drawn + k, params=_reseeded(params, k)) if k else first)
+                specs.append(replace(first, choice=p * drawn + k, params=_reseeded(params, k)) if k else first)
         engine, vocab = served.engine, served.vocab
         stream = engine.submit(specs, constraints)
         controlled = [c for c in constraints if c is not None and c.has_budget] if request.thinking_control else []
@@ -262,7 +262,7 @@ class Pipeline:
         ready: TokenizedPrompt,
         request: GenerateRequest,
         params: SamplingParams,
-        index: int,
+        choice: int,
         cache_key: CacheKey,
         prediction: array[int] | None,
     ) -> SequenceSpec:
@@ -276,7 +276,7 @@ class Pipeline:
             array("i", ready.tokens),
             media=ready.media,
             params=params,
-            index=index,
+            choice=choice,
             max_tokens=_least(wanted, model.settings.max_tokens),
             stop=(*request.stop, *model.stop),
             logprobs=logprobs,
@@ -341,7 +341,7 @@ def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:
     """Tokens of the prompts that were cached; None until every prompt has a lane."""
     reused, total = stream.reused, 0
     for start in range(0, num_choices, each):
-        found = [reused[index] for index in range(start, start + each) if index in reused]
+        found = [reused[choice] for choice in range(start, start + each) if choice in reused]
         if not found:
             return None
         total += min(found)  # the choices of one prompt share it

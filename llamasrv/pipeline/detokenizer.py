@@ -45,22 +45,22 @@ class Detokenizer:
         """Add tokens without log-probabilities."""
         text = self._decode(deltas[0].data if len(deltas) == 1 else b"".join([delta.data for delta in deltas]))
         if text:
-            out.append(Text(deltas[0].index, text))
+            out.append(Text(deltas[0].choice, text))
 
     def hold(self, delta: Delta, out: list[Event]) -> None:
         """Add one token with log-probabilities."""
         self._text += self._decode(delta.data)
         self._logprobs.append(delta.logprobs)  # type: ignore[arg-type]
         if not self._pending()[0]:
-            self._flush(delta.index, out)
+            self._flush(delta.choice, out)
 
-    def finish(self, index: int, out: list[Event]) -> None:
+    def finish(self, choice: int, out: list[Event]) -> None:
         self._text += self._decode(b"", True)
         if self._text or self._logprobs:
-            self._flush(index, out)
+            self._flush(choice, out)
 
-    def _flush(self, index: int, out: list[Event]) -> None:
-        out.append(Text(index, self._text, tuple(self._logprobs)))
+    def _flush(self, choice: int, out: list[Event]) -> None:
+        out.append(Text(choice, self._text, tuple(self._logprobs)))
         self._text = ""
         self._logprobs = []
 
@@ -86,18 +86,18 @@ class NumberedDetokenizer(Detokenizer):
         super().hold(delta, out)
         self._number(out, start)
 
-    def finish(self, index: int, out: list[Event]) -> None:
+    def finish(self, choice: int, out: list[Event]) -> None:
         start = len(out)
-        super().finish(index, out)
+        super().finish(choice, out)
         if self._tokens and len(out) == start:
-            out.append(Text(index, ""))
+            out.append(Text(choice, ""))
         self._number(out, start)
 
     def _number(self, out: list[Event], start: int) -> None:
         if len(out) > start:
             text = out[start]
             assert isinstance(text, Text)
-            out[start] = Text(text.index, text.text, text.logprobs, tuple(self._tokens))
+            out[start] = Text(text.choice, text.text, text.logprobs, tuple(self._tokens))
             self._tokens = []
 
 
@@ -175,7 +175,7 @@ class ChatDetokenizer(Detokenizer):
                     self._held = [event]
                     return
                 del self._waiting[:taken]
-                event = type(event)(event.index, event.text, own)
+                event = type(event)(event.choice, event.text, own)
             out.append(event)
         self._held = []
 
@@ -199,10 +199,10 @@ class ChatDetokenizer(Detokenizer):
             taken += 1
         return taken, tuple(own), at > end
 
-    def finish(self, index: int, out: list[Event]) -> None:
+    def finish(self, choice: int, out: list[Event]) -> None:
         parser = self._parser
         if parser is None:
-            super().finish(index, out)
+            super().finish(choice, out)
             return
         text = self._decode(b"", True)
         events = (parser.feed(text) if text else []) + parser.finish()

@@ -220,7 +220,7 @@ class LoadedModel:
     def _boundaries(self, prepared: TokenizedPrompt) -> tuple[int, ...]:
         return () if prepared.profile is None else boundaries(prepared.tokens, prepared.profile.marks)
 
-    def reader(self, prepared: TokenizedPrompt, request: GenerateRequest, index: int) -> Detokenizer:
+    def reader(self, prepared: TokenizedPrompt, request: GenerateRequest, choice: int) -> Detokenizer:
         """Makes events from one choice's tokens."""
         profile = prepared.profile
         if profile is None:
@@ -232,7 +232,7 @@ class LoadedModel:
             tools=prepared.tools,
             reasoning=request.split_reasoning is not False,
             json_content=request.content is not None and request.content.kind == "json",
-            index=index,
+            choice=choice,
         )
         return ChatDetokenizer(parser, profile.spoken)
 

@@ -22,30 +22,30 @@ class Progress:
 
     def note(self, item: Any, out: list[Event]) -> None:
         if type(item) is PromptComputed:
-            before = self._prompts.get(item.index)
+            before = self._prompts.get(item.choice)
             if before is not None and item.num_computed <= before.num_computed:
                 return  # it had to give way and is computed again
-            self._prompts[item.index] = item
+            self._prompts[item.choice] = item
         elif type(item) is Delta:
-            count, first = self._tokens.get(item.index, (0, self._clock()))
-            self._tokens[item.index] = count + 1, first
+            count, first = self._tokens.get(item.choice, (0, self._clock()))
+            self._tokens[item.choice] = count + 1, first
         elif type(item) is QueuePlace and self._progress:
-            out.append(events.PromptWaits(item.index, item.place, item.num_waiting))
+            out.append(events.PromptWaits(item.choice, item.place, item.num_waiting))
             return
         else:
             return
-        if self._pace and item.index in self._prompts:
-            if out and type(out[-1]) is Pace and out[-1].index == item.index:
+        if self._pace and item.choice in self._prompts:
+            if out and type(out[-1]) is Pace and out[-1].choice == item.choice:
                 out.pop()  # a text of several tokens needs one of them
-            out.append(Pace(item.index, self._usage(item.index)))
+            out.append(Pace(item.choice, self._usage(item.choice)))
         if self._progress and type(item) is PromptComputed:
             total, cached, processed = item.num_prompt, item.num_reused, item.num_computed
-            out.append(PromptProgress(item.index, total, cached, processed, item.seconds))
+            out.append(PromptProgress(item.choice, total, cached, processed, item.seconds))
 
-    def _usage(self, index: int) -> Usage:
-        prompt = self._prompts[index]
+    def _usage(self, choice: int) -> Usage:
+        prompt = self._prompts[choice]
         now = self._clock()
-        count, first = self._tokens.get(index, (0, now))
+        count, first = self._tokens.get(choice, (0, now))
         return Usage(
             prompt.num_computed, prompt.num_reused, count, prefill_seconds=prompt.seconds, decode_seconds=now - first
         )

@@ -62,15 +62,15 @@ class RunInfo:
         """Tokens that end an answer."""
         return self.vocab.eog
 
-    def num_prompt_of(self, index: int) -> int:
+    def num_prompt_of(self, choice: int) -> int:
         """Tokens of the prompt of a choice."""
-        return len(self.prompts[index // self.choices_each])
+        return len(self.prompts[choice // self.choices_each])
 
-    def prompt_text(self, index: int) -> str:
+    def prompt_text(self, choice: int) -> str:
         """The prompt of a choice as the model got it: with control tokens, without images and sounds."""
         vocab = self.vocab
         controls = {token: text.encode() for text, token in vocab.controls.items()}
-        tokens = self.prompts[index // self.choices_each]
+        tokens = self.prompts[choice // self.choices_each]
         pieces = [vocab.pieces[t] or controls.get(t, b"") for t in tokens if t >= 0]
         return b"".join(pieces).decode("utf-8", "replace")
 
@@ -274,36 +274,35 @@ class Run:
                 progress.note(item, out)
             if isinstance(item, Delta):
                 if item.logprobs is not None:
-                    choices[item.index].hold(item, out)
-                elif item.index in said:
-                    said[item.index].append(item)
+                    choices[item.choice].hold(item, out)
+                elif item.choice in said:
+                    said[item.choice].append(item)
                 else:
-                    said[item.index] = [item]
+                    said[item.choice] = [item]
                 continue
-            if item.index in said:
-                choices[item.index].say(said.pop(item.index), out)
+            if item.choice in said:
+                choices[item.choice].say(said.pop(item.choice), out)
             if isinstance(item, End):
                 self._end(work, item, out)
             elif isinstance(item, PromptScored):
                 _scored(work, item, out)
-        for index, deltas in said.items():
-            choices[index].say(deltas, out)
+        for choice, deltas in said.items():
+            choices[choice].say(deltas, out)
         return out
 
     def _end(self, work: Submitted, end: End, out: list[Event]) -> None:
-        index = end.index
-        choice = work.choices[index]
-        choice.finish(index, out)
+        choice, text = end.choice, work.choices[end.choice]
+        text.finish(choice, out)
         if end.error is not None:
-            out.append(Failed(index, end.error.but()))  # others may be told the same
+            out.append(Failed(choice, end.error.but()))  # others may be told the same
         elif end.reason is FinishReason.CANCELLED and not self._is_stopped:
-            out.append(Failed(index, Unavailable("The server is stopping.")))
+            out.append(Failed(choice, Unavailable("The server is stopping.")))
         elif end.reason is FinishReason.FAILED:
-            out.append(Failed(index, EngineFailure("The model failed to compute this request.")))
-        elif end.reason is FinishReason.STOP and choice.made_calls:
-            out.append(Finished(index, FinishReason.TOOL_CALLS, usage=usage_of(end, choice)))
+            out.append(Failed(choice, EngineFailure("The model failed to compute this request.")))
+        elif end.reason is FinishReason.STOP and text.made_calls:
+            out.append(Finished(choice, FinishReason.TOOL_CALLS, usage=usage_of(end, text)))
         else:
-            out.append(Finished(index, end.reason, end.stop, usage_of(end, choice), end.slot))
+            out.append(Finished(choice, end.reason, end.stop, usage_of(end, text), end.slot))
         self._ends.append(end)
         if len(self._ends) == len(work.choices):
             usage = usage_of_all(self._ends, work.choices, work.each)
@@ -317,7 +316,7 @@ def _scored(work: Submitted, item: PromptScored, out: list[Event]) -> None:
     logprobs = item.logprobs
     if len(logprobs) > 1 and logprobs[0].token == work.start_token:
         logprobs = logprobs[1:]  # its text is told without it
-    out.append(Text(item.index, "", tuple(logprobs)))
+    out.append(Text(item.choice, "", tuple(logprobs)))
 
 
 def _as_it_is(error: LlamasrvError) -> LlamasrvError:

@@ -28,9 +28,9 @@ def usage_of_all(ends: list[End], choices: Sequence[Detokenizer], each: int) -> 
     if len(ends) == 1:
         return usage_of(ends[0], choices[0])
     prompts = range(len(choices) // each)
-    reused = [min((e.num_reused for e in ends if e.index // each == p), default=0) for p in prompts]
+    reused = [min((e.num_reused for e in ends if e.choice // each == p), default=0) for p in prompts]
     return Usage(
-        prompt_tokens=sum(max(e.num_prompt for e in ends if e.index // each == p) for p in prompts),
+        prompt_tokens=sum(max(e.num_prompt for e in ends if e.choice // each == p) for p in prompts),
         cached_tokens=sum(reused),  # the choices of one prompt share it: it was cached if it was for all of them
         completion_tokens=sum(e.num_generated for e in ends),
         reasoning_tokens=sum(choice.num_reasoning for choice in choices),

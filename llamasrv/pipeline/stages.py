@@ -38,7 +38,7 @@ class TimeLimit:
             if isinstance(event, Text):
                 self._look(event)
             elif self._over and isinstance(event, Finished) and event.reason is FinishReason.CANCELLED:
-                event = Finished(event.index, FinishReason.LENGTH, None, event.usage, event.slot)
+                event = Finished(event.choice, FinishReason.LENGTH, None, event.usage, event.slot)
             out.append(event)
         return out
 
@@ -47,14 +47,14 @@ class TimeLimit:
         if self._began is None:
             self._began = now
         if "\n" in event.text:
-            self._without_line.discard(event.index)
+            self._without_line.discard(event.choice)
         if not self._over and not self._without_line and now - self._began >= self._seconds:
             self._over = True
             self._give_up()
 
 
 class Echo:
-    """A stage. `texts`: what each choice begins with, by index."""
+    """A stage. `texts`: what each choice begins with, by number."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = dict(enumerate(texts))
@@ -64,10 +64,10 @@ class Echo:
             return events
         out: list[Event] = []
         for event in events:
-            if isinstance(event, Text) and event.index in self._texts:
-                event = replace(event, text=self._texts.pop(event.index) + event.text)
-            elif isinstance(event, Finished | Failed) and event.index in self._texts:
-                out.append(Text(event.index, self._texts.pop(event.index)))
+            if isinstance(event, Text) and event.choice in self._texts:
+                event = replace(event, text=self._texts.pop(event.choice) + event.text)
+            elif isinstance(event, Finished | Failed) and event.choice in self._texts:
+                out.append(Text(event.choice, self._texts.pop(event.choice)))
             out.append(event)
         return out
 
@@ -87,20 +87,20 @@ class BestOf:
     def _chosen(self) -> list[Event]:
         by_choice: dict[int, list[Any]] = {}
         for event in self._kept[:-1]:
-            by_choice.setdefault(event.index, []).append(event)  # type: ignore[union-attr]
+            by_choice.setdefault(event.choice, []).append(event)  # type: ignore[union-attr]
         out: list[Event] = []
         for first in range(0, len(by_choice), self._drawn):
             group = range(first, first + self._drawn)
-            best = sorted(group, key=lambda index: -_mean_logprob(by_choice[index]))[: self._n]
-            for place, index in enumerate(best):
+            best = sorted(group, key=lambda choice: -_mean_logprob(by_choice[choice]))[: self._n]
+            for place, choice in enumerate(best):
                 new = first // self._drawn * self._n + place
-                out += [self._renumbered(event, new) for event in by_choice[index]]
+                out += [self._renumbered(event, new) for event in by_choice[choice]]
         return [*out, self._kept[-1]]
 
-    def _renumbered(self, event: Any, index: int) -> Event:
+    def _renumbered(self, event: Any, choice: int) -> Event:
         if isinstance(event, Text) and not self._with_logprobs:
             event = replace(event, logprobs=())
-        renumbered: Event = replace(event, index=index)
+        renumbered: Event = replace(event, choice=choice)
         return renumbered
 
 

@@ -35,10 +35,10 @@ class Choice:
         self.usage: Usage | None = None
         self.slot: int | None = None
 
-    def finished(self, index: int) -> Finished:
+    def finished(self, choice: int) -> Finished:
         """The event that completed the choice."""
         assert self.reason is not None
-        return Finished(index, self.reason, self.stop, self.usage, self.slot)
+        return Finished(choice, self.reason, self.stop, self.usage, self.slot)
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -47,7 +47,7 @@ class Choice:
 
 
 class Fold(EventReader):
-    """All choices of a generation, by index."""
+    """All choices of a generation, by number."""
 
     def __init__(self) -> None:
         self.choices: list[Choice] = []
@@ -58,13 +58,13 @@ class Fold(EventReader):
         for event in events:
             methods[type(event)](self, event)
 
-    def choice(self, index: int) -> Choice:
-        while len(self.choices) <= index:
+    def choice(self, number: int) -> Choice:
+        while len(self.choices) <= number:
             self.choices.append(Choice())
-        return self.choices[index]
+        return self.choices[number]
 
     def on_text(self, event: Text) -> None:
-        choice = self.choice(event.index)
+        choice = self.choice(event.choice)
         choice.text.append(event.text)
         if event.logprobs:
             choice.logprobs += event.logprobs
@@ -72,16 +72,16 @@ class Fold(EventReader):
             choice.tokens += event.tokens
 
     def on_reasoning(self, event: Reasoning) -> None:
-        self.choice(event.index).reasoning.append(event.text)  # log-probabilities are the content's alone
+        self.choice(event.choice).reasoning.append(event.text)  # log-probabilities are the content's alone
 
     def on_call(self, event: ToolCallStart) -> None:
-        self.choice(event.index).calls.append((event.id, event.name, []))
+        self.choice(event.choice).calls.append((event.id, event.name, []))
 
     def on_arguments(self, event: ToolCallArguments) -> None:
-        self.choice(event.index).calls[event.call][2].append(event.fragment)
+        self.choice(event.choice).calls[event.call][2].append(event.fragment)
 
     def on_finished(self, event: Finished) -> None:
-        choice = self.choice(event.index)
+        choice = self.choice(event.choice)
         choice.reason, choice.stop = event.reason, event.stop
         choice.usage, choice.slot = event.usage, event.slot
 

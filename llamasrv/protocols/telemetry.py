@@ -78,10 +78,10 @@ class Paces:
         self._last: dict[int, bytes] = {}
 
     def note(self, event: Pace) -> None:
-        self._last[event.index] = members({"timings": timings(event.usage)})
+        self._last[event.choice] = members({"timings": timings(event.usage)})
 
-    def of(self, index: int) -> bytes:
-        return self._last.get(index, b"")
+    def of(self, choice: int) -> bytes:
+        return self._last.get(choice, b"")
 
 
 def members(fields: dict[str, Any]) -> bytes:

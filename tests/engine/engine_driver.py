@@ -73,12 +73,12 @@ def chat(text):
 
 
 def text_of(items, index=0):
-    return b"".join(i.data for i in items if isinstance(i, Delta) and i.index == index).decode("utf-8", "replace")
+    return b"".join(i.data for i in items if isinstance(i, Delta) and i.choice == index).decode("utf-8", "replace")
 
 
 def end_of(items, index=0):
     """The one End of a choice, which must be its last item."""
-    mine = [i for i in items if i.index == index]
+    mine = [i for i in items if i.choice == index]
     ends = [i for i in mine if isinstance(i, End)]
     assert len(ends) == 1 and mine[-1] is ends[0], mine[-3:]
     return ends[0]

@@ -287,7 +287,7 @@ class Episode:
             cache_key=CacheKey(adapters, scope),
         )
         grammar = rng.choice(GRAMMARS) if rng.random() < 0.2 else None
-        specs = [SequenceSpec(tokens, index=index, params=self.params(grammar, limit), **common) for index in range(n)]
+        specs = [SequenceSpec(tokens, choice=index, params=self.params(grammar, limit), **common) for index in range(n)]
         return specs, grammar
 
     def constraint(self, engine, grammar):
@@ -444,7 +444,7 @@ class Episode:
     def read(self):
         for stream in list(self.streams()):
             for item in stream.take():
-                choice = next(c for c in self.open if c.stream is stream and c.spec.index == item.index)
+                choice = next(c for c in self.open if c.stream is stream and c.spec.choice == item.choice)
                 assert choice.end is None, "something follows an End"
                 choice.items.append(item)
         for choice in [c for c in self.open if c.end is not None]:

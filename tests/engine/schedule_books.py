@@ -40,14 +40,14 @@ def check_sequences(core, sequences):
         ), seq
     for seq in opens:
         assert not seq.draft and (seq.drafts is None or seq.drafts.tried is None), f"{seq} has a draft between steps"
-        assert seq.spec.index not in seq.stream.ended
+        assert seq.spec.choice not in seq.stream.ended
     late = core._outputs.late
     assert {s for s in late if s.state is not SequenceState.ENDED} == {
         s for s in opens if s.state is SequenceState.AWAITING_MASK
     }
     for seq in sequences:
         if seq.state is SequenceState.ENDED:
-            assert seq.lane is None and seq.saved is None and seq.spec.index in seq.stream.ended, seq
+            assert seq.lane is None and seq.saved is None and seq.spec.choice in seq.stream.ended, seq
     return opens
 
 

@@ -58,7 +58,7 @@ def test_a_seed_repeats_and_another_differs(drive):
 def test_choices_of_one_request_share_a_stream_and_a_prompt(drive):
     driver = drive()
     prompt = chat("share this rather long question, please")
-    prompts = [driver.spec(prompt, index=i, params=SamplingParams(seed=i)) for i in range(4)]
+    prompts = [driver.spec(prompt, choice=i, params=SamplingParams(seed=i)) for i in range(4)]
     stream = driver.engine.submit(prompts)
     driver.finish()
     items = stream.take()
@@ -498,7 +498,7 @@ def test_an_end_counts_as_much_of_the_prompt_as_was_computed(drive, turns):
 
 def test_cancelling_one_choice_of_a_request_cancels_all(drive):
     driver = drive()
-    stream = driver.engine.submit([driver.spec(chat("several"), index=i) for i in range(3)])
+    stream = driver.engine.submit([driver.spec(chat("several"), choice=i) for i in range(3)])
     driver.turn(3)
     driver.engine.cancel(stream)
     driver.engine.cancel(stream)
@@ -552,9 +552,9 @@ def test_more_choices_than_the_queue_could_ever_hold_are_refused_for_good(drive)
     """With 429 the client would retry for ever."""
     driver = drive(parallel=1, queue_limit=2)
     with pytest.raises(InvalidRequest, match="4 sequences .* at most 3 at once") as refusal:
-        driver.engine.submit([driver.spec(chat("x"), index=i) for i in range(4)])
+        driver.engine.submit([driver.spec(chat("x"), choice=i) for i in range(4)])
     assert refusal.value.param == "n"
-    driver.engine.submit([driver.spec(chat("x"), index=i) for i in range(3)])
+    driver.engine.submit([driver.spec(chat("x"), choice=i) for i in range(3)])
     driver.finish()
 
 

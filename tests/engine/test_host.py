@@ -57,7 +57,7 @@ def test_if_the_restart_fails_the_thread_ends(drive):
 def test_abandoned_clients_get_one_end_although_the_thread_is_stuck(drive):
     """A choice that has its End gets no second one."""
     driver = drive()
-    short, long = driver.spec(chat("x"), max_tokens=1), driver.spec(chat("x"), index=1)
+    short, long = driver.spec(chat("x"), max_tokens=1), driver.spec(chat("x"), choice=1)
     stream = driver.engine.submit([short, long])
     waiting = driver.submit(chat("y"))
     driver.turn()

@@ -109,7 +109,7 @@ class ThreadedEpisode(Episode):
         while not all(choice.end for choice in made):
             assert stream.wait(PATIENCE), "nothing comes"
             for item in stream.take():
-                choice = next(c for c in made if c.spec.index == item.index)
+                choice = next(c for c in made if c.spec.choice == item.choice)
                 assert choice.end is None, "something follows an End"
                 choice.items.append(item)
 

@@ -14,11 +14,11 @@ def user(text):
 
 
 def texts(events, index=0):
-    return "".join(e.text for e in events if isinstance(e, Text) and e.index == index)
+    return "".join(e.text for e in events if isinstance(e, Text) and e.choice == index)
 
 
 def ends(events):
-    return {e.index: e.reason for e in events if isinstance(e, Finished)}
+    return {e.choice: e.reason for e in events if isinstance(e, Finished)}
 
 
 GREEDY = {"temperature": 0.0}

@@ -184,7 +184,7 @@ def test_the_best_of_several_are_told_in_order(run):
     best = run(**request, n=2, best_of=5, sampling=WILD)
 
     def mean(index):
-        values = [t.logprob for e in all_of_them if isinstance(e, Text) and e.index == index for t in e.logprobs]
+        values = [t.logprob for e in all_of_them if isinstance(e, Text) and e.choice == index for t in e.logprobs]
         return sum(values) / len(values)
 
     ranked = sorted(range(5), key=mean, reverse=True)

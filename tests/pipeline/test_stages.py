@@ -87,7 +87,7 @@ def test_the_likeliest_of_each_prompt_are_told_in_order():
     stage = BestOf(drawn=3, n=2, with_logprobs=True)
     texts = [said(i, name, score) for i, (name, score) in enumerate(zip("abcdef", (-3, -1, -2, -1, -9, -2)))]
     events = stage([*texts, *(Finished(i, STOP) for i in range(6)), Usage()])
-    assert [(e.index, e.text, bool(e.logprobs)) for e in events if isinstance(e, Text)] == [
+    assert [(e.choice, e.text, bool(e.logprobs)) for e in events if isinstance(e, Text)] == [
         (0, "b", True),
         (1, "c", True),
         (2, "d", True),

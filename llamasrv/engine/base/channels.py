@@ -29,7 +29,7 @@ WAKE_SECONDS = 0.004  # max time the hub spends waking readers before it serves 
 class Delta(NamedTuple):
     """One token of one choice. `data`: its bytes (b"" for control tokens), which may end inside a character."""
 
-    index: int  # type: ignore[assignment]
+    choice: int
     token: int
     data: bytes
     logprobs: TokenLogprob | None = None
@@ -38,7 +38,7 @@ class Delta(NamedTuple):
 class PromptScored(NamedTuple):
     """Log-probabilities of the prompt's tokens, before any Delta of that choice. Only on request."""
 
-    index: int  # type: ignore[assignment]
+    choice: int
     logprobs: tuple[TokenLogprob, ...]
 
 
@@ -46,7 +46,7 @@ class PromptComputed(NamedTuple):
     """Progress of a prompt, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
     them from a cache. Sent at the start and after each step; only on request."""
 
-    index: int  # type: ignore[assignment]
+    choice: int
     num_prompt: int
     num_reused: int
     num_computed: int
@@ -57,7 +57,7 @@ class QueuePlace(NamedTuple):
     """A choice has no lane yet. `place` among the `num_waiting` sequences in the queue (1: next); None while its images
     and sounds are being encoded. Sent again when that changes; only on request."""
 
-    index: int  # type: ignore[assignment]
+    choice: int
     place: int | None
     num_waiting: int
 
@@ -66,7 +66,7 @@ class End(NamedTuple):
     """The last item of a choice, exactly one. `error` is set for FAILED and DEADLINE. `num_prompt` counts prompt tokens
     that were computed or reused."""
 
-    index: int  # type: ignore[assignment]
+    choice: int
     reason: FinishReason
     stop: str | None
     error: LlamasrvError | None
@@ -164,7 +164,7 @@ class TokenStream(Stream[TokenItem]):
 
     def finish(self, end: End) -> None:
         """Put the last item of a choice. Engine thread only."""
-        self.ended.add(end.index)
+        self.ended.add(end.choice)
         self.open_choices -= 1
         self.put(end)
 

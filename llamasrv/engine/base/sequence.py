@@ -168,7 +168,7 @@ def tell_progress(seq: Sequence, now: float) -> None:
         return
     computed = min(seq.num_computed, seq.num_prompt)
     seconds = now - seq.admitted if computed > seq.reused and seq.admitted is not None else 0.0
-    seq.stream.put(PromptComputed(seq.spec.index, seq.num_prompt, seq.reused, computed, seconds))
+    seq.stream.put(PromptComputed(seq.spec.choice, seq.num_prompt, seq.reused, computed, seconds))
 
 
 def end_of(seq: Sequence, ending: Ending) -> End:
@@ -179,7 +179,7 @@ def end_of(seq: Sequence, ending: Ending) -> End:
     # Do not charge for prompt tokens that were not computed: a client may leave while queued.
     prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
     return End(
-        seq.spec.index,
+        seq.spec.choice,
         ending.reason,
         ending.stop,
         ending.error,

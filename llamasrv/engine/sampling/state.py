@@ -52,7 +52,7 @@ class SamplingState:
     at a time."""
 
     __slots__ = (
-        "constraint", "device", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_index",
+        "constraint", "device", "is_heavy", "late_row", "num_undelivered", "_sampler", "_stops", "_tokens", "_choice",
         "_logprobs", "_after", "_most", "_context", "_shifts", "_jumps", "_jumps_with_prompt", "_pieces", "_eog",
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ class SamplingState:
         self.is_heavy = self._sampler.is_heavy  # sampling is slow enough to be worth a thread
         self._stops = StopStrings(spec.stop) if spec.stop else None
         self._tokens = tokens
-        self._index = spec.index
+        self._choice = spec.choice
         self._logprobs = spec.logprobs
         self._after = spec.sampled_probs  # report log-probabilities after the samplers
         # Max length of the timeline, by the request and by the model.
@@ -132,7 +132,7 @@ class SamplingState:
         constraint = self.constraint
         if token in self._eog and (constraint is None or constraint.may_end()):
             return _STOPPED
-        delta = Delta(self._index, token, self._pieces[token], logprobs)
+        delta = Delta(self._choice, token, self._pieces[token], logprobs)
         if self._stops is None:
             put(delta)
         elif (stop := self._stops.feed(delta, put)) is not None:
@@ -173,7 +173,7 @@ class SamplingState:
         """Deliver the tokens appended to the prompt. Returns the ending if nothing may follow."""
         tokens, self.num_undelivered = self._tokens[-self.num_undelivered :], 0
         for token in tokens:
-            put(Delta(self._index, token, self._pieces[token]))
+            put(Delta(self._choice, token, self._pieces[token]))
         if self.constraint is not None and self.constraint.is_complete:
             return _STOPPED
         return self._limit()

@@ -170,7 +170,7 @@ class Outputs:
             if position < seq.num_prompt:
                 seq.scores.append(log_probability(rows[i], seq.tokens[position], top, pieces))
         if len(seq.scores) == seq.num_prompt:
-            seq.stream.put(PromptScored(seq.spec.index, tuple(seq.scores)))
+            seq.stream.put(PromptScored(seq.spec.choice, tuple(seq.scores)))
 
 
 def _nothing(seq: Sequence) -> Ending:

@@ -40,4 +40,4 @@ class QueuePlaces:
             [s for s in waiting if s.state in (SequenceState.WAITING, SequenceState.AWAITING_DISK)], now
         )
         places = {seq.id: place for place, seq in enumerate(line, 1)}
-        return {s.id: QueuePlace(s.spec.index, places.get(s.id), len(line)) for s in asking}
+        return {s.id: QueuePlace(s.spec.choice, places.get(s.id), len(line)) for s in asking}

@@ -79,56 +79,56 @@ class AnswerReply(Writer):
         self._write({**_content([{"text": ""}]), "index": 0})
 
     def on_text(self, event: Text) -> None:
-        self._end_call(event.index)
+        self._end_call(event.choice)
         if event.logprobs and self._options.top_logprobs is not None:
             told = self._logprobs(event.logprobs)
-            self._write({**_content([{"text": event.text}]), "index": event.index, "logprobsResult": told})
+            self._write({**_content([{"text": event.text}]), "index": event.choice, "logprobsResult": told})
         elif event.text:
             self._out.append(
                 b'{"candidates":[{"content":{"parts":[{"text":%b}],"role":"model"},"index":%d}],%b'
-                % (dumps(event.text), event.index, self._tail)
+                % (dumps(event.text), event.choice, self._tail)
             )
 
     def on_reasoning(self, event: Reasoning) -> None:
-        self._turn(event.index).thoughts.append(event.text)
+        self._turn(event.choice).thoughts.append(event.text)
         if self._options.thoughts and event.text:
-            self._write({**_content([{"text": event.text, "thought": True}]), "index": event.index})
+            self._write({**_content([{"text": event.text, "thought": True}]), "index": event.choice})
 
     def on_call(self, event: ToolCallStart) -> None:
-        self._end_call(event.index)
-        self._turn(event.index).call = event.id, event.name, []
+        self._end_call(event.choice)
+        self._turn(event.choice).call = event.id, event.name, []
 
     def on_arguments(self, event: ToolCallArguments) -> None:
-        call = self._turn(event.index).call
+        call = self._turn(event.choice).call
         if call is not None:
             call[2].append(event.fragment)
 
     def on_finished(self, event: Finished) -> None:
-        self._end_call(event.index, cut=event.reason in _CUT)
+        self._end_call(event.choice, cut=event.reason in _CUT)
         self._ended.append(event)
 
     def on_usage(self, event: Usage) -> None:
         candidates = [
-            {**_content([{"text": ""}]), "finishReason": _REASONS.get(end.reason, "OTHER"), "index": end.index}
-            for end in sorted(self._ended, key=lambda end: end.index)
+            {**_content([{"text": ""}]), "finishReason": _REASONS.get(end.reason, "OTHER"), "index": end.choice}
+            for end in sorted(self._ended, key=lambda end: end.choice)
         ]
         self._out.append(dumps({"candidates": candidates, "usageMetadata": usage_body(event), **self._about}))
 
     def error(self, error: LlamasrvError) -> bytes:
         return gemini_body(error)
 
-    def _turn(self, index: int) -> _Turn:
-        return self._turns.setdefault(index, _Turn())
+    def _turn(self, choice: int) -> _Turn:
+        return self._turns.setdefault(choice, _Turn())
 
-    def _end_call(self, index: int, *, cut: bool = False) -> None:
-        turn = self._turns.get(index)
+    def _end_call(self, choice: int, *, cut: bool = False) -> None:
+        turn = self._turns.get(choice)
         if turn is None or turn.call is None:
             return
         (id, name, fragments), turn.call = turn.call, None
         parts = _calls([ToolCall(id, name, "".join(fragments))], turn.thoughts, cut=cut)
         turn.thoughts = []
         if parts:
-            self._write({**_content(parts), "index": index})
+            self._write({**_content(parts), "index": choice})
 
     def _write(self, candidate: dict[str, Any]) -> None:
         self._out.append(dumps({"candidates": [candidate], **self._about}))
@@ -136,11 +136,11 @@ class AnswerReply(Writer):
     # ------------------------------------------------------------ whole
 
     def whole(self) -> bytes:
-        candidates = [self._candidate(index, choice) for index, choice in enumerate(self.folded.choices)]
+        candidates = [self._candidate(number, choice) for number, choice in enumerate(self.folded.choices)]
         usage = usage_body(self.folded.usage)
         return orjson.dumps({"candidates": candidates, "usageMetadata": usage, **self._about})
 
-    def _candidate(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _candidate(self, number: int, choice: Choice) -> dict[str, Any]:
         parts: list[dict[str, Any]] = []
         if choice.reasoning and self._options.thoughts:
             parts.append({"text": "".join(choice.reasoning), "thought": True})
@@ -149,7 +149,7 @@ class AnswerReply(Writer):
         if text or not calls:
             parts.append({"text": text})
         reason = FinishReason.STOP if choice.reason is None else choice.reason
-        candidate = {**_content([*parts, *calls]), "finishReason": _REASONS.get(reason, "OTHER"), "index": index}
+        candidate = {**_content([*parts, *calls]), "finishReason": _REASONS.get(reason, "OTHER"), "index": number}
         if self._options.top_logprobs is not None:
             candidate["logprobsResult"] = self._logprobs(choice.logprobs)
             values = [logprob(entry.logprob) for entry in choice.logprobs]

@@ -266,11 +266,11 @@ class NativeReply(Writer):
     # ------------------------------------------------------------ streaming
 
     def on_text(self, event: Text) -> None:
-        state = self._state(event.index)
+        state = self._state(event.choice)
         state.num_tokens += len(event.tokens)
         state.has_new_line = state.has_new_line or "\n" in event.text
         body: dict[str, Any] = {
-            "index": event.index,
+            "index": event.choice,
             "content": event.text,
             "tokens": event.tokens,
             "stop": False,
@@ -280,40 +280,40 @@ class NativeReply(Writer):
         }
         if self._options.probs is not None and event.logprobs:
             body["completion_probabilities"] = self._probabilities(event.logprobs)
-        self._out.append(self._with_pace(dumps(body), event.index))
+        self._out.append(self._with_pace(dumps(body), event.choice))
 
     def on_pace(self, event: Pace) -> None:
         self._paces.note(event)
 
     def on_progress(self, event: PromptWaits | PromptProgress) -> None:
         body = {
-            "index": event.index, "content": "", "tokens": [], "stop": False, "id_slot": -1, "tokens_predicted": 0,
-            "tokens_evaluated": self._state(event.index).num_prompt, **progress_of(event),
+            "index": event.choice, "content": "", "tokens": [], "stop": False, "id_slot": -1, "tokens_predicted": 0,
+            "tokens_evaluated": self._state(event.choice).num_prompt, **progress_of(event),
         }  # fmt: skip
-        self._out.append(self._with_pace(orjson.dumps(body), event.index))
+        self._out.append(self._with_pace(orjson.dumps(body), event.choice))
 
     def on_finished(self, event: Finished) -> None:
-        state = self._state(event.index)
+        state = self._state(event.choice)
         self._out.append(dumps(self._shown(self._final(event, "", [], state.has_new_line))))
 
     def error(self, error: LlamasrvError) -> bytes:
         return llamacpp_body(error)
 
-    def _state(self, index: int) -> _State:
-        return self._states.setdefault(index, _State(self.info.num_prompt_of(index)))
+    def _state(self, choice: int) -> _State:
+        return self._states.setdefault(choice, _State(self.info.num_prompt_of(choice)))
 
-    def _with_pace(self, chunk: bytes, index: int) -> bytes:
-        return chunk[:-1] + self._paces.of(index) + b"}"
+    def _with_pace(self, chunk: bytes, choice: int) -> bytes:
+        return chunk[:-1] + self._paces.of(choice) + b"}"
 
     # ------------------------------------------------------------ whole
 
     def whole(self) -> bytes:
-        bodies = [self._whole(index, choice) for index, choice in enumerate(self.folded.choices)]
+        bodies = [self._whole(number, choice) for number, choice in enumerate(self.folded.choices)]
         return orjson.dumps(bodies if self._options.several else bodies[0])
 
-    def _whole(self, index: int, choice: Choice) -> Any:
+    def _whole(self, number: int, choice: Choice) -> Any:
         text = "".join(choice.text)
-        body = self._final(choice.finished(index), text, choice.tokens if self._options.tokens else [], "\n" in text)
+        body = self._final(choice.finished(number), text, choice.tokens if self._options.tokens else [], "\n" in text)
         if self._options.probs is not None:
             body["completion_probabilities"] = self._probabilities(choice.logprobs)
         return self._shown(body)

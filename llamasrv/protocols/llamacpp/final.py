@@ -54,7 +54,7 @@ def final_body(
 ) -> dict[str, Any]:
     usage = event.usage or Usage()
     return {
-        "index": event.index,
+        "index": event.choice,
         "content": text,
         "tokens": tokens,
         "id_slot": -1 if event.slot is None else event.slot,
@@ -63,7 +63,7 @@ def final_body(
         "tokens_predicted": usage.completion_tokens,
         "tokens_evaluated": usage.prompt_tokens,
         "generation_settings": generation_settings(info, given),
-        "prompt": info.prompt_text(event.index),
+        "prompt": info.prompt_text(event.choice),
         "has_new_line": has_new_line,
         "truncated": event.reason is FinishReason.CONTEXT or usage.forgotten_tokens > 0,
         "stop_type": _STOP_TYPES.get(event.reason, "none"),

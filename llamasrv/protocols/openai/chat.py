@@ -305,64 +305,67 @@ class ChatReply(ChunkReply):
         self._begin_chunks(fields)
         # A text that is empty would be shown as a part of its own before a call. llama-server has none anyway.
         content = b"null" if self._options.tools or self._native else b'""'
-        for index in range(self._options.num_choices):
-            self._write(index, b'{"role":"assistant","content":%b}' % content)
+        for choice in range(self._options.num_choices):
+            self._write(choice, b'{"role":"assistant","content":%b}' % content)
 
     def on_text(self, event: Text) -> None:
         logprobs = b"null"
         if event.logprobs and self._options.logprobs:
             logprobs = dumps(self._logprobs(event.logprobs))
-        self._write(event.index, b'{"content":%b}' % dumps(event.text), logprobs)
+        self._write(event.choice, b'{"content":%b}' % dumps(event.text), logprobs)
 
     def on_reasoning(self, event: Reasoning) -> None:
         text = dumps(event.text)
-        self._write(event.index, b'{"reasoning_content":%b,"reasoning":%b}' % (text, text))
+        self._write(event.choice, b'{"reasoning_content":%b,"reasoning":%b}' % (text, text))
 
     def on_call(self, event: ToolCallStart) -> None:
         """Send the delta with the call's id and name; its arguments follow piece by piece."""
-        self._end_input(event.index)
+        self._end_input(event.choice)
         if event.name in self._options.custom:
-            self._inputs[event.index] = event.call, CustomInput()
+            self._inputs[event.choice] = event.call, CustomInput()
             custom = {"name": event.name, "input": ""}
             call = {"index": event.call, "id": event.id, "type": "custom", "custom": custom}
-            return self._write(event.index, dumps({"tool_calls": [call]}))
+            return self._write(event.choice, dumps({"tool_calls": [call]}))
         function = {"name": event.name, "arguments": ""}
         call = {"index": event.call, "id": event.id, "type": "function", "function": function}
-        self._write(event.index, dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]}))
+        self._write_call(event.choice, function, call)
 
     def on_arguments(self, event: ToolCallArguments) -> None:
-        custom = self._inputs.get(event.index)
+        custom = self._inputs.get(event.choice)
         if custom is not None:
-            return self._input(event.index, event.call, custom[1].add(event.fragment))
+            return self._input(event.choice, event.call, custom[1].add(event.fragment))
         function = {"arguments": event.fragment}
         call = {"index": event.call, "function": function}
-        self._write(event.index, dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]}))
+        self._write_call(event.choice, function, call)
 
     def on_finished(self, event: Finished) -> None:
-        self._end_input(event.index)
+        self._end_input(event.choice)
         self._end(event, self._reason(event.reason))
 
     def error(self, error: LlamasrvError) -> bytes:
         return self._error_body(error)
 
-    def _write(self, index: int, delta: bytes, logprobs: bytes = b"null") -> None:
-        self._out.append(self._chunk(index, delta, logprobs, b"null"))
+    def _write(self, choice: int, delta: bytes, logprobs: bytes = b"null") -> None:
+        self._out.append(self._chunk(choice, delta, logprobs, b"null"))
 
-    def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
+    def _write_call(self, choice: int, function: dict[str, Any], call: dict[str, Any]) -> None:
+        self._write(choice, dumps({"function_call": function} if self._options.legacy else {"tool_calls": [call]}))
+
+    def _chunk(self, choice: int, delta: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b}' % (
-            self._head, index, delta, logprobs, reason, self._tail,
-            self._paces.of(index) if extra is None else extra,
+            self._head, choice, delta, logprobs, reason, self._tail,
+            self._paces.of(choice) if extra is None else extra,
         )  # fmt: skip
 
-    def _input(self, index: int, call: int, text: str) -> None:
+    def _input(self, choice: int, call: int, text: str) -> None:
         if text:
-            self._write(index, dumps({"tool_calls": [{"index": call, "custom": {"input": text}}]}))
+            self._write(choice, dumps({"tool_calls": [{"index": call, "custom": {"input": text}}]}))
 
-    def _end_input(self, index: int) -> None:
+    def _end_input(self, choice: int) -> None:
         """Send the rest of a custom tool's text."""
-        if index in self._inputs:
-            call, custom = self._inputs.pop(index)
-            self._input(index, call, custom.end())
+        if choice in self._inputs:
+            call, custom = self._inputs.pop(choice)
+            self._input(choice, call, custom.end())
 
     def _reason(self, reason: FinishReason) -> str:
         if reason is FinishReason.TOOL_CALLS and self._options.legacy:
@@ -379,12 +382,12 @@ class ChatReply(ChunkReply):
             "model": self.info.model,
             "choices": [
                 {
-                    "index": index,
+                    "index": number,
                     "message": self._message(choice),
                     "logprobs": self._logprobs(choice.logprobs) if self._options.logprobs else None,
                     "finish_reason": self._reason(choice.reason),  # type: ignore[arg-type]
                 }
-                for index, choice in enumerate(self.folded.choices)
+                for number, choice in enumerate(self.folded.choices)
             ],
             "usage": usage_body(self.folded.usage),
             "system_fingerprint": self.info.fingerprint,

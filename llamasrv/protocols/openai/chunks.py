@@ -27,7 +27,7 @@ class Options(Protocol):
 
 
 class ChunkReply(Writer):
-    """A chunk is constant bytes around the parts that change: a subclass says where index, content, log-probabilities
+    """A chunk is constant bytes around the parts that change: a subclass says where choice, content, log-probabilities
     and finish reason go (`_chunk`)."""
 
     NO_CONTENT = b"{}"
@@ -38,7 +38,7 @@ class ChunkReply(Writer):
         self._head = self._tail = b""
         self._paces = Paces()
 
-    def _chunk(self, index: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
+    def _chunk(self, choice: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         """`extra`: further members of the chunk; None: the current speed, if that was asked for."""
         raise NotImplementedError
 
@@ -55,8 +55,8 @@ class ChunkReply(Writer):
         self._paces.note(event)
 
     def on_progress(self, event: PromptWaits | PromptProgress) -> None:
-        told = members(progress_of(event)) + self._paces.of(event.index)
-        self._out.append(self._chunk(event.index, self.NO_CONTENT, b"null", b"null", told))
+        told = members(progress_of(event)) + self._paces.of(event.choice)
+        self._out.append(self._chunk(event.choice, self.NO_CONTENT, b"null", b"null", told))
 
     def _end(self, event: Finished, reason: str) -> None:
         """The last chunk of a choice."""
@@ -66,7 +66,7 @@ class ChunkReply(Writer):
         if self._extras.verbose:
             told["__verbose"] = self._verbose(event, "")
         more = members(told) if told else b""
-        self._out.append(self._chunk(event.index, self.NO_CONTENT, b"null", b'"%b"' % reason.encode(), more))
+        self._out.append(self._chunk(event.choice, self.NO_CONTENT, b"null", b'"%b"' % reason.encode(), more))
 
     def _whole_figures(self) -> dict[str, Any]:
         """The last members of a non-streamed reply."""

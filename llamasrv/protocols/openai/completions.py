@@ -130,8 +130,8 @@ class CompletionsReply(ChunkReply):
     def on_text(self, event: Text) -> None:
         logprobs = b"null"
         if event.logprobs and self._options.logprobs:
-            logprobs = dumps(self._logprobs[event.index].body(event.logprobs))
-        self._out.append(self._chunk(event.index, dumps(event.text), logprobs, b"null"))
+            logprobs = dumps(self._logprobs[event.choice].body(event.logprobs))
+        self._out.append(self._chunk(event.choice, dumps(event.text), logprobs, b"null"))
 
     def on_finished(self, event: Finished) -> None:
         self._end(event, FINISH[event.reason])
@@ -139,10 +139,10 @@ class CompletionsReply(ChunkReply):
     def error(self, error: LlamasrvError) -> bytes:
         return openai_body(error)
 
-    def _chunk(self, index: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
+    def _chunk(self, choice: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         return b'%b{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b%b}' % (
-            self._head, content, index, logprobs, reason, self._tail,
-            self._paces.of(index) if extra is None else extra,
+            self._head, content, choice, logprobs, reason, self._tail,
+            self._paces.of(choice) if extra is None else extra,
         )  # fmt: skip
 
     # ------------------------------------------------------------ whole
@@ -151,11 +151,11 @@ class CompletionsReply(ChunkReply):
         choices = [
             {
                 "text": "".join(choice.text),
-                "index": index,
-                "logprobs": self._logprobs[index].body(choice.logprobs) if self._options.logprobs else None,
+                "index": number,
+                "logprobs": self._logprobs[number].body(choice.logprobs) if self._options.logprobs else None,
                 "finish_reason": FINISH[choice.reason],  # type: ignore[index]
             }
-            for index, choice in enumerate(self.folded.choices)
+            for number, choice in enumerate(self.folded.choices)
         ]
         usage = usage_body(self.folded.usage)
         return orjson.dumps({**self._fields(), "choices": choices, "usage": usage, **self._whole_figures()})

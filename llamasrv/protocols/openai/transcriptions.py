@@ -178,13 +178,13 @@ class Transcription(Writer):
     # ------------------------------------------------------------ streaming
 
     def on_text(self, event: Text) -> None:
-        if event.index == self._now:
+        if event.choice == self._now:
             self._tell(event)
         else:
-            self._held.setdefault(event.index, []).append(event)
+            self._held.setdefault(event.choice, []).append(event)
 
     def on_finished(self, event: Finished) -> None:
-        self._ended.add(event.index)
+        self._ended.add(event.choice)
         while self._now in self._ended:
             self._now += 1
             if self._now < len(self.info.windows) and self._said:

@@ -147,7 +147,7 @@ def whole_response(
             for event in events:
                 if type(event) is Failed:
                     error = error or event.error
-                elif type(event) is Finished and event.index == 0:
+                elif type(event) is Finished and event.choice == 0:
                     reason = event.reason.value
             usage = _usage_of(events) or usage
             if error is None and not running.cancelled:

@@ -149,11 +149,11 @@ def test_it_takes_fewer_steps(drive):
 
 def test_choices_of_one_request(drive, drafts):
     def submit(driver):
-        specs = [driver.spec(ASKED, index=i, params=SamplingParams(temperature=1.5, seed=i)) for i in range(4)]
+        specs = [driver.spec(ASKED, choice=i, params=SamplingParams(temperature=1.5, seed=i)) for i in range(4)]
         return [driver.engine.submit(specs)]
 
     off, on, driver = both(drive, submit, drafts)
-    by_choice = [[[item for item in heard if item.index == i] for i in range(4)] for (heard,) in (off, on)]
+    by_choice = [[[item for item in heard if item[0] == i] for i in range(4)] for (heard,) in (off, on)]
     assert by_choice[0] == by_choice[1] and driver.engine.metrics.drafted_tokens
 
 

@@ -74,7 +74,7 @@ def test_deferrable_sequences_keep_lanes_while_newcomers_only_wait_for_each_othe
     """Two choices of one prompt preempted a batch, although the second one only waited for the first one and needed no
     lane or cells."""
     driver, _ = beside_a_batch(drive)
-    driver.engine.submit([driver.spec(chat("hello " * 20), index=n) for n in range(2)])
+    driver.engine.submit([driver.spec(chat("hello " * 20), choice=n) for n in range(2)])
     driver.turn(2)
     assert driver.engine.metrics.preemptions == 0
     driver.finish()
