@@ -142,7 +142,7 @@ class Episode:
 
     def start(self):
         rng = self.rng
-        self.backend = self.make_backend()
+        self.backend, self.num_failed = self.make_backend(), 0
         self.pool = PoolByHand()
         self.engine = self.make_engine(self.backend, pool=self.pool)
         self.open_engine()
@@ -185,14 +185,14 @@ class Episode:
     def turn(self):
         rng, core = self.rng, self.core
         self.clock.now += rng.choice([0.0001, 0.01])
-        failed, before = len(self.backend.failed), self.backend.counts["decode"]
+        before = self.backend.counts["decode"]
         if core.encoder is not None and rng.random() < 0.7:
             core.encoder.turn()
         if rng.random() < 0.5:
             self.pool.do(rng.choice([1, None]))
         assert self.engine.host.turn(wait=False), "the engine gave up"
         self.num_turns += 1
-        if len(self.backend.failed) > failed:
+        if len(self.backend.failed) > self.num_failed:  # also between turns, on the pool
             self.note_failure()
         check_books(core, self.engine.arrived, self.backend)
         assert self.engine.num_open == sum(stream.open_choices for stream in self.streams())
@@ -438,6 +438,7 @@ class Episode:
 
     def note_failure(self):
         """Any open choice may be affected."""
+        self.num_failed = len(self.backend.failed)
         for choice in self.open:
             choice.may_fail = True
 

@@ -35,7 +35,7 @@ class Sampler:
 
     __slots__ = (
         "chain", "keep", "within", "window", "bias_ids", "bias", "banned", "min_tokens", "is_heavy", "strays",
-        "_tokens", "_num_prompt", "_sees_all", "_late", "_noted", "_is_broken",
+        "_tokens", "_num_prompt", "_sees_all", "_late", "_noted", "is_broken",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +61,7 @@ class Sampler:
         self.chain: Chain | None = None
         self._late: LateChain | None = None  # the chain while it is being built
         self._noted: list[int] = []  # tokens that it has to accept then
-        self._is_broken = False  # building the chain failed
+        self.is_broken = False  # building the chain failed
         if not plain:
             seen = array("i") if not spans else tokens[:] if self.window is None else tokens[-self.window :]
             make = partial(made, backend, seeded(p), seen)
@@ -90,7 +90,7 @@ class Sampler:
         if late.is_pending:
             return True
         self._late, self.chain = None, late.take()
-        self._is_broken = self.chain is None
+        self.is_broken = self.chain is None
         if self.chain is not None:
             for token in self._noted:
                 self.chain.accept(token)
@@ -114,7 +114,7 @@ class Sampler:
     def choose(self, row: Floats, find: CandidateFinder, matcher: GrammarMatcher | None = None) -> int | None:
         """The next token, given its logits (float32 [n_vocab], changed in place) and the timeline so far; None if there
         is no candidate. The mask of `matcher` must be ready."""
-        if self._is_broken:
+        if self.is_broken:
             return None
         if self.banned is not None or self.bias_ids is not None:
             self._adjust(row)

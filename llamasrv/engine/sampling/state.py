@@ -94,6 +94,11 @@ class SamplingState:
         return self._sampler.is_late or self.constraint is not None and self.constraint.is_late
 
     @property
+    def is_broken(self) -> bool:
+        """Whether its sampler chain could not be built."""
+        return self._sampler.is_broken
+
+    @property
     def must_shift(self) -> bool:
         """Whether the context is full and must be shifted before the next token."""
         return self._shifts and len(self._tokens) >= self._context

@@ -176,5 +176,7 @@ class Outputs:
 def _nothing(seq: Sequence) -> Ending:
     if seq.constraint is not None and (error := seq.constraint.failure()) is not None:
         return Ending(FinishReason.FAILED, error=error)
+    if seq.sampling is not None and seq.sampling.is_broken:
+        return Ending(FinishReason.FAILED, error=EngineFailure("The samplers of this request could not be built."))
     log.error("sequence %d: no candidate token in the model's logits", seq.id)
     return Ending(FinishReason.FAILED, error=EngineFailure("The model's logits contain no finite value."))

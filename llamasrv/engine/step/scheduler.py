@@ -351,7 +351,7 @@ class Scheduler:
             if any(common(seq, other) - have >= FOLLOW for other, _ in plan.admit):
                 continue
             need = seq.num_tokens + 1 - (have if match and match.held else 0)
-            alone = not (decodes or prompts or plan.admit)
+            alone = not (decodes or prompts or plan.admit or resting)
             growing.append((left(seq), need))
             ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
             if need + growth(growing, ahead) > cells and not alone:

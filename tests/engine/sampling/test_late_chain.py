@@ -101,7 +101,7 @@ def test_a_chain_that_cannot_be_built_fails_only_its_request(drive):
     driver.backend.gate.set()
     stream, other = driver.submit(chat("hello"), params=DRY), driver.submit(chat("hello"))
     driver.finish()
-    assert end_of(stream.take()).error is not None and end_of(other.take()).error is None
+    assert "samplers" in str(end_of(stream.take()).error) and end_of(other.take()).error is None
 
 
 def test_fast_chains_are_built_at_once():
