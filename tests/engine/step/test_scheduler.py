@@ -348,9 +348,19 @@ def test_deferrable_sequences_give_up_lanes_and_cells():
     running, person = [deferrable(10, computed=9) for _ in range(2)], sequence(30)
     scheduler = with_deferrables(*running)
     assert plan(scheduler, [person], running, lanes=0).preempt == running
-    assert plan(scheduler, [person], running, cells=20).preempt == []  # alone among its own it is admitted anyhow
+    assert plan(scheduler, [person], running, cells=20).preempt == running
     decoding = sequence(10, computed=9)
     assert plan(scheduler, [], [*running, decoding], cells=0).preempt == running
+
+
+def test_a_saved_sequence_is_not_restored_beside_resting_ones_where_it_does_not_fit():
+    """It was restored, found no cells for its next rows, and was saved again, thousands of times a second."""
+    resting, person = deferrable(263, computed=262), sequence(154)
+    resting.lane = 0
+    person.saved = SavedState(person.tokens[:128], None)
+    result = plan(with_deferrables(resting), [person], [resting], cells=138)
+    assert result.preempt == [resting] and not result.admit
+    assert admitted(plan(with_deferrables(resting), [person], [], cells=400)) == [person]
 
 
 def test_steps_of_deferrable_sequences_are_short():
