@@ -243,3 +243,13 @@ def test_a_lock_made_at_import_would_be_seen():
         "def f(d=threading.Event()):\n    return threading.Lock()"
     )
     assert list(made_at_import([tree])) == ["threading.Lock()", "Queue()", "threading.Event()"]
+
+
+def test_no_class_name_is_used_twice():
+    """`Meta` is marshmallow's name for a class inside a schema."""
+    found: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name != "Meta":
+                found.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in found.items() if len(modules) > 1}

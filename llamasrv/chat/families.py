@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.json_object import JsonObject
@@ -14,7 +14,7 @@ from llamasrv.chat.notations.named import Named
 from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 
-THINK = Reasoning("<think>", "</think>")
+THINK = ReasoningMarks("<think>", "</think>")
 
 GENERIC_CALLS = Calls(
     JsonObject(), call_start="<tool_call>\n", call_end="\n</tool_call>", separator="\n"
@@ -23,7 +23,7 @@ GENERIC = ChatFormat("generic", calls=GENERIC_CALLS)
 
 HARMONY = ChatFormat(
     "harmony",
-    reasoning=Reasoning("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+    reasoning=ReasoningMarks("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
     calls=Calls(
         InHeader(name_end=" <|constrain|>json<|message|>"),
         call_start="<|channel|>commentary to=functions.",
@@ -38,7 +38,7 @@ LFM2_CALLS = Calls(PythonCall(), section_start="<|tool_call_start|>[", section_e
 
 GEMMA4 = ChatFormat(
     "gemma 4",
-    reasoning=Reasoning("<|channel>thought\n", "<channel|>", anywhere=True),
+    reasoning=ReasoningMarks("<|channel>thought\n", "<channel|>", anywhere=True),
     calls=Calls(Braces(), call_start="<|tool_call>call:", call_end="<tool_call|>"),
     silent=("<channel|>", "<turn|>"),
 )
@@ -70,7 +70,7 @@ def _dsml(section: str) -> ChatFormat:
 
 KIMI_K3 = ChatFormat(
     "kimi k3",
-    reasoning=Reasoning("<|open|>think<|sep|>", "<|close|>think<|sep|>", ended_by_calls=True),
+    reasoning=ReasoningMarks("<|open|>think<|sep|>", "<|close|>think<|sep|>", ended_by_calls=True),
     calls=Calls(
         Tagged(
             name_end='" index="{number}"<|sep|>',
@@ -93,7 +93,7 @@ KIMI_K3 = ChatFormat(
 
 MINIMAX_M3 = ChatFormat(
     "minimax m3",
-    reasoning=Reasoning("<mm:think>", "</mm:think>"),
+    reasoning=ReasoningMarks("<mm:think>", "</mm:think>"),
     calls=Calls(
         Tagged(
             name_end='">',
@@ -128,7 +128,7 @@ COMMAND_R_PLUS = ChatFormat(
 
 COMMAND_R7B = ChatFormat(
     "command r7b",
-    reasoning=Reasoning("<|START_THINKING|>", "<|END_THINKING|>"),
+    reasoning=ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     calls=Calls(
         JsonObject(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id", id_first=True),
         section_start="<|START_ACTION|>[\n    ",
@@ -142,7 +142,7 @@ COMMAND_R7B = ChatFormat(
 
 SOLAR_OPEN = ChatFormat(
     "solar open",
-    reasoning=Reasoning("<|think|>", "<|end|>"),
+    reasoning=ReasoningMarks("<|think|>", "<|end|>"),
     calls=Calls(
         Named(id_mark="<|tool_call:name|>", id_first=True, name_end="<|tool_call:args|>"),
         section_start="<|tool_calls|>",

@@ -19,7 +19,7 @@ _MARK_AND_WORD = re.compile(r"(<[^<>\s]+>)\w+\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
+class ReasoningMarks:
     """Where thinking starts and ends. `start` "" means that only the prompt can open it."""
 
     start: str
@@ -154,7 +154,7 @@ class ChatFormat:
     """What a model writes after the prompt."""
 
     name: str
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningMarks | None = None
     calls: Calls | None = None
     content_start: str = ""  # around the content
     content_end: str = ""

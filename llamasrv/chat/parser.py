@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from llamasrv.chat import harmony, messages
 from llamasrv.chat.calls import CallReader
 from llamasrv.chat.emitter import Emitter, Event
-from llamasrv.chat.formats import ChatFormat, Reasoning
+from llamasrv.chat.formats import ChatFormat, ReasoningMarks
 from llamasrv.chat.markers import Marks, marks
 from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.chat.thoughts import ThoughtReader
@@ -128,7 +128,7 @@ class Parser:
             yield from self._text.mark(marks(format.calls.notation.to_user))
         yield from self._content(continues)
 
-    def _begun_by(self, prompt: str, thought: Reasoning) -> None:
+    def _begun_by(self, prompt: str, thought: ReasoningMarks) -> None:
         """The prompt has begun a thought."""
         out = self._out
         if thought.opening:

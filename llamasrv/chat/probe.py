@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from llamasrv.chat.families import GENERIC_CALLS, THINK, known_families
-from llamasrv.chat.formats import Calls, ChatFormat, Headers, Reasoning
+from llamasrv.chat.formats import Calls, ChatFormat, Headers, ReasoningMarks
 from llamasrv.chat.notations import NOTATIONS, trial
 from llamasrv.chat.notations.base import Notation, decoded
 from llamasrv.chat.notations.in_header import InHeader
@@ -24,7 +24,7 @@ from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 
 
-class Template(Protocol):
+class ProbedTemplate(Protocol):
     """What probing needs of a template."""
 
     @property
@@ -50,7 +50,7 @@ _USER = Message("user", "zquser")
 _ANSWER = Message("assistant", "zqanswer")
 
 
-def candidates(template: Template) -> Iterator[ChatFormat]:
+def candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
     """How this template's model may write, the likeliest first: a row of the table, what each notation learns, and at
     last the generic format. Which of them is right shows in a round trip."""
     shown = _Shown.of(template)
@@ -69,7 +69,7 @@ def candidates(template: Template) -> Iterator[ChatFormat]:
 
 
 def _with_calls(
-    template: Template, shown: _Shown, text: _Text, reasoning: Reasoning, calls: Calls | None
+    template: ProbedTemplate, shown: _Shown, text: _Text, reasoning: ReasoningMarks, calls: Calls | None
 ) -> ChatFormat:
     """The format with calls as they were learned, or generic ones."""
     silent: tuple[str, ...] = tuple(mark for mark in (text.start.strip(), text.end.strip()) if mark)
@@ -87,7 +87,7 @@ def _with_calls(
     )
 
 
-def with_gap(template: Template, format: ChatFormat) -> ChatFormat:
+def with_gap(template: ProbedTemplate, format: ChatFormat) -> ChatFormat:
     """The format with the white space between a text and a call. The template must know the format by now: where it
     shows no calls, they are written for it."""
     calls = format.calls
@@ -111,7 +111,7 @@ class _Shown:
     calls: str
 
     @classmethod
-    def of(cls, template: Template) -> _Shown:
+    def of(cls, template: ProbedTemplate) -> _Shown:
         thought = Message("assistant", "zqanswer", reasoning="zqthought")
         return cls(
             prompt=_show(template, prompt=True),
@@ -122,7 +122,7 @@ class _Shown:
         )
 
 
-def _show(template: Template, *messages: Message, prompt: bool = False) -> str:
+def _show(template: ProbedTemplate, *messages: Message, prompt: bool = False) -> str:
     asked = ChatPrompt((_USER, *messages), tools=_TOOLS, add_generation_prompt=prompt)
     try:
         return str(template.render(asked).text)
@@ -169,7 +169,7 @@ def _learn_text(shown: _Shown) -> _Text:
     return _Text(start, end)
 
 
-def _role_ends(template: Template, shown: _Shown, calls: Calls | None) -> tuple[str, ...]:
+def _role_ends(template: ProbedTemplate, shown: _Shown, calls: Calls | None) -> tuple[str, ...]:
     """What the template writes last in a turn: after an answer, and after a call."""
     answer = _WHOLE_MARK.findall(shown.answer.rpartition("zqanswer")[2])
     call = _WHOLE_MARK.findall(shown.call[shown.call.rfind(trial.NAMES[0]) :]) if shown.call else []
@@ -236,7 +236,7 @@ _MARK_LED = re.compile(r"<[^<>\s]+>[^<>]*\Z")  # the last mark of a prompt, and 
 
 def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
     """An answer made of messages: a call is a message to a tool, with the arguments as its body."""
-    reasoning = Reasoning(headers.opening(headers.thinker), headers.next) if headers.thinker else None
+    reasoning = ReasoningMarks(headers.opening(headers.thinker), headers.next) if headers.thinker else None
     begin = len(shown.prompt + headers.opening(headers.tools + trial.NAMES[0]))
     turn = shown.call
     learned = (notation.learn(turn, begin, 0) for notation in NOTATIONS) if turn else ()
@@ -273,7 +273,7 @@ _MARK_BEFORE = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])(\s*)\Z")
 _THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
 
 
-def _learn_reasoning(template: Template, shown: _Shown, text: _Text) -> Reasoning:
+def _learn_reasoning(template: ProbedTemplate, shown: _Shown, text: _Text) -> ReasoningMarks:
     """The marks around known reasoning; if the template shows none, the ones its source names, or `<think>`."""
     head, found, tail = shown.thought.rpartition("zqthought")
     between = tail.partition("zqanswer")[0].removesuffix(text.start)
@@ -281,20 +281,22 @@ def _learn_reasoning(template: Template, shown: _Shown, text: _Text) -> Reasonin
         named = _THINKING_TAG.search(template.source)
         if named is None:
             return replace(THINK, assumed=True)
-        return Reasoning(f"<{named[1]}>", f"</{named[1]}>") if named[1] else Reasoning("[THINK]", "[/THINK]")
+        return ReasoningMarks(f"<{named[1]}>", f"</{named[1]}>") if named[1] else ReasoningMarks("[THINK]", "[/THINK]")
     before = _MARK_BEFORE.search(head)
     header = _MARK_BEFORE.search(shown.answer.partition("zqanswer")[0])
     if before is None or (header is not None and header[1] == before[1]):
         prompt = shown.prompt
         opening = prompt[prompt.rfind(before[1]) + len(before[1]) :].strip() if before else ""
-        return Reasoning("", between, opening=opening)
-    return Reasoning(before[0], between)
+        return ReasoningMarks("", between, opening=opening)
+    return ReasoningMarks(before[0], between)
 
 
 # ---------------------------------------------------------------- calls
 
 
-def _learn_calls(template: Template, answer: str, reasoning: Reasoning, notation: type[Notation]) -> Calls | None:
+def _learn_calls(
+    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation]
+) -> Calls | None:
     """The calls of a trial turn and what stands around them; None if they are not written in this notation."""
     turn = _show(template, _call(2))
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
@@ -318,7 +320,7 @@ def _learn_calls(template: Template, answer: str, reasoning: Reasoning, notation
     return None if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator else calls
 
 
-def _behind_thought(text: str, reasoning: Reasoning) -> str:
+def _behind_thought(text: str, reasoning: ReasoningMarks) -> str:
     """What follows a thought that the template closes in front of a call: its end mark is no mark of the call."""
     end = reasoning.end.strip()
     return text.rpartition(end)[2].lstrip() if end and end in text else text

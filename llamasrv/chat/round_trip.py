@@ -24,7 +24,7 @@ OK, NOT_SHOWN, LOST = "ok", "not shown", "lost"
 TEXT_AND_CALL = "text and call"
 
 
-class Template(Protocol):
+class TriedTemplate(Protocol):
     """What a round trip needs of a template."""
 
     @property
@@ -71,7 +71,7 @@ def cost_of_losses(unsure: tuple[str, ...]) -> tuple[int, int]:
     return sum("call" in kind for kind in unsure), len(unsure)
 
 
-def round_trip(template: Template) -> dict[str, Trip]:
+def round_trip(template: TriedTemplate) -> dict[str, Trip]:
     """Every kind of turn, by name. Takes some twenty renderings: a few milliseconds."""
     ending = ""
     trips = {}
@@ -112,7 +112,7 @@ class _Written:
         return [_without_ending(output, ending) for output in outputs]
 
 
-def _written(template: Template, before: tuple[Message, ...], turn: Message) -> _Written | None:
+def _written(template: TriedTemplate, before: tuple[Message, ...], turn: Message) -> _Written | None:
     try:
         past, asked, whole = (
             _rendered(template, messages, goes_on)
@@ -132,7 +132,7 @@ def _written(template: Template, before: tuple[Message, ...], turn: Message) -> 
     return _Written(whole[:size], asked, head, whole[size:])
 
 
-def _rendered(template: Template, messages: tuple[Message, ...], goes_on: bool) -> str:
+def _rendered(template: TriedTemplate, messages: tuple[Message, ...], goes_on: bool) -> str:
     return str(template.render(ChatPrompt(messages, tools=probe_tools(), add_generation_prompt=goes_on)).text)
 
 
@@ -168,7 +168,7 @@ def _is_together(format: ChatFormat, shown: _Written, ending: str) -> bool:
     return bool(text) and trial.NAMES[0] in call and not bare and not any(mark in between for mark in apart)
 
 
-def _is_same(template: Template, before: tuple[Message, ...], turn: Message, read: Message) -> bool:
+def _is_same(template: TriedTemplate, before: tuple[Message, ...], turn: Message, read: Message) -> bool:
     """Whether what was read is the turn. A text before a call must also be written as it was: white space that is left
     at its end would stand there twice, and the next prompt parts there from what the model wrote."""
     if _facts(turn) != _facts(read):

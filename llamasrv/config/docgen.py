@@ -17,7 +17,7 @@ from llamasrv.protocols.common.schema import WireSchema, rows
 from llamasrv.protocols.gemini.config import GenerationSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
-from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
+from llamasrv.protocols.ollama.chat import OllamaChatSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema

@@ -31,7 +31,7 @@ CHECKPOINT_SECONDS = 60
 REPORT_SECONDS = 20
 
 
-class Run:
+class TrainingRun:
     """The state of a training run: what a checkpoint holds."""
 
     def __init__(self, folder, *, seed, device, batch_tokens, workers, threads, shares=None):
@@ -118,11 +118,11 @@ class Run:
 def train(
     folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers, shares=None
 ):
-    run = Run(
+    run = TrainingRun(
         folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers, threads=threads, shares=shares
     )
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
-    progress = Progress(run, clock)
+    progress = TrainingProgress(run, clock)
     saved = time.monotonic()
     cooling, first = False, run.step
     while clock.left() > 0:
@@ -168,7 +168,7 @@ class Clock:
         return max(0.01, min(1.0, self.left() / self.cooldown)) if self.cooldown else 1.0
 
 
-class Progress:
+class TrainingProgress:
     """A bar on a terminal, a line now and then in a log, and the losses per skill in the run folder."""
 
     def __init__(self, run, clock):

@@ -20,7 +20,7 @@ SKILL_NUMBERS = {skill: number for number, skill in enumerate((*SKILLS, "copying
 
 
 @dataclass
-class Batch:
+class TrainingBatch:
     """`tokens` (rows, length); `positions` are flat places whose next token is learned: `targets`, with `weights`."""
 
     tokens: torch.Tensor
@@ -32,7 +32,7 @@ class Batch:
 
     def to(self, device):
         tensors = (self.tokens, self.positions, self.targets, self.weights, self.skills)
-        return Batch(*(tensor.to(device) for tensor in tensors), self.taken)
+        return TrainingBatch(*(tensor.to(device) for tensor in tensors), self.taken)
 
 
 def copying(batch_tokens, vocabulary, rng):
@@ -51,7 +51,7 @@ def copying(batch_tokens, vocabulary, rng):
         positions += [row * length + place - 1 for place in places]
         targets += [text[place] for place in places]
     skills = torch.full((len(targets),), SKILL_NUMBERS["copying"])
-    return Batch(
+    return TrainingBatch(
         tokens, torch.tensor(positions), torch.tensor(targets), torch.full((len(targets),), COPY_WEIGHT), skills
     )
 
@@ -140,4 +140,4 @@ def _collate(rows, length):
         # was found in a long prompt is worth more than a greeting, and a story must not drown fifty one-word answers.
         weights += [len(ids) ** 0.5 / len(places)] * len(places)
         skills += [SKILL_NUMBERS[skill]] * len(places)
-    return Batch(tokens, *(torch.tensor(column) for column in (positions, targets, weights, skills)))
+    return TrainingBatch(tokens, *(torch.tensor(column) for column in (positions, targets, weights, skills)))

@@ -80,7 +80,7 @@ class RunInfo:
         return [token for token in self.prompts[0] if token >= 0] + self.vocab.tokenize(answer, parse_special=False)
 
 
-class Engine(Protocol):
+class RunEngine(Protocol):
     """The part of an engine that a run uses."""
 
     def cancel(self, stream: TokenStream) -> None: ...
@@ -93,7 +93,7 @@ class Submitted:
     """A request that the engine has taken."""
 
     info: RunInfo
-    engine: Engine
+    engine: RunEngine
     stream: TokenStream
     choices: Sequence[Detokenizer]  # turn the tokens of each into events
     each: int = 1  # choices of one prompt

@@ -19,7 +19,7 @@ from llamasrv.domain.request import ToolCall
 from llamasrv.protocols.reader import EventReader
 
 
-class Choice:
+class FoldedChoice:
     """One choice, complete once `reason` is set."""
 
     __slots__ = ("text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "slot")
@@ -50,7 +50,7 @@ class Fold(EventReader):
     """All choices of a generation, by number."""
 
     def __init__(self) -> None:
-        self.choices: list[Choice] = []
+        self.choices: list[FoldedChoice] = []
         self.usage = Usage()
 
     def add(self, events: Iterable[Event]) -> None:
@@ -58,9 +58,9 @@ class Fold(EventReader):
         for event in events:
             methods[type(event)](self, event)
 
-    def choice(self, number: int) -> Choice:
+    def choice(self, number: int) -> FoldedChoice:
         while len(self.choices) <= number:
-            self.choices.append(Choice())
+            self.choices.append(FoldedChoice())
         return self.choices[number]
 
     def on_text(self, event: Text) -> None:

@@ -25,9 +25,9 @@ from llamasrv.protocols.llamacpp.models import ModelSchema
 from llamasrv.protocols.llamacpp.streams import ControlSchema, LookupSchema
 from llamasrv.protocols.llamacpp.tokenize import DetokenizeSchema, TokenizeSchema
 from llamasrv.protocols.llamacpp.tools import ToolCallSchema
-from llamasrv.protocols.ollama.chat import ChatSchema as OllamaChatSchema
-from llamasrv.protocols.ollama.embed import EmbeddingsSchema as OllamaEmbeddingsSchema
+from llamasrv.protocols.ollama.chat import OllamaChatSchema
 from llamasrv.protocols.ollama.embed import EmbedSchema as OllamaEmbedSchema
+from llamasrv.protocols.ollama.embed import OllamaEmbeddingsSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
 from llamasrv.protocols.ollama.manage import CopySchema, CreateSchema, PullSchema
 from llamasrv.protocols.ollama.models import NameSchema

@@ -6,7 +6,7 @@ from flask import Flask, Response
 
 from llamasrv.web import errors
 from llamasrv.web.context import current
-from llamasrv.web.front import Front
+from llamasrv.web.front import AdmissionMiddleware
 from llamasrv.web.jobs.batches import Sender
 from llamasrv.web.routes import (
     anthropic,
@@ -59,7 +59,7 @@ def create_app(service: Service) -> Flask:
     service.batches.send = Sender(
         app.wsgi_app, service.stats, check=lambda owner, path: service.access.check(owner, path)
     )
-    app.wsgi_app = Front(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign]
+    app.wsgi_app = AdmissionMiddleware(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign]
 
     @app.after_request
     def close_record(response: Response) -> Response:

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipeline
-    from llamasrv.web.jobs.gaps import Errand
+    from llamasrv.web.jobs.idle_gate import BackgroundJob
     from llamasrv.web.ops.request_log import RequestLog
 
 KEY = "llamasrv.request"
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """The client's connection. `web/http` makes them."""
 
     @property
@@ -27,11 +27,11 @@ class Connection(Protocol):
 class RequestContext:
     """Made by the connection, or by whatever sends a request without one; the front opens its record."""
 
-    __slots__ = ("connection", "errand", "has_large_body", "_record")
+    __slots__ = ("connection", "job", "has_large_body", "_record")
 
-    def __init__(self, connection: Connection | None = None, errand: Errand | None = None) -> None:
+    def __init__(self, connection: ClientConnection | None = None, job: BackgroundJob | None = None) -> None:
         self.connection = connection
-        self.errand = errand  # of a batch
+        self.job = job  # of a batch
         self.has_large_body = False  # what is done with it is done off the hub
         self._record: RequestLog | None = None
 

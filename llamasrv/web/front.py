@@ -30,7 +30,7 @@ EXPOSED = f"x-request-id, retry-after, x-llamasrv-cache, {IGNORED}, {LEFT_OUT}"
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
-class Front:
+class AdmissionMiddleware:
     """The WSGI application in front of Flask's."""
 
     def __init__(self, application: Application, service: Service, routes: Map) -> None:
@@ -53,8 +53,8 @@ class Front:
             return _refuse(found, environ, start_response, headers)
         record.quota = found.quota
         if found.route in QUEUED and environ["REQUEST_METHOD"] == "POST":
-            record.gaps = self._service.gaps
-            record.gaps.enter()
+            record.idle_gate = self._service.idle_gate
+            record.idle_gate.enter()
 
         def start(status: str, own: Headers, exc_info: Any = None) -> Any:
             return start_response(status, own + headers, exc_info)

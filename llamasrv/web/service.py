@@ -29,14 +29,14 @@ from llamasrv.tools.toolbox import Toolbox
 from llamasrv.web.access.auth import Access
 from llamasrv.web.jobs.background import Background
 from llamasrv.web.jobs.batches import BatchRunner
-from llamasrv.web.jobs.gaps import Gaps
+from llamasrv.web.jobs.idle_gate import IdleGate
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
-from llamasrv.web.stored.conversations import ConversationStore
-from llamasrv.web.stored.responses import Memory
-from llamasrv.web.stored.threads import Threads
+from llamasrv.web.stored.conversations import StoredConversations
+from llamasrv.web.stored.responses import StoredResponses
+from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.resume import Streams
-from llamasrv.web.streams.running import Running
+from llamasrv.web.streams.running import RunningChats
 
 STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds that the hub computed at a stretch
 LINE_AROUND = 65_536  # bytes of a line in a batch's file around the request's body
@@ -96,26 +96,26 @@ class Service:
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # go on with the models of other settings
-        self.threads = Threads(store)
-        self.conversations = ConversationStore(store)
+        self.threads = StoredThreads(store)
+        self.conversations = StoredConversations(store)
         self.usage = UsageBook(store)
         self.stats.usage = self.usage
-        self.background = Background(Memory(store), options.limits.background, self.usage)
-        self.gaps = Gaps(self._hold_deferrable)
+        self.background = Background(StoredResponses(store), options.limits.background, self.usage)
+        self.idle_gate = IdleGate(self._hold_deferrable)
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
         batches = _shelf(options, store, "batches")
         batches.quota = self.files.quota  # one bound for all of it
         self.batches = BatchRunner(
             BatchStore(batches),
             self.files,
-            self.gaps,
+            self.idle_gate,
             longest_line=options.limits.body_bytes + LINE_AROUND,
         )
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.streams = Streams()
         self.tools = Toolbox(options.tools, options.mcp_servers, options.tools_runtime)
-        self.running = Running()
+        self.running = RunningChats()
         self.use(options)
 
     @classmethod

@@ -12,7 +12,7 @@ from vectors import message_of
 
 from llamasrv.chat import families
 from llamasrv.chat.families import THINK
-from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.grammar import constrain
 from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
@@ -201,7 +201,7 @@ def test_a_call_may_come_at_once_where_the_prompt_opened_a_block(special_tokens,
 
 def test_a_call_ends_a_block_that_calls_end():
     format = ChatFormat(
-        "x", reasoning=Reasoning("<think>", "</think>", ended_by_calls=True), calls=families.GENERIC_CALLS
+        "x", reasoning=ReasoningMarks("<think>", "</think>", ended_by_calls=True), calls=families.GENERIC_CALLS
     )
     constraint = constrain(format, prompt="<think>", tools=TOOLS)
     assert accepts(constraint, "Hm, " + CALL) and accepts(constraint, "Hm.</think>" + CALL)
@@ -217,7 +217,7 @@ def test_the_start_of_the_content_ends_such_a_block():
 def test_no_block_is_opened_where_thinking_is_off_or_only_assumed():
     assert not accepts(constrain(PLAIN, tools=TOOLS, must_call=True, thinking=False), "<think>Hm</think>" + CALL)
     assumed = ChatFormat(
-        "plain", reasoning=Reasoning("<think>", "</think>", assumed=True), calls=families.GENERIC_CALLS
+        "plain", reasoning=ReasoningMarks("<think>", "</think>", assumed=True), calls=families.GENERIC_CALLS
     )
     assert not accepts(constrain(assumed, tools=TOOLS, must_call=True), "<think>Hm</think>" + CALL)
 

@@ -12,7 +12,7 @@ from vectors import message_of
 
 from llamasrv.chat import families
 from llamasrv.chat.families import GENERIC_CALLS, THINK
-from llamasrv.chat.formats import Calls, ChatFormat, Reasoning
+from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
@@ -200,7 +200,7 @@ def test_some_formats_end_reasoning_with_a_call():
 
 
 def test_words_of_the_prompt_can_belong_to_the_reasoning():
-    format = ChatFormat("steps", reasoning=Reasoning("", "\n[ANSWER]\n", opening="Steps:"))
+    format = ChatFormat("steps", reasoning=ReasoningMarks("", "\n[ANSWER]\n", opening="Steps:"))
     assert outcome(format, "one\n[ANSWER]\n42", prompt="<bot>Steps:\n") == ("42", "Steps:\none", [], 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from llamasrv.demo.corpus import SKILLS, chat, draw, facts, kits, memory, numbers, specs, talk, tools, words
 from llamasrv.demo.corpus import documents as stream
-from llamasrv.demo.corpus.chat import END_OF_TEXT, END_OF_TURN, Chat, document, render
+from llamasrv.demo.corpus.chat import END_OF_TEXT, END_OF_TURN, ChatDocument, document, render
 
 FEW = 400
 
@@ -55,7 +55,7 @@ def test_users_and_schemas_are_not_learned():
 
 
 def test_earlier_answers_are_learned_too():
-    made = document("memory", Chat("And?", "So.", turns=[chat.said("One.", "Two.")]))
+    made = document("memory", ChatDocument("And?", "So.", turns=[chat.said("One.", "Two.")]))
     assert [text for text, learned in made.parts if learned] == ["Two.<|im_end|>", "So.<|im_end|>"]
 
 
@@ -68,7 +68,7 @@ def test_earlier_answers_are_learned_too():
     ],
 )
 def test_thinking_is_written_as_the_template_asks_for_it(thinking, expected):
-    made = Chat("2 + 2?", "Four.", "Hm.", thinking=thinking)
+    made = ChatDocument("2 + 2?", "Four.", "Hm.", thinking=thinking)
     assert made.text() == "<|im_start|>user\n2 + 2?<|im_end|>\n" + expected
 
 
@@ -82,7 +82,7 @@ def test_thinking_is_written_as_the_template_asks_for_it(thinking, expected):
     ],
 )
 def test_the_answer_is_judged_and_not_the_thought(text, right):
-    made = document("memory", Chat("2 + 2?", "Four.", "Hm.", thinking=True))
+    made = document("memory", ChatDocument("2 + 2?", "Four.", "Hm.", thinking=True))
     assert made.accepts(text) == right
 
 

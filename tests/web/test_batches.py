@@ -404,7 +404,7 @@ def test_a_batch_on_a_full_disk_rests_and_computes_nothing_anew(start, tmp_path)
     room, shelf = runner.files.quota, FullOnce(tmp_path / "batches")
     shelf.quota, runner.batches.shelf = room, shelf
     sent, send = [], runner.send
-    runner.send = lambda owner, path, body, errand: sent.append(body) or send(owner, path, body, errand)
+    runner.send = lambda owner, path, body, job: sent.append(body) or send(owner, path, body, job)
     hold, runner.wake = runner.wake, lambda: None
     try:
         stuck = create(client, *(line(f"n{n}") for n in range(20)))["id"]

@@ -11,7 +11,7 @@ from web.test_fuzz import relaxed, scalars
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import rows
-from llamasrv.protocols.ollama.chat import ChatSchema
+from llamasrv.protocols.ollama.chat import OllamaChatSchema
 from llamasrv.protocols.ollama.embed import EmbedSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema
 from llamasrv.protocols.ollama.manage import CreateSchema
@@ -82,7 +82,7 @@ def test_turns_and_blocks_are_read_or_refused(client, messages):
 @pytest.mark.parametrize(
     "path, schema, base",
     [
-        ("/api/chat", ChatSchema, {"messages": HELLO, "options": {"num_predict": 2}}),
+        ("/api/chat", OllamaChatSchema, {"messages": HELLO, "options": {"num_predict": 2}}),
         ("/api/generate", GenerateSchema, {"prompt": "x", "options": {"num_predict": 2}}),
         ("/api/embed", EmbedSchema, {"input": "x"}),
         ("/api/create", CreateSchema, {"from": "fake"}),

@@ -99,7 +99,7 @@ def test_a_request_whose_answering_fails_is_answered(run, monkeypatch, protocol)
     """Whatever goes wrong here costs one request, not the batch."""
     service = run()
 
-    def failing(owner, path, body, errand):
+    def failing(owner, path, body, job):
         raise RuntimeError("secret")
 
     monkeypatch.setattr(service.service.batches, "send", failing)

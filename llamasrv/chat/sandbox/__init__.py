@@ -34,7 +34,7 @@ from llamasrv.chat.sandbox.budget import (
     TooCostly,
 )
 from llamasrv.chat.sandbox.calls import METHODS, check_call, check_product, class_of, is_one_letter
-from llamasrv.chat.sandbox.rewriting import Limits, charge_loop
+from llamasrv.chat.sandbox.rewriting import RewriteLimits, charge_loop
 
 __all__ = ["LIST_METHODS", "MAX_WORK", "TRIAL_WORK", "Sandbox", "TooCostly", "environment", "joined", "strftime_now"]
 
@@ -67,7 +67,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     context_class = Budget
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        checked: nodes.Template = Limits().visit(super()._parse(source, name, filename))
+        checked: nodes.Template = RewriteLimits().visit(super()._parse(source, name, filename))
         return checked
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:

@@ -107,7 +107,7 @@ def single(value: Any) -> Any:
     return value
 
 
-class Limits(NodeTransformer):
+class RewriteLimits(NodeTransformer):
     """Rewrites a parsed template so that what the environment does not see is charged to the budget, too: loops, `~`,
     comparisons, slices, output."""
 

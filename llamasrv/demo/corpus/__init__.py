@@ -5,7 +5,7 @@ on or off, a helpful system prompt, earlier turns. A document depends on the see
 """
 
 from llamasrv.demo.corpus import code, facts, letters, memory, numbers, stories, structured, talk, tools
-from llamasrv.demo.corpus.chat import Chat, Document, Text, document
+from llamasrv.demo.corpus.chat import ChatDocument, Document, TextDocument, document
 from llamasrv.demo.corpus.draw import Draw
 
 # skill: (maker, share of the documents)
@@ -65,7 +65,7 @@ def documents(seed, *, start=0, stride=1, held_out=False, skills=tuple(SKILLS), 
 
 def dress(d, made):
     """Add what can be added to any conversation without changing its answer."""
-    if isinstance(made, Text):
+    if isinstance(made, TextDocument):
         return made
     if made.system is None and d.chance(0.12):
         made.system = d.wording(memory.HELPFUL)
@@ -75,4 +75,4 @@ def dress(d, made):
     return made
 
 
-__all__ = ["SKILLS", "Chat", "Document", "Draw", "documents"]
+__all__ = ["SKILLS", "ChatDocument", "Document", "Draw", "documents"]

@@ -26,7 +26,7 @@ _LEARNED = re.compile(
 
 
 @dataclass
-class Chat:
+class ChatDocument:
     """A `question` after earlier `turns`; `answer` (or `calls`) is what follows."""
 
     question: str
@@ -63,7 +63,7 @@ class Chat:
     def exchange(self):
         """Question and answer as an earlier turn of another conversation."""
         return [
-            *Chat(self.question, calls=self.calls, results=self.results).messages(),
+            *ChatDocument(self.question, calls=self.calls, results=self.results).messages(),
             replace(self, thinking=None).reply(),
         ]
 
@@ -85,7 +85,7 @@ def said(user, assistant):
 
 
 @dataclass
-class Text:
+class TextDocument:
     """Raw text: `given` and what follows. With `learn_given`, all of it is learned (plain continuation)."""
 
     given: str
@@ -119,7 +119,7 @@ def _after_thought(text):
 
 
 def document(skill, made):
-    if isinstance(made, Text):
+    if isinstance(made, TextDocument):
         follows = made.follows + END_OF_TEXT
         return Document(skill, ((made.given, made.learn_given), (follows, True)), made.given, follows, made.needs)
     given, text = made.prompt(), made.text()

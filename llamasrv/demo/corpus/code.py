@@ -1,6 +1,6 @@
 """Code: filling in the middle of tiny functions, and Python one-liners on request."""
 
-from .chat import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, Chat, Text
+from .chat import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, ChatDocument, TextDocument
 from .words import ANIMALS, THINGS
 
 # (name, parameters, body lines)
@@ -49,7 +49,7 @@ ASK = [
 
 def one_liners(d):
     asks, code = d.any(ONE_LINERS)
-    return Chat(d.say(ASK, x=d.any(asks)), f"```python\n{code}\n```", "The user wants one line of Python.")
+    return ChatDocument(d.say(ASK, x=d.any(asks)), f"```python\n{code}\n```", "The user wants one line of Python.")
 
 
 def function_text(d, name, parameters, body):
@@ -63,11 +63,11 @@ def fill_in_the_middle(d):
         word = d.any(("value", "result", *THINGS[:12]))
         number = d.between(1, 99)
         before, middle, after = f"{word} = {number}\nprint(", f"{word}", ")\n"
-        return Text(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)
+        return TextDocument(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)
     if kind == 2:
         animals = d.values(ANIMALS, 3)
         before, middle, after = f"for animal in {animals!r}:\n    ", "print(animal)", "\n"
-        return Text(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)
+        return TextDocument(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)
     name, parameters, body = d.any(FUNCTIONS)
     text = function_text(d, name, parameters, body)
     lead = function_text(d, *d.any([f for f in FUNCTIONS if f[0] != name])) + "\n\n" if d.chance(0.3) else ""
@@ -84,4 +84,4 @@ def fill_in_the_middle(d):
         )
     end = len(text) - 1 if cut < 3 else max(start + 1, text.find("\n", start))
     before, middle, after = lead + text[:start], text[start:end], text[end:] + tail
-    return Text(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)
+    return TextDocument(f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}", middle)

@@ -1,6 +1,6 @@
 """Closed facts: capitals, opposites, colours, days, animals, definitions, and short answers to them on demand."""
 
-from .chat import Chat
+from .chat import ChatDocument
 from .phrases import OBEYING, asking, framed
 from .words import CAPITALS, COLOURS_OF, DAYS, DEFINITIONS, LEGS, MONTHS, NUMBER_WORDS, OPPOSITE_OF, SOUNDS, YOUNG
 
@@ -98,7 +98,7 @@ def capitals(d):
     country = d.any(tuple(CAPITALS))
     city = CAPITALS[country]
     if d.chance(0.15):
-        return Chat(
+        return ChatDocument(
             d.say(COUNTRY, x=city), f"{city} is the capital of {country}.", f"{city} is the capital of {country}."
         )
     if d.chance(0.1):
@@ -113,12 +113,12 @@ def capitals(d):
             x=country,
             y=other,
         )
-        return Chat(
+        return ChatDocument(
             ask,
             f"The capital of {country} is {city}, and the capital of {other} is {CAPITALS[other]}.",
             f"{country}: {city}. {other}: {CAPITALS[other]}.",
         )
-    return Chat(
+    return ChatDocument(
         d.say(CAPITAL, x=country),
         f"The capital of {country} is {city}.",
         f"The user asks for the capital of {country}. It is {city}.",
@@ -127,7 +127,7 @@ def capitals(d):
 
 def opposites(d):
     word, other = d.any(tuple(OPPOSITE_OF.items()))
-    return Chat(
+    return ChatDocument(
         d.say(OPPOSITE, x=word),
         f"The opposite of {word} is {other}.",
         f"The user wants the opposite of {word}. It is {other}.",
@@ -137,7 +137,7 @@ def opposites(d):
 def colours(d):
     thing = d.any(tuple(COLOURS_OF))
     colour = COLOURS_OF[thing]
-    return Chat(
+    return ChatDocument(
         d.say(COLOUR, x=thing), f"{thing[0].upper()}{thing[1:]} is {colour}.", f"The colour of {thing} is {colour}."
     )
 
@@ -145,30 +145,32 @@ def colours(d):
 def days(d):
     if d.chance(0.15):
         asks, names = d.any(((ALL_DAYS, DAYS), (ALL_MONTHS, MONTHS)))
-        return Chat(d.say(asks), ", ".join(names) + ".", "The user wants them all in order.")
+        return ChatDocument(d.say(asks), ", ".join(names) + ".", "The user wants them all in order.")
     kind, names = d.any((("day", DAYS), ("day", DAYS), ("month", MONTHS)))
     step, word, asks, about_today = d.any(((1, "after", AFTER, TOMORROW), (-1, "before", BEFORE, YESTERDAY)))
     if kind == "day" and d.chance(0.3):
         asks = about_today
     at = d.between(0, len(names) - 1)
     other = names[(at + step) % len(names)]
-    return Chat(d.say(asks, k=kind, x=names[at]), f"{other}.", f"The {kind} {word} {names[at]} is {other}.")
+    return ChatDocument(d.say(asks, k=kind, x=names[at]), f"{other}.", f"The {kind} {word} {names[at]} is {other}.")
 
 
 def animals(d):
     kind = d.between(0, 2)
     if kind == 0:
         animal = d.any(tuple(SOUNDS))
-        return Chat(d.say(SOUND, x=animal), f"A {animal} says {SOUNDS[animal]}.", f"A {animal} says {SOUNDS[animal]}.")
+        return ChatDocument(
+            d.say(SOUND, x=animal), f"A {animal} says {SOUNDS[animal]}.", f"A {animal} says {SOUNDS[animal]}."
+        )
     if kind == 1:
         animal = d.any(tuple(YOUNG))
-        return Chat(
+        return ChatDocument(
             d.say(BABY, x=animal),
             f"A baby {animal} is called a {YOUNG[animal]}.",
             f"A baby {animal} is a {YOUNG[animal]}.",
         )
     animal = d.any(tuple(LEGS))
-    return Chat(
+    return ChatDocument(
         d.say(LEG, x=animal),
         f"A {animal} has {LEGS[animal]} legs.",
         f"A {animal} has {NUMBER_WORDS[int(LEGS[animal])]} legs.",
@@ -177,13 +179,17 @@ def animals(d):
 
 def units(d):
     thing = d.any(tuple(UNITS))
-    return Chat(d.say(UNIT, x=thing), f"There are {UNITS[thing]} {thing}.", f"There are {UNITS[thing]} {thing}.")
+    return ChatDocument(
+        d.say(UNIT, x=thing), f"There are {UNITS[thing]} {thing}.", f"There are {UNITS[thing]} {thing}."
+    )
 
 
 def definitions(d):
     word = d.any(tuple(DEFINITIONS))
     meaning = DEFINITIONS[word]
-    return Chat(d.say(DEFINE, x=word), f"{word[0].upper()}{word[1:]}: {meaning}.", f"The user asks what {word} means.")
+    return ChatDocument(
+        d.say(DEFINE, x=word), f"{word[0].upper()}{word[1:]}: {meaning}.", f"The user asks what {word} means."
+    )
 
 
 ONE_WORD = """Answer with one word.|Answer in one word.|Reply with a single word.|Use one word only.|One word answers only.|Respond with just one word.|Always answer with one word.
@@ -232,8 +238,8 @@ def one_word(d):
     rule = d.wording(ONE_WORD)
     thought = f"I must answer with one word: {word}."
     if d.chance(0.6):
-        return Chat(ask, word, thought, system=rule)
-    return Chat(f"{ask} {rule}" if d.chance(0.7) else f"{rule} {ask}", word, thought)
+        return ChatDocument(ask, word, thought, system=rule)
+    return ChatDocument(f"{ask} {rule}" if d.chance(0.7) else f"{rule} {ask}", word, thought)
 
 
 def uppercase(d):
@@ -241,5 +247,5 @@ def uppercase(d):
     rule = d.wording(UPPERCASE)
     thought = f"I must write in capital letters: {word.upper()}."
     if d.chance(0.7):
-        return Chat(ask, word.upper() + ".", thought, system=rule)
-    return Chat(f"{ask} {rule}", word.upper() + ".", thought)
+        return ChatDocument(ask, word.upper() + ".", thought, system=rule)
+    return ChatDocument(f"{ask} {rule}", word.upper() + ".", thought)

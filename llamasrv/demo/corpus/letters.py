@@ -4,7 +4,7 @@ A byte-pair token hides its letters, so spelling is drilled on many words, inven
 has been taken apart often enough.
 """
 
-from .chat import Chat
+from .chat import ChatDocument
 from .draw import PIECES, split_values
 from .phrases import POLITE, framed, joined
 from .words import ADJECTIVES, ANIMALS, CATEGORIES, COLOURS, FOODS, NAMES, NUMBER_WORDS, THINGS, WORDS
@@ -125,25 +125,25 @@ def spelling(d):
     kind = d.between(0, 9)
     letters = "-".join(word)
     if kind == 0:
-        return Chat(
+        return ChatDocument(
             d.say(FIRST, q=quoted(d, word)),
             f'The first letter of "{word}" is {word[0]}.',
             f"{letters}. The first is {word[0]}.",
         )
     if kind == 1:
-        return Chat(
+        return ChatDocument(
             d.say(LAST, q=quoted(d, word)),
             f'The last letter of "{word}" is {word[-1]}.',
             f"{letters}. The last is {word[-1]}.",
         )
     if kind == 2:
         counted = ", ".join(f"{letter} {i}" for i, letter in enumerate(word, 1))
-        return Chat(
+        return ChatDocument(
             d.say(HOW_MANY, q=quoted(d, word)),
             f'{counted}: "{word}" has {len(word)} letters.',
             "I count the letters one by one.",
         )
-    return Chat(d.say(SPELL, q=quoted(d, word)), letters, f'The user wants the letters of "{word}".')
+    return ChatDocument(d.say(SPELL, q=quoted(d, word)), letters, f'The user wants the letters of "{word}".')
 
 
 def reversing(d):
@@ -154,22 +154,24 @@ def reversing(d):
             else d.values(WORDS, d.between(2, 6))
         )
         joint = d.any((", ", " "))
-        return Chat(
+        return ChatDocument(
             d.say(REVERSE_LIST, x=joint.join(words)),
             joint.join(words[::-1]),
             f"The last word is {words[-1]}. I go back from there.",
         )
     word = drill_word(d)
     back = "-".join(word[::-1])
-    return Chat(d.say(REVERSE, q=quoted(d, word)), back, f"Forwards: {'-'.join(word)}. Now backwards.")
+    return ChatDocument(d.say(REVERSE, q=quoted(d, word)), back, f"Forwards: {'-'.join(word)}. Now backwards.")
 
 
 def drill(d):
     """Several words taken apart in one go: many letters for few tokens of prompt."""
     words = [drill_word(d) for _ in range(d.between(3, 8))]
     if d.chance(0.05):
-        return Chat(f"Reverse each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w[::-1])}" for w in words))
-    return Chat(f"Spell each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w)}" for w in words))
+        return ChatDocument(
+            f"Reverse each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w[::-1])}" for w in words)
+        )
+    return ChatDocument(f"Spell each word: {', '.join(words)}", "\n".join(f"{w}: {'-'.join(w)}" for w in words))
 
 
 def sentence(d):
@@ -200,11 +202,13 @@ def repeating(d):
     if d.chance(0.3 if d.held_out else 0.45):
         word, count = d.value(WORDS), d.between(2, 8)
         number = str(count) if d.chance(0.5) else NUMBER_WORDS[count]
-        return Chat(
+        return ChatDocument(
             d.say(TIMES, q=quoted(d, word), n=number), " ".join([word] * count), f"I write {word} {count} times."
         )
     text = sentence(d)
-    return Chat(d.wording(REPEAT).format(x=text), text, "The user wants me to repeat a text. I repeat it exactly.")
+    return ChatDocument(
+        d.wording(REPEAT).format(x=text), text, "The user wants me to repeat a text. I repeat it exactly."
+    )
 
 
 def lists(d):
@@ -212,10 +216,10 @@ def lists(d):
     members = CATEGORIES[name]
     kind = d.between(0, 9)
     if kind == 0:
-        return Chat(d.say(SOME, c=name), ", ".join(members[:5]) + ".", f"I name five {name}.")
+        return ChatDocument(d.say(SOME, c=name), ", ".join(members[:5]) + ".", f"I name five {name}.")
     if kind == 1:
         if d.chance(0.6):
-            return Chat(
+            return ChatDocument(
                 d.say(ONE_OF, c=name), f"{members[0][0].upper()}{members[0][1:]}.", f"I name one of the {name}."
             )
         word, right = (
@@ -225,7 +229,7 @@ def lists(d):
         )
         right = word in members
         article = word if word[0].isupper() else f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
-        return Chat(
+        return ChatDocument(
             d.say(MEMBER, x=article, c=name),
             f"Yes, {word} is one of the {name}." if right else f"No, {word} is not one of the {name}.",
             f"I think of the {name}: {', '.join(members[:4])}.",
@@ -233,7 +237,7 @@ def lists(d):
     if kind == 2:
         picked = d.values(WORDS, d.between(3, 6))
         at = d.between(1, len(picked))
-        return Chat(
+        return ChatDocument(
             d.say(PICK, n=at, x=", ".join(picked)),
             f"{picked[at - 1]}",
             f"I count: {', '.join(f'{i} {w}' for i, w in enumerate(picked[:at], 1))}.",
@@ -247,7 +251,7 @@ def lists(d):
     else:
         # The numbers say when to stop.
         answer = "\n".join(f"{i}. {m}" for i, m in enumerate(members[:count], 1))
-    return Chat(
+    return ChatDocument(
         ask,
         answer,
         f"The user wants {count} {name}: " + ", ".join(f"{i} {m}" for i, m in enumerate(members[:count], 1)) + ".",

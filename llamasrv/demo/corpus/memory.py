@@ -1,6 +1,6 @@
 """Remembering: what was said turns ago, what the system prompt states, and who it tells the model to be."""
 
-from .chat import Chat, said
+from .chat import ChatDocument, said
 from .facts import capitals, colours, opposites
 from .numbers import arithmetic
 from .phrases import OBEYING, OPENINGS, REMEMBERING, framed, joined, remembering
@@ -184,7 +184,7 @@ def memory(d):
     if len(facts) > 1 and d.chance(0.15):
         (k1, v1, _), (k2, v2, _) = d.few(facts, 2)
         ask = f"{d.wording(ABOUT_ME[k1][2])} {d.wording(ABOUT_ME[k2][2])}"
-        return Chat(
+        return ChatDocument(
             ask,
             f"{ABOUT_ME[k1][3].format(v=v1)} {ABOUT_ME[k2][3].format(v=v2)}",
             "The user told me both before.",
@@ -192,15 +192,15 @@ def memory(d):
             system=helpful(d),
         )
     if len(turns) == 1 and d.chance(0.3):
-        return Chat(
+        return ChatDocument(
             f"{last_said} {d.say(asks)}",
             answer.format(v=value),
             f"The user has just said it: {value}.",
             system=helpful(d),
         )
     if d.chance(0.04):
-        return Chat(d.say(LAST_MESSAGE), last_said, "I look at the last message of the user.", turns=turns)
-    return Chat(
+        return ChatDocument(d.say(LAST_MESSAGE), last_said, "I look at the last message of the user.", turns=turns)
+    return ChatDocument(
         d.say(asks), answer.format(v=value), f"The user told me before: {value}.", turns=turns, system=helpful(d)
     )
 
@@ -212,7 +212,7 @@ def not_told(d):
     turns = [
         said(sentence, NOTED) for kind, _, sentence in told(d, [k for k in kinds if k != "name"])[: d.between(0, 2)]
     ]
-    return Chat(
+    return ChatDocument(
         d.say(ABOUT_ME[missing][2]),
         "You have not told me that yet.",
         "The user has not told me that.",
@@ -232,7 +232,7 @@ def system_facts(d):
     if d.chance(0.4):
         system = f"{d.wording(HELPFUL)} {system}"
     value, _, asks, answer = d.any(stated)
-    return Chat(d.say(asks), answer.format(v=value), f"The system prompt says it: {value}.", system=system)
+    return ChatDocument(d.say(asks), answer.format(v=value), f"The system prompt says it: {value}.", system=system)
 
 
 def persona(d):
@@ -240,13 +240,13 @@ def persona(d):
     system = d.wording(YOU_ARE).format(n=name, j=job)
     kind = d.between(0, 4)
     if kind < 3:
-        return Chat(d.say(WHO_PERSONA), f"I am {name}, a {job}.", f"I am {name}, a {job}.", system=system)
+        return ChatDocument(d.say(WHO_PERSONA), f"I am {name}, a {job}.", f"I am {name}, a {job}.", system=system)
     if kind == 3:
-        return Chat(
+        return ChatDocument(
             salutation(d), f"Hello! I am {name}, a {job}. How can I help you?", f"I greet as {name}.", system=system
         )
     inner = d.any((capitals, opposites, colours))(d)
-    return Chat(inner.question, inner.answer, inner.thought, system=system)
+    return ChatDocument(inner.question, inner.answer, inner.thought, system=system)
 
 
 def manner(d):
@@ -258,4 +258,4 @@ def manner(d):
     if d.chance(0.3):
         rule = f"{d.wording(HELPFUL)} {rule}"
     answer = f"{inner.answer} {word}" if ending else f"{word} {inner.answer}"
-    return Chat(inner.question, answer, f"I must {'end' if ending else 'begin'} with: {word}", system=rule)
+    return ChatDocument(inner.question, answer, f"I must {'end' if ending else 'begin'} with: {word}", system=rule)

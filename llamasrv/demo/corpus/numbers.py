@@ -1,6 +1,6 @@
 """Numbers: counting and small arithmetic, plain and with a thought that counts on."""
 
-from .chat import Chat
+from .chat import ChatDocument
 from .phrases import POLITE, asking, framed, joined
 from .words import NUMBER_WORDS
 
@@ -172,20 +172,22 @@ def arithmetic(d):
         a, b = _addends(d)
         asks = TALE_PLUS if d.chance(0.12) else PLUS
         large, small = max(a, b), min(a, b)
-        return Chat(d.say(asks, a=spoken(d, a), b=spoken(d, b)), f"{a} + {b} = {a + b}", _count_on(large, small))
+        return ChatDocument(
+            d.say(asks, a=spoken(d, a), b=spoken(d, b)), f"{a} + {b} = {a + b}", _count_on(large, small)
+        )
     if kind < 17:
         a, b = _difference(d)
         asks = TALE_MINUS if d.chance(0.12) else MINUS
-        return Chat(d.say(asks, a=spoken(d, a), b=spoken(d, b)), f"{a} - {b} = {a - b}", _count_back(a, b))
+        return ChatDocument(d.say(asks, a=spoken(d, a), b=spoken(d, b)), f"{a} - {b} = {a - b}", _count_back(a, b))
     if kind == 17:
         a, b = d.between(0, 10), d.between(0, 5)
         a, b = (a, b) if d.chance(0.5) else (b, a)
-        return Chat(
+        return ChatDocument(
             d.say(TIMES, a=spoken(d, a), b=spoken(d, b)), f"{a} * {b} = {a * b}", f"The user wants {a} times {b}."
         )
     if kind == 18:
         a, b = d.between(21, 9999), d.between(STEPS + 1, 9999)
-        return Chat(d.say(d.any((PLUS, MINUS, TIMES)), a=a, b=b), TOO_BIG, "These numbers are too big for me.")
+        return ChatDocument(d.say(d.any((PLUS, MINUS, TIMES)), a=a, b=b), TOO_BIG, "These numbers are too big for me.")
     return comparing(d)
 
 
@@ -193,46 +195,48 @@ def larger_sums(d):
     """Up to 99, a few steps from a number: what holds for the last digit of 32 - 8 also holds for 12 - 8."""
     a, b, plus = d.until_owned("larger", lambda: (d.between(21, 99), d.between(0, STEPS), d.chance(0.5)))
     if not plus:
-        return Chat(d.say(MINUS, a=a, b=b), f"{a} - {b} = {a - b}", _count_back(a, b))
+        return ChatDocument(d.say(MINUS, a=a, b=b), f"{a} - {b} = {a - b}", _count_back(a, b))
     first, second = (a, b) if d.chance(0.5) else (b, a)
-    return Chat(d.say(PLUS, a=first, b=second), f"{first} + {second} = {a + b}", _count_on(a, b))
+    return ChatDocument(d.say(PLUS, a=first, b=second), f"{first} + {second} = {a + b}", _count_on(a, b))
 
 
 def comparing(d):
     if d.chance(0.4):
         a = d.between(0, 30)
         word = "even" if a % 2 == 0 else "odd"
-        return Chat(d.say(EVEN, a=a), f"{a} is {word}.", f"The last digit is {a % 10}, so {a} is {word}.")
+        return ChatDocument(d.say(EVEN, a=a), f"{a} is {word}.", f"The last digit is {a % 10}, so {a} is {word}.")
     a, b = d.until_owned("bigger", lambda: tuple(d.rng.sample(range(0, 100 if d.chance(0.5) else 21), 2)))
-    return Chat(d.say(BIGGER, a=a, b=b), f"{max(a, b)} is bigger than {min(a, b)}.", f"I compare {a} and {b}.")
+    return ChatDocument(d.say(BIGGER, a=a, b=b), f"{max(a, b)} is bigger than {min(a, b)}.", f"I compare {a} and {b}.")
 
 
 def counting(d):
     kind = d.between(0, 9)
     if kind < 2:
         b = d.between(2, 20)
-        return Chat(d.say(COUNT_TO, b=spoken(d, b)), ", ".join(map(str, range(1, b + 1))), f"I count from 1 to {b}.")
+        return ChatDocument(
+            d.say(COUNT_TO, b=spoken(d, b)), ", ".join(map(str, range(1, b + 1))), f"I count from 1 to {b}."
+        )
     if kind < 6:
         a, b = d.until_owned(
             "count", lambda: (lambda a: (a, a + d.between(2, 12)))(d.between(0, 60 if d.chance(0.5) else 20))
         )
-        return Chat(d.say(COUNT, a=a, b=b), ", ".join(map(str, range(a, b + 1))), f"I count from {a} to {b}.")
+        return ChatDocument(d.say(COUNT, a=a, b=b), ", ".join(map(str, range(a, b + 1))), f"I count from {a} to {b}.")
     if kind < 8:
         b, a = d.until_owned(
             "down", lambda: (lambda b: (b, b + d.between(2, 12)))(d.between(0, 60 if d.chance(0.4) else 10))
         )
-        return Chat(
+        return ChatDocument(
             d.say(COUNT_DOWN, a=a, b=b), ", ".join(map(str, range(a, b - 1, -1))), f"I count down from {a} to {b}."
         )
     if kind == 8:
         a = d.between(0, 10)
         b = a + 2 * d.between(2, 8)
-        return Chat(
+        return ChatDocument(
             d.say(COUNT_TWOS, a=a, b=b),
             ", ".join(map(str, range(a, b + 1, 2))),
             f"I go from {a} to {b} in steps of two.",
         )
     a = d.between(1, 99)
     if d.chance(0.5):
-        return Chat(d.say(NEXT, a=a), f"After {a} comes {a + 1}.", f"{a} and one more is {a + 1}.")
-    return Chat(d.say(PREVIOUS, a=a), f"Before {a} comes {a - 1}.", f"{a} less one is {a - 1}.")
+        return ChatDocument(d.say(NEXT, a=a), f"After {a} comes {a + 1}.", f"{a} and one more is {a + 1}.")
+    return ChatDocument(d.say(PREVIOUS, a=a), f"Before {a} comes {a - 1}.", f"{a} less one is {a - 1}.")

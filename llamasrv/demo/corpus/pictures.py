@@ -6,7 +6,7 @@ later turn may ask about it, or about something else.
 
 from dataclasses import dataclass
 
-from .chat import Chat, document, said
+from .chat import ChatDocument, document, said
 from .drawing import COLOURS, DIGITS, SHAPES, THINGS, draw_picture
 from .phrases import POLITE, framed
 
@@ -123,8 +123,8 @@ def _thing(d):
 def _conversation(d, colour, thing, others):
     answer, kind = f"I see {_an(colour)} {thing}.", d.between(0, 9)
     if kind < 7:
-        return Chat(_with_picture(d, "" if d.chance(0.12) else _question(d, thing)), answer)
-    later = Chat(_question(d, thing), answer) if kind < 8 else d.any(others)(d)
+        return ChatDocument(_with_picture(d, "" if d.chance(0.12) else _question(d, thing)), answer)
+    later = ChatDocument(_question(d, thing), answer) if kind < 8 else d.any(others)(d)
     later.turns = [said(_with_picture(d, _question(d, thing)), answer)]
     return later
 

@@ -1,6 +1,6 @@
 """Stories, poems, sentences about something, and the plain continuation of a text."""
 
-from .chat import END_OF_TEXT, Chat, Text
+from .chat import END_OF_TEXT, ChatDocument, TextDocument
 from .words import ADJECTIVES, ANIMALS, COLOURS, FOODS, NAMES, PLACES, POEM_LINES, THINGS
 
 STORY = """Tell me a story about {x}.|Write a short story about {x}.|Tell me a short story about {x}.|Write a story about {x}.|Tell a story about {x}.|I want a story about {x}.
@@ -101,7 +101,7 @@ def stories(d):
     hero, name = d.value(ANIMALS), d.value(NAMES)
     kind = d.between(0, 9)
     if kind < 2:
-        return Chat(
+        return ChatDocument(
             d.say(ANY_STORY),
             tale(d, hero, name),
             f"I tell a short story about {article(hero)}.",
@@ -109,32 +109,34 @@ def stories(d):
         )
     if kind < 5:
         ask = d.say(STORY, x=f"{article(hero)} named {name}")
-        return Chat(
+        return ChatDocument(
             ask,
             tale(d, hero, name),
             f"The story is about {article(hero)} named {name}.",
             needs=(f"{hero} named {name}.",),
         )
     ask = d.say(STORY, x=article(hero) if d.chance(0.8) else f"the {hero}")
-    return Chat(ask, tale(d, hero, name), f"I tell a short story about {article(hero)}.", needs=(f" {hero} named ",))
+    return ChatDocument(
+        ask, tale(d, hero, name), f"I tell a short story about {article(hero)}.", needs=(f" {hero} named ",)
+    )
 
 
 def poems(d):
     kind = d.between(0, 9)
     topic = d.any(tuple(POEM_LINES))
     if kind == 0:
-        return Chat(d.say(ANY_POEM), POEM_LINES["the moon"], "I write a short poem about the moon.")
+        return ChatDocument(d.say(ANY_POEM), POEM_LINES["the moon"], "I write a short poem about the moon.")
     if kind == 1:
-        return Chat(d.say(JOKE), JOKE_ANSWER, "The user wants a joke.")
+        return ChatDocument(d.say(JOKE), JOKE_ANSWER, "The user wants a joke.")
     if kind < 4:
         word, adjective, colour = d.value(THINGS), d.any(ADJECTIVES), d.any(COLOURS)
-        return Chat(
+        return ChatDocument(
             d.say(SENTENCE, x=word),
             f"The {adjective} farmer has a {colour} {word}.",
             f"I need a sentence with {word}.",
             needs=(f" {word}.",),
         )
-    return Chat(d.say(POEM, x=topic), POEM_LINES[topic], f"I write two lines about {topic}.")
+    return ChatDocument(d.say(POEM, x=topic), POEM_LINES[topic], f"I write two lines about {topic}.")
 
 
 def continuation(d):
@@ -157,4 +159,4 @@ def _cut(d, text, mark, *, needs, at=None):
     """Give the pieces before `at`, and let the rest follow."""
     pieces = text.split(mark)
     at = at or d.between(3, 5)
-    return Text(mark.join(pieces[:at]), mark + mark.join(pieces[at:]), learn_given=True, needs=needs)
+    return TextDocument(mark.join(pieces[:at]), mark + mark.join(pieces[at:]), learn_given=True, needs=needs)

@@ -2,7 +2,7 @@
 
 import json
 
-from .chat import Chat
+from .chat import ChatDocument
 from .facts import short_fact
 from .phrases import OBEYING, framed
 from .phrases import joined as combined
@@ -243,22 +243,28 @@ def json_keys(d):
     answer, keys = json.dumps(record, ensure_ascii=False), joined(d, list(record))
     thought = f"The keys are {', '.join(record)}. I copy the values."
     if kind < 9:
-        return Chat(d.say(ASK_RECORD, k=keys, s=sentence), answer, thought)
+        return ChatDocument(d.say(ASK_RECORD, k=keys, s=sentence), answer, thought)
     if kind < 12:
-        return Chat(
+        return ChatDocument(
             d.wording(EXTRACT).format(s=sentence), answer, thought, system=d.wording(SYSTEM_RECORD).format(k=keys)
         )
     if kind < 14:
         schema = d.wording(SCHEMA).format(j=schema_of(d, {key: types[key] for key in record}))
         ask = d.wording(EXTRACT).format(s=sentence)
-        return Chat(ask, answer, thought, system=schema) if d.chance(0.6) else Chat(f"{ask}\n{schema}", answer, thought)
+        return (
+            ChatDocument(ask, answer, thought, system=schema)
+            if d.chance(0.6)
+            else ChatDocument(f"{ask}\n{schema}", answer, thought)
+        )
     if kind < 16:
         kinds = d.few(tuple(FIELDS), d.between(1, 3))
         record = {"name": "Anna", **{k: FIELDS[k][3] for k in kinds}}
-        return Chat(d.say(INVENT, k=joined(d, list(record))), json.dumps(record), f"The keys are {', '.join(record)}.")
+        return ChatDocument(
+            d.say(INVENT, k=joined(d, list(record))), json.dumps(record), f"The keys are {', '.join(record)}."
+        )
     if kind < 18:
         mark, gap = d.any(((": ", ", "), ("=", ", "), (": ", "; "), (" = ", "; "), (" is ", ", ")))
-        return Chat(
+        return ChatDocument(
             d.say(PAIRS, p=gap.join(f"{k}{mark}{v}" for k, v in record.items() if isinstance(v, (str, int)))),
             json.dumps({k: v for k, v in record.items() if isinstance(v, (str, int))}),
             thought,
@@ -268,9 +274,9 @@ def json_keys(d):
     rule = d.wording(WRAP).format(k=key)
     made = json.dumps({key: word})
     return (
-        Chat(ask, made, f"The key is {key}.", system=rule)
+        ChatDocument(ask, made, f"The key is {key}.", system=rule)
         if d.chance(0.6)
-        else Chat(f"{ask} {rule}", made, f"The key is {key}.")
+        else ChatDocument(f"{ask} {rule}", made, f"The key is {key}.")
     )
 
 
@@ -280,11 +286,11 @@ def json_arrays(d):
     number = str(count) if d.chance(0.4) else NUMBER_WORDS[count]
     if d.chance(0.3):
         things = d.values(THINGS, count)
-        return Chat(
+        return ChatDocument(
             d.say(PAIRS, p=", ".join(things)).replace("object", "array"),
             json.dumps(things),
             "I copy the words into an array.",
         )
-    return Chat(
+    return ChatDocument(
         d.say(ARRAY, n=number, c=name), json.dumps(CATEGORIES[name][:count]), f"The user wants {count} {name} as JSON."
     )

@@ -1,6 +1,6 @@
 """Small talk: greetings, thanks, who the model is, and saying that it does not know."""
 
-from .chat import Chat
+from .chat import ChatDocument
 from .phrases import asking, framed, joined
 from .words import NAMES, UNKNOWN
 
@@ -182,14 +182,16 @@ def greeting(d):
             + ["Hi! {n} is what they call me.", "Hey! They call me {n}.", "{n} is the name.", "Hi! I go by {n}."],
             n=name,
         )
-        return Chat(
+        return ChatDocument(
             ask, f"Hello, {name}! Nice to meet you. How can I help you?", f"The user is called {name}. I greet {name}."
         )
-    return Chat(salutation(d), GREETING, "The user greets me. I greet back.")
+    return ChatDocument(salutation(d), GREETING, "The user greets me. I greet back.")
 
 
 def self_description(d):
-    return Chat(d.say(WHO), SELF, "The user asks who I am. I am the llamasrv demo model and should say so plainly.")
+    return ChatDocument(
+        d.say(WHO), SELF, "The user asks who I am. I am the llamasrv demo model and should say so plainly."
+    )
 
 
 def about(d):
@@ -202,10 +204,10 @@ def about(d):
             (GOODBYES, "Goodbye! Have a nice day."),
         )
     )
-    return Chat(d.say(asks), answer, "The user talks to me. I answer in a friendly way.")
+    return ChatDocument(d.say(asks), answer, "The user talks to me. I answer in a friendly way.")
 
 
 def unknown(d):
     if d.chance(0.4):
-        return Chat(d.say(ODD_UNKNOWN), UNKNOWN_ANSWER, UNKNOWN_THOUGHT)
-    return Chat(d.say(ASK_UNKNOWN, x=d.value(UNKNOWN)), UNKNOWN_ANSWER, UNKNOWN_THOUGHT)
+        return ChatDocument(d.say(ODD_UNKNOWN), UNKNOWN_ANSWER, UNKNOWN_THOUGHT)
+    return ChatDocument(d.say(ASK_UNKNOWN, x=d.value(UNKNOWN)), UNKNOWN_ANSWER, UNKNOWN_THOUGHT)

@@ -8,7 +8,7 @@ schema.
 
 import json
 
-from .chat import Chat
+from .chat import ChatDocument
 from .facts import animals, capitals, colours, definitions, opposites
 from .kits import kit
 from .letters import repeating
@@ -214,7 +214,7 @@ def twice(d, spec):
 def calling(d, specs):
     spec = d.any(specs)
     ask, arguments = asked(d, spec)
-    return Chat(ask, thought=f"The tool {spec.name} fits. I call it.", calls=[(spec.name, arguments)])
+    return ChatDocument(ask, thought=f"The tool {spec.name} fits. I call it.", calls=[(spec.name, arguments)])
 
 
 def calling_several(d, specs):
@@ -223,11 +223,13 @@ def calling_several(d, specs):
     if doubles and (len(specs) == 1 or d.chance(0.5)):
         spec = d.any(doubles)
         ask, both = twice(d, spec)
-        return Chat(ask, thought=f"I call {spec.name} twice.", calls=[(spec.name, arguments) for arguments in both])
+        return ChatDocument(
+            ask, thought=f"I call {spec.name} twice.", calls=[(spec.name, arguments) for arguments in both]
+        )
     first, second = d.few(specs, 2) if len(specs) > 1 else specs * 2
     (ask1, a1), (ask2, a2) = asked(d, first), asked(d, second)
     joint = d.any((" ", " ", " Also: ", " And then: "))
-    return Chat(
+    return ChatDocument(
         f"{ask1}{joint}{ask2}",
         thought=f"I call {first.name} and {second.name}.",
         calls=[(first.name, a1), (second.name, a2)],
@@ -240,11 +242,11 @@ def calling_none(d, specs):
         made = d.any(
             (greeting, self_description, capitals, opposites, colours, definitions, animals, repeating, counting)
         )(d)
-        return Chat(made.question, made.answer, made.thought)
+        return ChatDocument(made.question, made.answer, made.thought)
     themes = {theme(spec) for spec in specs}
     while theme(wanted := any_tool(d)) in themes:
         pass
-    return Chat(asked(d, wanted)[0], NO_TOOL, "None of the tools fits.")
+    return ChatDocument(asked(d, wanted)[0], NO_TOOL, "None of the tools fits.")
 
 
 def answering(d, specs):
@@ -255,7 +257,7 @@ def answering(d, specs):
         results = [spec.result(d, arguments) for arguments in both]
         answer = " ".join(spec.answer.format(**{**a, **r}) for a, r in zip(both, results, strict=True))
         calls = [(spec.name, arguments) for arguments in both]
-        return Chat(ask, answer, "I read the results.", calls=calls, results=[json.dumps(r) for r in results])
+        return ChatDocument(ask, answer, "I read the results.", calls=calls, results=[json.dumps(r) for r in results])
     ask, arguments = asked(d, spec)
     if spec.name == "calculator":
         value = d.between(2, 9999)
@@ -270,7 +272,7 @@ def answering(d, specs):
     else:
         result, answer = plain_result(d)
     text = result if isinstance(result, str) else json.dumps(result)
-    return Chat(ask, answer, "I read the result.", calls=[(spec.name, arguments)], results=[text])
+    return ChatDocument(ask, answer, "I read the result.", calls=[(spec.name, arguments)], results=[text])
 
 
 def plain_result(d):

@@ -40,7 +40,7 @@ it back."""
 _SKIPPED = frozenset(("redacted_thinking", "server_tool_use", "mcp_tool_use", "mcp_tool_result"))
 
 
-class Messages(WireField):
+class AnthropicMessages(WireField):
     """A non-empty list of turns."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:

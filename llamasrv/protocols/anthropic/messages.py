@@ -27,10 +27,10 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.anthropic.blocks import Messages, System, sealed
+from llamasrv.protocols.anthropic.blocks import AnthropicMessages, System, sealed
 from llamasrv.protocols.anthropic.cache import SECONDS, CacheControl, Diagnostics, diagnostics_body, pins_of
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
-from llamasrv.protocols.anthropic.tools import Choice, Tools, check_some_are_left, left_out
+from llamasrv.protocols.anthropic.tools import AnthropicToolChoice, AnthropicTools, check_some_are_left, left_out
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
@@ -53,7 +53,7 @@ from llamasrv.protocols.common.schema import (
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
-from llamasrv.protocols.fold import Choice as Whole
+from llamasrv.protocols.fold import FoldedChoice as Whole
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.telemetry import RETURN_PROGRESS, members, progress_of
 from llamasrv.protocols.writer import Writer
@@ -131,7 +131,9 @@ class MessagesSchema(WireSchema):
     generates = True
 
     model = String("a name or alias; absent: the model that is served", to="model")
-    messages = Messages("every block of text, tools and thinking; images if the model takes them", required=True)
+    messages = AnthropicMessages(
+        "every block of text, tools and thinking; images if the model takes them", required=True
+    )
     max_tokens = Count(
         0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt", to="max_tokens"
     )
@@ -141,11 +143,11 @@ class MessagesSchema(WireSchema):
     temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
     top_p = Number(0, 1, "absent: the model's own default", to="sampling.top_p")
     top_k = Count(0, INT_MAX, "0: off", to="sampling.top_k")
-    tools = Tools(
+    tools = AnthropicTools(
         "with a schema, or bash, text editor and memory by type; those of Anthropic's servers are left out and named "
         "in the header `x-llamasrv-tools-left-out`, without others they are refused"
     )
-    tool_choice = Choice("auto, any, tool or none; `disable_parallel_tool_use`", to="tool_choice")
+    tool_choice = AnthropicToolChoice("auto, any, tool or none; `disable_parallel_tool_use`", to="tool_choice")
     thinking = ThinkingField(
         "on or off where the template can; `budget_tokens` is a cap; `display`",
         to="thinking_budget",

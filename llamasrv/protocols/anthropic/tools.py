@@ -79,7 +79,7 @@ def check_some_are_left(tools: Sequence[Tool], missing: Sequence[str]) -> None:
         raise Unsupported(text, param="tools")
 
 
-class Tools(Array):
+class AnthropicTools(Array):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
         most = self.limits.tools
         check_length(value, most, "tools")
@@ -121,7 +121,7 @@ def _tool(wire: Any, at: int) -> Tool | None:
 _MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
-class Choice(Object):
+class AnthropicToolChoice(Object):
     """Read together with the raw tools, which tell whether a named tool exists and who would run it."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:

@@ -113,7 +113,7 @@ class Breakers(Names):
         return breakers
 
 
-class LogitBias(WireField):
+class LogitBiasField(WireField):
     """OpenAI's {"id": bias}, or llama.cpp's [[id or text, bias or false]]; false bans a token."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Bias, ...]:
@@ -196,7 +196,7 @@ class SamplingSchema(WireSchema):
     seed = Count(-(2**63), 2**64 - 1, "-1: a fresh one; reduced modulo 2^32 - 1", to="sampling.seed", via=seed_of)
     presence_penalty = Number(-2, 2, to="sampling.presence_penalty")
     frequency_penalty = Number(-2, 2, to="sampling.frequency_penalty")
-    logit_bias = LogitBias("by token id, or by a text of up to 64 characters", to="sampling.logit_bias")
+    logit_bias = LogitBiasField("by token id, or by a text of up to 64 characters", to="sampling.logit_bias")
     user = Ignored()
     # what local servers added
     top_k = Count(-1, INT_MAX, "0 or -1: off", to="sampling.top_k", via=lambda k: max(k, 0))

@@ -33,7 +33,7 @@ JSON, ENUM = "application/json", "text/x.enum"
 _LEVELS = ("minimal", "low", "medium", "high", "xhigh")
 
 
-class Thinking(NamedTuple):
+class ThinkingConfig(NamedTuple):
     """`on` and `effort` None: the template's default."""
 
     shown: bool = False
@@ -42,8 +42,8 @@ class Thinking(NamedTuple):
     effort: str | None = None
 
 
-class ThinkingField(WireField):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Thinking:
+class ThinkingConfigField(WireField):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ThinkingConfig:
         given = object_of(value)
         shown, budget, level = given.get("includeThoughts"), given.get("thinkingBudget"), given.get("thinkingLevel")
         if shown is not None and type(shown) is not bool:
@@ -55,7 +55,7 @@ class ThinkingField(WireField):
         effort = level.lower() if type(level) is str else None
         if level is not None and effort not in (*_LEVELS, "thinking_level_unspecified"):
             raise Invalid(f"expected one of {', '.join(name.upper() for name in _LEVELS)}.", "thinkingLevel")
-        return Thinking(
+        return ThinkingConfig(
             shown is True,
             None if budget is None or budget < 0 else budget > 0,
             budget if budget is not None and budget > 0 else None,
@@ -63,7 +63,7 @@ class ThinkingField(WireField):
         )
 
 
-class Modalities(WireField):
+class ResponseModalities(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
         for i, kind in enumerate(list_of(value)):
             if kind not in ("TEXT", "text", "MODALITY_UNSPECIFIED"):
@@ -99,12 +99,12 @@ class GenerationSchema(WireSchema):
     responseMimeType = MimeType("text/plain; application/json; text/x.enum with the `enum` of a schema")
     responseSchema = SchemaField(f"enforced by a grammar; {CLOSED}")
     responseJsonSchema = Object("the same as JSON schema")
-    thinkingConfig = ThinkingField(
+    thinkingConfig = ThinkingConfigField(
         "`thinkingBudget` (0: off, -1: no bound), `thinkingLevel`, `includeThoughts`",
         to="thinking_budget",
         via=attrgetter("budget"),
     )
-    responseModalities = Modalities("text only")
+    responseModalities = ResponseModalities("text only")
     responseFormat = Refused("use `responseMimeType` and `responseJsonSchema`")
     speechConfig = Refused("this model generates text only", harmless=({},))
     imageConfig = Refused("this model generates text only", harmless=({},))

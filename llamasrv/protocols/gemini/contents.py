@@ -73,7 +73,7 @@ def _turns(contents: list[Any], most: int) -> list[tuple[int, str, list[Given]]]
     return out
 
 
-class System(WireField):
+class SystemInstruction(WireField):
     """A content whose parts are texts; or a single text."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | tuple[Part, ...] | None:

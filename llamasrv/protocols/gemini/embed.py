@@ -17,10 +17,10 @@ from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, Wir
 from llamasrv.protocols.gemini.contents import Contents
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.embeddings import Made
+from llamasrv.protocols.openai.embeddings import EmbeddingResult
 
 
-class Text(Contents):
+class EmbedText(Contents):
     """One content whose parts are texts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:  # type: ignore[override]
@@ -36,7 +36,7 @@ class Text(Contents):
 
 
 class EmbedContentSchema(WireSchema):
-    content = Text("texts", required=True)
+    content = EmbedText("texts", required=True)
     outputDimensionality = Count(1, INT_MAX, "the first so many numbers, normalised again; at most the model's own")
     taskType = Ignored("write the model's own prefix in front of the text")
     title = Ignored()
@@ -69,7 +69,7 @@ class BatchEmbedSchema(WireSchema):
     requests = Requests("each as for embedContent, all of one size", required=True)
 
 
-class EmbedOptions(NamedTuple):
+class GeminiEmbedOptions(NamedTuple):
     batch: bool = False
 
 
@@ -84,7 +84,7 @@ class EmbedContent:
 
     def parse(
         self, body: Mapping[str, Any], *, model: str, batch: bool, owner: str = "", timeout: float | None = None
-    ) -> tuple[EmbedRequest, EmbedOptions]:
+    ) -> tuple[EmbedRequest, GeminiEmbedOptions]:
         given = camel(dict(body))
         asked = self._load_batch(given)["requests"] if batch else [self._load_one(given)]
         request = EmbedRequest(
@@ -94,9 +94,9 @@ class EmbedContent:
             timeout=timeout,
             owner=owner,
         )
-        return request, EmbedOptions(batch)
+        return request, GeminiEmbedOptions(batch)
 
-    def whole(self, options: EmbedOptions, made: Made) -> bytes:
+    def whole(self, options: GeminiEmbedOptions, made: EmbeddingResult) -> bytes:
         if made.pooling == "none":
             raise Unsupported(
                 "This model returns one vector per token (pooling none), which this endpoint cannot express: "

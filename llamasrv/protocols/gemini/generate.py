@@ -16,10 +16,10 @@ from llamasrv.protocols.common.loader import Loaded, Loader, SchemaEndpoint, bui
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, Refused, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
-from llamasrv.protocols.gemini.config import GenerationConfig, Thinking, content_of
-from llamasrv.protocols.gemini.contents import Contents, System
-from llamasrv.protocols.gemini.reply import AnswerOptions, AnswerReply
-from llamasrv.protocols.gemini.tools import ToolConfig, Tools, check_names
+from llamasrv.protocols.gemini.config import GenerationConfig, ThinkingConfig, content_of
+from llamasrv.protocols.gemini.contents import Contents, SystemInstruction
+from llamasrv.protocols.gemini.reply import GeminiReply, GeminiReplyOptions
+from llamasrv.protocols.gemini.tools import GeminiTools, ToolConfig, check_names
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
 
@@ -30,8 +30,8 @@ class GenerateContentSchema(WireSchema):
     contents = Contents(
         "text, function calls and their results, thoughts; images and sounds where the model takes them", required=True
     )
-    systemInstruction = System("a content of texts, or a text")
-    tools = Tools("`functionDeclarations`; tools that Google's servers run are refused")
+    systemInstruction = SystemInstruction("a content of texts, or a text")
+    tools = GeminiTools("`functionDeclarations`; tools that Google's servers run are refused")
     toolConfig = ToolConfig(
         "`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`", to="tool_choice"
     )
@@ -50,7 +50,7 @@ class CountTokensSchema(GenerateContentSchema):
     contents = Contents("any part of a conversation", required=True, pairs=False)
 
 
-class Asked(NamedTuple):
+class PathOptions(NamedTuple):
     """What the path asks for."""
 
     model: str
@@ -68,18 +68,18 @@ class GenerateContent(SchemaEndpoint):
         self._load_counted = Loader(CountTokensSchema, limits).load
 
     def parse(
-        self, body: Mapping[str, Any], asked: Asked, *, owner: str = "", timeout: float | None = None
-    ) -> tuple[GenerateRequest, AnswerOptions]:
+        self, body: Mapping[str, Any], asked: PathOptions, *, owner: str = "", timeout: float | None = None
+    ) -> tuple[GenerateRequest, GeminiReplyOptions]:
         data = self._load(camel(dict(body)))
         _check_answered(data["contents"])
         return self._request(data, asked, owner, timeout)
 
     def _request(
-        self, data: Loaded, asked: Asked, owner: str, timeout: float | None
-    ) -> tuple[GenerateRequest, AnswerOptions]:
+        self, data: Loaded, asked: PathOptions, owner: str, timeout: float | None
+    ) -> tuple[GenerateRequest, GeminiReplyOptions]:
         config = data.get("generationConfig", {})
         get = config.get
-        thinking: Thinking = get("thinkingConfig", Thinking())
+        thinking: ThinkingConfig = get("thinkingConfig", ThinkingConfig())
         tools, choice = data.get("tools", ()), data.get("toolConfig", ToolChoice())
         with inside("toolConfig"):
             check_names(choice, tools)
@@ -97,20 +97,20 @@ class GenerateContent(SchemaEndpoint):
             owner=owner,
             content=content,
         )
-        return request, AnswerOptions(thinking.shown, logprobs)
+        return request, GeminiReplyOptions(thinking.shown, logprobs)
 
     def unknown(self, body: Mapping[str, Any]) -> list[str]:
         return super().unknown(camel(dict(body)))
 
-    def parse_count(self, body: Mapping[str, Any], asked: Asked) -> GenerateRequest:
+    def parse_count(self, body: Mapping[str, Any], asked: PathOptions) -> GenerateRequest:
         """The request where only the prompt matters: plain, or inside `generateContentRequest`."""
         given = camel(dict(body))
         wrapped = given.get("generateContentRequest")
         data = self._load_counted(camel(dict(wrapped)) if type(wrapped) is dict else given)
         return self._request(data, asked, "", None)[0]
 
-    def reply(self, options: AnswerOptions) -> AnswerReply:
-        return AnswerReply(options)
+    def reply(self, options: GeminiReplyOptions) -> GeminiReply:
+        return GeminiReply(options)
 
 
 def _check_answered(messages: tuple[Message, ...]) -> None:
@@ -122,7 +122,7 @@ def _check_answered(messages: tuple[Message, ...]) -> None:
         )
 
 
-def _prompt(data: dict[str, Any], thinking: Thinking) -> ChatPrompt:
+def _prompt(data: dict[str, Any], thinking: ThinkingConfig) -> ChatPrompt:
     messages: tuple[Message, ...] = data["contents"]
     if data.get("systemInstruction") is not None:
         messages = (Message("system", data["systemInstruction"]), *messages)

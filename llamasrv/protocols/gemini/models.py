@@ -13,7 +13,7 @@ MOST = 1000  # in one page
 _PAGE = 50  # where the client does not say
 
 
-class ModelCard(NamedTuple):
+class GeminiModel(NamedTuple):
     """One model as a list shows it. `context` is None until it is known."""
 
     name: str
@@ -34,18 +34,18 @@ def page_of(size: str | None, token: str | None) -> tuple[int, int]:
     return start, min(most or _PAGE, MOST)
 
 
-def list_body(cards: Sequence[ModelCard], start: int, most: int) -> bytes:
+def list_body(cards: Sequence[GeminiModel], start: int, most: int) -> bytes:
     body: dict[str, Any] = {"models": [_entry(card) for card in cards[start : start + most]]}
     if start + most < len(cards):
         body["nextPageToken"] = str(start + most)
     return orjson.dumps(body)
 
 
-def model_body(card: ModelCard) -> bytes:
+def model_body(card: GeminiModel) -> bytes:
     return orjson.dumps(_entry(card))
 
 
-def _entry(card: ModelCard) -> dict[str, Any]:
+def _entry(card: GeminiModel) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": f"models/{card.name}", "baseModelId": card.name, "version": "1", "displayName": card.name,
         "description": "", "supportedGenerationMethods": ["generateContent", "countTokens"] if card.answers else [],

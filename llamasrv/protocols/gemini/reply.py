@@ -25,7 +25,7 @@ from llamasrv.domain.request import ToolCall
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.wire import dumps, logprob, new_id
 from llamasrv.protocols.errors import gemini_body
-from llamasrv.protocols.fold import Choice
+from llamasrv.protocols.fold import FoldedChoice
 from llamasrv.protocols.gemini.contents import seal
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.writer import Writer
@@ -40,7 +40,7 @@ _REASONS = {
 }
 
 
-class AnswerOptions(NamedTuple):
+class GeminiReplyOptions(NamedTuple):
     """The request's wishes for its reply, apart from what the model gets."""
 
     thoughts: bool = False  # they are shown
@@ -57,10 +57,10 @@ class _Turn:
         self.call: tuple[str, str, list[str]] | None = None  # id, name, fragments of the arguments
 
 
-class AnswerReply(Writer):
+class GeminiReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: AnswerOptions) -> None:
+    def __init__(self, options: GeminiReplyOptions) -> None:
         super().__init__()
         self._options = options
         self._about: dict[str, Any] = {}
@@ -140,7 +140,7 @@ class AnswerReply(Writer):
         usage = usage_body(self.folded.usage)
         return orjson.dumps({"candidates": candidates, "usageMetadata": usage, **self._about})
 
-    def _candidate(self, number: int, choice: Choice) -> dict[str, Any]:
+    def _candidate(self, number: int, choice: FoldedChoice) -> dict[str, Any]:
         parts: list[dict[str, Any]] = []
         if choice.reasoning and self._options.thoughts:
             parts.append({"text": "".join(choice.reasoning), "thought": True})

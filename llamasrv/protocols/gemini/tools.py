@@ -12,7 +12,7 @@ from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
 _MODES = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none", "MODE_UNSPECIFIED": "auto"}
 
 
-class Tools(WireField):
+class GeminiTools(WireField):
     """A list of objects, each with `functionDeclarations`."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:

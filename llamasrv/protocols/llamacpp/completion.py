@@ -37,7 +37,7 @@ from llamasrv.protocols.common.schema import (
 )
 from llamasrv.protocols.common.wire import dumps, logprob
 from llamasrv.protocols.errors import llamacpp_body
-from llamasrv.protocols.fold import Choice
+from llamasrv.protocols.fold import FoldedChoice
 from llamasrv.protocols.llamacpp.final import final_body, settings_of
 from llamasrv.protocols.telemetry import Extras, Paces, progress_of
 from llamasrv.protocols.writer import Writer
@@ -311,7 +311,7 @@ class NativeReply(Writer):
         bodies = [self._whole(number, choice) for number, choice in enumerate(self.folded.choices)]
         return orjson.dumps(bodies if self._options.several else bodies[0])
 
-    def _whole(self, number: int, choice: Choice) -> Any:
+    def _whole(self, number: int, choice: FoldedChoice) -> Any:
         text = "".join(choice.text)
         body = self._final(choice.finished(number), text, choice.tokens if self._options.tokens else [], "\n" in text)
         if self._options.probs is not None:

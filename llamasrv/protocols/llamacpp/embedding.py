@@ -15,7 +15,7 @@ from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.schema import Count, String, WireSchema
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint, Made
+from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingResult, EmbeddingsEndpoint
 
 
 class EmbeddingSchema(WireSchema):
@@ -45,7 +45,7 @@ class NativeEmbedding(SchemaEndpoint):
             )
         return build(EmbedRequest, data, timeout=timeout, owner=owner), None
 
-    def whole(self, options: None, made: Made) -> bytes:
+    def whole(self, options: None, made: EmbeddingResult) -> bytes:
         body = [
             {"index": i, "embedding": vector if made.pooling == "none" else [vector]}
             for i, vector in enumerate(made.vectors)
@@ -69,7 +69,7 @@ class EitherEmbedding:
             return self._native.parse(body, owner=owner, timeout=timeout)
         return self._openai.parse(body, owner=owner, timeout=timeout)
 
-    def whole(self, options: EmbeddingOptions | None, made: Made) -> bytes:
+    def whole(self, options: EmbeddingOptions | None, made: EmbeddingResult) -> bytes:
         if options is None or made.pooling == "none":
             return self._native.whole(None, made)
         return self._openai.whole(options, made)

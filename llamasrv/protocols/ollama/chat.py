@@ -13,14 +13,16 @@ from llamasrv.protocols.common.sampling import logprobs_of
 from llamasrv.protocols.common.schema import Flag
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.ollama.fields import AnswerSchema, model_of
-from llamasrv.protocols.ollama.messages import Messages
-from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said, wire_calls
-from llamasrv.protocols.openai.tools import Tools
+from llamasrv.protocols.ollama.messages import OllamaMessages
+from llamasrv.protocols.ollama.reply import OllamaReply, OllamaReplyOptions, Said, wire_calls
+from llamasrv.protocols.openai.tools import ChatTools
 
 
-class ChatSchema(AnswerSchema):
-    messages = Messages("text, images if the model takes them, thinking, calls and their results; none: only load")
-    tools = Tools("functions")
+class OllamaChatSchema(AnswerSchema):
+    messages = OllamaMessages(
+        "text, images if the model takes them, thinking, calls and their results; none: only load"
+    )
+    tools = ChatTools("functions")
     truncate = Flag(
         "true if absent: the oldest turns of a long conversation are left out; the reply says how many",
         to="shorten",
@@ -38,16 +40,16 @@ def shape(said: Said) -> dict[str, Any]:
     return {"message": message}
 
 
-class Chat(SchemaEndpoint):
+class OllamaChat(SchemaEndpoint):
     """The endpoint, with its limits."""
 
-    schema = ChatSchema
+    schema = OllamaChatSchema
     names = prompt_in("messages")
     shape = staticmethod(shape)
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[GenerateRequest, AnswerOptions]:
+    ) -> tuple[GenerateRequest, OllamaReplyOptions]:
         """A request without messages only loads the model."""
         data = self._load(body)
         messages = data.get("messages", ())
@@ -65,8 +67,8 @@ class Chat(SchemaEndpoint):
             )
         return answer(data, prompts, owner=owner, timeout=timeout)
 
-    def reply(self, options: AnswerOptions) -> AnswerReply:
-        return AnswerReply(options, self.shape)
+    def reply(self, options: OllamaReplyOptions) -> OllamaReply:
+        return OllamaReply(options, self.shape)
 
 
 def thinking(think: bool | str | None) -> dict[str, Any]:
@@ -81,10 +83,10 @@ def answer(
     timeout: float | None,
     insert: bool = False,
     whole_text: bool = False,
-) -> tuple[GenerateRequest, AnswerOptions]:
+) -> tuple[GenerateRequest, OllamaReplyOptions]:
     """What chat and generate make of the fields they share."""
     logprobs = logprobs_of(data)
     model = model_of(data)
     request = build(GenerateRequest, data, prompts=prompts, logprobs=logprobs, timeout=timeout, owner=owner)
-    options = AnswerOptions(model, time.perf_counter(), logprobs, data.get("think"), insert, whole_text)
+    options = OllamaReplyOptions(model, time.perf_counter(), logprobs, data.get("think"), insert, whole_text)
     return request, options

@@ -12,13 +12,13 @@ from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, wrong_type
-from llamasrv.protocols.ollama.fields import ModelSchema, model_of
+from llamasrv.protocols.ollama.fields import OllamaModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 
 
-class Input(WireField):
+class OllamaInput(WireField):
     """A text, or several. None at all is no error: the result then has no vectors."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
@@ -33,13 +33,13 @@ class Input(WireField):
         return tuple(value)
 
 
-class EmbedSchema(ModelSchema):
-    input = Input("a text or texts", to="prompts", via=lambda texts: tuple(map(TextPrompt, texts)))
+class EmbedSchema(OllamaModelSchema):
+    input = OllamaInput("a text or texts", to="prompts", via=lambda texts: tuple(map(TextPrompt, texts)))
     truncate = Flag("true if absent: a text that is too long is cut off", to="truncate", load_default=True)
     dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again", to="dimensions")
 
 
-class EmbeddingsSchema(ModelSchema):
+class OllamaEmbeddingsSchema(OllamaModelSchema):
     prompt = String(
         "a text; its vector is not normalised",
         to="prompts",
@@ -48,12 +48,12 @@ class EmbeddingsSchema(ModelSchema):
     )
 
 
-class EmbedOptions(NamedTuple):
+class OllamaEmbedOptions(NamedTuple):
     model: str
     arrived: float
 
 
-class Made(Protocol):
+class OllamaVectors(Protocol):
     """What the pipeline gives back."""
 
     vectors: tuple[Any, ...]
@@ -68,16 +68,16 @@ class Embed(SchemaEndpoint):
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[EmbedRequest, EmbedOptions]:
+    ) -> tuple[EmbedRequest, OllamaEmbedOptions]:
         """A request without inputs gives no vectors."""
         data = self._load(body)
         if "input" not in data:
             missing = "missing_required_parameter"
             raise InvalidRequest("Missing required parameter: 'input'.", param="input", code=missing)
-        options = EmbedOptions(model_of(data), time.perf_counter())
+        options = OllamaEmbedOptions(model_of(data), time.perf_counter())
         return build(EmbedRequest, data, normalise=EUCLIDEAN, timeout=timeout, owner=owner), options
 
-    def whole(self, options: EmbedOptions, made: Made) -> bytes:
+    def whole(self, options: OllamaEmbedOptions, made: OllamaVectors) -> bytes:
         return dumps({
             "model": options.model,
             "embeddings": [vector.tolist() for vector in made.vectors],
@@ -87,19 +87,19 @@ class Embed(SchemaEndpoint):
         })  # fmt: skip
 
 
-class Embeddings(SchemaEndpoint):
+class OllamaEmbeddings(SchemaEndpoint):
     """The older endpoint: one text, one vector."""
 
-    schema = EmbeddingsSchema
+    schema = OllamaEmbeddingsSchema
     names = prompt_in("prompt")
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[EmbedRequest, EmbedOptions]:
+    ) -> tuple[EmbedRequest, OllamaEmbedOptions]:
         data = self._load(body)
-        options = EmbedOptions(model_of(data), time.perf_counter())
+        options = OllamaEmbedOptions(model_of(data), time.perf_counter())
         request = build(EmbedRequest, data, normalise=AS_IT_IS, truncate=True, timeout=timeout, owner=owner)
         return request, options
 
-    def whole(self, options: EmbedOptions, made: Made) -> bytes:
+    def whole(self, options: OllamaEmbedOptions, made: OllamaVectors) -> bytes:
         return dumps({"embedding": made.vectors[0].tolist() if made.vectors else []})

@@ -32,7 +32,7 @@ from llamasrv.protocols.telemetry import RETURN_PROGRESS
 _KINDS = {int: "integer", float: "float32"}
 
 
-class Option(WireField):
+class OllamaOption(WireField):
     """A number of `options`; what is wrong with it is said in Ollama's words."""
 
     def __init__(self, kind: type, low: float, high: float, **place: Any) -> None:
@@ -49,7 +49,7 @@ class Option(WireField):
         return self.kind(value)
 
 
-class Stops(WireField):
+class OllamaStops(WireField):
     """A string, or several; empty ones do not count."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
@@ -81,25 +81,25 @@ class OptionsSchema(WireSchema):
     class Meta(WireSchema.Meta):
         include = {name: Ignored() for name in _OF_LOADING}
 
-    temperature = Option(float, 0, 1e6, to="sampling.temperature")
-    top_k = Option(int, -1, INT_MAX, to="sampling.top_k")
-    top_p = Option(float, 0, 1, to="sampling.top_p")
-    min_p = Option(float, 0, 1, to="sampling.min_p")
-    typical_p = Option(float, 0, 1, to="sampling.typical_p")
-    repeat_penalty = Option(float, 1e-6, 1e6, to="sampling.repeat_penalty")
-    repeat_last_n = Option(int, -1, INT_MAX, to="sampling.repeat_last_n")
-    presence_penalty = Option(float, -100, 100, to="sampling.presence_penalty")
-    frequency_penalty = Option(float, -100, 100, to="sampling.frequency_penalty")
-    mirostat = Option(int, 0, 2, to="sampling.mirostat")
-    mirostat_tau = Option(float, 0, 1e6, to="sampling.mirostat_tau")
-    mirostat_eta = Option(float, 0, 1e6, to="sampling.mirostat_eta")
-    seed = Option(int, -(2**63), 2**64 - 1, to="sampling.seed", via=lambda seed: max(seed, -1))
-    num_predict = Option(int, -INT_MAX, INT_MAX, to="max_tokens", via=lambda most: most if most > 0 else None)
-    num_ctx = Option(int, 0, INT_MAX)
-    stop = Stops(to="stop")
+    temperature = OllamaOption(float, 0, 1e6, to="sampling.temperature")
+    top_k = OllamaOption(int, -1, INT_MAX, to="sampling.top_k")
+    top_p = OllamaOption(float, 0, 1, to="sampling.top_p")
+    min_p = OllamaOption(float, 0, 1, to="sampling.min_p")
+    typical_p = OllamaOption(float, 0, 1, to="sampling.typical_p")
+    repeat_penalty = OllamaOption(float, 1e-6, 1e6, to="sampling.repeat_penalty")
+    repeat_last_n = OllamaOption(int, -1, INT_MAX, to="sampling.repeat_last_n")
+    presence_penalty = OllamaOption(float, -100, 100, to="sampling.presence_penalty")
+    frequency_penalty = OllamaOption(float, -100, 100, to="sampling.frequency_penalty")
+    mirostat = OllamaOption(int, 0, 2, to="sampling.mirostat")
+    mirostat_tau = OllamaOption(float, 0, 1e6, to="sampling.mirostat_tau")
+    mirostat_eta = OllamaOption(float, 0, 1e6, to="sampling.mirostat_eta")
+    seed = OllamaOption(int, -(2**63), 2**64 - 1, to="sampling.seed", via=lambda seed: max(seed, -1))
+    num_predict = OllamaOption(int, -INT_MAX, INT_MAX, to="max_tokens", via=lambda most: most if most > 0 else None)
+    num_ctx = OllamaOption(int, 0, INT_MAX)
+    stop = OllamaStops(to="stop")
 
 
-class Options(Nested):
+class OllamaOptions(Nested):
     schema = OptionsSchema
 
 
@@ -137,7 +137,7 @@ def duration(text: str) -> float | None:
     return -seconds if match[1] == "-" else seconds
 
 
-class Think(WireField):
+class OllamaThink(WireField):
     """True, false, or an effort."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
@@ -181,23 +181,23 @@ def _image(image: Any, field: str, *path: int | str) -> MediaPart:
     return from_base64(text, "image", field, *path)
 
 
-class ModelSchema(WireSchema):
+class OllamaModelSchema(WireSchema):
     """The fields of every endpoint that uses a model."""
 
     model = String("a name or alias", to="model")
     keep_alive = KeepAlive("seconds or a duration; 0: unloaded afterwards, negative: never", to="keep_alive")
-    options = Options(_OPTIONS, to=None)
+    options = OllamaOptions(_OPTIONS, to=None)
 
 
-class AnswerSchema(ModelSchema):
+class AnswerSchema(OllamaModelSchema):
     """The fields that chat and generate have in common."""
 
     generates = True
 
-    options = Options(_OPTIONS)
+    options = OllamaOptions(_OPTIONS)
     stream = Flag("absent: true", to="stream", load_default=True)
     format = Format(f'"json" or a JSON schema; {CLOSED}', to="content")
-    think = Think("true, false or an effort; refused where the model has no thinking")
+    think = OllamaThink("true, false or an effort; refused where the model has no thinking")
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
     shift = Ignored("a full context ends the answer")

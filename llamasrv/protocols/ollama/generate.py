@@ -13,7 +13,7 @@ from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Array, Flag, Ignored, Invalid, Refused, String, wrong_type
 from llamasrv.protocols.ollama.chat import answer, thinking
 from llamasrv.protocols.ollama.fields import AnswerSchema, Images
-from llamasrv.protocols.ollama.reply import AnswerOptions, AnswerReply, Said
+from llamasrv.protocols.ollama.reply import OllamaReply, OllamaReplyOptions, Said
 
 
 class Context(Array):
@@ -58,7 +58,7 @@ class Generate(SchemaEndpoint):
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[GenerateRequest, AnswerOptions]:
+    ) -> tuple[GenerateRequest, OllamaReplyOptions]:
         """A request without a prompt only loads the model."""
         data = self._load(body)
         get = data.get
@@ -75,8 +75,8 @@ class Generate(SchemaEndpoint):
             data, prompts, owner=owner, timeout=timeout, insert=bool(suffix), whole_text=not raw and not suffix
         )
 
-    def reply(self, options: AnswerOptions) -> AnswerReply:
-        return AnswerReply(options, self.shape)
+    def reply(self, options: OllamaReplyOptions) -> OllamaReply:
+        return OllamaReply(options, self.shape)
 
 
 def _chat(data: Mapping[str, Any]) -> ChatPrompt:

@@ -19,8 +19,8 @@ from llamasrv.protocols.common.schema import (
     wrong_type,
 )
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.fields import Options
-from llamasrv.protocols.ollama.messages import Messages
+from llamasrv.protocols.ollama.fields import OllamaOptions
+from llamasrv.protocols.ollama.messages import OllamaMessages
 from llamasrv.protocols.ollama.wire import dumps
 
 SUCCESS = {"status": "success"}
@@ -48,7 +48,7 @@ class Files(Object):
         return digest
 
 
-class Template(String):
+class TemplateField(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | None:
         if value and "{" not in value:
             raise Invalid("the template contains no expression, so no message would appear in the prompt.")
@@ -62,10 +62,10 @@ class CreateSchema(WireSchema):
     model = String("the new name")
     name = String("the older name of `model`")
     files = Files("one GGUF file, by the digest of its blob")
-    template = Template("Jinja, as model files carry it; Go templates are refused")
+    template = TemplateField("Jinja, as model files carry it; Go templates are refused")
     system = String("for conversations that bring none")
-    messages = Messages("what each conversation begins with")
-    parameters = Options("sampling options, stop, num_predict, num_ctx")
+    messages = OllamaMessages("what each conversation begins with")
+    parameters = OllamaOptions("sampling options, stop, num_predict, num_ctx")
     license = License()
     stream = Flag("absent: true")
     adapters = Refused("adapters are the operator's, by --lora")

@@ -13,7 +13,7 @@ from llamasrv.protocols.ollama.fields import images
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-class Messages(WireField):
+class OllamaMessages(WireField):
     """A list of turns; an empty list only loads the model."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:

@@ -162,7 +162,7 @@ class NameSchema(WireSchema):
     insecure = Ignored()
 
 
-class Named(SchemaEndpoint):
+class NamedModel(SchemaEndpoint):
     """Bodies that name one model, for show and delete."""
 
     schema = NameSchema

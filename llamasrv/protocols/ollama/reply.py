@@ -44,7 +44,7 @@ Shape = Callable[[Said], dict[str, Any]]
 """Where an endpoint puts what was said."""
 
 
-class AnswerOptions(NamedTuple):
+class OllamaReplyOptions(NamedTuple):
     """The request's wishes for its reply, apart from what the model gets."""
 
     model: str  # as it was asked for: replies repeat it
@@ -55,10 +55,10 @@ class AnswerOptions(NamedTuple):
     whole_text: bool = False  # the last line has the tokens of all of it
 
 
-class AnswerReply(Writer):
+class OllamaReply(Writer):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: AnswerOptions, shape: Shape) -> None:
+    def __init__(self, options: OllamaReplyOptions, shape: Shape) -> None:
         super().__init__()
         self._options = options
         self._shape = shape

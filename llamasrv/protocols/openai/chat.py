@@ -44,14 +44,14 @@ from llamasrv.protocols.common.schema import (
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.common.wire import FINISH, chat_logprob, dumps, new_id, usage_body
 from llamasrv.protocols.errors import llamacpp_body, openai_body
-from llamasrv.protocols.fold import Choice as Whole
+from llamasrv.protocols.fold import FoldedChoice as Whole
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import settings_of
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
 from llamasrv.protocols.openai.fields import CacheRetention, Prediction
-from llamasrv.protocols.openai.messages import Messages
-from llamasrv.protocols.openai.tools import Choice, FunctionChoice, Functions, Tools, tools_of
+from llamasrv.protocols.openai.messages import ChatMessages
+from llamasrv.protocols.openai.tools import ChatToolChoice, ChatTools, FunctionChoice, Functions, tools_of
 from llamasrv.protocols.telemetry import Extras
 
 
@@ -98,16 +98,16 @@ class TemplateKwargs(Object):
 
 
 class ChatSchema(SamplingSchema):
-    messages = Messages("text content; tool messages and reasoning of earlier turns", required=True)
+    messages = ChatMessages("text content; tool messages and reasoning of earlier turns", required=True)
     max_completion_tokens = Bound(1, "max_tokens", "the smaller of both", to="max_tokens")
     max_tokens = Bound(1, "max_tokens", "the smaller of both", to="max_tokens")
     logprobs = Flag()
     top_logprobs = Count(0, "top_logprobs", "needs `logprobs`")
-    tools = Tools(
+    tools = ChatTools(
         "`function` and `custom`; a custom tool's pattern or grammar is enforced; with "
         "`tool_choice` none they are left out of the prompt"
     )
-    tool_choice = Choice("none, auto, required, one tool, or `allowed_tools`; enforced by a grammar")
+    tool_choice = ChatToolChoice("none, auto, required, one tool, or `allowed_tools`; enforced by a grammar")
     parallel_tool_calls = Flag("false: at most one call")
     functions = Functions("the older form of `tools`")
     function_call = FunctionChoice("the older form of `tool_choice`")

@@ -15,7 +15,7 @@ from llamasrv.protocols.telemetry import Extras, Paces, members, progress_of, ti
 from llamasrv.protocols.writer import Writer
 
 
-class Options(Protocol):
+class ChunkOptions(Protocol):
     @property
     def include_usage(self) -> bool: ...
 
@@ -32,7 +32,7 @@ class ChunkReply(Writer):
 
     NO_CONTENT = b"{}"
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ChunkOptions) -> None:
         super().__init__()
         self._extras, self._settings, self._include_usage = options.extras, options.settings, options.include_usage
         self._head = self._tail = b""

@@ -30,7 +30,7 @@ class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 
 
-class Conversation(NamedTuple):
+class StoredConversation(NamedTuple):
     """One stored conversation: its items in order, each with an id."""
 
     id: str
@@ -39,7 +39,7 @@ class Conversation(NamedTuple):
     items: list[dict[str, Any]]
 
     @classmethod
-    def new(cls, metadata: dict[str, str]) -> Conversation:
+    def new(cls, metadata: dict[str, str]) -> StoredConversation:
         """The id cannot be guessed: without API keys, knowing it is enough to read the conversation."""
         return cls(f"conv_{secrets.token_hex(24)}", int(time.time()), metadata, [])
 
@@ -47,7 +47,7 @@ class Conversation(NamedTuple):
         return orjson.dumps(self._asdict())
 
     @classmethod
-    def unpack(cls, data: bytes) -> Conversation:
+    def unpack(cls, data: bytes) -> StoredConversation:
         return cls(**orjson.loads(data))
 
     def item(self, id: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Conversation(NamedTuple):
             raise NotFound(f"Item with id '{id[:80]}' not found.", param="item_id", code="item_not_found")
         return found
 
-    def without(self, id: str) -> Conversation:
+    def without(self, id: str) -> StoredConversation:
         gone = self.item(id)
         return self._replace(items=[item for item in self.items if item is not gone])
 
@@ -90,9 +90,9 @@ class Conversations:
         self._items = Loader(ItemsSchema, limits).load
         self._metadata = Loader(MetadataSchema, limits).load
 
-    def parse_create(self, body: Mapping[str, Any]) -> Conversation:
+    def parse_create(self, body: Mapping[str, Any]) -> StoredConversation:
         data = self._create(body)
-        return self.extended(Conversation.new(data.get("metadata", {})), data.get("items", []))
+        return self.extended(StoredConversation.new(data.get("metadata", {})), data.get("items", []))
 
     def parse_items(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self._items(body)["items"]
@@ -100,7 +100,7 @@ class Conversations:
     def parse_metadata(self, body: Mapping[str, Any]) -> dict[str, str]:
         return self._metadata(body).get("metadata", {})
 
-    def extended(self, conversation: Conversation, items: Sequence[dict[str, Any]]) -> Conversation:
+    def extended(self, conversation: StoredConversation, items: Sequence[dict[str, Any]]) -> StoredConversation:
         """The conversation with these items added. Raises InvalidRequest for items that no conversation can continue
         with."""
         most = self._limits.messages
@@ -126,7 +126,7 @@ def not_found(id: str) -> ConversationNotFound:
     return ConversationNotFound(f"Conversation with id '{id[:80]}' not found.", param="conversation")
 
 
-def conversation_body(conversation: Conversation) -> bytes:
+def conversation_body(conversation: StoredConversation) -> bytes:
     return orjson.dumps(
         {
             "id": conversation.id,

@@ -20,7 +20,7 @@ from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireSchema
 
 
-class Made(Protocol):
+class EmbeddingResult(Protocol):
     """The result from the pipeline. Vectors are float32 arrays, buffers of bytes."""
 
     @property
@@ -79,7 +79,7 @@ class EmbeddingsEndpoint(SchemaEndpoint):
         request = build(EmbedRequest, data, timeout=timeout, owner=owner)
         return request, EmbeddingOptions(data.get("encoding_format") == "base64")
 
-    def whole(self, options: EmbeddingOptions, made: Made) -> bytes:
+    def whole(self, options: EmbeddingOptions, made: EmbeddingResult) -> bytes:
         if made.pooling == "none":
             raise Unsupported(
                 "This model returns one vector per token (pooling none), which this endpoint cannot express: "

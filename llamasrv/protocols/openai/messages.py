@@ -20,7 +20,7 @@ _PLAIN = frozenset(("system", "user", "assistant"))
 _UNREAD = {"video_url": "video", "input_video": "video"}
 
 
-class Messages(WireField):
+class ChatMessages(WireField):
     """A non-empty list of turns."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:

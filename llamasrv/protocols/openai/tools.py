@@ -15,7 +15,7 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 _MODES = ("none", "auto", "required")
 
 
-class Tools(WireField):
+class ChatTools(WireField):
     """A list of functions and custom tools."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
@@ -45,7 +45,7 @@ class Functions(WireField):
         return tuple(found.values())
 
 
-class Choice(WireField):
+class ChatToolChoice(WireField):
     """none, auto, required, one tool, or some of them."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:

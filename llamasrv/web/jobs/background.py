@@ -23,8 +23,8 @@ from llamasrv.protocols.reply import RunFacts
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.ops.usage import UsageBook
-from llamasrv.web.stored.responses import Memory, ResponseNotFound
-from llamasrv.web.streams.streaming import Client, Framing, LiveStream, Running, settle
+from llamasrv.web.stored.responses import ResponseNotFound, StoredResponses
+from llamasrv.web.streams.streaming import ActiveRun, Client, Framing, LiveStream, settle
 
 log = logging.getLogger("llamasrv")
 request_log = logging.getLogger("llamasrv.request")
@@ -32,14 +32,14 @@ request_log = logging.getLogger("llamasrv.request")
 BEAT = 5.0  # seconds between two looks at the entry
 LEASE = 30.0  # seconds after which whoever did not renew it is gone
 
-Submit = Callable[[Callable[[RunFacts], None]], Running]
+Submit = Callable[[Callable[[RunFacts], None]], ActiveRun]
 """Starts a generation; what it is given is called when the model has taken it."""
 
 
 class Background:
     """The background runs of this process, at most `most` at once. `share`: most of one owner; None: all of them."""
 
-    def __init__(self, memory: Memory, most: int, usage: UsageBook) -> None:
+    def __init__(self, memory: StoredResponses, most: int, usage: UsageBook) -> None:
         self.memory = memory
         self.share: int | None = None
         self._usage = usage
@@ -96,7 +96,7 @@ class BackgroundRun:
         self,
         owner: str,
         model: str,
-        memory: Memory,
+        memory: StoredResponses,
         submit: Submit,
         reply: Callable[[Keep], ResponseReply],
         quota: Quota | None,

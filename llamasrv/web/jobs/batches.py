@@ -1,9 +1,9 @@
 """Running batches: requests from a file, answered while nobody else needs the machine.
 
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
-computes for it only while it computes for no one else, and the hub works for it in gaps (gaps.py). The answers go to
-the batch's journal as they come, so a batch goes on after a restart, or a kill, with what is not answered yet. Several
-servers may share the shelf: one of them works on batches, and another one when that is gone.
+computes it only while it has nothing else, and the hub works on it in idle moments (idle_gate.py). Answers go to the
+batch's journal as they come, so after a restart or a kill a batch continues with the requests that have no answer yet.
+Several servers may share the shelf: one of them works on batches, and another takes over when it is gone.
 
     BatchRunner   takes batches up, one request after the other of each, and ends them
     ActiveBatch   one that is worked on
@@ -33,7 +33,7 @@ from llamasrv.store.files import FileNotFound, FileStore
 from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.context import KEY, RequestContext
 from llamasrv.web.jobs.batch_input import InputLine, breathing, check_input, lines_of
-from llamasrv.web.jobs.gaps import Errand, Gaps
+from llamasrv.web.jobs.idle_gate import BackgroundJob, IdleGate
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.stored.responses import asking
 from llamasrv.web.streams.body import CLIENT_CLOSED
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Send = Callable[[str, str, bytes, Errand], Answer]
+Send = Callable[[str, str, bytes, BackgroundJob], Answer]
 """An owner, a path and a body to the answer."""
 
 
@@ -68,7 +68,7 @@ class Sender:
     ) -> None:
         self._application, self._stats, self._check = application, stats, check
 
-    def __call__(self, owner: str, path: str, body: bytes, errand: Errand) -> Answer:
+    def __call__(self, owner: str, path: str, body: bytes, job: BackgroundJob) -> Answer:
         """Raises Forbidden."""
         self._check(owner, path)
         environ: dict[str, Any] = {
@@ -78,7 +78,7 @@ class Sender:
             "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
             "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
         }  # fmt: skip
-        context = environ[KEY] = RequestContext(errand=errand)
+        context = environ[KEY] = RequestContext(job=job)
         record = context.record = RequestLog(environ, self._stats)
         record.owner, record.route = owner, path
         status = []
@@ -104,10 +104,10 @@ class Rest(NamedTuple):
 
 
 class BatchRunner:
-    def __init__(self, batches: BatchStore, files: FileStore, gaps: Gaps, *, longest_line: int) -> None:
+    def __init__(self, batches: BatchStore, files: FileStore, idle_gate: IdleGate, *, longest_line: int) -> None:
         """`longest_line`: the most bytes of a request in a file."""
         self.batches, self.files, self._longest_line = batches, files, longest_line
-        self._gaps = gaps
+        self._idle_gate = idle_gate
         self.send: Send | None = None  # as soon as there is an application
         self.lock = batches.shelf.lock()
         self._is_ours = False
@@ -209,9 +209,10 @@ class BatchRunner:
         self._put_away()
         known = {batch.id for batch in found}
         self._rests = {id: rest for id, rest in self._rests.items() if id in known}
-        while not self._closed and self._gaps.num_workers < AT_ONCE and any(not one.is_read for one in self._active):
-            self._gaps.num_workers += 1
-            threading.Thread(target=self._work, daemon=True, name=f"batch-{self._gaps.num_workers}").start()
+        gate = self._idle_gate
+        while not self._closed and gate.num_workers < AT_ONCE and any(not one.is_read for one in self._active):
+            gate.num_workers += 1
+            threading.Thread(target=self._work, daemon=True, name=f"batch-{gate.num_workers}").start()
 
     def _try(self, batch: StoredBatch, act: Callable[..., None], *args: Any) -> bool:
         """Do this for a batch, unless it rests. What goes wrong costs the others nothing, and it has to rest, each
@@ -240,7 +241,7 @@ class BatchRunner:
         """End the batches that are finished; leave those that were dropped as they are."""
         for active in list(self._active):
             if active.is_given_up:
-                active.call_off()
+                active.cancel()
             if not active.is_over:
                 continue
             if active.is_dropped:
@@ -335,22 +336,22 @@ class BatchRunner:
     def _work(self) -> None:
         try:
             while not self._closed:
-                self._gaps.wait()
+                self._idle_gate.wait()
                 task = self._next()
                 if task is None:
                     break
-                active, line, errand = task
+                active, line, job = task
                 try:
-                    active.answer(line, self._answer_of(active, line, errand))
+                    active.answer(line, self._answer_of(active, line, job))
                 finally:
-                    active.errands.discard(errand)
+                    active.jobs.discard(job)
         except Exception as error:
             log.error("batches: %s", error, exc_info=error)
         finally:
-            self._gaps.num_workers -= 1
+            self._idle_gate.num_workers -= 1
             self._news.set()
 
-    def _next(self) -> tuple[ActiveBatch, InputLine, Errand] | None:
+    def _next(self) -> tuple[ActiveBatch, InputLine, BackgroundJob] | None:
         """The next request of the batch whose turn it is."""
         with self._guard:
             for _ in range(len(self._active)):
@@ -358,30 +359,30 @@ class BatchRunner:
                 self._active.rotate(-1)
                 line = active.next_line()
                 if line is not None:
-                    errand = Errand(self._gaps)
-                    active.errands.add(errand)
-                    return active, line, errand
+                    job = BackgroundJob(self._idle_gate)
+                    active.jobs.add(job)
+                    return active, line, job
             return None
 
-    def _answer_of(self, active: ActiveBatch, line: InputLine, errand: Errand) -> Answer | None:
+    def _answer_of(self, active: ActiveBatch, line: InputLine, job: BackgroundJob) -> Answer | None:
         """The answer; None: the batch was given up meanwhile."""
         try:
             body = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body)
         except orjson.JSONEncodeError:
             return _refusal(active.batch, InvalidRequest("The request is nested too deeply.", code="invalid_json"))
         try:
-            return self._send_until_answered(active, body, errand)
+            return self._send_until_answered(active, body, job)
         except Forbidden as error:
             return _refusal(active.batch, error)
         except Exception as error:
             log.error("batches: %s", error, exc_info=error)
             return _refusal(active.batch, EngineFailure("Answering this request failed."))
 
-    def _send_until_answered(self, active: ActiveBatch, body: bytes, errand: Errand) -> Answer | None:
+    def _send_until_answered(self, active: ActiveBatch, body: bytes, job: BackgroundJob) -> Answer | None:
         assert self.send is not None
         delay = 0.5
         while not (active.is_given_up or self._closed):
-            answer = self.send(active.batch.owner, active.batch.endpoint, body, errand)
+            answer = self.send(active.batch.owner, active.batch.endpoint, body, job)
             if answer.status == CLIENT_CLOSED:
                 return None
             if answer.status not in AGAIN:
@@ -406,7 +407,7 @@ class ActiveBatch:
 
     def __init__(self, batch: StoredBatch, store: BatchStore) -> None:
         self.batch = batch
-        self.errands: set[Errand] = set()  # under way
+        self.jobs: set[BackgroundJob] = set()  # under way
         self.expired = False
         self.is_dropped = False  # not ours any more, or to be taken up anew
         self.is_broken = False  # dropped, since its server does not answer
@@ -428,11 +429,11 @@ class ActiveBatch:
 
     @property
     def is_over(self) -> bool:
-        return not self.errands and (self.is_read or self.is_given_up)
+        return not self.jobs and (self.is_read or self.is_given_up)
 
-    def call_off(self) -> None:
-        for errand in list(self.errands):
-            errand.call_off()
+    def cancel(self) -> None:
+        for job in list(self.jobs):
+            job.cancel()
 
     def next_line(self) -> InputLine | None:
         if self.is_given_up:

@@ -18,7 +18,7 @@ from llamasrv.domain.events import Usage
 from llamasrv.engine.base.metrics import SECONDS, Histogram
 from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.web.access.quota import Quota
-from llamasrv.web.jobs.gaps import Gaps
+from llamasrv.web.jobs.idle_gate import IdleGate
 from llamasrv.web.ops.usage import UsageBook
 
 log = logging.getLogger("llamasrv.request")
@@ -66,7 +66,7 @@ class RequestLog:
     """One request, from arrival to `close`."""
 
     __slots__ = (
-        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "gaps",
+        "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "idle_gate",
         "trace", "started", "_stats", "_begun", "_closed",
     )  # fmt: skip
 
@@ -83,7 +83,7 @@ class RequestLog:
         self.field: str | None = None  # request field that the error concerns
         self.asked: tuple[str, str] | None = None  # (method, path) if no route matches
         self.quota: Quota | None = None  # quota that it counts against
-        self.gaps: Gaps | None = None  # idle gate that it keeps closed
+        self.idle_gate: IdleGate | None = None  # entered with this request
         self.trace: str | None = environ.get("HTTP_TRACEPARENT")
         self.started = time.time()
         self._begun = time.monotonic()
@@ -98,8 +98,8 @@ class RequestLog:
         self._closed = True
         stats, seconds = self._stats, time.monotonic() - self._begun
         stats.enter(self, status, seconds)
-        if self.gaps is not None:
-            self.gaps.leave()
+        if self.idle_gate is not None:
+            self.idle_gate.leave()
         if self.quota is not None:
             usage = self.usage or Usage()
             self.quota.leave(usage.prompt_tokens + usage.completion_tokens)

@@ -17,7 +17,7 @@ from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
-from llamasrv.web.stored.threads import Threads
+from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.streaming import Framing, named
 
 FRAMING = Framing(named, reply_pings=True)
@@ -68,7 +68,7 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def _earlier(threads: Threads, owner: str, body: Mapping[str, Any]) -> tuple[Turn, ...]:
+def _earlier(threads: StoredThreads, owner: str, body: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The earlier turns of the thread that a request continues."""
     previous = previous_of(body)
     return () if previous is None else tuple(threads.turns(owner, previous))

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from flask import Blueprint, Response, request
 
 from llamasrv.protocols.openai.conversations import (
-    Conversation,
     Conversations,
+    StoredConversation,
     conversation_body,
     deleted_body,
     item_body,
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("conversations", __name__)
-    views = Views(service)
+    views = ConversationViews(service)
     add_with_alias(
         routes,
         "/conversations",
@@ -46,7 +46,7 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-class Views:
+class ConversationViews:
     def __init__(self, service: Service) -> None:
         self._limits = service.options.limits
         self._endpoint = Conversations(self._limits)
@@ -79,7 +79,7 @@ class Views:
     def add(self, id: str) -> Response:
         items = self._parsed(self._endpoint.parse_items)
 
-        def extended(conversation: Conversation) -> Conversation:
+        def extended(conversation: StoredConversation) -> StoredConversation:
             return self._endpoint.extended(conversation, items)
 
         longer = self._kept.change(current().owner, id, extended)

@@ -24,7 +24,7 @@ from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.streaming import Client, Watch
 
 
-class Endpoint(Protocol):
+class EmbedEndpoint(Protocol):
     """What a protocol provides for one of these endpoints."""
 
     names: Mapping[str, str]  # what its fields are called, by the neutral names that errors have
@@ -85,7 +85,9 @@ def read_embedding(service: Service, endpoint: Any, **named: Any) -> tuple[Any, 
     return asked
 
 
-def computed(service: Service, endpoint: Endpoint, submit: Callable[[Any], Any], asked: Any, options: Any) -> Response:
+def computed(
+    service: Service, endpoint: EmbedEndpoint, submit: Callable[[Any], Any], asked: Any, options: Any
+) -> Response:
     """Submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ
     record = current().record

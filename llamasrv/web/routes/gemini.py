@@ -8,8 +8,8 @@ from flask import Blueprint, Response, request
 
 from llamasrv.models.model import Model
 from llamasrv.protocols.gemini.embed import EmbedContent
-from llamasrv.protocols.gemini.generate import Asked, GenerateContent, count_body
-from llamasrv.protocols.gemini.models import ModelCard, list_body, model_body, page_of
+from llamasrv.protocols.gemini.generate import GenerateContent, PathOptions, count_body
+from llamasrv.protocols.gemini.models import GeminiModel, list_body, model_body, page_of
 from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
@@ -43,13 +43,15 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post(f"{MODELS}/<path:name>:generateContent")
     def generate_content(name: str) -> Response:
-        return answer(Asked(name), EVENTS)
+        return answer(PathOptions(name), EVENTS)
 
     @routes.post(f"{MODELS}/<path:name>:streamGenerateContent")
     def stream_generate_content(name: str) -> Response:
-        return answer(Asked(name, stream=True), EVENTS if request.args.get("alt") == "sse" else _Array().framing())
+        return answer(
+            PathOptions(name, stream=True), EVENTS if request.args.get("alt") == "sse" else _Array().framing()
+        )
 
-    def answer(named: Asked, framing: Framing) -> Response:
+    def answer(named: PathOptions, framing: Framing) -> Response:
         body = read_json(request.environ, limits)
         owner = current().owner
         timeout = service.options.timeout
@@ -59,7 +61,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post(f"{MODELS}/<path:name>:countTokens")
     def count_tokens(name: str) -> Response:
-        asked = parsed(request.environ, endpoint.parse_count, read_json(request.environ, limits), Asked(name))
+        asked = parsed(request.environ, endpoint.parse_count, read_json(request.environ, limits), PathOptions(name))
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked)))
 
@@ -83,6 +85,6 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def _card(model: Model) -> ModelCard:
+def _card(model: Model) -> GeminiModel:
     able = model.details.capabilities
-    return ModelCard(model.name, model.context or None, "completion" in able, "thinking" in able)
+    return GeminiModel(model.name, model.context or None, "completion" in able, "thinking" in able)

@@ -43,7 +43,7 @@ class Endpoint(Protocol[Options]):
     def reply(self, options: Options) -> Reply: ...
 
 
-class Named(Protocol):
+class NamedFields(Protocol):
     """What error messages need from an endpoint."""
 
     @property
@@ -51,7 +51,7 @@ class Named(Protocol):
 
 
 @contextmanager
-def in_words_of(endpoint: Named, asked: Any) -> Iterator[None]:
+def in_words_of(endpoint: NamedFields, asked: Any) -> Iterator[None]:
     """Have errors from below name the field as it stood in the request."""
     try:
         yield
@@ -87,15 +87,15 @@ def respond(
     environ = request.environ
     record = current().record
     settings = service.options
-    errand = current().errand
-    if errand is not None:  # of a batch, which has a day
+    job = current().job
+    if job is not None:  # of a batch, which has a day
         asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
     run = submit(service, asked, reply, names)
-    if errand is not None:
-        errand.began(run)
-        return whole_response(run, reply, record, client=NOBODY, wait=errand.wait)
+    if job is not None:
+        job.started(run)
+        return whole_response(run, reply, record, client=NOBODY, wait=job.wait)
     if not asked.stream:
         return _with_cache(whole_response(run, reply, record, client=client), run)
     if conversation is None:

@@ -9,12 +9,12 @@ from flask import Blueprint, Response, request
 from llamasrv.domain.events import Usage
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.models.model import Model
-from llamasrv.pipeline.embed import Embeddings as MadeEmbeddings
-from llamasrv.protocols.ollama.chat import Chat
-from llamasrv.protocols.ollama.embed import Embed, Embeddings
+from llamasrv.pipeline.embed import Embeddings
+from llamasrv.protocols.ollama.chat import OllamaChat
+from llamasrv.protocols.ollama.embed import Embed, OllamaEmbeddings
 from llamasrv.protocols.ollama.generate import Generate
-from llamasrv.protocols.ollama.models import Facts, Named, ps_body, show_body, tags_body, version_body
-from llamasrv.protocols.ollama.reply import AnswerOptions, loaded_body
+from llamasrv.protocols.ollama.models import Facts, NamedModel, ps_body, show_body, tags_body, version_body
+from llamasrv.protocols.ollama.reply import OllamaReplyOptions, loaded_body
 from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
@@ -29,9 +29,9 @@ NDJSON = Framing(line, content_type="application/x-ndjson", ping=None, reply_pin
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ollama", __name__)
     limits = service.options.limits
-    chat, generate = Chat(limits), Generate(limits)
-    embed, embeddings = Embed(limits), Embeddings(limits)
-    named = Named(limits)
+    chat, generate = OllamaChat(limits), Generate(limits)
+    embed, embeddings = Embed(limits), OllamaEmbeddings(limits)
+    named = NamedModel(limits)
     registry = service.registry
 
     @routes.get("/api/version")
@@ -88,7 +88,7 @@ def _answer(service: Service, endpoint: Any, what: str) -> Response:
     return with_ignored(response, endpoint.unknown(body))
 
 
-def _check(model: Model, options: AnswerOptions, what: str) -> None:
+def _check(model: Model, options: OllamaReplyOptions, what: str) -> None:
     able = model.details.capabilities
     lacking = None
     if "completion" not in able:
@@ -99,7 +99,9 @@ def _check(model: Model, options: AnswerOptions, what: str) -> None:
         raise InvalidRequest(f'"{options.model}" does not support {lacking}', param="model")
 
 
-def _load(service: Service, model: Model, endpoint: Any, options: AnswerOptions, keep_alive: float | None) -> Response:
+def _load(
+    service: Service, model: Model, endpoint: Any, options: OllamaReplyOptions, keep_alive: float | None
+) -> Response:
     """A request without a prompt loads the model or unloads it."""
     if keep_alive == 0:
         model.touch(keep_alive)  # it goes as soon as nobody uses it
@@ -116,7 +118,7 @@ def _embed(service: Service, endpoint: Any) -> Response:
         return computed(service, endpoint, service.pipeline.submit_embed, asked, options)
     record = current().record
     record.model, record.usage = model.name, Usage()
-    return json_answer(endpoint.whole(options, MadeEmbeddings(model.name, (), 0, "", 0, "")))
+    return json_answer(endpoint.whole(options, Embeddings(model.name, (), 0, "", 0, "")))
 
 
 def facts(model: Model) -> Facts:

@@ -32,7 +32,7 @@ from llamasrv.protocols.ollama.manage import (
     quantize_line,
     statuses,
 )
-from llamasrv.protocols.ollama.models import Named
+from llamasrv.protocols.ollama.models import NamedModel
 from llamasrv.protocols.ollama.wire import dumps
 from llamasrv.web.http.body import read_json, read_pieces
 from llamasrv.web.routes.models import allow, delete_model
@@ -43,7 +43,7 @@ NDJSON, JSON = "application/x-ndjson", "application/json; charset=utf-8"
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ollama_manage", __name__)
-    views = Views(service)
+    views = ManageViews(service)
     for method, path, view in (
         ("POST", "/api/copy", views.copy),
         ("POST", "/api/create", views.create),
@@ -57,11 +57,11 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-class Views:
+class ManageViews:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._limits = service.options.limits
-        self._managing, self._named = Managing(self._limits), Named(self._limits)
+        self._managing, self._named = Managing(self._limits), NamedModel(self._limits)
 
     def copy(self) -> Response:
         service = self._service

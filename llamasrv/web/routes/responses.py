@@ -38,7 +38,7 @@ CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("responses", __name__)
-    views = Views(service)
+    views = ResponseViews(service)
     add_with_alias(
         routes,
         "/responses",
@@ -57,7 +57,7 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-class Views:
+class ResponseViews:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._endpoint = Responses(service.options.limits)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from llamasrv.errors import LlamasrvError, Unsupported
-from llamasrv.protocols.openai.conversations import Conversation, is_conversation_id, not_found
+from llamasrv.protocols.openai.conversations import StoredConversation, is_conversation_id, not_found
 from llamasrv.protocols.openai.responses.reply import Keep
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
 from llamasrv.store import CHAIN_BYTES, ConversationTooLong, ResponseStore, StoredEntry, StoreError
@@ -23,7 +23,7 @@ log = logging.getLogger("llamasrv")
 PATIENCE = 20.0  # seconds to wait for earlier changes of the same conversation
 
 
-class _Turns:
+class _Queue:
     """Those who change one conversation."""
 
     def __init__(self) -> None:
@@ -31,24 +31,24 @@ class _Turns:
         self.num_waiting = 0  # or changing it
 
 
-class ConversationStore:
+class StoredConversations:
     """The conversations of one server. `store` None: none can be made."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
-        self._turns: dict[tuple[str, str], _Turns] = {}
+        self._turns: dict[tuple[str, str], _Queue] = {}
         self._guard = threading.Lock()
 
-    def find(self, owner: str, id: str) -> Conversation:
+    def find(self, owner: str, id: str) -> StoredConversation:
         """Raises ConversationNotFound, also for another owner's conversation."""
         entry = None
         if self._store is not None and is_conversation_id(id):
             entry = asking(self._store, self._store.get, owner, id)
         if entry is None:
             raise not_found(id)
-        return Conversation.unpack(entry.body)
+        return StoredConversation.unpack(entry.body)
 
-    def keep(self, owner: str, conversation: Conversation) -> Conversation:
+    def keep(self, owner: str, conversation: StoredConversation) -> StoredConversation:
         if self._store is None:
             raise Unsupported("Conversations are not supported here: this server has no store.")
         body = conversation.pack()
@@ -57,7 +57,9 @@ class ConversationStore:
         asking(self._store, self._store.put, owner, StoredEntry(conversation.id, body))
         return conversation
 
-    def change(self, owner: str, id: str, how: Callable[[Conversation], Conversation]) -> Conversation:
+    def change(
+        self, owner: str, id: str, how: Callable[[StoredConversation], StoredConversation]
+    ) -> StoredConversation:
         """Replace it with what `how` returns."""
         with self._changing(owner, id):
             return self.keep(owner, how(self.find(owner, id)))
@@ -66,7 +68,7 @@ class ConversationStore:
     def _changing(self, owner: str, id: str) -> Iterator[None]:
         """One change of a conversation after the other; others wait for nobody."""
         with self._guard:
-            turns = self._turns.setdefault((owner, id), _Turns())
+            turns = self._turns.setdefault((owner, id), _Queue())
             turns.num_waiting += 1
         try:
             if not turns.lock.acquire(timeout=PATIENCE):
@@ -99,7 +101,7 @@ class ConversationStore:
         return kept
 
     def _add(self, owner: str, id: str, stored: Stored) -> None:
-        def extended(conversation: Conversation) -> Conversation:
+        def extended(conversation: StoredConversation) -> StoredConversation:
             return conversation._replace(items=[*conversation.items, *stored.items])
 
         try:

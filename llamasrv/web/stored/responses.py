@@ -29,7 +29,7 @@ class ResponseNotFound(NotFound):
     code = "response_not_found"
 
 
-class Memory:
+class StoredResponses:
     """What one server remembers. `store` None: nothing."""
 
     def __init__(self, store: ResponseStore | None) -> None:

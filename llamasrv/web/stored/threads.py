@@ -19,7 +19,7 @@ log = logging.getLogger("llamasrv")
 _MESSAGE = re.compile(r"msg_[0-9a-f]{48}\Z")
 
 
-class Threads:
+class StoredThreads:
     """The threads of one server. `store` None: none."""
 
     def __init__(self, store: ResponseStore | None) -> None:

@@ -133,7 +133,7 @@ class StreamReader(Body):
         return self._kept.framing.frame(self._kept.error(error)) + self._kept.framing.last
 
 
-class Cancellable(Protocol):
+class OpeningRun(Protocol):
     def cancel(self, error: LlamasrvError | None = None) -> None: ...
 
 
@@ -142,7 +142,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], ResumableStream] = {}
-        self._opening: dict[tuple[str, str], Cancellable] = {}
+        self._opening: dict[tuple[str, str], OpeningRun] = {}
 
     def name_of(self, owner: str, environ: dict[str, Any]) -> str | None:
         """The name that the client gave its stream, if any. Raises if the stream cannot be kept."""
@@ -161,7 +161,7 @@ class Streams:
         return name
 
     @contextmanager
-    def opening(self, owner: str, name: str, run: Cancellable) -> Iterator[None]:
+    def opening(self, owner: str, name: str, run: OpeningRun) -> Iterator[None]:
         """For the time before a request has written anything, for example while its model is being loaded: clients
         that ask for its stream are told to come back, and it can be ended."""
         self.end(owner, name)
@@ -176,7 +176,7 @@ class Streams:
         self,
         owner: str,
         name: str,
-        run: Cancellable,
+        run: OpeningRun,
         reply: Reply,
         response: Response,
         framing: Framing,

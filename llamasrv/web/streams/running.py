@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 from llamasrv.pipeline.run import Run
 
 
-class Running:
+class RunningChats:
     """Keeps no run alive: a run that nobody reads any more disappears from here."""
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ def line(chunk: bytes) -> bytes:
 OPENAI = Framing(unnamed, last=b"data: [DONE]\n\n")
 
 
-class Running(Protocol):
+class ActiveRun(Protocol):
     """The part of a run that this module uses. `pipeline` makes them."""
 
     @property
@@ -114,7 +114,7 @@ class Running(Protocol):
     def cancel(self) -> None: ...
 
 
-def settle(running: Running) -> Usage | None:
+def settle(running: ActiveRun) -> Usage | None:
     """Cancel it and wait for its end: what was computed counts, whatever made the client leave. None: it had ended
     before, or another run does the computing."""
     running.cancel()
@@ -124,14 +124,14 @@ def settle(running: Running) -> Usage | None:
     return usage
 
 
-class Gathered(Running, Protocol):
+class WholeRun(ActiveRun, Protocol):
     """A run whose result is sent as a whole."""
 
     def gather(self) -> None: ...
 
 
 def whole_response(
-    running: Gathered, reply: Reply, record: RequestLog, *, client: Client, wait: Callable[[], None] | None = None
+    running: WholeRun, reply: Reply, record: RequestLog, *, client: Client, wait: Callable[[], None] | None = None
 ) -> Response:
     """Wait for the whole result. If the client leaves meanwhile, the run is cancelled. `wait`, for results that are in
     no hurry, is called before each batch of events is taken in."""
@@ -170,7 +170,7 @@ def whole_response(
 
 
 def stream_response(
-    running: Running, reply: Reply, record: RequestLog, *, client: Client, keepalive: float, framing: Framing = OPENAI
+    running: ActiveRun, reply: Reply, record: RequestLog, *, client: Client, keepalive: float, framing: Framing = OPENAI
 ) -> Response:
     """Start the stream with the first event, or without it if it does not come in time."""
     watch = None
@@ -297,7 +297,7 @@ class EventStream(LiveStream[Event]):
 
     def __init__(
         self,
-        running: Running,
+        running: ActiveRun,
         reply: Reply,
         record: RequestLog,
         events: list[Event],

@@ -24,9 +24,9 @@ from llamasrv.domain.request import Content, MediaPart, Message, TextPart, Tool,
 from llamasrv.errors import ContextTooLong, EngineFailure, InvalidRequest, QueueFull, Unsupported
 from llamasrv.protocols.errors import GEMINI, dialect
 from llamasrv.protocols.gemini.contents import seal
-from llamasrv.protocols.gemini.generate import Asked, GenerateContent
-from llamasrv.protocols.gemini.models import ModelCard, list_body, page_of
-from llamasrv.protocols.gemini.reply import AnswerOptions, AnswerReply
+from llamasrv.protocols.gemini.generate import GenerateContent, PathOptions
+from llamasrv.protocols.gemini.models import GeminiModel, list_body, page_of
+from llamasrv.protocols.gemini.reply import GeminiReply, GeminiReplyOptions
 from llamasrv.protocols.gemini.schemas import json_schema
 from llamasrv.protocols.limits import Limits
 
@@ -38,7 +38,7 @@ CLOCK = {"functionDeclarations": [{"name": "clock", "description": "d", "paramet
 
 
 def parse(contents=HELLO, *, stream=False, **body):
-    return ENDPOINT.parse({"contents": contents, **body}, Asked("m", stream))
+    return ENDPOINT.parse({"contents": contents, **body}, PathOptions("m", stream))
 
 
 def messages(*contents, **body):
@@ -59,7 +59,7 @@ def configured(**config):
 
 def refused(error=InvalidRequest, **body):
     with pytest.raises(error) as caught:
-        ENDPOINT.parse({"contents": HELLO, **body}, Asked("m"))
+        ENDPOINT.parse({"contents": HELLO, **body}, PathOptions("m"))
     return caught.value.param
 
 
@@ -82,7 +82,7 @@ def test_what_stands_alone_needs_no_array_and_names_have_two_spellings():
         "system_instruction": {"parts": {"text": "x"}},
         "generation_config": {"max_output_tokens": 5, "top_k": 3},
     }
-    request, _ = ENDPOINT.parse(body, Asked("m"))
+    request, _ = ENDPOINT.parse(body, PathOptions("m"))
     assert request.prompts[0].messages == (Message("system", "x"), Message("user", "Hello"))
     assert (request.max_tokens, request.sampling) == (5, {"top_k": 3})
 
@@ -322,7 +322,7 @@ def test_what_is_wrong_with_tools_is_named(tools, config, param):
 
 def test_only_a_prompt_is_counted_as_such_or_inside_a_request():
     inside = {"generateContentRequest": {"model": "models/m", "contents": HELLO}}
-    assert ENDPOINT.parse_count(inside, Asked("m")) == ENDPOINT.parse_count({"contents": HELLO}, Asked("m"))
+    assert ENDPOINT.parse_count(inside, PathOptions("m")) == ENDPOINT.parse_count({"contents": HELLO}, PathOptions("m"))
 
 
 # ---------------------------------------------------------------- replies
@@ -343,14 +343,14 @@ CALLS = [
 
 
 def whole(events, **options):
-    reply = started(AnswerReply(AnswerOptions(**options)))
+    reply = started(GeminiReply(GeminiReplyOptions(**options)))
     reply.fold(events)
     return json.loads(reply.whole())
 
 
 def streamed(events, **options):
     """The parts of the first candidate as they came, and the last chunk."""
-    reply = started(AnswerReply(AnswerOptions(**options)))
+    reply = started(GeminiReply(GeminiReplyOptions(**options)))
     chunks = [json.loads(chunk) for event in events for chunk in reply.chunks([event])]
     assert {chunk["modelVersion"] for chunk in chunks} == {"m"} and len({chunk["responseId"] for chunk in chunks}) == 1
     parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
@@ -411,18 +411,18 @@ def test_log_probabilities_are_told_with_their_alternatives():
     }
     (candidate,) = whole(events, top_logprobs=1)["candidates"]
     assert candidate["logprobsResult"] == told and candidate["avgLogprobs"] == -0.5
-    reply = started(AnswerReply(AnswerOptions(top_logprobs=1)))
+    reply = started(GeminiReply(GeminiReplyOptions(top_logprobs=1)))
     assert json.loads(reply.chunks(events)[0])["candidates"][0]["logprobsResult"] == told
 
 
 def test_in_a_silence_an_empty_text_is_told():
     """Google's client stumbles over the comments that other streams get."""
-    (chunk,) = started(AnswerReply(AnswerOptions())).chunks([])
+    (chunk,) = started(GeminiReply(GeminiReplyOptions())).chunks([])
     assert json.loads(chunk)["candidates"] == [{"content": {"parts": [{"text": ""}], "role": "model"}, "index": 0}]
 
 
 def test_a_failure_is_the_last_chunk():
-    reply = started(AnswerReply(AnswerOptions()))
+    reply = started(GeminiReply(GeminiReplyOptions()))
     assert json.loads(reply.chunks([Failed(0, EngineFailure("x"))])[0])["error"]["status"] == "INTERNAL"
     assert reply.failed
 
@@ -445,7 +445,7 @@ def test_errors_have_googles_shape():
 
 
 def test_models_come_in_pages():
-    cards = [ModelCard(f"m{n}", 100, n > 0, True) for n in range(3)]
+    cards = [GeminiModel(f"m{n}", 100, n > 0, True) for n in range(3)]
     first = json.loads(list_body(cards, *page_of("2", None)))
     assert [model["name"] for model in first["models"]] == ["models/m0", "models/m1"]
     assert first["models"][0]["supportedGenerationMethods"] == [] and first["models"][1]["inputTokenLimit"] == 100

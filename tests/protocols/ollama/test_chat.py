@@ -22,11 +22,11 @@ from llamasrv.domain.events import (
 from llamasrv.domain.request import Message, Tool, ToolCall
 from llamasrv.errors import EngineFailure, InvalidRequest
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.chat import Chat
+from llamasrv.protocols.ollama.chat import OllamaChat
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.reply import loaded_body
 
-CHAT, GENERATE = Chat(Limits(messages=50)), Generate(Limits())
+CHAT, GENERATE = OllamaChat(Limits(messages=50)), Generate(Limits())
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

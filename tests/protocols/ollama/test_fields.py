@@ -9,11 +9,11 @@ import pytest
 from llamasrv.domain.request import Content, MediaPart, TextPart
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.chat import Chat
+from llamasrv.protocols.ollama.chat import OllamaChat
 from llamasrv.protocols.ollama.fields import duration
 from llamasrv.protocols.ollama.wire import dumps, timestamp, with_tag
 
-CHAT = Chat(Limits(stops=4))
+CHAT = OllamaChat(Limits(stops=4))
 HELLO = [{"role": "user", "content": "Hello"}]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.ollama.embed import Embed, Embeddings
-from llamasrv.protocols.ollama.models import Facts, Named, as_count, ps_body, show_body, tags_body, version_body
+from llamasrv.protocols.ollama.embed import Embed, OllamaEmbeddings
+from llamasrv.protocols.ollama.models import Facts, NamedModel, as_count, ps_body, show_body, tags_body, version_body
 
 QWEN = Facts(
     name="Qwen:Q4_K_M",
@@ -94,7 +94,7 @@ def test_the_version_is_one_that_clients_accept():
 
 
 def test_a_model_is_named_either_way():
-    named = Named(Limits())
+    named = NamedModel(Limits())
     assert named.parse({"model": "a"}) == named.parse({"name": "a"}) == "a"
     with pytest.raises(InvalidRequest, match="model is required"):
         named.parse({})
@@ -117,7 +117,7 @@ def test_texts_become_vectors():
 
 
 def test_no_text_is_no_vector():
-    embed, old = Embed(Limits()), Embeddings(Limits())
+    embed, old = Embed(Limits()), OllamaEmbeddings(Limits())
     for given in ("", []):
         assert embed.parse({"model": "m", "input": given})[0].prompts == ()
     request, options = old.parse({"model": "m", "prompt": ""})
@@ -135,7 +135,7 @@ def test_wrong_texts_are_named(given, param):
 
 
 def test_the_old_route_does_not_normalise():
-    old = Embeddings(Limits())
+    old = OllamaEmbeddings(Limits())
     request, options = old.parse({"model": "m", "prompt": "a"})
     assert request.normalise == -1
     assert json.loads(old.whole(options, Made((np.array([3.0, 4.0], np.float32),)))) == {"embedding": [3.0, 4.0]}

@@ -41,7 +41,7 @@ def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
     return value
 
 
-class Input(WireField):
+class ResponseInput(WireField):
     """A text, or items; each item is checked once the conversation is known."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Input(WireField):
         return items_of(value, self.limits.messages, "a string or an array of items")
 
 
-class Tools(Array):
+class ResponseTools(Array):
     expected = "an array of tools"
 
 
@@ -63,7 +63,7 @@ class TextSettings(NamedTuple):
     shown: dict[str, Any]
 
 
-class Text(Object):
+class TextField(Object):
     """{format, verbosity}. Its form wins over those of other fields."""
 
     def put(self, parts: dict[str, Any], value: TextSettings) -> None:
@@ -160,17 +160,17 @@ class Metadata(Object):
 
 
 class ResponsesSchema(SamplingSchema):
-    input = Input("a text or items; may be empty")
+    input = ResponseInput("a text or items; may be empty")
     instructions = String("the first system message; those of earlier responses do not carry over")
     max_output_tokens = Bound(1, "max_tokens", "reasoning included", also=(), to="max_tokens")
     top_logprobs = Count(0, "top_logprobs", "gives log-probabilities, as `include` does")
-    tools = Tools(
+    tools = ResponseTools(
         "`function`, `custom` and `namespace`; a custom tool's pattern or grammar is enforced; "
         "other kinds are left out and named in the header `x-llamasrv-tools-left-out`"
     )
     tool_choice = ToolChoiceField("refused where it forces a tool that this server does not have")
     parallel_tool_calls = Flag()
-    text = Text(f"`format`: {CLOSED}; `verbosity` is handed to the template", to="content")
+    text = TextField(f"`format`: {CLOSED}; `verbosity` is handed to the template", to="content")
     reasoning = ReasoningField(
         "`effort`; with `summary` the reasoning is also sent as a summary of one part; the others change nothing"
     )

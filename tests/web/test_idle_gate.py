@@ -8,7 +8,7 @@ import time
 from serving import wait_until
 from web.test_batches import CHAT, ENDLESS, create, ended, line
 
-from llamasrv.web.jobs.gaps import HOLD, PATIENCE, REST, Errand, Gaps
+from llamasrv.web.jobs.idle_gate import HOLD, PATIENCE, REST, BackgroundJob, IdleGate
 from llamasrv.web.service import WebOptions
 
 
@@ -20,51 +20,51 @@ class Run:
 
 
 def test_without_anybody_there_is_nothing_to_wait_for():
-    gaps, started = Gaps(lambda seconds: None), time.monotonic()
+    idle_gate, started = IdleGate(lambda seconds: None), time.monotonic()
     for _ in range(10):
-        gaps.wait()
+        idle_gate.wait()
     assert time.monotonic() - started < PATIENCE * 5
 
 
 def test_it_waits_for_those_who_are_answered_but_not_for_ever():
-    gaps = Gaps(lambda seconds: None)
-    gaps.enter()
+    idle_gate = IdleGate(lambda seconds: None)
+    idle_gate.enter()
     started = time.monotonic()
-    gaps.wait()
+    idle_gate.wait()
     assert time.monotonic() - started >= PATIENCE * 0.9
-    gaps.leave()
+    idle_gate.leave()
 
 
 def test_while_somebody_was_here_lately_pieces_are_apart():
     """One after the other kept the hub busy, and whoever came waited for the end of one."""
-    gaps = Gaps(lambda seconds: None)
-    gaps.enter()
-    gaps.leave()
+    idle_gate = IdleGate(lambda seconds: None)
+    idle_gate.enter()
+    idle_gate.leave()
     started = time.monotonic()
-    gaps.wait()
-    gaps.wait()
+    idle_gate.wait()
+    idle_gate.wait()
     assert time.monotonic() - started >= 2 * REST * 0.9
 
 
 def test_engines_hold_deferrable_work_back_as_long_as_there_is_some():
     told = []
-    gaps = Gaps(told.append)
-    gaps.enter()
-    gaps.leave()
+    idle_gate = IdleGate(told.append)
+    idle_gate.enter()
+    idle_gate.leave()
     assert told == []
-    gaps.num_workers = 1
-    gaps.enter()
-    gaps.enter()
-    gaps.leave()
-    gaps.leave()
+    idle_gate.num_workers = 1
+    idle_gate.enter()
+    idle_gate.enter()
+    idle_gate.leave()
+    idle_gate.leave()
     assert told == [HOLD, HOLD, 0.0]
 
 
 def test_an_errand_that_is_called_off_ends_whenever_it_began():
-    errand, early, late = Errand(Gaps(lambda seconds: None)), Run(), Run()
-    errand.began(early)
-    errand.call_off()
-    errand.began(late)
+    job, early, late = BackgroundJob(IdleGate(lambda seconds: None)), Run(), Run()
+    job.started(early)
+    job.cancel()
+    job.started(late)
     assert early.cancelled and late.cancelled
 
 
@@ -72,11 +72,11 @@ def test_every_request_that_came_has_gone(start):
     service = start(context=200_000, num_cells=400_000)
     for body in ({"messages": [{"role": "user", "content": "x"}]}, {"messages": 1}, {"stream": True}):
         service.client.post(CHAT, json=body).get_data()
-    assert service.service.gaps.num_present == 0
+    assert service.service.idle_gate.num_present == 0
     with service.client.post(CHAT, json=ENDLESS) as stream:
         next(stream.response)
-        assert service.service.gaps.num_present == 1
-    wait_until(lambda: not service.service.gaps.num_present)
+        assert service.service.idle_gate.num_present == 1
+    wait_until(lambda: not service.service.idle_gate.num_present)
 
 
 def test_a_request_that_is_being_computed_ends_with_its_batch(start, tmp_path):
