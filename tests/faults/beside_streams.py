@@ -325,7 +325,7 @@ def run(address: tuple[str, int], number: int, seed: int, *, streams: int = 8, s
                 gap, last = max(gap, now - last if last else 0.0), now
                 data = (data + piece)[-200:]
         outcome.streams += 1
-        outcome.idle_gate.append(gap)
+        outcome.gaps.append(gap)
         if b"data: [DONE]" not in data:
             outcome.broken.append(data)
 

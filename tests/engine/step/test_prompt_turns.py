@@ -54,7 +54,7 @@ class Company:
         for seq in decoding:
             seq.num_computed, seq.admitted, seq.first_token = seq.num_tokens - 1, 0.0, 0.0
         waiting = [sequence(range(length)) for _ in range(prompts)]
-        self.now, self.plans, self.idle_gate, self.first_tokens = 1.0, [], [], []
+        self.now, self.plans, self.gaps, self.first_tokens = 1.0, [], [], []
         last_token = self.now
         while waiting:
             held = sum(s.num_computed for s in (*decoding, *waiting))
@@ -76,7 +76,7 @@ class Company:
             scheduler.account(plan, seconds)
             self.now += seconds
             if plan.num_decodes:
-                self.idle_gate.append(self.now - last_token)
+                self.gaps.append(self.now - last_token)
                 last_token = self.now
                 for seq in decoding:
                     seq.tokens.append(8)
@@ -87,7 +87,7 @@ class Company:
 def test_long_prompts_are_computed_sooner_in_turns_with_streams_that_have_many_cells(prompts):
     in_turns, together = Company(share=SHARE, prompts=prompts), Company(share=0.0, prompts=prompts)
     assert in_turns.now - 1 < 0.8 * (together.now - 1)
-    assert max(in_turns.idle_gate) < 1.1 * longest_step(TARGET)
+    assert max(in_turns.gaps) < 1.1 * longest_step(TARGET)
 
 
 def test_after_a_step_of_prompts_comes_a_step_of_decodes():
@@ -112,7 +112,7 @@ def test_several_long_prompts_have_steps_in_which_decodes_take_a_fifth(num_long,
 
 def test_one_long_prompt_extends_steps_by_at_most_longer():
     one, four = Company(share=0.0, cells=100), Company(share=0.0, cells=100, prompts=4)
-    assert max(one.idle_gate) < 1.1 * TARGET * (1 + LONGER)
+    assert max(one.gaps) < 1.1 * TARGET * (1 + LONGER)
     assert sum(four.first_tokens) / 4 < 2.5 * sum(one.first_tokens)
 
 
