@@ -163,7 +163,11 @@ def _list(option: Option, value: Any) -> tuple[str, ...]:
         value = re.split(r"[,;]", value)
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         raise ValueError("must be a list of strings")
-    return tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
+    pieces = tuple(piece.strip() for item in value for piece in re.split(r"[,;]", item) if piece.strip())
+    for piece in pieces if option.choices else ():
+        if piece not in option.choices:
+            raise ValueError(f"{piece!r} is not one of {option.expects}{nearest(piece, option.choices)}")
+    return pieces
 
 
 _ADAPTER = re.compile(r"([\w.-]{1,64})=(.+?)(?:@(-?\d{1,4}(?:\.\d{1,6})?))?")  # name, file, scale

@@ -173,6 +173,15 @@ class ModelsSection:
         "--models-dir",
         help="Models folder: every GGUF file in it is served, and downloads go there.",
     )
+    sources: tuple[str, ...] = _models(
+        "list",
+        (),
+        "--models-from",
+        key="from",
+        choices=("auto", "ollama", "lmstudio", "hub", "llama.cpp"),
+        help="Also serve the models that other programs have downloaded, from where they are: Ollama, LM Studio, the "
+        "Hugging Face Hub's cache, llama.cpp's cache; auto: all of them. Nothing is written there.",
+    )
     lora_dir: Path | None = _models(
         "path", None, "--lora-dir", help="Folder of LoRA adapters that clients may load into a running model."
     )

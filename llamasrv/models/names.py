@@ -8,7 +8,7 @@ every name.
 from __future__ import annotations
 
 CATCH_ALL = "*"
-_HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
+HOST, NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 
 
 def canonical(name: str) -> str:
@@ -18,7 +18,7 @@ def canonical(name: str) -> str:
     last, _, tag = last.partition(":")
     parts = path.split("/") if path else []
     if not parts:
-        parts = [_HOST, _NAMESPACE]
+        parts = [HOST, NAMESPACE]
     elif len(parts) == 1:
-        parts = [_HOST, parts[0]]
+        parts = [HOST, parts[0]]
     return f"{'/'.join(parts)}/{last}:{tag or _TAG}"

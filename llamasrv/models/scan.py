@@ -18,6 +18,7 @@ from pathlib import Path
 from llamasrv.errors import ConfigError
 from llamasrv.models.details import Details, describe
 from llamasrv.models.gguf import Header, read_header
+from llamasrv.models.model_texts import ModelTexts
 
 log = logging.getLogger("llamasrv")
 
@@ -40,6 +41,9 @@ class FolderModel:
     aliases: tuple[str, ...]
     header: Header
     details: Details
+    origin: str = "folder"  # or the store of another program
+    adapters: tuple[Path, ...] = ()  # LoRA adapters that belong to it
+    texts: ModelTexts | None = None
 
 
 def scan(folder: Path) -> list[FolderModel]:

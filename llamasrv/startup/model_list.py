@@ -20,13 +20,13 @@ from llamasrv.config import ModelTable, Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.engine.base.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
-from llamasrv.models import gguf
+from llamasrv.models import gguf, stores
 from llamasrv.models.derived import DerivedModel
 from llamasrv.models.derived import read as read_derived
 from llamasrv.models.details import describe, digest, with_projector
 from llamasrv.models.model import FOR_EVER, LoadPlan, Model, ModelSettings
 from llamasrv.models.names import canonical
-from llamasrv.models.scan import FolderModel, scan
+from llamasrv.models.scan import FolderModel
 from llamasrv.startup import load_plans
 from llamasrv.startup.companions import projector_of, with_projector_of
 from llamasrv.startup.model_options import (
@@ -40,6 +40,8 @@ from llamasrv.startup.model_options import (
     template_source,
     with_file,
 )
+from llamasrv.startup.resolver import pulled
+from llamasrv.startup.store_texts import context_of, definition, template_like
 
 log = logging.getLogger("llamasrv")
 
@@ -61,13 +63,28 @@ def models(settings: Settings) -> list[Model]:
     for one in found:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
             own = settings.having(model={"path": one.header.path}, engine={"adapters": (), "mmproj": None})
-            model = _model(own, one.name, one.header, aliases=one.aliases, several=several, found=one, is_found=True)
-            listed.append(model)
+            listed.append(_found(own, one, several=several))
             names.add(canonical(model.name))
     listed += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
     if not listed:
         listed.append(the_one(settings.having(model={"path": paths.demo_model()})))
     return _default_first(settings, listed)
+
+
+def _found(settings: Settings, one: FolderModel, **more: Any) -> Model:
+    """A model of a folder or of another program's store, with what the store adds to its file."""
+    texts = one.texts
+    if one.adapters:
+        adapters = tuple(Adapter(path.name[:19], str(path)) for path in one.adapters)
+        settings = settings.having(engine={"adapters": (*settings.engine.adapters, *adapters)})
+    if texts is not None and settings.engine.context_cells is None and (cells := context_of(texts)):
+        settings = settings.having(engine={"context_cells": cells})
+    if texts is not None and one.header.chat_template is None and settings.model.chat_template is None:
+        settings = settings.having(model={"chat_template": template_like(texts.template)})
+    model = _model(
+        settings, one.name, one.header, aliases=one.aliases, found=one, is_found=one.origin == "folder", **more
+    )
+    return model if texts is None else _derived(model, definition(one), one.header)
 
 
 def _files_of(model: Model) -> Iterator[Path]:
@@ -145,7 +162,13 @@ def _of_made(settings: Settings, one: DerivedModel, path: Path) -> Model:
     if one.template is not None:
         own = own.having(model={"chat_template": one.template, "chat_template_file": None})
     header = gguf.read_header(path)
-    model = _model(own, one.name, header, aliases=(), several=True)
+    return _derived(_model(own, one.name, header, aliases=(), several=True), one, header)
+
+
+def _derived(model: Model, one: DerivedModel | None, header: gguf.Header) -> Model:
+    """The model with what the definition sets for requests that do not."""
+    if one is None:
+        return model
     plain = model.settings
     template = plain.chat_template
     if one.system or one.messages:
@@ -169,9 +192,14 @@ def _found_at(path: Path, found: list[FolderModel]) -> FolderModel | None:
 
 def _folder(settings: Settings) -> list[FolderModel]:
     if settings.models.dir is not None:
-        return scan(settings.models.dir)
-    pulled = paths.models_dir()
-    return scan(pulled) if _serves_pulled(settings) and pulled.is_dir() else []
+        if not settings.models.dir.is_dir():
+            raise ConfigError(f"models.dir = {str(settings.models.dir)!r}: not a folder")
+        own = list(pulled(settings))
+    else:
+        own = list(pulled(settings)) if _serves_pulled(settings) else []
+    names = {canonical(name) for one in own for name in (one.name, *one.aliases)}
+    others = stores.models(settings.models.sources) if settings.models.sources else ()
+    return own + [one for one in others if canonical(one.name) not in names]
 
 
 def _serves_pulled(settings: Settings) -> bool:
@@ -191,8 +219,8 @@ def _default_first(settings: Settings, listed: list[Model]) -> list[Model]:
 
 def names_several(settings: Settings) -> bool:
     """Whether more than one model may be served. Then open settings are resolved per model."""
-    pulled = settings.models.manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
-    return bool(settings.tables) or settings.models.dir is not None or pulled
+    serves_pulled = settings.models.manage or (_serves_pulled(settings) and any(paths.models_dir().glob("*")))
+    return bool(settings.tables or settings.models.sources) or settings.models.dir is not None or serves_pulled
 
 
 # One model
@@ -211,9 +239,14 @@ def the_one(settings: Settings) -> Model:
         return _fake(settings, name, aliases)
     if settings.model.path is None:
         raise ConfigError(NO_MODEL)
+    several, stay = names_several(settings), stays(settings)
+    found = stores.at(settings.model.path, settings.model.alias)
+    if found is not None:
+        own = dataclasses.replace(found, name=name if settings.model.alias else found.name)
+        load_plans.check_patterns(settings.engine, found.header)
+        return _found(settings, dataclasses.replace(own, aliases=aliases), several=several, keep_alive=stay, at_start=True)
     header = gguf.read_header(settings.model.path)
     load_plans.check_patterns(settings.engine, header)
-    several, stay = names_several(settings), stays(settings)
     return _model(settings, name, header, aliases=aliases, several=several, keep_alive=stay, at_start=True)
 
 

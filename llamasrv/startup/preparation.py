@@ -13,6 +13,7 @@ from llamasrv.engine.base import machine
 from llamasrv.errors import ConfigError
 from llamasrv.startup import load_plans, model_list, tls, tools
 from llamasrv.startup.model_options import with_pulled
+from llamasrv.startup.resolver import located
 
 
 def configure_log(settings: Settings) -> None:
@@ -55,7 +56,7 @@ def prepare(settings: Settings) -> Settings:
 
 
 def filled_in(settings: Settings) -> Settings:
-    """Set one thread per core unless given, and the file of a named repository."""
-    settings = with_pulled(settings)
+    """Set one thread per core unless given, and the file of a model given by name or repository."""
+    settings = located(with_pulled(settings))
     threads = settings.engine.threads or machine.available_cores()
     return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})

@@ -1,0 +1,98 @@
+"""From what a user calls a model to its file: one resolver for every command and option.
+
+    FILE.gguf                a file
+    demo                     the embedded demonstration model
+    a name, or its beginning a pulled model, then one that another program has downloaded (models/stores)
+
+A repository (hf:OWNER/REPO:QUANT) is left to `model_options.with_pulled`, which may have to fetch it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from llamasrv.config import Settings, paths
+from llamasrv.config.option import nearest
+from llamasrv.errors import ConfigError
+from llamasrv.models import stores
+from llamasrv.models.names import canonical
+from llamasrv.models.scan import FolderModel, scan
+from llamasrv.models.stores import ollama
+from llamasrv.startup.model_options import DEMO_NAME
+
+MAX_NAMES = 8  # names in an error message
+
+
+def located(settings: Settings) -> Settings:
+    """The settings with the file of the model that `model.path` names. Raises ConfigError if no model or more than one
+    has that name."""
+    path = settings.model.path
+    if path is None or path.is_file() or _looks_like_file(str(path)):
+        return settings
+    name = str(path)
+    if canonical(name) == canonical(DEMO_NAME) and (demo := paths.demo_model()) is not None:
+        return settings.having(model={"path": demo})
+    found = resolve(name, settings)
+    if not settings.model.alias:
+        names = (found.name, *found.aliases)
+        typed = () if canonical(name) in map(canonical, names) else (name,)
+        settings = settings.having(model={"alias": (*names, *typed)})
+    projector = found.details.projector
+    if projector is not None and settings.model.mmproj_auto and settings.engine.mmproj is None:
+        settings = settings.having(engine={"mmproj": projector})
+    return settings.having(model={"path": found.header.path})
+
+
+def resolve(name: str, settings: Settings) -> FolderModel:
+    """The local model with this name, or the only one whose name begins so. Raises ConfigError."""
+    seen: list[FolderModel] = []
+    for group in (pulled(settings), stores.models(settings.models.sources or (stores.ALL,))):
+        models = list(group)
+        match = _match(name, models)
+        if match is not None:
+            return match
+        seen += models
+    match = _beginning(name, seen)
+    if match is not None:
+        return match
+    names = [one.name for one in seen]
+    listed = f"; here: {_listed(names)}" if names else ""
+    raise ConfigError(
+        f"no file and no local model {name!r}{nearest(name, names)}{listed}. "
+        "`llamasrv pull hf:OWNER/REPO:QUANT` downloads one"
+    )
+
+
+def pulled(settings: Settings) -> Iterator[FolderModel]:
+    """The models of the models folder, which may be Ollama's store."""
+    folder = settings.models.dir or paths.models_dir()
+    if folder.is_dir():
+        yield from ollama.models(folder) if ollama.is_store(folder) else scan(folder)
+
+
+def _looks_like_file(text: str) -> bool:
+    return text.lower().endswith(".gguf") or text.startswith((os.sep, "." + os.sep, ".." + os.sep))
+
+
+def _match(name: str, models: Iterable[FolderModel]) -> FolderModel | None:
+    wanted = canonical(name)
+    return next((one for one in models if wanted in map(canonical, (one.name, *one.aliases))), None)
+
+
+def _beginning(name: str, models: Sequence[FolderModel]) -> FolderModel | None:
+    start = name.lower()
+    files = {
+        one.header.path.resolve(): one
+        for one in models
+        if any(known.lower().startswith(start) for known in (one.name, *one.aliases))
+    }
+    if len(files) > 1:
+        raise ConfigError(f"{name!r} could be any of {_listed([one.name for one in files.values()])}: give more of it")
+    return next(iter(files.values()), None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
