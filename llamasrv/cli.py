@@ -1,4 +1,4 @@
-"""The command line: `llamasrv serve | chat | pull | models | bench | check | quantize | key | rpc | parse`.
+"""The command line: `llamasrv serve | run | chat | pull | ls | show | ps | stop | rm | create | ...`.
 
 Flags come from the options in config/. Every error is one line on standard error: exit 78 for a wrong option, file or
 model, 64 for a wrong command line. Commands are imported when called, so that a wrong option is reported at once.
@@ -37,7 +37,10 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
         @wraps(function)
         def command(config_file: Path | None, **values: Any) -> Any:
             names = {option.name for option in OPTIONS}
+            reference = values.pop("reference", None)
             flags = {name: value for name, value in values.items() if name in names and value is not None}
+            if reference is not None and flags.setdefault("model_path", reference) != reference:
+                raise ConfigError(f"two models: {reference} and --model {flags['model_path']}; give one of them")
             others = {name: value for name, value in values.items() if name not in names}
             given = click.get_current_context().meta.get(_FOREIGN, ())
             if any(flag.long_name == "--list-devices" for flag, _ in given):
@@ -148,15 +151,45 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if (args[0].startswith("-") and args[0] not in own) if args else _is_told_by_llama_server():
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
+        if args:
+            for_serve = (args[0].startswith("-") and args[0] not in own) or args[0].lower().endswith(".gguf")
+        else:
+            for_serve = _is_told_by_llama_server()
+        return super().parse_args(ctx, ["serve", *args] if for_serve else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            meant = _ELSEWHERE.get(args[0]) or nearest(args[0], self.list_commands(ctx))
+            hint = meant or "; `llamasrv --help` lists the commands"
+            raise click.UsageError(error.message.rstrip(".") + hint, ctx) from None
+
+
+# Commands of other programs that have no counterpart of the same name here.
+_ELSEWHERE = {
+    "push": "; models are not uploaded from here",
+    "cp": "; use `llamasrv create NAME --from MODEL`",
+    "signin": "; this server has no account. Keys: `llamasrv key NAME`",
+    "signout": "; this server has no account. Keys: `llamasrv key NAME`",
+    "start": "; use `llamasrv serve`",
+    "load": "; a model is loaded when a request names it, or at once with `llamasrv serve MODEL`",
+    "unload": "; use `llamasrv stop MODEL`",
+    "get": "; use `llamasrv pull hf:OWNER/REPO:QUANT`",
+    "status": "; use `llamasrv ps`",
+    "complete": "; use `llamasrv run MODEL TEXT`",
+    "run-batch": "; batches go to POST /v1/batches of a running server",
+    "help": "; use `llamasrv --help` or `llamasrv COMMAND --help`",
+}
 
 
 def _is_told_by_llama_server() -> bool:
     return any(name.startswith(llama_server.PREFIX) for name in os.environ)
 
 
+_reference = click.argument("reference", required=False, metavar="[MODEL]")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
@@ -179,9 +212,14 @@ def cli() -> None:
 
 
 @cli.command(epilog="Also accepts llama-server's flags and LLAMA_ARG_* variables: see conf/README.md.")
+@_reference
 @with_options()
 def serve(settings: Settings) -> None:
-    """Serve models over HTTP until a signal arrives."""
+    """Serve models over HTTP until a signal arrives.
+
+    MODEL is a file, a model that `llamasrv ls` lists, or hf:OWNER/REPO:QUANT to download. Without it, all pulled models
+    are served.
+    """
     gc.disable()  # until all modules are imported: their objects stay, and collecting them is wasted time
     from llamasrv.commands.serve import run
 
@@ -189,19 +227,37 @@ def serve(settings: Settings) -> None:
 
 
 @cli.command()
-@click.argument("words", nargs=-1, metavar="[URL] [MESSAGE]")
+@click.argument("name", metavar="MODEL")
+@click.argument("words", nargs=-1, metavar="[TEXT]")
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@with_options()
+def run(settings: Settings, name: str, words: tuple[str, ...], system: str | None) -> int:
+    """Chat with MODEL in the terminal, or print its answer to TEXT.
+
+    Uses the server that runs on this machine if it has MODEL; otherwise starts one for the conversation.
+    """
+    from llamasrv.commands.chat import run_model
+
+    return run_model(settings, name, " ".join(words) or None, system)
+
+
+@cli.command()
+@click.argument("words", nargs=-1, metavar="[URL | MODEL] [MESSAGE]")
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @click.option("--name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
 @with_options()
 def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: str | None) -> int:
     """Chat with a model in the terminal.
 
-    With MESSAGE, print the answer to it and exit. URL has a scheme or a port (http://host, host:8080). Without URL,
-    start a server for the model that --model names, or else use one that runs on this machine.
+    With MESSAGE, print the answer to it and exit. URL has a scheme or a port (http://host, host:8080). MODEL is the
+    full name of a local model, or --model names it: a server is started for it. Otherwise use one that runs here.
     """
-    from llamasrv.commands.chat import run, split_url
+    from llamasrv.commands.chat import run, run_model, split_model, split_url
 
     url, message = split_url(words)
+    name, rest = split_model(settings, words) if url is None and settings.model.path is None else (None, None)
+    if name is not None:
+        return run_model(settings, name, rest, system)
     return run(settings, url, message, system, model)
 
 
@@ -403,15 +459,84 @@ def models(settings: Settings, as_json: bool) -> int:
     return 0 if context.invoked_subcommand else run(settings, as_json)
 
 
-@models.command()
+_confirmed = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+@models.command("rm")
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@_confirmed
 @click.pass_obj
-def rm(settings: Settings, name: str, yes: bool) -> int:
+def models_rm(settings: Settings, name: str, yes: bool) -> int:
     """Delete the files of the model NAME from the models folder."""
     from llamasrv.commands.models import remove_model
 
     return remove_model(settings, name, confirmed=yes)
+
+
+@cli.command()
+@click.argument("names", nargs=-1, required=True, metavar="MODEL...")
+@_confirmed
+@with_options("model", "models", "engine", "server")
+def rm(settings: Settings, names: tuple[str, ...], yes: bool) -> int:
+    """Delete the files of models from the models folder."""
+    from llamasrv.commands.models import remove_model
+
+    return max(remove_model(settings, name, confirmed=yes) for name in names)
+
+
+def _ls(settings: Settings, as_json: bool) -> int:
+    """List the models on this machine: pulled ones, those of the configuration, and those that other programs have
+    downloaded (Ollama, LM Studio, the Hugging Face Hub's cache, llama.cpp)."""
+    from llamasrv.commands.models import run
+
+    return run(settings, as_json, everywhere=True)
+
+
+for _name in ("ls", "list"):
+    cli.command(_name, hidden=_name == "list")(_as_json(with_options("model", "models", "engine", "server")(_ls)))
+
+
+@cli.command()
+@_as_json
+@with_options("server")
+def ps(settings: Settings, as_json: bool) -> int:
+    """List the models that the server on this machine has loaded."""
+    from llamasrv.commands.running import ps as run
+
+    return run(settings, as_json)
+
+
+@cli.command()
+@click.argument("name", metavar="MODEL")
+@with_options("server")
+def stop(settings: Settings, name: str) -> int:
+    """Unload MODEL from the server on this machine. It is loaded again when a request names it."""
+    from llamasrv.commands.running import stop as run
+
+    return run(settings, name)
+
+
+@cli.command()
+@click.argument("name", metavar="MODEL")
+@_as_json
+@with_options("model", "models", "engine", "server")
+def show(settings: Settings, name: str, as_json: bool) -> int:
+    """Show what is known about MODEL: its file, its abilities, its parameters."""
+    from llamasrv.commands.show import run
+
+    return run(settings, name, as_json)
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--file", "-f", type=click.Path(path_type=Path), metavar="FILE", help="Modelfile.  [Modelfile]")
+@click.option("--from", "base", metavar="MODEL", help="Model to create it from, without a Modelfile.")
+@with_options("models")
+def create(settings: Settings, name: str, file: Path | None, base: str | None) -> int:
+    """Create the model NAME from another one, with its own system prompt, parameters or template (a Modelfile)."""
+    from llamasrv.commands.create import run
+
+    return run(settings, name, file, base)
 
 
 def main(arguments: Iterable[str] | None = None) -> NoReturn:

@@ -20,8 +20,10 @@ from rich.panel import Panel
 
 from llamasrv import __version__
 from llamasrv.commands import server
+from llamasrv.commands.running import served_names
 from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
+from llamasrv.startup import resolver
 from llamasrv.startup.model_list import NO_MODEL
 
 HELP = """[bold]/reset[/]            forget the conversation
@@ -129,6 +131,23 @@ def split_url(words: tuple[str, ...]) -> tuple[str | None, str | None]:
     return url, message or None
 
 
+def split_model(settings: Settings, words: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Split the words of the command line into the full name of a local model and a message; (None, None) if the first
+    word is not one."""
+    if not words or " " in words[0] or not resolver.has(words[0], settings):
+        return None, None
+    return words[0], " ".join(words[1:]) or None
+
+
+def run_model(settings: Settings, name: str, message: str | None, system: str | None) -> int:
+    """Talk to the model `name`: on the server that runs on this machine if it has it, else on one started for it."""
+    if settings.model.path is not None or settings.model.hf_repo is not None or settings.model.fake:
+        raise ConfigError(f"two models: {name} and --model; give one of them")
+    if name in served_names(settings):
+        return run(settings, settings.url, message, system, name)
+    return run(resolver.located(resolver.named(settings, name)), None, message, system, None)
+
+
 def run(settings: Settings, url: str | None, message: str | None, system: str | None, model: str | None) -> int:
     """Talk to `url`, or without one to a server started for the configured model, or to one that is running. With a
     message, print its answer and exit."""
@@ -146,7 +165,7 @@ def run(settings: Settings, url: str | None, message: str | None, system: str | 
 
 
 def _server_for(settings: Settings) -> Any:
-    if settings.model.path or settings.model.fake:
+    if settings.model.path or settings.model.fake or settings.model.hf_repo:
         return server.running(settings)
     if server.health(settings.url) == 200:
         return nullcontext(settings.url)

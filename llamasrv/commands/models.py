@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -15,9 +16,12 @@ from llamasrv.commands.server import connect
 from llamasrv.config import Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.errors import ConfigError, Forbidden
+from llamasrv.models import stores
+from llamasrv.models.details import Details
 from llamasrv.models.model import Model
 from llamasrv.models.names import canonical
 from llamasrv.models.remove import remove
+from llamasrv.models.scan import FolderModel
 from llamasrv.startup import model_list
 
 NEXT = """\
@@ -26,41 +30,72 @@ There is no other model yet. To serve a local file, or to download one from the 
   llamasrv serve --model hf:OWNER/REPO:QUANT"""
 
 
-def run(settings: Settings, as_json: bool = False) -> int:
-    """Print a line for each model that a server with these settings would serve."""
-    models = model_list.models(startup.filled_in(settings))
-    states = _states(settings)
-    unknown = "no server" if states is _NOBODY else "unknown"
+class Listed(NamedTuple):
+    """A line of the list."""
+
+    name: str
+    aliases: tuple[str, ...]
+    details: Details
+    context: int  # tokens; 0: unknown
+    state: str
+    origin: str  # "folder", another program's store, or "" for a model of the configuration
+
+
+def run(settings: Settings, as_json: bool = False, *, everywhere: bool = False) -> int:
+    """Print a line for each model that a server with these settings would serve; with `everywhere` also for those that
+    other programs have downloaded."""
+    listed = list(_listed(settings))
+    if everywhere:
+        paths_seen = {one.details.path for one in listed}
+        listed += [_on_disk(one) for one in stores.models() if one.header.path not in paths_seen]
     if as_json:
-        print(json.dumps([_described(model, states.get(model.name, unknown)) for model in models], indent=2))
+        print(json.dumps(list(map(_described, listed)), indent=2))
         return 0
-    table = Table("name", "size", "quantisation", "context", "capabilities", "state")
-    table.columns[0].overflow = "fold"
-    for column in (1, 3):
-        table.columns[column].justify = "right"
-    for model in models:
-        details = model.details
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("name", "size", "type", "context", *["from"] * everywhere, "state", "capabilities"):
+        table.add_column(title, no_wrap=title != "capabilities", justify="right" if title in _NUMBERS else "left")
+    for one in listed:
         table.add_row(
-            model.name,
-            size(details.size),
-            details.quantisation or "-",
-            str(model.context or details.context or "-"),
-            ", ".join(details.capabilities),
-            states.get(model.name, unknown),
+            one.name,
+            size(one.details.size),
+            one.details.quantisation or "-",
+            str(one.context or "-"),
+            *[one.origin or "-"] * everywhere,
+            one.state,
+            ", ".join(one.details.capabilities),
         )
-    Console().print(table)
-    if all(model.details.path == paths.demo_model() for model in models):
+    console = Console()
+    widest = max((len(one.name) for one in listed), default=0) + _OTHER_COLUMNS
+    console.print(table, width=max(console.width, widest), crop=False)  # names are copied: never cut them
+    if all(one.details.path == paths.demo_model() for one in listed):
         print(NEXT)
     return 0
 
 
-def _described(model: Model, state: str) -> dict[str, Any]:
-    details = model.details
+_NUMBERS = ("size", "context")
+_OTHER_COLUMNS = 72  # characters of the other columns
+
+
+def _listed(settings: Settings) -> Iterator[Listed]:
+    states = _states(settings)
+    unknown = "no server" if states is _NOBODY else "unknown"
+    for model in model_list.models(startup.filled_in(settings)):
+        details = model.details
+        context = model.context or details.context
+        origin = "folder" if model.settings.is_found else ""
+        yield Listed(model.name, model.settings.aliases, details, context, states.get(model.name, unknown), origin)
+
+
+def _on_disk(one: FolderModel) -> Listed:
+    return Listed(one.name, one.aliases, one.details, one.details.context, "on disk", one.origin)
+
+
+def _described(one: Listed) -> dict[str, Any]:
+    details = one.details
     return {
-        "name": model.name, "aliases": list(model.settings.aliases),
-        "path": str(details.path) if details.path else None,
-        "size": details.size, "quantization": details.quantisation or None,
-        "context": model.context or details.context or None, "capabilities": list(details.capabilities), "state": state,
+        "name": one.name, "aliases": list(one.aliases), "path": str(details.path) if details.path else None,
+        "size": details.size, "quantization": details.quantisation or None, "context": one.context or None,
+        "capabilities": list(details.capabilities), "state": one.state, "origin": one.origin or None,
     }  # fmt: skip
 
 
@@ -70,6 +105,11 @@ def remove_model(settings: Settings, name: str, *, confirmed: bool) -> int:
     found = [model for model in model_list.models(startup.filled_in(settings)) if model.settings.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.settings.aliases))), None)
     if model is None:
+        for one in stores.models():
+            if canonical(name) in map(canonical, (one.name, *one.aliases)):
+                raise ConfigError(
+                    f"{one.name} is not in {folder}: it belongs to {one.origin}, and has to be deleted there"
+                )
         raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")
     if not confirmed:
         click.confirm(f"Delete {model.name} ({size(model.details.size)}, {_paths(model)})?", abort=True)

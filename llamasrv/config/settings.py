@@ -150,14 +150,15 @@ def value_of(settings: Settings, option: Option) -> Any:
     return getattr(getattr(settings, section), field)
 
 
-HUB = "hf:"
+HUB_PREFIXES = ("hf:", "hf.co/", "huggingface.co/")
 
 
 def fitting(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """Resolve dependent values: a batch is never smaller than its micro-batch, so the one that is not given follows the
-    other; a model given as hf:OWNER/REPO:QUANT is a repository."""
-    if (path := str(settings.model.path or "")).startswith(HUB):
-        settings = settings.having(model={"path": None, "hf_repo": path.removeprefix(HUB)})
+    other; a model given as hf:OWNER/REPO:QUANT or hf.co/OWNER/REPO:QUANT is a repository."""
+    path = str(settings.model.path or "")
+    if (hub := next((prefix for prefix in HUB_PREFIXES if path.startswith(prefix)), None)) is not None:
+        settings = settings.having(model={"path": None, "hf_repo": path.removeprefix(hub)})
     batch, unit = settings.engine.batch_size, settings.engine.ubatch_size
     if unit > batch and "engine_ubatch_size" not in given:
         return settings.having(engine={"ubatch_size": batch})

@@ -23,7 +23,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     for name, inside in _VARIABLES:
         if environ.get(name):
             return Path(environ[name]).expanduser() / inside
-    return Path.home() / ".cache" / "huggingface" / "hub"
+    return Path(environ.get("HOME") or Path.home()) / ".cache" / "huggingface" / "hub"
 
 
 def snapshot(repo: str, revision: str = "main", *, cache: Path | None = None) -> Path | None:

@@ -64,7 +64,7 @@ def models(settings: Settings) -> list[Model]:
         if one.header.path.resolve() not in taken and canonical(one.name) not in names:
             own = settings.having(model={"path": one.header.path}, engine={"adapters": (), "mmproj": None})
             listed.append(_found(own, one, several=several))
-            names.add(canonical(model.name))
+            names.add(canonical(one.name))
     listed += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
     if not listed:
         listed.append(the_one(settings.having(model={"path": paths.demo_model()})))
@@ -242,9 +242,10 @@ def the_one(settings: Settings) -> Model:
     several, stay = names_several(settings), stays(settings)
     found = stores.at(settings.model.path, settings.model.alias)
     if found is not None:
-        own = dataclasses.replace(found, name=name if settings.model.alias else found.name)
         load_plans.check_patterns(settings.engine, found.header)
-        return _found(settings, dataclasses.replace(own, aliases=aliases), several=several, keep_alive=stay, at_start=True)
+        names = settings.model.alias or (found.name, *found.aliases)
+        named = dataclasses.replace(found, name=names[0], aliases=names[1:])
+        return _found(settings, named, several=several, keep_alive=stay, at_start=True)
     header = gguf.read_header(settings.model.path)
     load_plans.check_patterns(settings.engine, header)
     return _model(settings, name, header, aliases=aliases, several=several, keep_alive=stay, at_start=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llamasrv.config import Settings, paths
 from llamasrv.config.option import nearest
+from llamasrv.config.settings import fitting
 from llamasrv.errors import ConfigError
 from llamasrv.models import stores
 from llamasrv.models.names import canonical
@@ -23,6 +24,11 @@ from llamasrv.models.stores import ollama
 from llamasrv.startup.model_options import DEMO_NAME
 
 MAX_NAMES = 8  # names in an error message
+
+
+def named(settings: Settings, name: str) -> Settings:
+    """The settings for the model that a command names, a repository included."""
+    return fitting(settings.having(model={"path": Path(name)}), {})
 
 
 def located(settings: Settings) -> Settings:
@@ -48,7 +54,7 @@ def located(settings: Settings) -> Settings:
 def resolve(name: str, settings: Settings) -> FolderModel:
     """The local model with this name, or the only one whose name begins so. Raises ConfigError."""
     seen: list[FolderModel] = []
-    for group in (pulled(settings), stores.models(settings.models.sources or (stores.ALL,))):
+    for group in _groups(settings):
         models = list(group)
         match = _match(name, models)
         if match is not None:
@@ -63,6 +69,19 @@ def resolve(name: str, settings: Settings) -> FolderModel:
         f"no file and no local model {name!r}{nearest(name, names)}{listed}. "
         "`llamasrv pull hf:OWNER/REPO:QUANT` downloads one"
     )
+
+
+def has(name: str, settings: Settings) -> bool:
+    """Whether a local model has exactly this name."""
+    if canonical(name) == canonical(DEMO_NAME) and paths.demo_model() is not None:
+        return True
+    return any(_match(name, models) is not None for models in _groups(settings))
+
+
+def _groups(settings: Settings) -> Iterator[Iterable[FolderModel]]:
+    """Pulled models, then those of other programs, which take longer to read."""
+    yield pulled(settings)
+    yield stores.models(settings.models.sources or (stores.ALL,))
 
 
 def pulled(settings: Settings) -> Iterator[FolderModel]:

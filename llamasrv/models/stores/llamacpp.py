@@ -1,7 +1,7 @@
 """llama.cpp's own cache, as it was before it moved to the Hub's layout:
 
-    OWNER_REPO_FOLDER_FILE.gguf          a file of a repository; slashes are underscores
-    manifest=OWNER=REPO=TAG.json         {"ggufFile": {"rfilename": ...}, "mmprojFile": {"rfilename": ...}}
+OWNER_REPO_FOLDER_FILE.gguf          a file of a repository; slashes are underscores
+manifest=OWNER=REPO=TAG.json         {"ggufFile": {"rfilename": ...}, "mmprojFile": {"rfilename": ...}}
 """
 
 from __future__ import annotations

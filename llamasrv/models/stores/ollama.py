@@ -14,6 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from llamasrv.errors import ConfigError
@@ -28,6 +29,8 @@ log = logging.getLogger("llamasrv")
 MOST = 10_000  # max manifests
 LARGEST = 1 << 20  # max bytes of a manifest, or of a layer that is text
 MOST_LAYERS = 100
+# of the system service on Linux, by Ollama's installer and by distributions
+SERVICE_FOLDERS = (Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models"))
 DEEPEST = 6  # max depth of folders below `manifests`
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
@@ -38,8 +41,7 @@ def folders(environ: Mapping[str, str]) -> list[Path]:
     if environ.get("OLLAMA_MODELS"):
         return [Path(environ["OLLAMA_MODELS"]).expanduser()]
     home = Path(environ.get("HOME") or Path.home())
-    # The second and third are those of Ollama's system service on Linux.
-    return [home / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models")]
+    return [home / ".ollama" / "models", *SERVICE_FOLDERS]
 
 
 def is_store(folder: Path) -> bool:
@@ -53,7 +55,7 @@ def models(folder: Path) -> list[FolderModel]:
         try:
             found.append(_model(folder, path))
         except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            log.warning("skipping Ollama's %s: %s", _name(folder, path), _reason(error))
+            _warn(f"skipping Ollama's {_name(folder, path)}: {_reason(error)}")
     return sorted(found, key=lambda one: one.name.lower())
 
 
@@ -78,12 +80,12 @@ def _manifests(folder: Path) -> Iterator[Path]:
         try:
             entries = sorted(place.iterdir())
         except OSError as error:
-            log.warning("skipping %s: %s", place, error.strerror)
+            _warn(f"skipping {place}: {error.strerror}")
             continue
         for entry in entries:
             left -= 1
             if left < 0:
-                log.warning("%s has more than %d entries: skipping the rest", root, MOST)
+                _warn(f"{root} has more than {MOST} entries: skipping the rest")
                 return
             if entry.name.startswith("."):
                 continue
@@ -114,7 +116,7 @@ def _model(folder: Path, path: Path) -> FolderModel:
     header = read_header(files[0])
     projectors = [blob for kind, blob in layers if kind == "projector"]
     if len(projectors) > 1:
-        log.warning("Ollama's %s has %d projectors: using the first", _name(folder, path), len(projectors))
+        _warn(f"Ollama's {_name(folder, path)} has {len(projectors)} projectors: using the first")
     name = _name(folder, path)
     details = describe(header, projector=projectors[0] if projectors else None)
     return FolderModel(
@@ -161,5 +163,12 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8")
 
 
+@lru_cache(maxsize=MOST)
+def _warn(line: str) -> None:
+    """Once for each line: a command may read the store several times."""
+    log.warning("%s", line)
+
+
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, (ConfigError, OSError, ValueError)) else "its manifest is malformed"
+    is_json = isinstance(error, (json.JSONDecodeError, KeyError, TypeError, AttributeError, RecursionError))
+    return "its manifest is malformed" if is_json else str(error)

@@ -1,0 +1,116 @@
+"""`llamasrv ps` and `llamasrv stop`: the models of the server that runs on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import time
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from llamasrv.commands.models import size
+from llamasrv.commands.server import connect
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+
+EX_UNAVAILABLE = 69
+TIMEOUT = 5.0  # seconds
+PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 3.0)  # seconds between looks at a model that is to be unloaded
+STAYS = "stays loaded"
+
+
+def ps(settings: Settings, as_json: bool) -> int:
+    """Print a line for each loaded model."""
+    found = _loaded(settings)
+    if found is None:
+        return _no_server(settings)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    table = Table("name", "memory", "context", "until", box=None, padding=(0, 2, 0, 0))
+    table.columns[0].overflow = "fold"
+    for column in (1, 2):
+        table.columns[column].justify = "right"
+    for one in found:
+        table.add_row(one["name"], size(one.get("size", 0)), str(one.get("context_length") or "-"), _until(one))
+    Console().print(table)
+    return 0
+
+
+def stop(settings: Settings, name: str) -> int:
+    """Unload a model, and wait until it is. Raises ConfigError if the server has no such model."""
+    before = _loaded(settings)
+    if before is None:
+        return _no_server(settings)
+    status, body = _request(settings, "POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+    if status != 200:
+        raise ConfigError(str(body.get("error", f"the server answered with status {status}")))
+    for pause in PAUSES:
+        left = [one for one in _loaded(settings) or [] if name in (one["name"], one["name"].removesuffix(":latest"))]
+        if not left:
+            return 0
+        if _until(left[0]) == STAYS:
+            break
+        time.sleep(pause)
+    print(f"llamasrv: {name} stays loaded: it is in use, or was started to stay (--model)", file=sys.stderr)
+    return 1
+
+
+def served_names(settings: Settings) -> frozenset[str]:
+    """All names of the models of the server that runs on this machine; empty if none does."""
+    try:
+        status, body = _request(settings, "GET", "/v1/models")
+    except ConfigError:
+        return frozenset()
+    entries = body.get("data", []) if status == 200 else []
+    return frozenset(name for entry in entries for name in (entry["id"], *entry.get("aliases", ())))
+
+
+def _loaded(settings: Settings) -> list[dict[str, Any]] | None:
+    """The loaded models, as /api/ps lists them; None if no server responds."""
+    try:
+        status, body = _request(settings, "GET", "/api/ps")
+    except ConfigError:
+        return None
+    if status != 200:
+        raise ConfigError(f"{settings.url}: {body.get('error', f'status {status}')}")
+    return list(body.get("models", []))
+
+
+def _request(settings: Settings, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    """Raises ConfigError if no server responds."""
+    if settings.socket_path is not None:
+        raise ConfigError(f"{settings.url}: this command needs a server that listens on a port")
+    keys = settings.api_keys()
+    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+    connection = connect(settings.url, TIMEOUT)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
+        reply = connection.getresponse()
+        wire = json.loads(reply.read() or b"{}")
+        return reply.status, wire if isinstance(wire, dict) else {}
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConfigError(f"{settings.url}: {error}") from None
+    finally:
+        connection.close()
+
+
+def _no_server(settings: Settings) -> int:
+    print(f"llamasrv: no server responds at {settings.url}; start one with `llamasrv serve`", file=sys.stderr)
+    return EX_UNAVAILABLE
+
+
+def _until(one: dict[str, Any]) -> str:
+    """When it will be unloaded, in local time."""
+    try:
+        end = datetime.fromisoformat(str(one.get("expires_at", ""))[:19] + "+00:00")
+    except ValueError:
+        return "-"
+    if end.year > datetime.now().year + 1:
+        return STAYS
+    return end.astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,207 @@
+"""What people type first, coming from Ollama, llama-server, vLLM or LM Studio, on models that are on the disk already."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from models.test_stores import OllamaStore
+
+from llamasrv import cli
+from llamasrv.config import OPTIONS, paths
+from llamasrv.domain.option import PREFIX
+from llamasrv.models.stores import ollama
+
+UNANSWERED = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home folder with the demonstration model in Ollama's store and in the models folder."""
+    for name in [name for name in os.environ if name.startswith((PREFIX, "OLLAMA_", "HF_", "LLAMA_", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(ollama, "SERVICE_FOLDERS", ())
+    demo = paths.demo_model().read_bytes()
+    store = OllamaStore(tmp_path / ".ollama" / "models")
+    layers = [("model", store.blob(demo)), ("system", store.blob(b"Be brief."))]
+    store.manifest("registry.ollama.ai/library/llama3.2/latest", layers)
+    store.manifest("registry.ollama.ai/library/llama3.2/3b", [*layers, ("params", store.blob(b'{"top_k": 7}'))])
+    folder = paths.models_dir() / "owner" / "pulled-GGUF"
+    folder.mkdir(parents=True)
+    (folder / "Pulled-Q8_0.gguf").write_bytes(demo)
+    return tmp_path
+
+
+@pytest.fixture
+def run(home, capsys):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main(list(map(str, arguments)))
+        out = capsys.readouterr()
+        return end.value.code, out.out, out.err
+
+    return call
+
+
+def test_ls_shows_where_each_model_comes_from(run):
+    code, out, _ = run("ls", "--json", "--port", "9")
+    assert code == 0
+    origins = {one["name"]: one["origin"] for one in json.loads(out)}
+    assert origins == {"Pulled:Q8_0": "folder", "llama3.2:latest": "ollama", "llama3.2:3b": "ollama"}
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("llama3.2", "llama3.2:latest"),
+        ("Llama3.2:3B", "llama3.2:3b"),
+        ("registry.ollama.ai/library/llama3.2:3b", "llama3.2:3b"),
+        ("pulled", "Pulled:Q8_0"),
+        ("owner/pulled-GGUF", "Pulled:Q8_0"),
+        ("pull", "Pulled:Q8_0"),
+        ("demo", "demo"),
+    ],
+)
+def test_a_model_is_found_by_name_and_by_its_unique_beginning(run, name, full):
+    code, out, err = run("show", name, "--json", "--port", "9")
+    assert code == 0, err
+    assert json.loads(out)["name"] == full
+
+
+def test_a_model_of_ollama_is_served_with_its_system_prompt_and_parameters(run):
+    facts = json.loads(run("show", "llama3.2:3b", "--json")[1])
+    assert facts["system"] == "Be brief." and facts["sampling"] == {"top_k": 7}
+
+
+def test_an_ambiguous_beginning_names_the_candidates(run, home):
+    extra = paths.models_dir() / "owner" / "pulled-GGUF" / "Pulled-F16.gguf"
+    extra.write_bytes(paths.demo_model().read_bytes())
+    code, _, err = run("check", "--model", "pul")
+    assert code == 78 and "Pulled:F16, Pulled:Q8_0" in err and "give more of it" in err
+
+
+def test_ollamas_own_store_may_be_the_models_folder(run, home):
+    """It silently served the demonstration model."""
+    code, out, _ = run("models", "--json", "--models-dir", home / ".ollama" / "models", "--port", "9")
+    assert code == 0 and {one["name"] for one in json.loads(out)} == {"llama3.2:latest", "llama3.2:3b"}
+
+
+def test_models_of_other_programs_are_served_on_request(run):
+    names = lambda *more: {one["name"] for one in json.loads(run("models", "--json", "--port", "9", *more)[1])}  # noqa: E731
+    assert names() == {"Pulled:Q8_0"}
+    assert names("--models-from", "ollama") == {"Pulled:Q8_0", "llama3.2:latest", "llama3.2:3b"}
+    assert names("--models-from", "lmstudio,hub") == {"Pulled:Q8_0"}
+
+
+def test_a_modelfile_makes_a_model(run, home):
+    (home / "Modelfile").write_text(
+        'FROM llama3.2:3b\n# comment\nPARAMETER temperature 0.5\nPARAMETER stop "<x>"\nPARAMETER stop END\n'
+        'SYSTEM """Two\n"lines"."""\nMESSAGE user Hi\nMESSAGE assistant """Ahoy\nthere"""\n'
+    )
+    assert run("create", "pirate", "-f", home / "Modelfile")[0] == 0
+    facts = json.loads(run("show", "pirate", "--json")[1])
+    assert facts["system"] == 'Two\n"lines".' and facts["stop"] == ["<x>", "END"]
+    assert facts["sampling"] == {"top_k": 7, "temperature": 0.5} and "Ahoy\\nthere" in facts["template"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("FRUM x", "line 1: 'FRUM' is no instruction"),
+        ("SYSTEM Hi", "FROM is missing"),
+        ("FROM nothing", "no local model 'nothing'"),
+        ("FROM llama3.2\nPARAMETER temperature hot", 'option "temperature" must be of type'),
+        ("FROM llama3.2\nTEMPLATE {{ .Prompt }}", "written in Go's syntax"),
+        ("FROM llama3.2\nADAPTER x.gguf", "line 2: ADAPTER: give adapters to the server"),
+        ('FROM llama3.2\nMESSAGE user """Hi', '""" without its end'),
+        ("FROM", "FROM without a value"),
+    ],
+)
+def test_what_a_modelfile_cannot_have_is_refused_with_its_place(run, home, text, line):
+    (home / "Modelfile").write_text(text)
+    code, out, err = run("create", "pirate", "-f", home / "Modelfile")
+    assert code == 78 and out == "" and line in err and err.count("\n") == 1
+
+
+def test_models_of_other_programs_are_not_deleted(run, home):
+    code, _, err = run("rm", "-y", "llama3.2")
+    assert code == 78 and "belongs to ollama" in err
+    assert run("rm", "-y", "pulled")[0] == 0 and not list(paths.models_dir().rglob("*.gguf"))
+
+
+# What is typed in other programs, and what it does here: an exit code, and a part of the output.
+FIRST_COMMANDS = [
+    # Ollama
+    ("list --port 9", 0, "llama3.2"),
+    ("ls --port 9", 0, "llama3.2"),
+    ("show llama3.2 --port 9", 0, "quantization"),
+    ("ps --port 9", 69, "no server responds at http://127.0.0.1:9; start one with `llamasrv serve`"),
+    ("stop llama3.2 --port 9", 69, "no server responds"),
+    ("rm nothing -y", 78, "no model 'nothing'"),
+    ("pull llama3.2", 69, "hf:owner/repo"),
+    ("push me/model", 64, "models are not uploaded from here"),
+    ("cp a b", 64, "llamasrv create NAME --from MODEL"),
+    ("signin", 64, "this server has no account"),
+    ("help", 64, "`llamasrv --help`"),
+    # llama-server
+    ("--version", 0, "llamasrv "),
+    ("-m nothing.gguf", 78, "nothing.gguf: No such file or directory"),
+    ("nothing.gguf", 78, "nothing.gguf: No such file or directory"),
+    ("serve nothing.gguf", 78, "nothing.gguf: No such file or directory"),
+    # vLLM
+    ("serve nothing", 78, "no file and no local model 'nothing'; here: Pulled:Q8_0, llama3.2"),
+    ("complete", 64, "llamasrv run MODEL TEXT"),
+    ("run-batch", 64, "POST /v1/batches"),
+    # LM Studio
+    ("load x", 64, "llamasrv serve MODEL"),
+    ("unload x", 64, "llamasrv stop MODEL"),
+    ("get x", 64, "llamasrv pull"),
+    ("status", 64, "llamasrv ps"),
+    # slips
+    ("sevre", 64, "did you mean serve?"),
+    ("serve a --model b", 78, "two models: a and --model b; give one of them"),
+    ("run", 78, "Missing argument 'MODEL'"),
+    ("models rm nothing -y", 78, "no model 'nothing'"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "part"), FIRST_COMMANDS, ids=[line for line, *_ in FIRST_COMMANDS])
+def test_the_first_commands_of_other_programs_work_or_say_what_to_type(run, line, code, part):
+    status, out, err = run(*line.split())
+    assert status == code and part in out + err
+    assert code == 0 or err.count("\n") == 1
+
+
+def test_run_prints_the_answer(home):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)} | {"HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-m", "llamasrv", "run", "llama3.2", "Say hello", "--port", "9"],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout.strip().rstrip(".!").lower()) == (0, "hello"), done.stderr
+
+
+def test_no_command_line_ends_in_a_traceback(run, monkeypatch):
+    """Random words from the vocabulary of all flags; commands that would start something only parse."""
+    monkeypatch.setattr("llamasrv.startup.prepare", lambda settings: settings)
+    monkeypatch.setattr("llamasrv.commands.serve.run", lambda settings: None)
+    rng = random.Random(7)
+    flags = [flag for option in OPTIONS for flag in option.flags]
+    words = ["", "-", "x", "0", "-1", "1e999", "auto", "a=b", "é", "{", "/", "llama3.2", "999999999999999999999", "--"]
+    commands = ["serve", "models", "ls", "show", "ps", "stop", "create", "key", "usage", "parse", "nonsense"]
+    for _ in range(500):
+        line = [rng.choice(commands)] + [rng.choice(rng.choice([flags, words])) for _ in range(rng.randrange(5))]
+        if "--port" not in line:
+            line += ["--port", "9"]
+        assert run(*line)[0] in (0, 1, 2, 64, 69, 78), line
