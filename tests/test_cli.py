@@ -84,7 +84,7 @@ def one_line(code, out, err):
         (["serve", "--fake", "--chat-template-file", "/none"], 78, "'/none': No such file or directory"),
         (["serve", "--fake", "--api-key-file", "/none"], 78, "'/none': No such file or directory"),
         (["serve", "--fake", "--host", "0.0.0.0"], 78, "no API key is set"),
-        (["serve", "more"], 64, "unexpected extra argument"),
+        (["serve", "demo", "more"], 64, "unexpected extra argument"),
         (["sevre"], 64, "No such command 'sevre'"),
         (["bench", "--fake"], 78, "no kernels"),
         (["bench", "m.gguf", "--sequences", "1,x"], 78, "must be numbers from 1 to 256"),

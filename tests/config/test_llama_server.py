@@ -483,9 +483,10 @@ def test_commands_for_those_who_come_from_elsewhere_are_right(line, given, place
     """As the README writes them: each is accepted, and its options arrive."""
     program, *arguments = shlex.split(line)
     (place / "models.ini").write_text("[custom]\nmodel = model.gguf\n")
-    if arguments[0] in ("pull", "chat"):
+    if arguments[0] in ("pull", "run"):
         called = []
-        monkeypatch.setattr(f"llamasrv.commands.{arguments[0]}.run", lambda *given: called.append(given))
+        function = {"pull": "pull.run", "run": "chat.run_model"}[arguments[0]]
+        monkeypatch.setattr(f"llamasrv.commands.{function}", lambda *given: called.append(given))
         CliRunner().invoke(cli.cli, arguments, standalone_mode=False, catch_exceptions=False)
         assert called
     else:
