@@ -30,7 +30,7 @@ There is no other model yet. To serve a local file, or to download one from the 
   llamasrv serve --model hf:OWNER/REPO:QUANT"""
 
 
-class Listed(NamedTuple):
+class ModelLine(NamedTuple):
     """A line of the list."""
 
     name: str
@@ -76,21 +76,21 @@ _NUMBERS = ("size", "context")
 _OTHER_COLUMNS = 72  # characters of the other columns
 
 
-def _listed(settings: Settings) -> Iterator[Listed]:
+def _listed(settings: Settings) -> Iterator[ModelLine]:
     states = _states(settings)
     unknown = "no server" if states is _NOBODY else "unknown"
     for model in model_list.models(startup.filled_in(settings)):
         details = model.details
         context = model.context or details.context
         origin = "folder" if model.settings.is_found else ""
-        yield Listed(model.name, model.settings.aliases, details, context, states.get(model.name, unknown), origin)
+        yield ModelLine(model.name, model.settings.aliases, details, context, states.get(model.name, unknown), origin)
 
 
-def _on_disk(one: FolderModel) -> Listed:
-    return Listed(one.name, one.aliases, one.details, one.details.context, "on disk", one.origin)
+def _on_disk(one: FolderModel) -> ModelLine:
+    return ModelLine(one.name, one.aliases, one.details, one.details.context, "on disk", one.origin)
 
 
-def _described(one: Listed) -> dict[str, Any]:
+def _described(one: ModelLine) -> dict[str, Any]:
     details = one.details
     return {
         "name": one.name, "aliases": list(one.aliases), "path": str(details.path) if details.path else None,
