@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import InvalidRequest
@@ -14,6 +14,7 @@ from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, wrong_type
 from llamasrv.protocols.ollama.fields import OllamaModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
+from llamasrv.protocols.openai.embeddings import EmbeddingResult
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 
@@ -53,13 +54,6 @@ class OllamaEmbedOptions(NamedTuple):
     arrived: float
 
 
-class OllamaVectors(Protocol):
-    """What the pipeline gives back."""
-
-    vectors: tuple[Any, ...]
-    prompt_tokens: int
-
-
 class Embed(SchemaEndpoint):
     """The endpoint, with its limits."""
 
@@ -77,7 +71,7 @@ class Embed(SchemaEndpoint):
         options = OllamaEmbedOptions(model_of(data), time.perf_counter())
         return build(EmbedRequest, data, normalise=EUCLIDEAN, timeout=timeout, owner=owner), options
 
-    def whole(self, options: OllamaEmbedOptions, made: OllamaVectors) -> bytes:
+    def whole(self, options: OllamaEmbedOptions, made: EmbeddingResult) -> bytes:
         return dumps({
             "model": options.model,
             "embeddings": [vector.tolist() for vector in made.vectors],
@@ -101,5 +95,5 @@ class OllamaEmbeddings(SchemaEndpoint):
         request = build(EmbedRequest, data, normalise=AS_IT_IS, truncate=True, timeout=timeout, owner=owner)
         return request, options
 
-    def whole(self, options: OllamaEmbedOptions, made: OllamaVectors) -> bytes:
+    def whole(self, options: OllamaEmbedOptions, made: EmbeddingResult) -> bytes:
         return dumps({"embedding": made.vectors[0].tolist() if made.vectors else []})

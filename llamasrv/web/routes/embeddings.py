@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flask import Blueprint, Response, request
 
@@ -24,14 +24,50 @@ from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.streaming import Client, Watch
 
 
-class EmbedEndpoint(Protocol):
+class ComputeRequest(Protocol):
+    @property
+    def model(self) -> str | None: ...
+
+
+class ComputeResult(Protocol):
+    @property
+    def model(self) -> str: ...
+
+
+Asked = TypeVar("Asked", bound=ComputeRequest)
+AskedFor = TypeVar("AskedFor", bound=ComputeRequest, covariant=True)
+Options = TypeVar("Options")
+Shown = TypeVar("Shown", contravariant=True)
+Made = TypeVar("Made", bound=ComputeResult)
+Read = TypeVar("Read", bound=ComputeResult, contravariant=True)
+Computed = TypeVar("Computed", bound=ComputeResult, covariant=True)
+
+
+class ComputeReply(Protocol[Shown, Read]):
+    """How an endpoint writes a result."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What its fields are called, by the neutral names that errors have."""
+
+    def whole(self, options: Shown, made: Read, /) -> bytes: ...
+
+
+class ComputeEndpoint(ComputeReply[Options, Read], Protocol[AskedFor, Options, Read]):
     """What a protocol provides for one of these endpoints."""
 
-    names: Mapping[str, str]  # what its fields are called, by the neutral names that errors have
+    def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[AskedFor, Options]: ...
 
-    def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[Any, Any]: ...
 
-    def whole(self, options: Any, made: Any) -> bytes: ...
+class Computation(Protocol[Computed]):
+    """Work that the pipeline has submitted."""
+
+    num_computed: int  # tokens
+    cancelled: bool
+
+    def result(self) -> Computed: ...
+
+    def cancel(self) -> None: ...
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -72,21 +108,25 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def compute(service: Service, endpoint: Any, submit: Callable[[Any], Any], **named: Any) -> Response:
-    """`named`: what `parse` of this endpoint needs besides the body."""
-    return computed(service, endpoint, submit, *read_embedding(service, endpoint, **named))
+def compute(
+    service: Service, endpoint: ComputeEndpoint[Asked, Options, Made], submit: Callable[[Asked], Computation[Made]]
+) -> Response:
+    return computed(service, endpoint, submit, *read_parsed(service, endpoint.parse))
 
 
-def read_embedding(service: Service, endpoint: Any, **named: Any) -> tuple[Any, Any]:
+def read_parsed(service: Service, parse: Callable[..., tuple[Asked, Options]]) -> tuple[Asked, Options]:
+    """The body of the current request, read and parsed."""
     environ, settings = request.environ, service.options
     body = read_json(environ, settings.limits)
-    owner = current().owner
-    asked: tuple[Any, Any] = parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout, **named)
-    return asked
+    return parsed(environ, parse, body, owner=current().owner, timeout=settings.timeout)
 
 
 def computed(
-    service: Service, endpoint: EmbedEndpoint, submit: Callable[[Any], Any], asked: Any, options: Any
+    service: Service,
+    endpoint: ComputeReply[Options, Made],
+    submit: Callable[[Asked], Computation[Made]],
+    asked: Asked,
+    options: Options,
 ) -> Response:
     """Submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ

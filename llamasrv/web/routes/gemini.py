@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from flask import Blueprint, Response, request
 
@@ -13,7 +14,7 @@ from llamasrv.protocols.gemini.models import GeminiModel, list_body, model_body,
 from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.embeddings import compute
+from llamasrv.web.routes.embeddings import computed, read_parsed
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
@@ -67,11 +68,15 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post(f"{MODELS}/<path:name>:embedContent")
     def embed_content(name: str) -> Response:
-        return compute(service, embed, service.pipeline.submit_embed, model=name, batch=False)
+        return vectors(name, batch=False)
 
     @routes.post(f"{MODELS}/<path:name>:batchEmbedContents")
     def batch_embed_contents(name: str) -> Response:
-        return compute(service, embed, service.pipeline.submit_embed, model=name, batch=True)
+        return vectors(name, batch=True)
+
+    def vectors(name: str, *, batch: bool) -> Response:
+        asked, options = read_parsed(service, partial(embed.parse, model=name, batch=batch))
+        return computed(service, embed, service.pipeline.submit_embed, asked, options)
 
     @routes.get(MODELS)
     def list_models() -> Response:

@@ -62,7 +62,7 @@ def in_words_of(endpoint: NamedFields, asked: Any) -> Iterator[None]:
         raise named from None
 
 
-def generate(service: Service, endpoint: Endpoint[Any], framing: Framing = OPENAI) -> Response:
+def generate(service: Service, endpoint: Endpoint[Options], framing: Framing = OPENAI) -> Response:
     environ = request.environ
     body = read_json(environ, service.options.limits)
     unknown = endpoint.unknown(body)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Blueprint, Response, request
 
 from llamasrv.domain.events import Usage
@@ -18,7 +16,7 @@ from llamasrv.protocols.ollama.reply import OllamaReplyOptions, loaded_body
 from llamasrv.web.answer import json_answer
 from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.embeddings import computed, read_embedding
+from llamasrv.web.routes.embeddings import computed, read_parsed
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, line
@@ -69,7 +67,7 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def _answer(service: Service, endpoint: Any, what: str) -> Response:
+def _answer(service: Service, endpoint: OllamaChat | Generate, what: str) -> Response:
     environ = request.environ
     settings = service.options
     owner = current().owner
@@ -100,7 +98,11 @@ def _check(model: Model, options: OllamaReplyOptions, what: str) -> None:
 
 
 def _load(
-    service: Service, model: Model, endpoint: Any, options: OllamaReplyOptions, keep_alive: float | None
+    service: Service,
+    model: Model,
+    endpoint: OllamaChat | Generate,
+    options: OllamaReplyOptions,
+    keep_alive: float | None,
 ) -> Response:
     """A request without a prompt loads the model or unloads it."""
     if keep_alive == 0:
@@ -110,8 +112,8 @@ def _load(
     return _json(loaded_body(options.model, endpoint.shape, unload=keep_alive == 0))
 
 
-def _embed(service: Service, endpoint: Any) -> Response:
-    asked, options = read_embedding(service, endpoint)
+def _embed(service: Service, endpoint: Embed | OllamaEmbeddings) -> Response:
+    asked, options = read_parsed(service, endpoint.parse)
     with in_words_of(endpoint, asked):
         model = service.registry.find(asked.model)  # by its name alone: these clients pull what is not found
     if asked.prompts:
