@@ -96,6 +96,7 @@ HOMES = {
     "huggingface_hub": ("llamasrv.models.pull",),
     "prometheus_client": ("llamasrv.web.ops.metrics",),
     "pypdf": ("llamasrv.media.documents",),
+    "re2": ("llamasrv.pipeline.tool_search",),
     "redis": ("llamasrv.store.redis",),
     "psycopg": ("llamasrv.store.postgres",),
     "click": ("llamasrv.cli", "llamasrv.commands.key", "llamasrv.commands.models"),

@@ -16,7 +16,7 @@ from typing import Any
 from llamasrv.chat.families import GENERIC_CALLS
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.traits import NO_CONTENT, Traits
-from llamasrv.chat.written import tool_of, write_result, write_tools
+from llamasrv.chat.written import late_tools, tool_of, write_result, write_tools
 from llamasrv.domain.request import ChatPrompt, Message, TextPart
 from llamasrv.errors import InvalidRequest
 
@@ -37,7 +37,7 @@ class Conversation:
 def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
     """The messages and tools for a template with these traits. `calls`: how the model writes calls."""
     calls = calls or GENERIC_CALLS
-    source: Sequence[Message] = prompt.messages
+    source: Sequence[Message] = late_tools(prompt.messages)
     continues = _continues(prompt)
     simple = all(m.role in ("user", "assistant", "system") and not m.tool_calls for m in source)
     if not simple:

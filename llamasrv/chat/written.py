@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llamasrv.chat.formats import Calls
-from llamasrv.domain.request import Tool
+from llamasrv.domain.request import Message, TextPart, Tool
 
 
 def tool_of(tool: Tool, full: bool = False) -> dict[str, Any]:
@@ -59,6 +60,28 @@ def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
         + calls.write([("function_name", '{"argument_name": "value"}')]).strip()
         + "\nYou will be given the results. Call functions only where they help; otherwise answer in plain words."
     )
+
+
+def late_tools(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with the tools that come or go in the middle of a conversation written at their place, at the end of
+    the message that says so. The head stays as it was."""
+    if not any(message.added_tools or message.removed_tools for message in messages):
+        return messages
+    return [_with_changes(m) if m.added_tools or m.removed_tools else m for m in messages]
+
+
+def _with_changes(message: Message) -> Message:
+    lines = []
+    if message.added_tools:
+        described = [json.dumps(tool_of(tool)["function"], ensure_ascii=False) for tool in message.added_tools]
+        lines += ["From here on these functions can be called, too:", "<tools>", *described, "</tools>"]
+    if message.removed_tools:
+        lines.append(f"From here on these functions can no longer be called: {', '.join(message.removed_tools)}")
+    told = "\n".join(lines)
+    content = message.content
+    if isinstance(content, tuple):
+        return replace(message, content=(*content, TextPart(told)), added_tools=(), removed_tools=())
+    return replace(message, content=f"{content}\n\n{told}" if content else told, added_tools=(), removed_tools=())
 
 
 def write_result(content: str) -> str:

@@ -104,6 +104,19 @@ class ToolCallArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolsFound:
+    """The server ran a call of a tool search. The answer goes on after it. `error` names what was wrong with the
+    arguments."""
+
+    choice: int
+    id: str
+    name: str
+    arguments: str
+    found: tuple[str, ...]  # names of the tools
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     choice: int
     reason: FinishReason
@@ -144,5 +157,15 @@ class Usage:
 
 
 Event = Union[
-    Text, Reasoning, PromptWaits, PromptProgress, Pace, ToolCallStart, ToolCallArguments, Finished, Failed, Usage
+    Text,
+    Reasoning,
+    PromptWaits,
+    PromptProgress,
+    Pace,
+    ToolCallStart,
+    ToolCallArguments,
+    ToolsFound,
+    Finished,
+    Failed,
+    Usage,
 ]

@@ -66,6 +66,16 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSearch:
+    """A tool that the server runs itself: it finds tools among `deferred`, which the model has not been shown.
+    `kind`: words (ranked by BM25), regex, or paths (names of tools or the first part of them)."""
+
+    name: str
+    kind: Literal["words", "regex", "paths"]
+    deferred: tuple[Tool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ToolChoice:
     """How the tools of a prompt may be used.
 
@@ -93,7 +103,8 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn. `role` is system, developer, user, assistant or tool; `content` may be None."""
+    """One turn. `role` is system, developer, user, assistant or tool; `content` may be None. From this turn on
+    `added_tools` can be called, and `removed_tools` no longer."""
 
     role: str
     content: str | tuple[Part, ...] | None = None
@@ -101,11 +112,14 @@ class Message:
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    added_tools: tuple[Tool, ...] = ()
+    removed_tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation, rendered with the model's own template."""
+    """A conversation, rendered with the model's own template. `tools` are those of its head; `offered` are those that
+    can be called at its end."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -114,6 +128,18 @@ class ChatPrompt:
     continue_final_message: bool = False
     before: tuple[int, ...] = ()  # tokens before the template's output: an earlier conversation
     thinks_by_default: bool = False  # enable_thinking is on unless the request or the operator sets it
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools of the head and those that messages added, without those that they removed."""
+        if not any(message.added_tools or message.removed_tools for message in self.messages):
+            return self.tools
+        offered = {tool.name: tool for tool in self.tools}
+        for message in self.messages:
+            offered.update({tool.name: tool for tool in message.added_tools})
+            for name in message.removed_tools:
+                offered.pop(name, None)
+        return tuple(offered.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +211,7 @@ class GenerateRequest:
     priority: int = 0  # larger goes first
     deferrable: bool = False  # computed only while the server is otherwise idle
     tool_choice: ToolChoice = ToolChoice()
+    searches: tuple[ToolSearch, ...] = ()  # tools that the server runs: they find deferred ones
     content: Content | None = None  # required format of the answer
     thinking_budget: int | None = None  # max tokens of reasoning, then its block is closed; None: unlimited
     thinking_message: str = ""  # inserted before the block is closed

@@ -31,6 +31,7 @@ from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
 from llamasrv.pipeline.media import MediaOptions, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
+from llamasrv.pipeline.search_run import SearchRun
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, is_long, is_long_form
 from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
@@ -151,6 +152,8 @@ class Pipeline:
         there are events; `explain` rewords an error for the caller."""
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
+        if request.searches:
+            return SearchRun(request, partial(RequestStarter, self, model), on_start=on_start, explain=explain)
         return Run(RequestStarter(self, model, request), on_start=on_start, explain=explain)
 
     def _submit(self, served: LoadedModel, request: GenerateRequest) -> Submitted:

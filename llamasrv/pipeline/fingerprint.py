@@ -111,7 +111,7 @@ def _blocks(tokens: Sequence[int]) -> Iterable[bytes]:
 
 def _bytes(value: Any) -> bytes:
     """Bytes that differ for different values."""
-    if type(value) is Message and type(value.content) is str and not (value.tool_calls or value.reasoning):
+    if type(value) is Message and type(value.content) is str and not _has_more(value):
         try:
             return f"{value.role}\0{value.name}\0{value.tool_call_id}\0{value.content}\0".encode()
         except UnicodeEncodeError:
@@ -120,6 +120,10 @@ def _bytes(value: Any) -> bytes:
         return orjson.dumps(value, default=_of_bytes)
     except orjson.JSONEncodeError:  # half a surrogate pair, or deeper than it goes
         return repr(value).encode("utf-8", "surrogatepass")
+
+
+def _has_more(message: Message) -> bool:
+    return bool(message.tool_calls or message.reasoning or message.added_tools or message.removed_tools)
 
 
 def _of_bytes(value: Any) -> Any:

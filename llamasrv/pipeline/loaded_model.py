@@ -244,16 +244,18 @@ class LoadedModel:
         return "".join([media_marker if isinstance(part, int) else part[0] for part in rendered.segments])
 
     def _profile(self, prompt: ChatPrompt) -> ChatProfile:
-        profile = self.tool_profile if prompt.tools else self.profile
+        profile = self.tool_profile if prompt.tools or prompt.offered else self.profile
         if profile is None:
             raise InvalidRequest(f"This model's chat template cannot be used: {self.template_error}")
         return profile
 
     def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice, media: RequestMedia) -> TokenizedPrompt:
         tokenize = self.vocab.tokenize
-        if prompt.tools and choice.mode == "none":
-            prompt = replace(prompt, tools=())
-        tools = _callable(prompt.tools, choice)
+        offered = prompt.offered
+        if choice.mode == "none":
+            offered = ()
+            prompt = replace(prompt, tools=()) if prompt.tools else prompt
+        tools = _callable(offered, choice)
         profile = self._profile(prompt)
         rendered = profile.template.render(prompt)
         self._refuse_endless(rendered.text)

@@ -132,23 +132,27 @@ class Run:
     ) -> None:
         """`on_start` is called once the engine has taken it, before there are events. Raises what is wrong with the
         request if the model is loaded; if it is not, the error becomes an event. `explain` is applied to both."""
-        self.state = RunState.LOADING
         self.info: RunInfo | None = None
         self.cancelled = False
-        self._starter = starter
         self._on_start = on_start
         self._explain = explain or _as_it_is
+        self._gathers = False
+        self._told: LlamasrvError | None = None
+        try:
+            self._begin(starter)
+        except LlamasrvError as error:
+            raise self._explain(error) from None
+
+    def _begin(self, starter: Starter) -> None:
+        """Start a generation. A subclass may start another one when the first has ended."""
+        self.state = RunState.LOADING
+        self._starter = starter
         self._wait: LoadWait | None = None
         self._work: Submitted | None = None
         self._stages: Sequence[Stage] = ()
-        self._gathers = False
         self._is_stopped = False  # the engine was told to end it early
-        self._told: LlamasrvError | None = None
         self._ends: list[End] = []
-        try:
-            self._start()
-        except LlamasrvError as error:
-            raise self._explain(error) from None
+        self._start()
         if self.state is RunState.LOADING:
             self._wait = starter.wait()
 
@@ -234,6 +238,7 @@ class Run:
             self._stages = [limit, *work.stages]
         if self._on_start is not None:
             self._on_start(work.info)
+            self._on_start = None
         if self._gathers:
             self.gather()
         if self.cancelled:
@@ -283,14 +288,14 @@ class Run:
             if item.choice in said:
                 choices[item.choice].say(said.pop(item.choice), out)
             if isinstance(item, End):
-                self._end(work, item, out)
+                self._convert_end(work, item, out)
             elif isinstance(item, PromptScored):
                 _scored(work, item, out)
         for choice, deltas in said.items():
             choices[choice].say(deltas, out)
         return out
 
-    def _end(self, work: Submitted, end: End, out: list[Event]) -> None:
+    def _convert_end(self, work: Submitted, end: End, out: list[Event]) -> None:
         choice, text = end.choice, work.choices[end.choice]
         text.finish(choice, out)
         if end.error is not None:

@@ -38,8 +38,9 @@ def _size(prompt: Prompt) -> int:
     """About how many characters have to be rendered and tokenised."""
     if isinstance(prompt, ChatPrompt):
         size = _until_long(map(_message_size, prompt.messages))
-        if prompt.tools:
-            size += _json_size([(t.name, t.description, t.parameters) for t in prompt.tools])
+        tools = [*prompt.tools, *(tool for message in prompt.messages for tool in message.added_tools)]
+        if tools:
+            size += _json_size([(t.name, t.description, t.parameters) for t in tools])
         return size + _json_size(prompt.template_kwargs) if prompt.template_kwargs else size
     if isinstance(prompt, TextPrompt):
         return len(prompt.text) + len(prompt.suffix or "")

@@ -13,6 +13,7 @@ from llamasrv.domain.events import (
     TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
+    ToolsFound,
     Usage,
 )
 from llamasrv.domain.request import ToolCall
@@ -22,9 +23,12 @@ from llamasrv.protocols.reader import EventReader
 class FoldedChoice:
     """One choice, complete once `reason` is set."""
 
-    __slots__ = ("text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "slot")
+    __slots__ = ("before", "text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "slot")
 
     def __init__(self) -> None:
+        self.before: list[
+            tuple[FoldedChoice, ToolsFound]
+        ] = []  # parts that ended in a tool search which the server ran
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[tuple[str, str, list[str]]] = []  # id, name, fragments of the arguments
@@ -79,6 +83,11 @@ class Fold(EventReader):
 
     def on_arguments(self, event: ToolCallArguments) -> None:
         self.choice(event.choice).calls[event.call][2].append(event.fragment)
+
+    def on_tools_found(self, event: ToolsFound) -> None:
+        part = self.choice(event.choice)
+        self.choices[event.choice] = rest = FoldedChoice()
+        rest.before, part.before = [*part.before, (part, event)], []
 
     def on_finished(self, event: Finished) -> None:
         choice = self.choice(event.choice)

@@ -15,13 +15,14 @@ from llamasrv.domain.events import (
     Text,
     ToolCallArguments,
     ToolCallStart,
+    ToolsFound,
     Usage,
 )
 
 METHODS: dict[type, str] = {
     Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",
-    PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace", Finished: "on_finished",
-    Usage: "on_usage", Failed: "on_failed",
+    ToolsFound: "on_tools_found", PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace",
+    Finished: "on_finished", Usage: "on_usage", Failed: "on_failed",
 }  # fmt: skip
 
 
@@ -41,6 +42,8 @@ class EventReader:
     def on_call(self, event: ToolCallStart) -> None: ...
 
     def on_arguments(self, event: ToolCallArguments) -> None: ...
+
+    def on_tools_found(self, event: ToolsFound) -> None: ...
 
     def on_progress(self, event: PromptWaits | PromptProgress) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Fields that an endpoint does not know are named in a header, in every dialect."""
+"""Fields that have no effect are named in a header, in every dialect: unknown ones, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def test_a_stream_tells_it_with_its_headers(client, path):
         (
             "/api/chat",
             {"options": {"temperature": 0, "temprature": 0, "num_gpu": 99, "stop": ["x"]}},
-            "options.temprature",
+            "options.num_gpu, options.temprature",
         ),
-        ("/api/generate", {"options": {"num_gpu": 99, "num_thread": 4}}, None),
+        ("/api/generate", {"options": {"num_gpu": 99, "num_thread": 4}}, "options.num_gpu, options.num_thread"),
+        ("/api/generate", {"options": {"num_gpu": None}}, None),
         (
             "/v1beta/models/fake:generateContent",
             {"generationConfig": {"temperature": 0, "max_tokens": 5, "top_k": 1}},

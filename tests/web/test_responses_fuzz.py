@@ -11,7 +11,7 @@ from serving import openai_error_keys
 from web.test_fuzz import scalars, values
 
 from llamasrv.protocols.common.schema import rows
-from llamasrv.protocols.openai.responses.items import READERS, SKIPPED
+from llamasrv.protocols.openai.responses.items import CARRIED, READERS
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 
 relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -21,7 +21,7 @@ ITEM_KEYS = (
 )  # fmt: skip
 items = st.builds(
     lambda kind, more: {**({} if kind is None else {"type": kind}), **more},
-    st.sampled_from([None, "message", "shell_call", "shell_call_output", *READERS, *sorted(SKIPPED)[:3]]),
+    st.sampled_from([None, "message", "shell_call", "shell_call_output", *READERS, *sorted(CARRIED)[:3]]),
     st.dictionaries(st.sampled_from(ITEM_KEYS), st.one_of(st.sampled_from(["c", "user", "assistant", "x"]), values)),
 )
 tools = st.lists(

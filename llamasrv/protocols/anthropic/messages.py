@@ -23,14 +23,23 @@ from llamasrv.domain.events import (
     Text,
     ToolCallArguments,
     ToolCallStart,
+    ToolsFound,
     Usage,
 )
-from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message
+from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.anthropic.blocks import AnthropicMessages, System, sealed
+from llamasrv.protocols.anthropic.blocks import AnthropicMessages, Conversation, System, sealed
 from llamasrv.protocols.anthropic.cache import SECONDS, CacheControl, Diagnostics, diagnostics_body, pins_of
+from llamasrv.protocols.anthropic.client_tools import member_of
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
-from llamasrv.protocols.anthropic.tools import AnthropicToolChoice, AnthropicTools, check_some_are_left, left_out
+from llamasrv.protocols.anthropic.tools import (
+    AnthropicToolChoice,
+    AnthropicTools,
+    Offer,
+    check_offered,
+    check_some_are_left,
+    left_out,
+)
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
@@ -89,8 +98,8 @@ class ThinkingField(Object):
             raise wrong_type("an integer", budget, "budget_tokens")
         if budget is not None and not 1 <= budget <= self.limits.max_tokens:
             raise Invalid(f"integer out of range, got {budget}.", "budget_tokens")
-        if display not in (None, "summarized", "omitted"):
-            raise Invalid("expected 'summarized' or 'omitted'.", "display")
+        if display not in (None, "summarized", "omitted", "updates"):
+            raise Invalid("expected 'summarized', 'omitted' or 'updates'.", "display")
         return Thinking(on, budget if on else None, display != "omitted")
 
 
@@ -132,7 +141,10 @@ class MessagesSchema(WireSchema):
 
     model = String("a name or alias; absent: the model that is served", to="model")
     messages = AnthropicMessages(
-        "every block of text, tools and thinking; images if the model takes them", required=True
+        "every block of text, tools and thinking; images if the model takes them; system turns with `clear_at`, "
+        "`output_config.effort`, `tool_addition` and `tool_removal`; blocks that other services made for themselves "
+        "are not shown, and named in the header `x-llamasrv-ignored`",
+        required=True,
     )
     max_tokens = Count(
         0, "max_tokens", "required; may be more than there is room for; 0 only computes the prompt", to="max_tokens"
@@ -144,16 +156,20 @@ class MessagesSchema(WireSchema):
     top_p = Number(0, 1, "absent: the model's own default", to="sampling.top_p")
     top_k = Count(0, INT_MAX, "0: off", to="sampling.top_k")
     tools = AnthropicTools(
-        "with a schema, or bash, text editor and memory by type; those of Anthropic's servers are left out and named "
-        "in the header `x-llamasrv-tools-left-out`, without others they are refused"
+        "with a schema, or bash, text editor, memory, computer, and the computer and browser toolsets by type; "
+        "`defer_loading`, and tool searches (bm25, regex) that are run here; those of Anthropic's servers are left out "
+        "and named in the header `x-llamasrv-tools-left-out`, without others they are refused"
     )
     tool_choice = AnthropicToolChoice("auto, any, tool or none; `disable_parallel_tool_use`", to="tool_choice")
     thinking = ThinkingField(
-        "on or off where the template can; `budget_tokens` is a cap; `display`",
+        "on or off where the template can; `budget_tokens` is a cap; `display` (`updates` as `summarized`); "
+        "`block_binding` is ignored",
         to="thinking_budget",
         via=attrgetter("budget"),
     )
-    output_config = OutputConfig(f"`effort`, `format` with a JSON schema: {CLOSED}", to="content")
+    output_config = OutputConfig(
+        f"`effort`, `format` with a JSON schema: {CLOSED}; `task_budget` is ignored", to="content"
+    )
     output_format = OutputFormat("the older place of `output_config.format`", to="content")
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
     mcp_servers = Refused("there is no MCP connector")
@@ -184,6 +200,8 @@ class MessagesOptions(NamedTuple):
     diagnose: bool = False  # why its prompt was not found again
     turn: Turn | None = None  # of a thread: it is kept with the reply
     left_out: tuple[str, ...] = ()  # types of the tools that this server cannot run
+    toolsets: frozenset[str] = frozenset()  # whose members the calls may be of
+    ignored: tuple[str, ...] = ()  # parts of fields and types of blocks that had no effect
 
 
 class MessagesEndpoint(SchemaEndpoint):
@@ -215,16 +233,32 @@ class MessagesEndpoint(SchemaEndpoint):
     def _request(self, data: Loaded, **others: Any) -> tuple[GenerateRequest, MessagesOptions]:
         thinking: Thinking | None = data.get("thinking")
         output: Output = data.get("output_config", Output())
-        variables = thinking_variables(thinking.on if thinking else None, output.effort)
-        request = build(GenerateRequest, data, prompts=(_prompt(data, variables),), **others)
-        return request, MessagesOptions(thinking is None or thinking.shown, "diagnostics" in data)
+        turns: Conversation = data["messages"]
+        offer: Offer = data.get("tools", Offer())
+        variables = thinking_variables(thinking.on if thinking else None, turns.effort or output.effort)
+        prompt = _prompt(data, offer, variables)
+        check_offered(data.get("tool_choice", ToolChoice()), prompt.offered)
+        request = build(GenerateRequest, data, prompts=(prompt,), searches=offer.searches, **others)
+        ignored = tuple(f"messages.{kind}" for kind in turns.carried)
+        shows = thinking is None or thinking.shown
+        return request, MessagesOptions(shows, "diagnostics" in data, toolsets=offer.toolsets, ignored=ignored)
+
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        return super().unheard(body) + [
+            f"{name}.{inner}"
+            for name, inner in _IGNORED_INSIDE
+            if type(body.get(name)) is dict and body[name].get(inner)
+        ]
 
     def reply(self, options: MessagesOptions, keep: Keep | None = None) -> MessagesReply:
         return MessagesReply(options, keep)
 
 
-def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
-    messages: tuple[Message, ...] = data["messages"]
+_IGNORED_INSIDE = (("output_config", "task_budget"), ("thinking", "block_binding"))
+
+
+def _prompt(data: dict[str, Any], offer: Offer, variables: dict[str, Any]) -> ChatPrompt:
+    messages: tuple[Message, ...] = data["messages"].messages
     last = messages[-1] if messages else None
     prefill = False
     if last is not None and last.role == "assistant":
@@ -245,7 +279,7 @@ def _prompt(data: dict[str, Any], variables: dict[str, Any]) -> ChatPrompt:
         raise InvalidRequest("Invalid 'messages': there is no message to answer.", param="messages")
     return ChatPrompt(
         messages,
-        tools=data.get("tools", ()),
+        tools=offer.tools,
         template_kwargs=variables,
         add_generation_prompt=not prefill,
         continue_final_message=prefill,
@@ -334,7 +368,16 @@ class MessagesReply(Writer):
             self._delta(b'"thinking_delta","thinking":%b' % dumps(event.text))
 
     def on_call(self, event: ToolCallStart) -> None:
-        self._begin(event.call, {"type": "tool_use", "id": tool_use_id(event.id), "name": event.name, "input": {}})
+        self._begin(
+            event.call, {"type": "tool_use", "id": tool_use_id(event.id), **self._called(event.name), "input": {}}
+        )
+
+    def on_tools_found(self, event: ToolsFound) -> None:
+        call, result = _search_blocks(event)
+        self._begin("search", {**call, "input": {}})
+        self._delta(b'"input_json_delta","partial_json":%b' % dumps(event.arguments))
+        self._begin("search", result)
+        self._close()
 
     def on_arguments(self, event: ToolCallArguments) -> None:
         self._delta(b'"input_json_delta","partial_json":%b' % dumps(event.fragment))
@@ -377,6 +420,12 @@ class MessagesReply(Writer):
         text = "".join(thinking)
         return hashlib.sha256(text.encode()).hexdigest() if self._options.show_thinking else sealed(text)
 
+    def _called(self, name: str) -> dict[str, str]:
+        member = member_of(name) if self._options.toolsets else None
+        if member is None or member[0] not in self._options.toolsets:
+            return {"name": name}
+        return {"name": member[1], "toolset_name": member[0]}
+
     # ------------------------------------------------------------ whole
 
     def whole(self) -> bytes:
@@ -392,7 +441,7 @@ class MessagesReply(Writer):
             self._keep(self._id, turn._replace(content=self._content(choice)))
 
     def _content(self, choice: Whole) -> list[dict[str, Any]]:
-        content: list[dict[str, Any]] = []
+        content = [block for part, found in choice.before for block in (*self._content(part), *_search_blocks(found))]
         if choice.reasoning:
             shown = "".join(choice.reasoning) if self._options.show_thinking else ""
             content.append({"type": "thinking", "thinking": shown, "signature": self._signature(choice.reasoning)})
@@ -406,7 +455,7 @@ class MessagesReply(Writer):
                     continue  # cut off amid its arguments
                 arguments = {}
             id = tool_use_id(call.id)
-            content.append({"type": "tool_use", "id": id, "name": call.name, "input": arguments})
+            content.append({"type": "tool_use", "id": id, **self._called(call.name), "input": arguments})
         return content
 
     def _message(self) -> dict[str, Any]:
@@ -414,6 +463,29 @@ class MessagesReply(Writer):
         if self._options.diagnose:
             message["diagnostics"] = diagnostics_body(self.info.cache)
         return message
+
+
+def _search_blocks(event: ToolsFound) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The call of a tool search that the server ran, and its result."""
+    try:
+        arguments = orjson.loads(event.arguments)
+    except orjson.JSONDecodeError:
+        arguments = {}
+    id = "srvtoolu_" + event.id.removeprefix("call_")
+    content: dict[str, Any] = {
+        "type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": name} for name in event.found],
+    }
+    if event.error:
+        content = {
+            "type": "tool_search_tool_result_error",
+            "error_code": "invalid_tool_input",
+            "error_message": event.error,
+        }
+    return (
+        {"type": "server_tool_use", "id": id, "name": event.name, "input": arguments},
+        {"type": "tool_search_tool_result", "tool_use_id": id, "content": content},
+    )
 
 
 def _why(reason: FinishReason | None, stop: str | None) -> dict[str, Any]:

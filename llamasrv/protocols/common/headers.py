@@ -9,7 +9,7 @@ LEFT_OUT = "x-llamasrv-tools-left-out"
 """Types of the tools that were left out, because they run on somebody else's servers."""
 
 IGNORED = "x-llamasrv-ignored"
-"""Fields of the request that its endpoint does not know: misspelt ones, and those of other servers."""
+"""Fields of the request, and types of blocks in it, that had no effect: misspelt ones, and those of other servers."""
 
 MAX_NAMES = 16
 MAX_CHARS = 48  # of a name

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from marshmallow import ValidationError, missing
 
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.common.schema import Complaint, Ignored, Object, WireSchema
+from llamasrv.protocols.common.schema import IGNORED, Complaint, Ignored, Object, WireSchema
 from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
 _COMBINATIONS_KEPT = 16  # of given fields, whose order is kept; a client repeats its own
-MOST_UNKNOWN = 64  # names that nobody knows; clients choose how many there are
+MOST_UNHEARD = 64  # names without effect that are told; clients choose how many there are
 
 _Request = TypeVar("_Request")
 
@@ -46,8 +46,8 @@ class Nested(Object):
     def _loader(self) -> Loader:
         return Loader(self.schema, self.limits)
 
-    def unknown_in(self, value: Any) -> list[str]:
-        return self._loader.unknown(value)
+    def unheard_in(self, value: Any) -> list[str]:
+        return self._loader.unheard(value)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         return self._loader.checked(value)
@@ -81,6 +81,7 @@ class Loader:
         self._nested = {name: field for name, field in fields.items() if isinstance(field, Nested)}
         self._known = frozenset(fields) if schema.generates else None
         self._active = frozenset(name for name, field in fields.items() if not isinstance(field, Ignored))
+        self._heard = frozenset(name for name, field in fields.items() if field.verdict != IGNORED)
         self._put = {name: field.put for name, field in fields.items() if field.to is not None}
         self._defaults = {n: field.load_default for n, field in fields.items() if field.load_default is not missing}
         required = frozenset(name for name, field in fields.items() if field.required)
@@ -92,16 +93,21 @@ class Loader:
 
         self._in_order = in_order
 
-    def unknown(self, body: Mapping[str, Any]) -> list[str]:
-        """The first names in the body that the endpoint does not know; those of objects inside it as `options.name`."""
-        known, found = self._order, []
-        if not body.keys() <= known.keys():
-            unknown = (name for name, value in body.items() if name not in known and value is not None)
-            found = list(islice(unknown, MOST_UNKNOWN))
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        """The first names in the body that have no effect, because the endpoint does not know them or ignores them;
+        those of objects inside it as `options.name`. What asks for nothing is not among them."""
+        heard, found = self._heard, []
+        if not body.keys() <= heard:
+            unheard = (name for name, value in body.items() if name not in heard and self._asks(name, value))
+            found = list(islice(unheard, MOST_UNHEARD))
         for name, field in self._nested.items():
             if type(body.get(name)) is dict:
-                found += [f"{name}.{inner}" for inner in field.unknown_in(body[name])]
+                found += [f"{name}.{inner}" for inner in field.unheard_in(body[name])]
         return found
+
+    def _asks(self, name: str, value: Any) -> bool:
+        """Whether a value without effect asks for something."""
+        return value is not None and (name not in self._order or value not in _NOTHING)
 
     def load(self, body: Mapping[str, Any]) -> Loaded:
         """The checked values. Raises InvalidRequest."""
@@ -146,9 +152,9 @@ class SchemaEndpoint:
         self._loader = Loader(self.schema, limits)
         self._load = self._loader.load
 
-    def unknown(self, body: Mapping[str, Any]) -> list[str]:
-        """The first names in the body that the endpoint does not know."""
-        return self._loader.unknown(body)
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        """The first names in the body that have no effect."""
+        return self._loader.unheard(body)
 
 
 def _refuse_forms(body: Mapping[str, Any], unknown: Iterable[str]) -> None:

@@ -117,8 +117,8 @@ class GenerationSchema(WireSchema):
 class GenerationConfig(Nested):
     schema = GenerationSchema
 
-    def unknown_in(self, value: Any) -> list[str]:
-        return super().unknown_in(camel(value))
+    def unheard_in(self, value: Any) -> list[str]:
+        return super().unheard_in(camel(value))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         config = super()._deserialize(camel(value), attr, data, **kwargs)

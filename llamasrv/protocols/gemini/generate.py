@@ -99,8 +99,8 @@ class GenerateContent(SchemaEndpoint):
         )
         return request, GeminiReplyOptions(thinking.shown, logprobs)
 
-    def unknown(self, body: Mapping[str, Any]) -> list[str]:
-        return super().unknown(camel(dict(body)))
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        return super().unheard(camel(dict(body)))
 
     def parse_count(self, body: Mapping[str, Any], asked: PathOptions) -> GenerateRequest:
         """The request where only the prompt matters: plain, or inside `generateContentRequest`."""

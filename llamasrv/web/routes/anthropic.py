@@ -40,7 +40,7 @@ def blueprint(service: Service) -> Blueprint:
         response = answer(asked, options, owner, body, earlier)
         if options.left_out:
             response.headers[LEFT_OUT] = header_of(options.left_out)
-        return with_ignored(response, endpoint.unknown(body))
+        return with_ignored(response, [*endpoint.unheard(body), *options.ignored])
 
     def answer(
         asked: GenerateRequest, options: MessagesOptions, owner: str, body: Mapping[str, Any], earlier: tuple[Turn, ...]

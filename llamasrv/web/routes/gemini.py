@@ -57,8 +57,8 @@ def blueprint(service: Service) -> Blueprint:
         owner = current().owner
         timeout = service.options.timeout
         asked, options = parsed(request.environ, endpoint.parse, body, named, owner=owner, timeout=timeout)
-        unknown = parsed(request.environ, endpoint.unknown, body)
-        return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unknown)
+        unheard = parsed(request.environ, endpoint.unheard, body)
+        return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unheard)
 
     @routes.post(f"{MODELS}/<path:name>:countTokens")
     def count_tokens(name: str) -> Response:

@@ -38,7 +38,7 @@ class Endpoint(Protocol[Options]):
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, Options]: ...
 
-    def unknown(self, body: Mapping[str, Any]) -> Sequence[str]: ...
+    def unheard(self, body: Mapping[str, Any]) -> Sequence[str]: ...
 
     def reply(self, options: Options) -> Reply: ...
 
@@ -65,18 +65,18 @@ def in_words_of(endpoint: NamedFields, asked: Any) -> Iterator[None]:
 def generate(service: Service, endpoint: Endpoint[Options], framing: Framing = OPENAI) -> Response:
     environ = request.environ
     body = read_json(environ, service.options.limits)
-    unknown = endpoint.unknown(body)
+    unheard = endpoint.unheard(body)
     if service.options.verbose:
         body = {"verbose": True, **body}
     owner = current().owner
     asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout)
-    return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unknown)
+    return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unheard)
 
 
-def with_ignored(response: Response, unknown: Sequence[str]) -> Response:
-    """Name the fields that were not known: a misspelt one is not noticed otherwise."""
-    if unknown:
-        response.headers[IGNORED] = header_of(unknown)
+def with_ignored(response: Response, unheard: Sequence[str]) -> Response:
+    """Name what had no effect: a misspelt field is not noticed otherwise."""
+    if unheard:
+        response.headers[IGNORED] = header_of(unheard)
     return response
 
 

@@ -83,7 +83,7 @@ def _answer(service: Service, endpoint: OllamaChat | Generate, what: str) -> Res
         if error.param != "suffix":
             raise
         raise InvalidRequest(f'"{options.model}" does not support insert', param="suffix") from None
-    return with_ignored(response, endpoint.unknown(body))
+    return with_ignored(response, endpoint.unheard(body))
 
 
 def _check(model: Model, options: OllamaReplyOptions, what: str) -> None:

@@ -83,7 +83,7 @@ class ResponseViews:
             response = self._respond(asked, self._endpoint.reply(options, keep))
         if options.tools.left_out:
             response.headers[LEFT_OUT] = header_of(options.tools.left_out)
-        return with_ignored(response, self._endpoint.unknown(body))
+        return with_ignored(response, [*self._endpoint.unheard(body), *options.ignored])
 
     def _keeping(self, keep: Keep, options: ResponseOptions) -> Keep:
         conversations = self._service.conversations
@@ -125,7 +125,7 @@ class ResponseViews:
             request.environ, self._endpoint.parse_compact, body, owner=record.owner, timeout=timeout, earlier=earlier
         )
         response = self._respond(asked, self._endpoint.reply(options))
-        return with_ignored(response, self._endpoint.unknown(body))
+        return with_ignored(response, self._endpoint.unheard(body))
 
     def _respond(self, asked: GenerateRequest, reply: ResponseReply) -> Response:
         return respond(self._service, asked, reply, self._endpoint.names, FRAMING)

@@ -163,10 +163,11 @@ def test_search_results_are_read_as_text():
     assert read(user(block))[0].content == (TextPart("T\nhttps://x\n\n"), TextPart("found"))
 
 
-def test_what_anthropics_servers_ran_is_skipped():
+def test_what_anthropics_servers_ran_is_told_as_a_call_and_its_result():
     used = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
-    assert read(user(text("a")), assistant(used, found, text("b")), user(text("c")))[1] == Message("assistant", "b")
+    call, result, answer = read(user(text("a")), assistant(used, found, text("b")), user(text("c")))[1:4]
+    assert call.tool_calls[0].name == "web_search" and result.role == "tool" and answer == Message("assistant", "b")
 
 
 def test_an_assistant_message_at_the_end_is_gone_on_with():
@@ -215,8 +216,6 @@ def test_wrong_lists_of_messages_are_named():
 @pytest.mark.parametrize(
     "block",
     [
-        {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
-        {"type": "container_upload", "file_id": "file_1"},
         {"type": "document", "source": {"type": "text", "data": "x"}, "citations": {"enabled": True}},
         {"type": "search_result", "title": "T", "source": "S", "content": [], "citations": {"enabled": True}},
     ],

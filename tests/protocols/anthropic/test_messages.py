@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from protocols.anthropic.wire_client import add_up
@@ -16,6 +17,7 @@ from llamasrv.domain.events import (
     Text,
     ToolCallArguments,
     ToolCallStart,
+    ToolsFound,
     Usage,
 )
 from llamasrv.domain.request import Content, Tool, ToolChoice
@@ -321,3 +323,37 @@ def test_a_failure_is_an_error_event_and_the_last_one():
     chunks = writer.chunks([Text(0, "x"), Failed(0, EngineFailure("no")), END])
     assert writer.failed
     assert json.loads(chunks[-1]) == {"type": "error", "error": {"type": "api_error", "message": "no"}}
+
+
+# ---------------------------------------------------------------- a tool search that the server ran
+
+FOUND = ToolsFound(0, "call_1", "tool_search_tool_bm25", '{"query":"x"}', ("crm_find",))
+
+
+def reply_to(*events):
+    writer = started(ENDPOINT.reply(MessagesOptions()))
+    return writer, [*events, Finished(0, FinishReason.STOP), Usage()]
+
+
+def test_a_search_is_two_blocks_between_the_text():
+    writer, events = reply_to(Text(0, "a"), FOUND, Text(0, "b"))
+    writer.fold(events)
+    content = json.loads(writer.whole())["content"]
+    assert [block["type"] for block in content] == ["text", "server_tool_use", "tool_search_tool_result", "text"]
+    assert content[1]["input"] == {"query": "x"} and content[1]["id"] == content[2]["tool_use_id"]
+    assert content[2]["content"]["tool_references"] == [{"type": "tool_reference", "tool_name": "crm_find"}]
+
+
+def test_a_stream_has_the_same_blocks():
+    writer, events = reply_to(Text(0, "a"), FOUND, Text(0, "b"))
+    streamed = [json.loads(chunk) for chunk in writer.chunks(events)]
+    blocks = [e["content_block"]["type"] for e in streamed if e["type"] == "content_block_start"]
+    assert blocks == ["text", "server_tool_use", "tool_search_tool_result", "text"]
+    assert [e["index"] for e in streamed if e["type"] == "content_block_stop"] == [0, 1, 2, 3]
+
+
+def test_a_search_that_failed_says_why():
+    writer, events = reply_to(replace(FOUND, error="wrong"))
+    writer.fold(events)
+    result = json.loads(writer.whole())["content"][1]["content"]
+    assert result["type"] == "tool_search_tool_result_error" and result["error_message"] == "wrong"

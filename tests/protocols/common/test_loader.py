@@ -86,7 +86,7 @@ def test_errors_and_unknown_names_inside_an_object_have_its_name_in_front():
     with pytest.raises(InvalidRequest) as caught:
         loader.load({"options": {"top_k": "x"}})
     assert caught.value.param == "options.top_k"
-    assert loader.unknown({"options": {"top": 1}, "more": 2}) == ["more", "options.top"]
+    assert loader.unheard({"options": {"top": 1}, "more": 2}) == ["more", "options.top"]
 
 
 def schemas(base=WireSchema):

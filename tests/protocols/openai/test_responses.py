@@ -21,6 +21,7 @@ from llamasrv.protocols.openai.responses.ids import (
 )
 from llamasrv.protocols.openai.responses.items import SUMMARY
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.openai.responses.tools import Kind
 
 LIMITS = Limits(messages=20, parts=4, tools=3)
 endpoint = Responses(LIMITS)
@@ -224,7 +225,6 @@ def test_several_parts_stay_parts():
     [
         ({"type": "input_file"}, "input[0].content[0]", InvalidRequest),
         ({"type": "input_audio"}, "input[0].content[0].input_audio", InvalidRequest),
-        ({"type": "input_image", "file_id": "f"}, "input[0].content[0]", Unsupported),
         (
             {"type": "input_image", "image_url": "data:image/png;base64,?"},
             "input[0].content[0].image_url",
@@ -338,9 +338,7 @@ def test_tools_that_a_client_runs_are_told_as_functions(call, output, name):
 
 @pytest.mark.parametrize(
     "kind",
-    ["web_search_call", "file_search_call", "computer_call", "computer_call_output", "image_generation_call",
-     "code_interpreter_call", "mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response",
-     "tool_search_call"],
+    ["web_search_call", "image_generation_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"],
 )  # fmt: skip
 def test_items_of_other_services_tools_are_skipped(kind):
     assert messages({"type": kind, "id": "x"}, user("Hi")) == (Message("user", "Hi"),)
@@ -378,7 +376,10 @@ def test_more_tools_may_come_with_the_input():
     request = asked(
         user("x"), extra, tools=[{"type": "function", "name": "f"}], tool_choice={"type": "function", "name": "late"}
     )
-    assert [tool.name for tool in request.prompts[0].tools] == ["f", "late"]
+    prompt = request.prompts[0]
+    assert [tool.name for tool in prompt.tools] == ["f"]  # the head stays as it was
+    assert [tool.name for tool in prompt.messages[-1].added_tools] == ["late"]
+    assert [tool.name for tool in prompt.offered] == ["f", "late"]
     assert request.tool_choice == ToolChoice("required", ("late",), parallel=False)
 
 
@@ -465,7 +466,7 @@ def test_a_custom_tool_has_one_text():
     request, options = parse(tools=[{"type": "custom", "name": "c", "description": "d"}])
     (only,) = request.prompts[0].tools
     assert only.parameters["required"] == ["input"] and only.parameters["properties"] == {"input": {"type": "string"}}
-    assert options.tools.kind("c") == ("c", None, True)
+    assert options.tools.kind("c") == Kind("c", None, True)
 
 
 def test_a_custom_tools_pattern_is_kept_to_and_its_grammar_told():
@@ -481,7 +482,7 @@ def test_tools_of_a_namespace_carry_its_name():
     inner = [{"type": "function", "name": "a"}, {"type": "custom", "name": "b"}]
     request, options = parse(tools=[{"type": "namespace", "name": "ns", "description": "d", "tools": inner}])
     assert [tool.name for tool in request.prompts[0].tools] == ["ns__a", "ns__b"]
-    assert options.tools.kind("ns__a") == ("a", "ns", False) and options.tools.kind("ns__b") == ("b", "ns", True)
+    assert options.tools.kind("ns__a") == Kind("a", "ns") and options.tools.kind("ns__b") == Kind("b", "ns", True)
     assert options.shown["tools"][0]["tools"][0]["name"] == "a"
 
 

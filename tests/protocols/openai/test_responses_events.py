@@ -20,6 +20,7 @@ from llamasrv.domain.events import (
     TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
+    ToolsFound,
     TopLogprob,
     Usage,
 )
@@ -400,3 +401,76 @@ def test_an_unknown_place_to_go_on_from_is_an_error():
     with pytest.raises(InvalidRequest) as caught:
         page_body(ids(3), after="other", limit=3, descending=True)
     assert caught.value.param == "after"
+
+
+# ---------------------------------------------------------------- tools with items of their own
+
+CLIENT_TOOLS = [
+    {"type": "shell"},
+    {"type": "local_shell"},
+    {"type": "apply_patch"},
+    {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "key"),
+    [
+        ("shell", {"commands": ["ls", "pwd"], "timeout_ms": 5}, "shell_call", "action"),
+        ("local_shell", {"type": "exec", "command": ["ls"], "env": {}}, "local_shell_call", "action"),
+        ("apply_patch", {"type": "delete_file", "path": "x"}, "apply_patch_call", "operation"),
+        ("tool_search", {"goal": "crm"}, "tool_search_call", "arguments"),
+    ],
+)
+def test_a_call_of_a_client_tool_is_an_item_of_its_type(name, arguments, kind, key):
+    kept = []
+    written = reply(lambda stored: not kept.append(stored), tools=CLIENT_TOOLS, stream=True)
+    text = json.dumps(arguments)
+    called = [ToolCallStart(0, 0, "call_1", name), ToolCallArguments(0, 0, text[:5]), ToolCallArguments(0, 0, text[5:])]
+    chunks = written.chunks([*called, Finished(0, FinishReason.TOOL_CALLS), USAGE])
+    events = [json.loads(chunk) for chunk in chunks]
+    (item,) = events[-1]["response"]["output"]
+    assert item["type"] == kind and item[key] == arguments and item["status"] == "completed"
+    assert item["call_id"] == "call_1"
+    assert [e["type"] for e in events if "output_item" in e["type"]] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
+    commands = [e["command"] for e in events if e["type"] == "response.shell_call_command.done"]
+    assert commands == (arguments["commands"] if kind == "shell_call" else [])
+    assert replay(kept[0]) == chunks
+
+
+def test_a_search_that_the_server_ran_is_two_items():
+    later = {"type": "function", "name": "crm_find", "description": "d", "parameters": {}, "defer_loading": True}
+    kept = []
+    tools = [later, {"type": "tool_search"}]
+    request, options = endpoint.parse({"input": "Hi", "tools": tools})
+    assert [tool.name for tool in request.prompts[0].tools] == ["tool_search"] and request.searches
+    written = reply(lambda stored: not kept.append(stored), tools=tools, stream=True)
+    found = ToolsFound(0, "call_1", "tool_search", '{"paths":["crm_find"]}', ("crm_find",))
+    chunks = written.chunks([Text(0, "a"), found, Text(0, "b"), STOP, USAGE])
+    output = json.loads(chunks[-1])["response"]["output"]
+    assert [item["type"] for item in output] == ["message", "tool_search_call", "tool_search_output", "message"]
+    assert output[1]["arguments"] == {"paths": ["crm_find"]} and output[1]["execution"] == "server"
+    assert [tool["name"] for tool in output[2]["tools"]] == ["crm_find"]
+    assert replay(kept[0]) == chunks
+    again, _ = endpoint.parse({"input": [*output, {"role": "user", "content": "Go on"}], "tools": tools})
+    assert "crm_find" in {tool.name for tool in again.prompts[0].offered}
+
+
+def test_deferred_tools_are_shown_where_nothing_could_find_them():
+    later = {"type": "function", "name": "later", "defer_loading": True}
+    request, _ = endpoint.parse({"input": "Hi", "tools": [later]})
+    assert [tool.name for tool in request.prompts[0].tools] == ["later"] and not request.searches
+
+
+def test_a_configuration_update_wins_over_the_request():
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    update = {"type": "configuration_update", "reasoning": {"effort": "high"}, "text": {"format": schema}}
+    user = {"role": "user", "content": "x"}
+    request, _ = endpoint.parse({"input": [user, update, user], "reasoning": {"effort": "low"}})
+    assert request.prompts[0].template_kwargs["reasoning_effort"] == "high" and request.content.kind == "json"
+    plain = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
+    request, _ = endpoint.parse({"input": [user, update, user, plain]})
+    assert request.content is None

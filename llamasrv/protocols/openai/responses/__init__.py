@@ -29,6 +29,7 @@ from llamasrv.protocols.openai.responses.schema import (
     ResponsesSchema,
     TextSettings,
     conversation_of,
+    text_settings,
 )
 from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
 from llamasrv.protocols.telemetry import Extras
@@ -81,6 +82,7 @@ class Responses(SchemaEndpoint):
         earlier = earlier or Earlier()
         items = [_resolved(item, at, earlier) for at, item in enumerate(data.get("input", ()))]
         tools, turns, choice = self._turns(data, earlier, items)
+        _configured(data, turns)
         told = _told(data)
         request = _request(data, turns, tools, told, tool_choice=choice, timeout=timeout, owner=owner)
         id = new_response_id()
@@ -95,6 +97,7 @@ class Responses(SchemaEndpoint):
             store=data.get("store", True),
             background=data.get("background", False),
             compact=turns.compact,
+            ignored=tuple(f"input.{kind}" for kind in turns.carried),
             **told,
         )
         return request, options
@@ -169,6 +172,17 @@ def _check_together(data: Mapping[str, Any]) -> None:
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
 
 
+def _configured(data: Loaded, turns: Turns) -> None:
+    """Let the conversation's last settings win over the request's."""
+    if turns.effort is not None:
+        data["reasoning"] = _reasoning(data)._replace(effort=turns.effort)
+    if turns.format is not None:
+        with inside("input"):
+            settings = text_settings(turns.format, *turns.format_path)
+        data["text"] = settings
+        data.parts["content"] = settings.content
+
+
 def _told(data: Loaded) -> dict[str, Any]:
     """What the response reports besides its text, under the names in ResponseOptions."""
     include = data.get("include", ())
@@ -200,6 +214,7 @@ def _request(
         prompts=(_prompt(data, turns, tools),),
         logprobs=logprobs,
         tool_choice=tool_choice,
+        searches=() if turns.compact else tools.searches,
         with_progress=extras.progress,
         with_pace=extras.per_token,
         **others,

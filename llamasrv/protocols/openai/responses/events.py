@@ -19,6 +19,7 @@ import orjson
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.wire import dumps
+from llamasrv.protocols.openai.responses.client_tools import CALLS, CLIENT_TOOLS, ClientTool
 from llamasrv.protocols.openai.responses.ids import output_id
 from llamasrv.protocols.openai.responses.stored import ENDED, Cuts, Stored
 from llamasrv.protocols.openai.responses.tools import Kind
@@ -96,7 +97,21 @@ class Events:
         self._begin_item(_Reasoning(self, summary=summary))
 
     def open_call(self, kind: Kind, call_id: str) -> None:
-        self._begin_item(_Call(self, kind, call_id))
+        self._begin_item(_Call(self, kind, call_id) if kind.client is None else _ClientCall(self, kind.client, call_id))
+
+    def search(self, arguments: str, tools: list[JSON]) -> None:
+        """A call of a tool search that the server ran, and its output: two items that are sent as wholes."""
+        told = {"call_id": None, "execution": "server", "status": "completed"}
+        self.whole_item("tsc", {"type": "tool_search_call", **told, "arguments": _object_of(arguments) or {}})
+        self.whole_item("tso", {"type": "tool_search_output", **told, "tools": tools})
+
+    def whole_item(self, prefix: str, fields: JSON) -> None:
+        index = len(self.items)
+        wire = {"id": output_id(prefix, self._response, index), **fields}
+        self.event("response.output_item.added", output_index=index, item=wire)
+        self.event("response.output_item.done", output_index=index, item=wire)
+        self.items.append(wire)
+        self.cuts.append([])
 
     def _begin_item(self, item: _Item) -> None:
         assert self._open is None
@@ -270,6 +285,44 @@ class _Call(_Item):
         super().close()
 
 
+class _ClientCall(_Item):
+    """A call of a tool that has a type of its own: its arguments are told once they are whole."""
+
+    def __init__(self, events: Events, tool: ClientTool, call_id: str) -> None:
+        self.key = tool.key
+        fields = {"type": tool.call, "status": "in_progress", "call_id": call_id, tool.key: {}}
+        if tool.call == "tool_search_call":
+            fields["execution"] = "client"
+        elif tool.call == "shell_call":
+            fields |= {"action": {"commands": []}, "environment": {"type": "local"}}
+        super().__init__(events, tool.prefix, fields)
+
+    def delta(self, text: str, logprobs: list[JSON]) -> None:
+        self.text.append(text)
+
+    def close(self) -> None:
+        given = _object_of("".join(self.text))
+        if given is None:
+            self.wire["status"] = "incomplete"
+        else:
+            self.wire[self.key] = given
+        commands = (given or {}).get("commands") if self.wire["type"] == "shell_call" else None
+        for at, command in enumerate(commands if type(commands) is list else ()):
+            place = {"command_index": at, "output_index": self.index}
+            self.events.event("response.shell_call_command.added", **place, command="")
+            self.events.event("response.shell_call_command.delta", **place, delta=command)
+            self.events.event("response.shell_call_command.done", **place, command=command)
+        super().close()
+
+
+def _object_of(text: str) -> JSON | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if type(value) is dict else None
+
+
 def error_event(error: LlamasrvError) -> bytes:
     """For a stream without a response that could fail."""
     event = {"type": "error", "sequence_number": 0, "code": error.code, "message": error.message, "param": error.param}
@@ -297,6 +350,15 @@ def _replay_item(events: Events, item: JSON, cuts: list[list[int]]) -> None:
     kind, logprobs = item["type"], []
     if kind == "compaction":
         events.compaction(item["encrypted_content"])
+        return
+    if kind in ("tool_search_call", "tool_search_output") and item["execution"] == "server":
+        events.whole_item(item["id"].partition("_")[0], {key: item[key] for key in item if key != "id"})
+        return
+    if kind in CALLS:
+        name, key = CALLS[kind]
+        events.open_call(Kind(name, client=CLIENT_TOOLS[name]), item["call_id"])
+        events.delta(orjson.dumps(item[key]).decode() if item["status"] == "completed" else "")
+        events.close_item(item["status"])
         return
     if kind == "message":
         events.open_message()

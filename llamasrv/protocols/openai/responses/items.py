@@ -1,8 +1,9 @@
 """Reads input items, a client's part of a conversation, into turns.
 
 Lenient where clients differ (they send output items back without ids, status or annotations), exact where it names
-what is wrong. Reasoning, text and calls that follow one another are one turn of the assistant. Whatever was done by
-tools of another service has left its trace in the text that follows, so such items are skipped.
+what is wrong. Reasoning, text and calls that follow one another are one turn of the assistant. What tools of another
+service found is told as calls and results; items that say nothing a model could use (`CARRIED`) are not shown, and
+their types are told to the client.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.request import MediaPart, Message, Part, TextPart, ToolCall
-from llamasrv.protocols.common.documents import file_part
+from llamasrv.domain.found_tools import found_message
+from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.protocols.common.documents import document_file, file_part
 from llamasrv.protocols.common.media import audio_part, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, wrong_type
+from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
+from llamasrv.protocols.openai.responses.client_tools import CALLS
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
 
@@ -31,28 +35,29 @@ _TEXT_PARTS = {
 }  # fmt: skip
 _UNREAD = {"input_video": "video"}
 
-# Tools that a client carries out and this server does not offer: their calls are told as calls of functions.
-_CLIENT_CALLS = {
-    "local_shell_call": ("local_shell", "action"),
-    "shell_call": ("shell", "action"),
-    "apply_patch_call": ("apply_patch", "operation"),
-}
 _CLIENT_OUTPUTS = {
     "local_shell_call_output": "id",  # there the item's own id is the call's
     "shell_call_output": "call_id",
     "apply_patch_call_output": "call_id",
 }
-SKIPPED = frozenset(
+# Tools of another service: the name that a model is told, where the arguments are, and where the result is.
+_HOSTED = {
+    "file_search_call": ("file_search", "queries", "results"),
+    "mcp_call": ("", "arguments", "output"),
+    "code_interpreter_call": ("code_interpreter", "code", "outputs"),
+}
+CARRIED = frozenset(
     (
-        "web_search_call", "file_search_call", "computer_call", "computer_call_output", "image_generation_call",
-        "code_interpreter_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call",
-        "tool_search_call", "program", "program_output", "exec",
+        "web_search_call", "image_generation_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
+        "program", "program_output", "exec",
     )
 )  # fmt: skip
 
 _ID_PREFIX = {
     "message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco",
-    "custom_tool_call": "ctc", "custom_tool_call_output": "ctco", "compaction": "cmp",
+    "custom_tool_call": "ctc", "custom_tool_call_output": "ctco", "compaction": "cmp", "configuration_update": "cu",
+    "tool_search_call": "tsc", "tool_search_output": "tso", "additional_tools": "at", "shell_call": "sh",
+    "shell_call_output": "sho", "apply_patch_call": "apc", "apply_patch_call_output": "apco", "local_shell_call": "lsh",
 }  # fmt: skip
 
 
@@ -64,6 +69,11 @@ class Turns:
         self.limits = limits
         self.compact = False  # the conversation shall be made shorter instead of answered
         self.users: list[dict[str, Any]] = []  # the messages of the user, as they were written
+        self.carried: dict[str, None] = {}  # types of items that are not shown
+        self.effort: str | None = None  # as the last configuration_update sets it
+        self.format: dict[str, Any] | None = None  # as well
+        self.format_path: tuple[int | str, ...] = ()
+        self._searching: list[str] = []  # calls of a search that have no output yet
         self._messages: list[Message] = []
         self._calls: dict[str, str] = {}  # id of a call -> name of the tool
         self._reasoning: list[str] = []
@@ -86,12 +96,16 @@ class Turns:
         read = READERS.get(kind)
         if read is not None:
             read(self, item, *path)
-        elif kind in _CLIENT_CALLS:
-            name, key = _CLIENT_CALLS[kind]
+        elif kind in CALLS:
+            name, key = CALLS[kind]
             self._call(_string(item, "call_id", *path), name, _json(item.get(key)))
+        elif kind in _HOSTED:
+            self._hosted(item, kind, *path)
         elif kind in _CLIENT_OUTPUTS:
             self._client_output(item, _CLIENT_OUTPUTS[kind], *path)
-        elif kind not in SKIPPED:
+        elif kind in CARRIED:
+            self.carried[kind] = None
+        else:
             raise Invalid(f"unknown type of item '{kind[:60]}'.", *path, "type")
 
     # ------------------------------------------------------------ kinds of items
@@ -144,11 +158,73 @@ class Turns:
         self._said = True
 
     def _output(self, item: dict[str, Any], *path: int | str) -> None:
-        call = _string(item, "call_id", *path)
         output = item.get("output")
         if output is None:
             raise Invalid("missing.", *path, "output", code="missing_required_parameter")
-        self._tool(call, self._content(output, False, *path, "output"), *path, "call_id")
+        content = self._content(output, False, *path, "output")
+        if item.get("call_id") is None and type(item.get("name")) is str:  # of a tool that nobody called: a notice
+            self._end_turn()
+            parts = (TextPart(content),) if isinstance(content, str) else content
+            self._messages.append(Message("user", (TextPart(f"[{_called(item, *path)}]\n"), *parts)))
+            return
+        self._tool(_string(item, "call_id", *path), content, *path, "call_id")
+
+    def _hosted(self, item: dict[str, Any], kind: str, *path: int | str) -> None:
+        """What a tool of another service was asked and what it found, in one item."""
+        name, asked, found = _HOSTED[kind]
+        id = _string(item, "id", *path)
+        if not name:
+            label = item.get("server_label")
+            name = prompt_name_of(_string(item, "name", *path), label if type(label) is str else None)
+        given = item.get(asked)
+        self._call(id, name, given if kind == "mcp_call" and type(given) is str else _json({asked: given}))
+        result = item.get("error") or item.get(found)
+        self._tool(id, result if type(result) is str else "" if result is None else _json(result), *path, "id")
+
+    def _computer_call(self, item: dict[str, Any], *path: int | str) -> None:
+        actions = item.get("actions") or item.get("action")
+        self._call(_string(item, "call_id", *path), "computer", _json({"actions": actions}))
+
+    def _computer_output(self, item: dict[str, Any], *path: int | str) -> None:
+        output = item.get("output")
+        if type(output) is not dict:
+            raise wrong_type("an object", output, *path, "output")
+        call = _string(item, "call_id", *path)
+        self._tool(call, (_image(output, *path, "output"),), *path, "call_id")
+
+    def _search_call(self, item: dict[str, Any], *path: int | str) -> None:
+        id = item.get("call_id") or item.get("id")
+        if type(id) is not str:
+            raise wrong_type("a string", id, *path, "call_id")
+        self._call(id, "tool_search", _json(item.get("arguments") or {}))
+        self._searching.append(id)
+
+    def _search_output(self, item: dict[str, Any], *path: int | str) -> None:
+        """What a search has found can be called from here on. The server's own outputs name no call."""
+        found = self.tools.add_late(item.get("tools"), *path, "tools")
+        call = item.get("call_id")
+        if call is None and self._searching:
+            call = self._searching[-1]
+        if type(call) is not str or call not in self._searching:
+            raise Invalid("no earlier 'tool_search_call' has this call_id.", *path, "call_id")
+        self._searching.remove(call)
+        self._end_turn()
+        self._messages.append(found_message("tool_search", call, found))
+
+    def _configure(self, item: dict[str, Any], *path: int | str) -> None:
+        """Settings that hold from here on; nothing is shown. What the request itself says comes before them."""
+        reasoning, text = item.get("reasoning"), item.get("text")
+        for name, value in (("reasoning", reasoning), ("text", text)):
+            if value is not None and type(value) is not dict:
+                raise wrong_type("an object", value, *path, name)
+        if reasoning is None and text is None:
+            raise Invalid("expected 'reasoning' or 'text'.", *path)
+        if reasoning is not None and (effort := reasoning.get("effort")) is not None:
+            if effort not in EFFORTS:
+                raise Invalid(f"expected one of {', '.join(EFFORTS)}.", *path, "reasoning", "effort")
+            self.effort = effort
+        if text is not None:
+            self.format, self.format_path = text, (*path, "text")
 
     def _client_output(self, item: dict[str, Any], key: str, *path: int | str) -> None:
         call = item.get("call_id") or item.get(key)
@@ -164,7 +240,14 @@ class Turns:
         self._messages.append(Message("tool", content, name=self._calls[call], tool_call_id=call))
 
     def _tools(self, item: dict[str, Any], *path: int | str) -> None:
-        self.tools.add(item.get("tools"), *path, "tools")
+        """Offered from here on. Before the conversation has begun that is its head."""
+        self._end_turn()
+        if not self._messages:
+            self.tools.add(item.get("tools"), *path, "tools")
+            return
+        added = self.tools.add_late(item.get("tools"), *path, "tools")
+        if added:
+            self._messages.append(Message("developer", None, added_tools=added))
 
     def _compaction(self, item: dict[str, Any], *path: int | str) -> None:
         text = unseal(_string(item, "encrypted_content", *path))
@@ -212,7 +295,11 @@ READERS: dict[str, Callable[..., None]] = {
     "function_call_output": Turns._output,
     "custom_tool_call_output": Turns._output,
     "additional_tools": Turns._tools,
-    "tool_search_output": Turns._tools,
+    "tool_search_call": Turns._search_call,
+    "tool_search_output": Turns._search_output,
+    "configuration_update": Turns._configure,
+    "computer_call": Turns._computer_call,
+    "computer_call_output": Turns._computer_output,
     "compaction": Turns._compaction,
     "compaction_trigger": Turns._trigger,
 }
@@ -240,12 +327,12 @@ def _part(part: Any, *path: int | str) -> Part:
     raise Invalid(f"unknown type of content part '{kind[:60]}'.", *path, "type")
 
 
-def _image(part: dict[str, Any], *path: int | str) -> MediaPart:
+def _image(part: dict[str, Any], *path: int | str) -> Part:
     url = part.get("image_url")
     if type(url) is dict:  # as chat completions write it
         url = url.get("url")
-    if url is None:
-        raise Refusal("'file_id' is not supported by this server: send 'image_url'.", *path)
+    if url is None and part.get("file_id") is not None:
+        return document_file(part["file_id"], "input", *path, "file_id")
     return from_url(url, "image", "input", *path, "image_url", is_coarse=part.get("detail") == "low")
 
 

@@ -21,6 +21,7 @@ from llamasrv.domain.events import (
     Text,
     ToolCallArguments,
     ToolCallStart,
+    ToolsFound,
     Usage,
 )
 from llamasrv.errors import LlamasrvError
@@ -59,6 +60,7 @@ class ResponseOptions:
     encrypted: bool = False  # reasoning comes with a sealed copy of itself
     summary: bool = False  # and with a summary
     extras: Extras = Extras()
+    ignored: tuple[str, ...] = ()  # types of items that had no effect
     compact: bool = False  # the answer is a summary of the conversation, told as an item of its own
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
@@ -153,6 +155,10 @@ class ResponseReply(Writer):
             text = event.fragment if self._input is None else self._input.add(event.fragment)
             if text:
                 self._events.delta(text)
+
+    def on_tools_found(self, event: ToolsFound) -> None:
+        self._close_item()
+        self._events.search(event.arguments, self._options.tools.found(event.found))
 
     def on_pace(self, event: Pace) -> None:
         self._events.pace = members({"timings": timings(event.usage)})

@@ -71,30 +71,35 @@ class TextField(Object):
             parts["content"] = value.content
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> TextSettings:
-        form = value.get("format")
-        shown: dict[str, Any] = {"format": {"type": "text"}}
-        if type(value.get("verbosity")) is str:
-            shown["verbosity"] = value["verbosity"]
-        if form is None:
-            return TextSettings(None, shown)
-        if type(form) is not dict:
-            raise wrong_type("an object", form, "format")
-        kind = form.get("type")
-        if kind == "text":
-            return TextSettings(None, shown)
-        shown["format"] = form
-        if kind == "json_object":
-            return TextSettings(Content("json"), shown)
-        if kind != "json_schema":
-            raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "format", "type")
-        if "schema" not in form and type(form.get("json_schema")) is dict:  # as chat completions write it
-            form = shown["format"] = {**form["json_schema"], "type": kind}
-        schema = form.get("schema")
-        if schema is None:
-            raise Invalid("missing.", "format", "schema", code="missing_required_parameter")
-        if type(schema) is not dict and type(schema) is not bool:
-            raise wrong_type("an object", schema, "format", "schema")
-        return TextSettings(Content("json", schema, name="text.format.schema"), shown)
+        return text_settings(value)
+
+
+def text_settings(value: dict[str, Any], *path: int | str) -> TextSettings:
+    """{format, verbosity}, checked. Raises Invalid with `path` as its place."""
+    form = value.get("format")
+    shown: dict[str, Any] = {"format": {"type": "text"}}
+    if type(value.get("verbosity")) is str:
+        shown["verbosity"] = value["verbosity"]
+    if form is None:
+        return TextSettings(None, shown)
+    if type(form) is not dict:
+        raise wrong_type("an object", form, *path, "format")
+    kind = form.get("type")
+    if kind == "text":
+        return TextSettings(None, shown)
+    shown["format"] = form
+    if kind == "json_object":
+        return TextSettings(Content("json"), shown)
+    if kind != "json_schema":
+        raise Invalid("expected 'text', 'json_object' or 'json_schema'.", *path, "format", "type")
+    if "schema" not in form and type(form.get("json_schema")) is dict:  # as chat completions write it
+        form = shown["format"] = {**form["json_schema"], "type": kind}
+    schema = form.get("schema")
+    if schema is None:
+        raise Invalid("missing.", *path, "format", "schema", code="missing_required_parameter")
+    if type(schema) is not dict and type(schema) is not bool:
+        raise wrong_type("an object", schema, *path, "format", "schema")
+    return TextSettings(Content("json", schema, name="text.format.schema"), shown)
 
 
 class ReasoningSettings(NamedTuple):

@@ -3,17 +3,22 @@
 function                 a tool of the same name
 custom                   a tool with one text as its argument; see `custom.py`
 namespace{name, tools}   each of its tools, as `namespace__tool` in the prompt
+shell, local_shell, apply_patch, tool_search of the client
+                         functions whose calls are told as items of their own: `client_tools.py`
+tool_search              of the server: finds those that are deferred
 everything else          done by the service itself elsewhere: left out, unless the request insists on it
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from llamasrv.domain.request import Tool, ToolChoice
+from llamasrv.domain.request import Tool, ToolChoice, ToolSearch
 from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
 from llamasrv.protocols.openai.custom import custom_tool
+from llamasrv.protocols.openai.responses.client_tools import CLIENT_TOOLS, PATHS, ClientTool, runs_here
 
 _SEPARATOR = "__"
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -25,6 +30,7 @@ class Kind(NamedTuple):
     name: str
     namespace: str | None = None
     custom: bool = False
+    client: ClientTool | None = None  # whose calls are items of their own
 
 
 class ToolSet:
@@ -33,22 +39,82 @@ class ToolSet:
     def __init__(self, most: int) -> None:
         self._most = most
         self._tools: dict[str, Tool] = {}
+        self._deferred: dict[str, Tool] = {}
+        self._late: dict[str, Tool] = {}  # those that the conversation brought
+        self._searches = False  # the server can search
         self._kinds: dict[str, Kind] = {}
         self.wire: list[dict[str, Any]] = []  # those in force, as the response shows them
         self.left_out: list[str] = []  # types of those that are not
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return tuple(self._tools.values())
+        """Those that are shown from the start. Deferred ones are among them where nothing could find them."""
+        if not self._searches and "tool_search" not in self._tools:
+            return (*self._tools.values(), *self._deferred.values())
+        if not self._searches:
+            return tuple(self._tools.values())
+        return (*self._tools.values(), Tool("tool_search", self._described(), PATHS))
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._tools or self._deferred or self._late)
+
+    @property
+    def searches(self) -> tuple[ToolSearch, ...]:
+        return (ToolSearch("tool_search", "paths", tuple(self._deferred.values())),) if self._searches else ()
+
+    def _described(self) -> str:
+        """What the server's search can find: each deferred function, or its namespace."""
+        lines = [CLIENT_TOOLS["tool_search"].description]
+        namespaces: dict[str, None] = {}
+        for name, tool in self._deferred.items():
+            namespace = self._kinds[name].namespace
+            if namespace is None:
+                lines.append(f"- {name}: {tool.description}")
+            else:
+                namespaces[namespace] = None
+        for wire in self.wire:
+            if wire["type"] == "namespace" and wire["name"] in namespaces:
+                lines.append(f"- {wire['name']}: {wire['description']}")
+        return "\n".join(lines)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._tools
+        return name in self._tools or name in self._deferred or name in self._late
+
+    def found(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Deferred tools as the response shows them."""
+        out = []
+        for wire in self.wire:
+            if wire["type"] == "namespace":
+                inner = [tool for tool in wire["tools"] if prompt_name_of(tool["name"], wire["name"]) in names]
+                if inner:
+                    out.append({**wire, "tools": inner})
+            elif wire.get("name") in names:
+                out.append(wire)
+        return out
 
     def kind(self, name: str) -> Kind:
         """The kind of a tool; a call of an unknown tool is reported as a function call."""
         return self._kinds.get(name) or Kind(name)
 
     def add(self, tools: Any, *path: int | str) -> None:
+        self._add(tools, *path)
+        # Nothing to find: then a search would only cost a round.
+        self._searches = self._searches and bool(self._deferred)
+
+    def add_late(self, tools: Any, *path: int | str) -> tuple[Tool, ...]:
+        """Tools that can be called from some place of the conversation on."""
+        head, deferred, wire, searches = self._tools, self._deferred, self.wire, self._searches
+        self._tools, self._deferred, self.wire = {}, {}, []
+        try:
+            self._add(tools, *path)
+            found = {**self._tools, **self._deferred}
+        finally:
+            self._tools, self._deferred, self.wire, self._searches = head, deferred, wire, searches
+        self._late.update(found)
+        return tuple(found.values())
+
+    def _add(self, tools: Any, *path: int | str) -> None:
         if type(tools) is not list:
             raise wrong_type("an array of tools", tools, *path)
         for at, wire in enumerate(tools):
@@ -64,8 +130,31 @@ class ToolSet:
             self._add_namespace(wire, *path)
         elif kind in ("function", "custom"):
             self.wire.append(self._define(wire, kind, None, *path))
+        elif kind == "tool_search" and wire.get("execution", "server") == "server":
+            self._searches = True
+            self.wire.append(wire)
+        elif kind in CLIENT_TOOLS and runs_here(wire):
+            self._add_client(wire, kind, *path)
         else:
             self.left_out.append(kind)
+
+    def _add_client(self, wire: dict[str, Any], kind: str, *path: int | str) -> None:
+        known = CLIENT_TOOLS[kind]
+        description, parameters = known.description, known.parameters
+        if kind == "tool_search":
+            description = _text(wire, "description", *path) or description
+            given = wire.get("parameters")
+            if given is not None and type(given) is not dict:
+                raise wrong_type("an object", given, *path, "parameters")
+            parameters = given or parameters
+        self._put(Tool(kind, description, parameters), Kind(kind, client=known), False, *path)
+        self.wire.append(wire)
+
+    def _put(self, tool: Tool, kind: Kind, deferred: bool, *path: int | str) -> None:
+        (self._deferred if deferred else self._tools)[tool.name] = tool
+        self._kinds[tool.name] = kind
+        if len(self._tools) + len(self._deferred) + len(self._late) > self._most:
+            raise Invalid(f"too many tools. Expected at most {self._most}.", *path)
 
     def _add_namespace(self, wire: dict[str, Any], *path: int | str) -> None:
         namespace = _name(wire, *path)
@@ -94,11 +183,11 @@ class ToolSet:
         prompt_name = prompt_name_of(name, namespace)
         custom = kind == "custom"
         tool, shown = (_custom if custom else _function)(wire, name, prompt_name, *path)
-        self._tools[prompt_name] = tool
-        self._kinds[prompt_name] = Kind(name, namespace, custom)
-        if len(self._tools) > self._most:
-            raise Invalid(f"too many tools. Expected at most {self._most}.", *path)
-        return shown
+        defer = wire.get("defer_loading")
+        if defer is not None and type(defer) is not bool:
+            raise wrong_type("a boolean", defer, *path, "defer_loading")
+        self._put(tool, Kind(name, namespace, custom), bool(defer), *path)
+        return {**shown, "defer_loading": True} if defer else shown
 
 
 def prompt_name_of(name: str, namespace: str | None) -> str:
@@ -156,13 +245,13 @@ def tool_choice(wire: Any, tools: ToolSet, *, parallel: bool) -> ToolChoice:
     if wire is None or wire in ("none", "auto"):
         return ToolChoice(wire or "auto", parallel=parallel)
     if wire == "required":
-        if not tools.tools:
+        if not tools.has_any:
             raise _nothing_to_choose(tools)
         return ToolChoice("required", parallel=parallel)
     if type(wire) is not dict:
         raise Invalid("expected 'none', 'auto', 'required' or an object.")
     kind = wire.get("type")
-    if kind in ("function", "custom"):
+    if kind in ("function", "custom") or (type(kind) is str and kind in tools and kind in CLIENT_TOOLS):
         return ToolChoice("required", (_chosen(wire, tools),), parallel=False)
     if kind == "allowed_tools":
         return _allowed(wire, tools, parallel=parallel)
@@ -181,7 +270,7 @@ def _allowed(wire: dict[str, Any], tools: ToolSet, *, parallel: bool) -> ToolCho
     for at, tool in enumerate(allowed):
         if type(tool) is not dict:
             raise wrong_type("an object", tool, "tools", at)
-        if tool.get("type") in ("function", "custom"):
+        if tool.get("type") in ("function", "custom") or tool.get("type") in CLIENT_TOOLS:
             names.append(_chosen(tool, tools, "tools", at))
     if names:
         return ToolChoice(mode, tuple(names), parallel)
@@ -194,6 +283,8 @@ def _chosen(wire: dict[str, Any], tools: ToolSet, *path: int | str) -> str:
     inner = wire.get("function")
     if "name" not in wire and type(inner) is dict:
         wire = inner
+    if wire.get("type") in CLIENT_TOOLS:
+        wire = {"name": wire["type"]}
     name = prompt_name_of(_name(wire, *path), _text(wire, "namespace", *path))
     if name not in tools:
         raise Invalid(f"tool '{name[:80]}' is not among 'tools'.", *path)
