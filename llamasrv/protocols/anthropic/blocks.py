@@ -52,7 +52,7 @@ _HOSTED_CALLS = frozenset(("server_tool_use", "mcp_tool_use"))
 NOT_OFFERED = 10_000  # tools that a conversation may define in its middle
 
 
-class Conversation(NamedTuple):
+class ReadTurns(NamedTuple):
     """The turns of a request, and what they say of the request itself."""
 
     messages: tuple[Message, ...]
@@ -61,7 +61,7 @@ class Conversation(NamedTuple):
 
 
 @dataclass
-class Seen:
+class TurnReader:
     """What the turns so far have defined."""
 
     limits: Limits
@@ -91,10 +91,10 @@ class Seen:
 class AnthropicMessages(WireField):
     """A non-empty list of turns."""
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Conversation:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ReadTurns:
         limits = self.limits
         out: list[Message] = []
-        seen = Seen(limits, data.get("tools"))
+        seen = TurnReader(limits, data.get("tools"))
         earlier: list[Any] = []
         if type(value) is Continued:
             earlier, value = value
@@ -105,7 +105,7 @@ class AnthropicMessages(WireField):
             # What the new messages clear of them is cleared.
             _read(earlier, seen, out, more=any(type(wire) is dict and wire.get("role") == "user" for wire in value))
         _read(value, seen, out)
-        return Conversation(tuple(out), seen.effort, tuple(seen.carried))
+        return ReadTurns(tuple(out), seen.effort, tuple(seen.carried))
 
 
 class System(WireField):
@@ -115,7 +115,7 @@ class System(WireField):
         return _system(value, (), self.limits.parts)[0]
 
 
-def _read(messages: list[Any], seen: Seen, out: list[Message], *, more: bool = False) -> None:
+def _read(messages: list[Any], seen: TurnReader, out: list[Message], *, more: bool = False) -> None:
     """`more`: user turns follow."""
     seen.last_user = len(messages) if more else _last_user(messages)
     for at, wire in enumerate(messages):
@@ -154,7 +154,7 @@ def _role(name: Any, at: int) -> str:
     return role
 
 
-def _system_turn(wire: dict[str, Any], at: int, seen: Seen) -> list[Message]:
+def _system_turn(wire: dict[str, Any], at: int, seen: TurnReader) -> list[Message]:
     """A text, tools that come or go, and an effort that holds from the next user turn on."""
     content, config, clear = wire.get("content"), wire.get("output_config"), wire.get("clear_at")
     if config is not None and type(config) is not dict:
@@ -181,7 +181,7 @@ def _system_turn(wire: dict[str, Any], at: int, seen: Seen) -> list[Message]:
     return [Message("system", text, added_tools=tuple(added), removed_tools=tuple(removed))]
 
 
-def _turn(role: str, content: Any, path: Path, seen: Seen) -> list[Message]:
+def _turn(role: str, content: Any, path: Path, seen: TurnReader) -> list[Message]:
     if type(content) is str:
         return [Message(role, content)]
     blocks = _blocks(content, path, seen.most)
@@ -203,7 +203,7 @@ def _blocks(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
 
 
 def _system(
-    content: Any, path: Path, most: int, seen: Seen | None = None
+    content: Any, path: Path, most: int, seen: TurnReader | None = None
 ) -> tuple[str | tuple[Part, ...] | None, list[Tool], list[str]]:
     """The text, and the tools that it adds and removes where it is a turn (`seen`)."""
     if type(content) is str:
@@ -226,7 +226,7 @@ def _system(
 _CHANGES = frozenset(("tool_addition", "tool_removal"))
 
 
-def _change(block: dict[str, Any], path: Path, seen: Seen, added: list[Tool], removed: list[str]) -> None:
+def _change(block: dict[str, Any], path: Path, seen: TurnReader, added: list[Tool], removed: list[str]) -> None:
     """Tools that come or go from here on."""
     wire, here = block.get("tool"), (*path, "tool")
     if type(wire) is not dict:
@@ -285,7 +285,7 @@ class _Answer:
         self.parts, self.thoughts, self.calls, self.results, self.hosted = [], [], [], [], {}
 
 
-def _assistant(blocks: list[dict[str, Any]], path: Path, seen: Seen) -> list[Message]:
+def _assistant(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Message]:
     turn = _Answer()
     added: list[Tool] = []
     removed: list[str] = []
@@ -327,7 +327,7 @@ def _is_hosted_result(kind: str) -> bool:
     return kind.endswith("_tool_result") and kind != "tool_result"
 
 
-def _hosted_result(block: dict[str, Any], path: Path, seen: Seen, turn: _Answer) -> None:
+def _hosted_result(block: dict[str, Any], path: Path, seen: TurnReader, turn: _Answer) -> None:
     """What a tool found that was run while the answer was made; of a tool search, tools that can be called from there
     on."""
     id = _string(block, "tool_use_id", path)
@@ -371,7 +371,7 @@ def _readable(value: Any) -> Any:
     return [_readable(inner) for inner in value] if type(value) is list else value
 
 
-def _user(blocks: list[dict[str, Any]], path: Path, seen: Seen) -> list[Message]:
+def _user(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Message]:
     results: list[Message] = []
     parts: list[Part] = []
     added: list[Tool] = []
@@ -397,7 +397,7 @@ def _user(blocks: list[dict[str, Any]], path: Path, seen: Seen) -> list[Message]
     return results
 
 
-def _result(block: dict[str, Any], path: Path, seen: Seen) -> tuple[Message, list[Part]]:
+def _result(block: dict[str, Any], path: Path, seen: TurnReader) -> tuple[Message, list[Part]]:
     id, names = _string(block, "tool_use_id", path), seen.names
     if id not in names:
         text = f"no earlier 'tool_use' block has the id '{id[:80]}'."

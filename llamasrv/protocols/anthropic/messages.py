@@ -28,7 +28,7 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.anthropic.blocks import AnthropicMessages, Conversation, System, sealed
+from llamasrv.protocols.anthropic.blocks import AnthropicMessages, ReadTurns, System, sealed
 from llamasrv.protocols.anthropic.cache import SECONDS, CacheControl, Diagnostics, diagnostics_body, pins_of
 from llamasrv.protocols.anthropic.client_tools import member_of
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
@@ -233,7 +233,7 @@ class MessagesEndpoint(SchemaEndpoint):
     def _request(self, data: Loaded, **others: Any) -> tuple[GenerateRequest, MessagesOptions]:
         thinking: Thinking | None = data.get("thinking")
         output: Output = data.get("output_config", Output())
-        turns: Conversation = data["messages"]
+        turns: ReadTurns = data["messages"]
         offer: Offer = data.get("tools", Offer())
         variables = thinking_variables(thinking.on if thinking else None, turns.effort or output.effort)
         prompt = _prompt(data, offer, variables)
