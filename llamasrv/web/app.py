@@ -5,7 +5,6 @@ from __future__ import annotations
 from flask import Flask, Response
 
 from llamasrv.web import errors
-from llamasrv.web.context import current
 from llamasrv.web.front import AdmissionMiddleware
 from llamasrv.web.jobs.batches import Sender
 from llamasrv.web.routes import (
@@ -35,6 +34,7 @@ from llamasrv.web.routes import (
 )
 from llamasrv.web.service import Service
 from llamasrv.web.streams.body import Body
+from llamasrv.web.views import current
 
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, audio.blueprint,

@@ -58,10 +58,3 @@ class RequestContext:
 def context_of(environ: Mapping[str, Any]) -> RequestContext:
     context: RequestContext = environ[KEY]
     return context
-
-
-def current() -> RequestContext:
-    """The context of the request whose view is running."""
-    from flask import request  # not for the master either
-
-    return context_of(request.environ)

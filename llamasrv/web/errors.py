@@ -23,8 +23,9 @@ from llamasrv.errors import (
     Unauthorized,
 )
 from llamasrv.protocols.errors import dialect
-from llamasrv.web.context import context_of, current
+from llamasrv.web.context import context_of
 from llamasrv.web.ops.request_log import RequestLog
+from llamasrv.web.views import current
 
 log = logging.getLogger("llamasrv")
 

@@ -12,13 +12,12 @@ from llamasrv.domain.request import GenerateRequest
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions, count_body
 from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
 from llamasrv.protocols.common.headers import LEFT_OUT, header_of
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.streaming import Framing, named
+from llamasrv.web.views import current, json_answer
 
 FRAMING = Framing(named, reply_pings=True)
 

@@ -8,10 +8,10 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.openai.transcriptions import FORMATS, Transcriptions
-from llamasrv.web.context import current
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.generate import respond
 from llamasrv.web.service import Service
+from llamasrv.web.views import current
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -19,13 +19,12 @@ from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.batches import BatchNotFound, StoredBatch
 from llamasrv.store.files import new_id
 from llamasrv.store.paging import Page
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json, read_json_as
 from llamasrv.web.jobs.batch_input import results_of
 from llamasrv.web.routes.files import check_kept
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
+from llamasrv.web.views import current, json_answer
 
 OPEN = 100  # batches of one key that have not ended
 

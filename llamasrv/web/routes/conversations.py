@@ -16,12 +16,11 @@ from llamasrv.protocols.openai.conversations import (
     items_body,
 )
 from llamasrv.protocols.openai.responses.stored import page_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
+from llamasrv.web.views import current, json_answer
 
 R = TypeVar("R")
 

@@ -14,14 +14,13 @@ from llamasrv.protocols.openai.classify import ClassifyEndpoint
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.protocols.openai.score import ScoreEndpoint
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.generate import in_words_of
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
 from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.streaming import Client, Watch
+from llamasrv.web.views import current, json_answer
 
 
 class ComputeRequest(Protocol):

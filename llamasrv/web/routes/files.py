@@ -15,11 +15,10 @@ from llamasrv.protocols.openai import files as openai
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.files import FileStore, FileUpload, StoredFile
 from llamasrv.store.paging import Page
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -11,13 +11,12 @@ from llamasrv.models.model import Model
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import GenerateContent, PathOptions, count_body
 from llamasrv.protocols.gemini.models import GeminiModel, list_body, model_body, page_of
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.embeddings import computed, read_parsed
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
+from llamasrv.web.views import current, json_answer
 
 EVENTS = Framing(unnamed, ping=None, reply_pings=True)  # Google's clients stumble over comments
 MODELS = "/v1beta/models"

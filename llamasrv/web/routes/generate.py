@@ -16,7 +16,7 @@ from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.reply import Reply
-from llamasrv.web.context import current
+from llamasrv.web.context import context_of
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.models import heed_autoload
@@ -68,7 +68,7 @@ def generate(service: Service, endpoint: Endpoint[Options], framing: Framing = O
     unheard = endpoint.unheard(body)
     if service.options.verbose:
         body = {"verbose": True, **body}
-    owner = current().owner
+    owner = context_of(environ).owner
     asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout)
     return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unheard)
 
@@ -85,14 +85,13 @@ def respond(
 ) -> Response:
     """The response to a request that has been read and parsed. `names`: the endpoint's."""
     environ = request.environ
-    record = current().record
-    settings = service.options
-    job = current().job
+    context, settings = context_of(environ), service.options
+    record, job = context.record, context.job
     if job is not None:  # of a batch, which has a day
         asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
-    run = submit(service, asked, reply, names)
+    run = submit(service, asked, reply, names, record)
     if job is not None:
         job.started(run)
         return whole_response(run, reply, record, client=NOBODY, wait=job.wait)
@@ -116,9 +115,8 @@ def _with_cache(response: Response, run: Run) -> Response:
     return response
 
 
-def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mapping[str, str]) -> Run:
-    """A run for the current request, which starts `reply`."""
-    record: RequestLog = current().record
+def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mapping[str, str], record: RequestLog) -> Run:
+    """A run that starts `reply`, for the request of this record."""
 
     def start(info: RunInfo) -> None:
         record.model, record.cache = info.model, info.cache

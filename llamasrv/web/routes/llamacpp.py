@@ -33,12 +33,12 @@ from llamasrv.protocols.llamacpp.tokenize import (
     tokens_body,
 )
 from llamasrv.protocols.openai.chat import ChatCompletions
-from llamasrv.web.answer import json_answer
 from llamasrv.web.http.body import has_large_body, parsed, read_json
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.routes.models import heed_autoload, loader_of
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
+from llamasrv.web.views import json_answer
 
 BUILD = f"b{__version__}-llamasrv"
 NATIVE = Framing(unnamed)  # nothing follows the last chunk

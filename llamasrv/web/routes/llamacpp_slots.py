@@ -11,10 +11,10 @@ from llamasrv.engine.engine import Engine
 from llamasrv.errors import InvalidRequest, Unavailable, Unsupported
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.slots import erased_body, restored_body, saved_body, slots_body
-from llamasrv.web.answer import json_answer
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.stored.slots import SavedSlotFiles
+from llamasrv.web.views import json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

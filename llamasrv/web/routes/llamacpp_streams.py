@@ -7,11 +7,10 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.llamacpp.streams import NOT_ENABLED, UNKNOWN, Control, StreamLookup
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.streams.resume import StreamReader
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -11,12 +11,11 @@ from llamasrv.protocols.llamacpp.tools import ToolCalls, last_chunk, tools_body
 from llamasrv.tools.shell import start_error
 from llamasrv.tools.tool import Invocation
 from llamasrv.tools.toolbox import Toolbox, check_params
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import OPENAI, Client, Watch, unnamed
 from llamasrv.web.streams.tool_stream import ToolStream
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -12,9 +12,9 @@ from llamasrv.errors import Unsupported
 from llamasrv.models import adapters
 from llamasrv.models.model import Model
 from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body, loaded_body
-from llamasrv.web.answer import json_answer
 from llamasrv.web.http.body import read_json_value
 from llamasrv.web.service import Service
+from llamasrv.web.views import json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -11,10 +11,9 @@ from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

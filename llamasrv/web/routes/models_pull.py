@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from flask import Blueprint, Response, request
 
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed, event, status_event
-from llamasrv.web.answer import json_answer
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import EVENT_STREAM, PING, unnamed
+from llamasrv.web.views import json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -13,13 +13,12 @@ from llamasrv.protocols.ollama.embed import Embed, OllamaEmbeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, NamedModel, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import OllamaReplyOptions, loaded_body
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.routes.embeddings import computed, read_parsed
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, line
+from llamasrv.web.views import current, json_answer
 
 NDJSON = Framing(line, content_type="application/x-ndjson", ping=None, reply_pings=True)
 

@@ -12,10 +12,10 @@ from llamasrv.models.names import CATCH_ALL
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
-from llamasrv.web.answer import json_answer
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
+from llamasrv.web.views import json_answer
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -8,8 +8,8 @@ from flask import Blueprint, Flask, Response, current_app
 
 from llamasrv import __version__
 from llamasrv.concurrency import off_hub
-from llamasrv.web.answer import json_answer
 from llamasrv.web.service import Service
+from llamasrv.web.views import json_answer
 
 if TYPE_CHECKING:
     from llamasrv.protocols.openapi import Route

@@ -21,8 +21,6 @@ from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.jobs.background import BackgroundRun, Follower
 from llamasrv.web.ops.request_log import RequestLog
@@ -31,6 +29,7 @@ from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Client, Framing, named
+from llamasrv.web.views import current, json_answer
 
 FRAMING = Framing(named, reply_pings=True)
 CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled

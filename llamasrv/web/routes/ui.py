@@ -17,8 +17,8 @@ from llamasrv import __version__
 from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
-from llamasrv.web.context import current
 from llamasrv.web.service import Service
+from llamasrv.web.views import current
 
 INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again

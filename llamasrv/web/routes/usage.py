@@ -10,9 +10,8 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.store import DAY, day_of
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.service import Service
+from llamasrv.web.views import current, json_answer
 
 DAYS = 30  # shown where nothing is said
 

@@ -19,8 +19,6 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
-from llamasrv.web.answer import json_answer
-from llamasrv.web.context import current
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.embeddings import computed
@@ -28,6 +26,7 @@ from llamasrv.web.routes.generate import Endpoint, submit
 from llamasrv.web.service import Service
 from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.streaming import Client, settle, whole_response
+from llamasrv.web.views import current, json_answer
 
 PATH = "/predict"
 
@@ -112,7 +111,7 @@ class _Predictions:
     def _submit(self, endpoint: Endpoint[Any], body: dict[str, Any]) -> Whole:
         asked, options = self._parsed(endpoint, body)
         reply = endpoint.reply(options)
-        run = submit(self._service, asked, reply, endpoint.names)
+        run = submit(self._service, asked, reply, endpoint.names, self._record)
         self._runs.append(run)
         return partial(whole_response, run, reply, self._record, client=self._client)
 

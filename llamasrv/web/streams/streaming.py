@@ -27,10 +27,10 @@ from gevent.socket import socket as GreenSocket
 from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.reply import Reply
-from llamasrv.web.answer import json_answer
 from llamasrv.web.context import context_of
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.streams.body import CLIENT_CLOSED, Body
+from llamasrv.web.views import json_answer
 
 _poll = monkey.get_original("select", "poll")  # gevent's would switch to another greenlet
 
