@@ -28,11 +28,11 @@ from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWor
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
-from llamasrv.pipeline.media import MediaOptions, MediaReader, RequestMedia
+from llamasrv.pipeline.media import NO_MEDIA, MediaOptions, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
 from llamasrv.pipeline.search_run import SearchRun
-from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, is_long, is_long_form
+from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, has_parts, is_long, is_long_form
 from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
 
@@ -135,8 +135,9 @@ class Pipeline:
         """Tokens of the prompts that `submit` would take, including prompts that are too long."""
         with self.lease(request.model) as served:
             request = served.model.settings.chat_defaults.of(request)
-            request = self._readable(request, served)
-            request, media = self._with_media(request, served, to_count=True)
+            media = NO_MEDIA
+            if has_parts(request.prompts):
+                request, media = self._with_media(self._readable(request, served), served, to_count=True)
             choice, prompts = request.tool_choice, request.prompts
             return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
 
@@ -158,15 +159,17 @@ class Pipeline:
 
     def _submit(self, served: LoadedModel, request: GenerateRequest) -> Submitted:
         request = served.model.settings.chat_defaults.of(request)
-        request = self._readable(request, served)
         windows: Sequence[tuple[float, float]] = ()
-        if request.in_windows:
-            (prompt,) = request.prompts
-            assert isinstance(prompt, ChatPrompt)
-            prompts, media, windows = self.media.read_windows(prompt, served.projector)
-            request = replace(request, prompts=tuple(prompts))
-        else:
-            request, media = self._with_media(request, served)
+        media = NO_MEDIA
+        if has_parts(request.prompts):
+            request = self._readable(request, served)
+            if request.in_windows:
+                (prompt,) = request.prompts
+                assert isinstance(prompt, ChatPrompt)
+                prompts, media, windows = self.media.read_windows(prompt, served.projector)
+                request = replace(request, prompts=tuple(prompts))
+            else:
+                request, media = self._with_media(request, served)
         prepared = served.prepare_all(request, media)
         sampling = request.sampling
         long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized

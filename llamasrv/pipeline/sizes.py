@@ -24,6 +24,15 @@ def is_long_form(form: Any) -> bool:
     return _json_size(form) > LONG_FORM
 
 
+def has_parts(prompts: Iterable[Prompt]) -> bool:
+    """Whether any prompt is more than text: the rest of the prompts needs no media, documents or checks of them."""
+    return any(
+        type(prompt) is MixedPrompt
+        or (type(prompt) is ChatPrompt and any(type(message.content) is tuple for message in prompt.messages))
+        for prompt in prompts
+    )
+
+
 def check_parts(prompts: Iterable[Prompt]) -> None:
     """Raises InvalidRequest if messages have more parts than are looked at on the hub."""
     for prompt in prompts:
