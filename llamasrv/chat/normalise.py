@@ -1,6 +1,6 @@
 """Normalises conversations to what one template accepts.
 
-`prepare` turns a ChatPrompt into the messages that this template gets: system turns gathered, turns merged where
+`prepare` turns a ChatPrompt into the messages that this template gets: system turns at their place, turns merged where
 roles must alternate, arguments as object or text, results in the order of their calls. Nothing a template can show
 is dropped; what it cannot show (tools, calls, results) is written out as text. Knows no template language.
 """
@@ -16,11 +16,12 @@ from typing import Any
 from llamasrv.chat.families import GENERIC_CALLS
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.traits import NO_CONTENT, Traits
-from llamasrv.chat.written import late_tools, tool_of, write_result, write_tools
+from llamasrv.chat.written import late_tools, operator_block, tool_of, unmarked, write_result, write_tools
 from llamasrv.domain.request import ChatPrompt, Message, TextPart
 from llamasrv.errors import InvalidRequest
 
 Dict = dict[str, Any]
+_SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(slots=True)
@@ -52,8 +53,8 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
         messages.insert(0, {"role": "system", "content": write_tools(prompt.tools, calls)})
     if not simple:
         _settle_calls(messages, traits, calls)
-    if not (traits.system and traits.late_system):
-        _gather_system(messages, traits)
+    if not traits.says_all_system:
+        _settle_system(messages, traits)
     if not traits.repeated_roles:
         messages = _merged(messages)
     if not simple and not traits.user_after_result:
@@ -243,23 +244,59 @@ def _as_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _gather_system(messages: list[Dict], traits: Traits) -> None:
-    """A single system message at the head; if the template has none, its text starts the first user turn."""
-    texts = [m["content"] for m in messages if m["role"] == "system" and m["content"]]
-    rest = [m for m in messages if m["role"] != "system"]
-    if texts or len(rest) != len(messages):
-        text = "\n\n".join(texts)
-        if traits.system:
-            rest.insert(0, {"role": "system", "content": text})
-        elif text:
-            first = next((m for m in rest if m["role"] == "user"), None)
-            if first is None:
-                rest.insert(0, {"role": "user", "content": text})
+def _settle_system(messages: list[Dict], traits: Traits) -> None:
+    """System turns where this template shows them: those of the head, and what is said later at its place.
+
+    How a turn is written depends on what stands before it, never on what follows: prompts of later turns begin alike.
+    """
+    size = next((n for n, m in enumerate(messages) if m["role"] not in _SYSTEM_ROLES), len(messages))
+    head, rest = messages[:size], messages[size:]
+    if not traits.late_system:
+        rest = _with_blocks(rest)
+    if head and not traits.system:
+        text = _joined_texts(head)
+        if text and rest and rest[0]["role"] == "user":
+            rest[0]["content"] = f"{text}\n\n{rest[0]['content']}"
+        else:
+            rest.insert(0, {"role": "user", "content": text})
+        head = []
+    elif len(head) > 1 and not traits.several_system:
+        head = [{"role": head[0]["role"], "content": _joined_texts(head)}]
+    if head and traits.system_needs_user_end and rest and rest[-1]["role"] != "user":
+        newest = next((m for m in reversed(rest) if m["role"] == "user"), None)
+        if newest is not None:  # where the template wrote it when this turn was the newest
+            newest["content"] = f"{_joined_texts(head)}\n\n{newest['content']}"
+            head = []
+    messages[:] = head + rest
+
+
+def _joined_texts(messages: Sequence[Dict]) -> str:
+    return "\n\n".join(m["content"] for m in messages if m["content"])
+
+
+def _with_blocks(messages: Sequence[Dict]) -> list[Dict]:
+    """What the operator says late, as a marked block: of the user or tool turn before it, or of a user turn that
+    follows the assistant's. Others cannot write the mark."""
+    placed: list[Dict] = []
+    opened = False  # the last turn is one that is made of blocks alone
+    for message in messages:
+        last = placed[-1] if placed else None
+        if message["role"] not in _SYSTEM_ROLES:
+            if message["role"] in ("user", "tool"):
+                message["content"] = unmarked(message["content"])
+            if opened and last is not None and message["role"] == "user":
+                placed[-1] = {**message, "content": f"{last['content']}\n\n{message['content']}"}
             else:
-                first["content"] = f"{text}\n\n{first['content']}"
-        elif not rest:
-            rest.append({"role": "user", "content": ""})
-    messages[:] = rest
+                placed.append(message)
+            opened = False
+        elif message["content"]:
+            block = operator_block(message["content"])
+            if last is not None and last["role"] in ("user", "tool"):
+                last["content"] = f"{last['content']}\n\n{block}" if last["content"] else block
+            else:
+                placed.append({"role": "user", "content": block})
+                opened = True
+    return placed
 
 
 def _merged(messages: list[Dict]) -> list[Dict]:

@@ -20,7 +20,9 @@ class Traits:
 
     parts: bool = False  # content must be a list of parts
     system: bool = True
-    late_system: bool = True  # several system messages, anywhere
+    several_system: bool = True  # several system messages at the head
+    late_system: bool = True  # system messages anywhere, each shown at its place
+    system_needs_user_end: bool = False  # the system text is shown only while the newest turn is the user's
     developer: bool = False
     repeated_roles: bool = True  # user after user, assistant after assistant
     assistant_first: bool = True
@@ -38,6 +40,11 @@ class Traits:
     short_ids: bool = False  # call ids must be nine letters and digits
     reasoning: str | None = None  # the key that earlier reasoning goes under; "block" for a part of the content
     reasoning_or_content: bool = False  # a message with calls may have one of the two only
+
+    @property
+    def says_all_system(self) -> bool:
+        """Whether system messages need no other place."""
+        return self.system and self.several_system and self.late_system and not self.system_needs_user_end
 
 
 _TOOL = {
@@ -107,9 +114,6 @@ def examine(template: Renderer) -> Traits:
         return Traits(parts=True, tools=tools_variable is not None, tools_variable=tools_variable or "tools")
     found: Dict = {
         "system": shows([_SYSTEM, _USER], "zqsystem"),
-        "late_system": shows([_SYSTEM, _SYSTEM2, _USER], "zqsystem", "zqlate")
-        and shows([_USER, _ANSWER, _SYSTEM2, _USER2], "zquser", "zqlate", "zqagain")
-        and shows([_USER, _ANSWER, _USER2, _SYSTEM2], "zqagain", "zqlate"),
         "developer": "developer" in template.source and shows([{**_SYSTEM, "role": "developer"}, _USER], "zqsystem"),
         "repeated_roles": shows([_USER, _USER2], "zquser", "zqagain")
         and shows([_USER, _ANSWER, _ANSWER2, _USER2], "zqanswer", "zqmore"),
@@ -122,11 +126,51 @@ def examine(template: Renderer) -> Traits:
         odd = [{"type": "function", "function": function} for function in _ODD_FUNCTIONS]
         found["full_schemas"] = not shows([_USER], "zqodd", tools=odd)
     found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
+    found.update(_examine_system(show, found, given))
     found["reasoning"] = _find_reasoning(show, found, given)
     if found["reasoning"] and found["calls"]:
         both = {**_ANSWER, found["reasoning"]: "zqthought", "tool_calls": [_call("zqvalue", found["arguments"])]}
         found["reasoning_or_content"] = show([_USER, both, _result("zqresult")], **given) == ""
     return Traits(**found)
+
+
+def _examine_system(show: Callable[..., str], found: Dict, given: Dict) -> Dict:
+    """Where system messages are shown. One that the template gathers at its head, or leaves out, has no place."""
+    calls: list[Dict] = []
+    if found["calls"]:
+        call = {"role": "assistant", **NO_CONTENT[found["no_content"]]}
+        calls.append({**call, "tool_calls": [_call("zqvalue", found["arguments"])]})
+        if found["results"]:
+            calls.append(_result("zqresult"))
+
+    def is_late(late: Dict) -> bool:
+        turns = [[_USER, late, _ANSWER, _USER2], [_USER, _ANSWER, late, _USER2], [_USER, _ANSWER, _USER2, late]]
+        if len(calls) == 2:
+            turns.append([_USER, *calls, late, _ANSWER])
+        return all(_is_in_place(show, [*head, *turn], given) for turn in turns for head in ((_SYSTEM,), ()))
+
+    roles = ("system", "developer") if found["developer"] else ("system",)
+    ends = [show([_SYSTEM, _USER, *turns], **given) for turns in ([_ANSWER], calls[:1], calls)]
+    several = (show([_SYSTEM, {**_SYSTEM2, "role": role}, _USER]) for role in roles)
+    return {
+        "several_system": all(-1 < text.find("zqsystem") < text.find("zqlate") for text in several),
+        "late_system": all(is_late({**_SYSTEM2, "role": role}) for role in roles),
+        "system_needs_user_end": found["system"] and any(text and "zqsystem" not in text for text in ends),
+    }
+
+
+def _is_in_place(show: Callable[..., str], messages: list[Dict], given: Dict) -> bool:
+    """Whether all texts are shown in their order, and the late one leaves what stands before it as it was."""
+    text, at = show(messages, **given), -1
+    for message in messages:
+        if message.get("content"):
+            at = text.find(message["content"], at + 1)
+            if at < 0:
+                return False
+    number = next(n for n, message in enumerate(messages) if message.get("content") == _SYSTEM2["content"])
+    before = show(messages[:number], prompt=False, **given)
+    last = messages[number - 1].get("content") or "zqvalue"
+    return text.startswith(before[: before.rfind(last) + len(last)]) if last in before else False
 
 
 def _find_tools_variable(template: Renderer, show: Callable[..., str]) -> str | None:

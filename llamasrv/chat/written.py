@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,8 +64,8 @@ def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
 
 
 def late_tools(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with the tools that come or go in the middle of a conversation written at their place, at the end of
-    the message that says so. The head stays as it was."""
+    """The messages with the tools that come or go in the middle of a conversation written at their place, in the
+    message that says so. The head stays as it was."""
     if not any(message.added_tools or message.removed_tools for message in messages):
         return messages
     return [_with_changes(m) if m.added_tools or m.removed_tools else m for m in messages]
@@ -79,9 +80,26 @@ def _with_changes(message: Message) -> Message:
         lines.append(f"From here on these functions can no longer be called: {', '.join(message.removed_tools)}")
     told = "\n".join(lines)
     content = message.content
+    if message.role in ("system", "developer") and content:  # what it says of them follows
+        parts = content if isinstance(content, tuple) else (TextPart(content),)
+        return replace(message, content=(TextPart(told + "\n"), *parts), added_tools=(), removed_tools=())
     if isinstance(content, tuple):
         return replace(message, content=(*content, TextPart(told)), added_tools=(), removed_tools=())
     return replace(message, content=f"{content}\n\n{told}" if content else told, added_tools=(), removed_tools=())
+
+
+_OPERATOR = "system_message"
+_FORGED = re.compile(rf"<(?=\s*/?\s*{_OPERATOR}\b)", re.IGNORECASE)
+
+
+def operator_block(text: str) -> str:
+    """What the operator says in the middle of a conversation, for a turn that is not the operator's."""
+    return f"<{_OPERATOR}>\n{text}\n</{_OPERATOR}>"
+
+
+def unmarked(text: str) -> str:
+    """The text of a user or a tool, in which nothing reads like `operator_block`."""
+    return _FORGED.sub("&lt;", text) if _OPERATOR in text.lower() else text
 
 
 def write_result(content: str) -> str:

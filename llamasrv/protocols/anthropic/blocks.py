@@ -3,8 +3,8 @@
 A user turn may hold tool results beside text: each result becomes a message of its own, in front of the text, and
 images inside one move to the text behind it. Calls of tools that Anthropic's servers ran, and of a tool search, stand
 in an assistant's turn together with their results: these become messages of their own, too. What is only carried from
-request to request (`CARRIED`) is not shown; its types are told to the client. Everything else is shown to the model or
-refused by name.
+request to request (`CARRIED`) is not shown; its types are told to the client. A summary (`compaction`) stands for all
+turns before it. Everything else is shown to the model or refused by name.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class TurnReader:
     effort: str | None = None
     next_effort: str | None = None  # from the next user turn on
     last_user: int = -1  # the place of the last user turn
+    summary: str | None = None  # of a turn that begins with one: it stands for everything before
     _offer: Offer | None = None
 
     @property
@@ -133,7 +134,27 @@ def _read(messages: list[Any], seen: TurnReader, out: list[Message], *, more: bo
         elif wire.get("clear_at") is not None:
             raise Invalid("clear_at is only permitted on role 'system' messages.", at, "clear_at")
         else:
-            out += _turn(role, content, (at, "content"), seen)
+            turn = _turn(role, content, (at, "content"), seen)
+            if seen.summary is not None:
+                out[:] = [_summary(seen.summary, out)]
+                seen.summary = None
+            out += turn
+
+
+def _summary(text: str, earlier: list[Message]) -> Message:
+    """The turn that stands for all earlier ones. It is the user's, since some templates refuse a conversation without
+    one. What could be called still can."""
+    added: dict[str, Tool] = {}
+    removed: dict[str, None] = {}
+    for message in earlier:
+        for tool in message.added_tools:
+            added[tool.name] = tool
+            removed.pop(tool.name, None)
+        for name in message.removed_tools:
+            removed[name] = None
+            added.pop(name, None)
+    text = f"Summary of the conversation so far:\n\n{text}"
+    return Message("user", text, added_tools=tuple(added.values()), removed_tools=tuple(removed))
 
 
 def _last_user(messages: list[Any]) -> int:
@@ -271,13 +292,17 @@ class _Answer:
         self.results: list[Message] = []  # of the calls above
         self.hosted: dict[str, str] = {}  # names of the calls above that have no result yet, by id
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.parts or self.thoughts or self.calls)
+
     def goes_on(self) -> None:
         """Text, thoughts or calls follow: results that are there end the message before."""
         if self.results:
             self.end()
 
     def end(self) -> None:
-        if self.parts or self.thoughts or self.calls or not self.out:
+        if not (self.is_empty and self.out):
             thoughts = "".join(self.thoughts) or None
             self.out.append(Message("assistant", _joined(self.parts), reasoning=thoughts, tool_calls=tuple(self.calls)))
         missing = [Message("tool", "", name=name, tool_call_id=id) for id, name in self.hosted.items()]
@@ -308,7 +333,8 @@ def _assistant(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> li
             turn.hosted[call.id] = call.name
             turn.calls.append(call)
         elif kind == "compaction":
-            turn.parts += [TextPart(text)] if (text := _string(block, "content", here, required=False)) else []
+            if text := _string(block, "content", here, required=False):
+                seen.summary, turn = text, _Answer()
         elif kind in _CHANGES:
             _change(block, here, seen, added, removed)
         elif kind in CARRIED:
@@ -317,7 +343,8 @@ def _assistant(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> li
             _hosted_result(block, here, seen, turn)
         else:
             raise Invalid("this type of block is not allowed in an assistant message.", *here, "type")
-    turn.end()
+    if seen.summary is None or not turn.is_empty:
+        turn.end()
     if added or removed:
         turn.out.append(Message("system", None, added_tools=tuple(added), removed_tools=tuple(removed)))
     return turn.out
@@ -385,12 +412,15 @@ def _user(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Me
         elif kind in _CHANGES:
             _change(block, here, seen, added, removed)
         elif kind == "compaction":
-            parts += [TextPart(text)] if (text := _string(block, "content", here, required=False)) else []
+            if text := _string(block, "content", here, required=False):
+                seen.summary = text
+                results.clear()
+                parts.clear()
         elif kind in CARRIED or kind in _HOSTED_CALLS or _is_hosted_result(kind):
             seen.carried[kind] = None
         else:
             parts += _shown(block, here, seen.most)
-    if parts or not (results or added or removed):
+    if parts or not (results or added or removed or seen.summary):
         results.append(Message("user", _joined(parts) or ""))
     if added or removed:
         results.append(Message("system", None, added_tools=tuple(added), removed_tools=tuple(removed)))
