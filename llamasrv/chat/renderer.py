@@ -93,11 +93,11 @@ class Renderer:
         given = {
             **self._given,
             "messages": messages,
+            "tools": tools or None,  # None where there are none, as in transformers
+            "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **(variables or {}),
         }
-        if tools:
-            given["tools"] = tools
         for name, form in self._dates.items():
             given.setdefault(name, strftime_now(form))
         context: Any = self._template.new_context(given)  # a _Budget

@@ -175,6 +175,8 @@ def test_the_sandbox_holds(source):
         "{% set b = 'x' * 999999 %}{{ b | replace('x', b) }}",
         "{{ ('x\\n' * 99999) | indent(99999999) }}",
         "{{ 'x' | center(99999999999) }}",
+        "{{ ('x ' * 99999) | wordwrap(1, wrapstring='y' * 99999) }}",
+        "{% set b = 'x' * 9999999 %}{{ ('%s' * 999) % ([b] * 999) }}",
     ],
 )
 def test_a_costly_template_is_stopped(source):

@@ -79,6 +79,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "*" or operator == "**":
             check_product(context, operator, left, right)
+        elif operator == "%" and isinstance(left, str):
+            return context.made(filters.percent(context, left, right))
         elif operator != "+" and not isinstance(left, (int, float)) and not is_one_letter(operator, left, right):
             raise SecurityError(f"a {type(left).__name__} has no operator {operator} in chat templates")
         return context.made(super().call_binop(context, operator, left, right))

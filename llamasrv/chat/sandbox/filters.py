@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 from jinja2.exceptions import SecurityError
-from jinja2.filters import do_indent, make_attrgetter
+from jinja2.filters import do_indent, do_wordwrap, make_attrgetter
 from jinja2.runtime import Undefined
 
 from llamasrv.chat.guard import FIRST_STAND_IN
@@ -52,7 +52,7 @@ def _join(context: Budget, values: Any, between: Any = "", attribute: str | int 
     return joint.join(texts)
 
 
-_CONVERSION = re.compile(r"%(?:\(\w+\))?[-+ #0]?(\d{0,3})(?:\.(\d{1,2}))?[sdifgxr]|%%|(%)")
+_CONVERSION = re.compile(r"%(?:\(\w+\))?[-+ #0]?(\d{0,3})(?:\.(\d{1,2}))?[diouxXeEfFgGcrsa]|%%|(%)")
 
 
 @jinja2.pass_context
@@ -73,6 +73,13 @@ def _format(context: Budget, text: Any, *args: Any, **kwargs: Any) -> str:
     return str(text % (kwargs or args))
 
 
+def percent(context: Budget, text: str, right: Any) -> str:
+    """`text % right`."""
+    if isinstance(right, Mapping):
+        return _format(context, text, **{str(name): value for name, value in right.items()})
+    return _format(context, text, *(right if isinstance(right, tuple) else (right,)))
+
+
 @jinja2.pass_context
 def _indent(context: Budget, text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     text = str(text)
@@ -80,6 +87,28 @@ def _indent(context: Budget, text: Any, width: int | str = 4, first: bool = Fals
     context.spend(lines * COST_OF_OBJECT)
     context.has_room(len(text) + lines * (width if isinstance(width, int) else len(width)))
     return do_indent(text, width, first, blank)
+
+
+@jinja2.pass_context
+def _center(context: Budget, text: Any, width: int = 80) -> str:
+    context.has_room(width if isinstance(width, int) else 0)
+    return str(text).center(width)
+
+
+@jinja2.pass_context
+def _wordwrap(
+    context: Budget,
+    text: Any,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str | None = None,
+    break_on_hyphens: bool = True,
+) -> str:
+    text = str(text)
+    lines = num_lines(text) + len(text) // max(1, width if isinstance(width, int) else 1) + text.count(" ")
+    context.spend(len(text) + lines * COST_OF_OBJECT)
+    context.has_room(len(text) + lines * len(wrapstring or "\n"))
+    return do_wordwrap(context.environment, text, width, break_long_words, wrapstring, break_on_hyphens)
 
 
 _ESCAPES = (("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ('"', "&#34;"))
@@ -189,8 +218,8 @@ def _json_cost(context: Budget, value: Any) -> None:
 
 _LOOK_INSIDE: dict[str, Check] = {
     **{name: _free for name in (
-        "abs", "capitalize", "e", "escape", "filesizeformat", "float", "forceescape", "format", "indent", "join",
-        "lower", "replace", "safe", "string", "truncate", "upper")},
+        "abs", "capitalize", "center", "e", "escape", "filesizeformat", "float", "forceescape", "format", "indent",
+        "join", "lower", "replace", "safe", "string", "truncate", "upper", "wordwrap")},
     **{name: _sorted_cost for name in ("dictsort", "groupby", "max", "min", "sort", "sum", "unique")},
     "from_json": _json_cost,
     "int": _int_cost,
@@ -250,7 +279,7 @@ def install(filters: dict[str, Any], tests: dict[str, Any]) -> None:
     """Replace those of an environment."""
     own = {"tojson": _tojson, "safe": str, "from_json": _from_json, "replace": _replace, "join": _join,
            "indent": _indent, "format": _format, "e": _escape, "escape": _escape, "forceescape": _escape,
-           "sum": _sum}  # fmt: skip
+           "sum": _sum, "center": _center, "wordwrap": _wordwrap}  # fmt: skip
     known = {**filters, **own}
     filters.update({name: known[name] if name in _PICK else unavailable for name in known})
     filters.update({name: charged(name, known[name]) for name in (*_LOOK_INSIDE, *_TAKE_LISTS)})
