@@ -24,7 +24,6 @@ from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import EngineOptions, Status
 from llamasrv.engine.base.sequence import Sequence, SequenceState, end_of, tell_progress
 from llamasrv.engine.drafts.drafter import Drafter
-from llamasrv.engine.kv.checkpointing import stop_at_checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
@@ -36,6 +35,7 @@ from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.compaction import Compaction
 from llamasrv.engine.step.context_shift import shift
+from llamasrv.engine.step.finish import Step, finish
 from llamasrv.engine.step.outputs import Outputs
 from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.step.queue_places import QueuePlaces
@@ -134,16 +134,16 @@ class EngineCore:
             self.preempt(seq, save=False)
         plan = self._plan(started)
         self._watch.mark("plan")
-        self._carry_out(plan)
+        step = self._carry_out(plan)
         self._pace.burst = max(self._pace.burst, len(self.running))
-        if not plan.parts:
+        if not step.parts:
             if self._outputs.late:
                 self._outputs.wait_for_masks(MASK_CHECK)
             return bool(plan.preempt or self._outputs.late)
-        self.backend.batch.fill(plan.parts)
+        self.backend.batch.fill(step.parts)
         self._watch.mark("fill")
         filled = self.clock()
-        computed = self._decode(plan)
+        computed = self._decode(step)
         self._watch.begin()
         if not computed:
             return True
@@ -157,9 +157,9 @@ class EngineCore:
             self._refused.sound()
         self._watch.mark("sample")
         ended = self.clock()
-        self.scheduler.account(plan, ended - started)
-        self.drafter.account(plan, ended - started)
-        self.metrics.note_step(plan, filled - started, decoded - filled, ended - decoded)
+        self.scheduler.account(step, ended - started)
+        self.drafter.account(step, ended - started)
+        self.metrics.note_step(step, filled - started, decoded - filled, ended - decoded)
         return True
 
     def reset(self) -> None:
@@ -295,31 +295,39 @@ class EngineCore:
             waiting = [s for s in waiting if s.state is SequenceState.WAITING]
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs, lanes.held_cells)
-        return self.scheduler.plan(waiting, self.running, pool, now, self.memory.lookup, self.memory.common)
+        scheduler = self.scheduler
+        return scheduler.plan(scheduler.look(waiting, self.running, pool, now, self.memory.lookup))
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _carry_out(self, plan: Plan) -> Step:
+        """Do what the plan says. Returns what is left to compute."""
+        self.scheduler.turns = plan.turns
         for seq in plan.preempt:
             self.preempt(seq)
         for seq, cell in plan.encode:
             self._encode(seq, cell)
         for seq, match in plan.read:
             self.memory.read(seq, match)
-        if plan.admit:
-            self._admit(plan)
-            _add_forced(plan, self.scheduler.batch_size)
+        for seq, position in plan.marks:
+            self.memory.mark(seq, position)
+        failed = self._admit(plan) if plan.admit else []
         if self.places.asked:
             self.places.tell(self.waiting, self.clock())
-        if plan.num_prompt and self.memory.has_places:
-            stop_at_checkpoints(plan)
         if self.running:
             self.memory.evict_idle()
         self._watch.mark("seat")
-        self.drafter.draft(plan)
+        step = finish(
+            plan,
+            failed,
+            batch_size=self.scheduler.batch_size,
+            checkpoints=self.memory.has_places,
+            draft=self.drafter.draft,
+        )
         self._watch.begin()  # a draft model's computing is not the engine's time
-        self.memory.make_room(plan.num_decodes + plan.num_prompt + plan.num_drafted)
+        self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted)
+        return step
 
-    def _admit(self, plan: Plan) -> None:
-        """Seat the admitted sequences. One that cannot be seated fails alone."""
+    def _admit(self, plan: Plan) -> list[Sequence]:
+        """Seat the admitted sequences. One that cannot be seated fails alone. Returns those."""
         seated, failed = self.admission.seat_all(plan.admit, self.clock)
         for seq in failed:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
@@ -329,8 +337,7 @@ class EngineCore:
             self.drafter.expect(seq)
         self.waiting = [s for s in self.waiting if s.lane is None]
         self._publisher.is_stale = True
-        if failed:
-            plan.parts = [part for part in plan.parts if part[0] not in failed]
+        return failed
 
     def _note_prompt(self, seq: Sequence) -> None:
         """More of a sequence's prompt is in KV: report progress, release encoded rows."""
@@ -355,30 +362,30 @@ class EngineCore:
 
     # decode
 
-    def _decode(self, plan: Plan) -> bool:
+    def _decode(self, step: Step) -> bool:
         """Returns True if the batch was computed."""
-        num_prompt, num_decodes = plan.num_prompt, plan.num_decodes
+        num_prompt, num_decodes = step.num_prompt, step.num_decodes
         # Ring before the decode, not after: readers then work while the library computes, and do not compete with this
         # thread for the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
-        masks = self._sampler.begin_masks([seq.constraint for seq, _ in plan.parts if seq.constraint is not None])
+        masks = self._sampler.begin_masks([seq.constraint for seq, _ in step.parts if seq.constraint is not None])
         try:
-            self.backend.use(plan.adapters)
+            self.backend.use(step.adapters)
             self.backend.front_end_load = self._pace.front_end_load(num_prompt, num_decodes)
             self.backend.decode()
         except OutOfCells:
-            self.drafter.withdraw(plan)
-            if not plan.num_drafted:
-                self._refused.out_of_cells(plan)
+            self.drafter.withdraw(step)
+            if not step.num_drafted:
+                self._refused.out_of_cells(step)
             return False
         except DecodeFailed as e:
-            self.drafter.withdraw(plan)
-            self._refused.failed(plan, e)
+            self.drafter.withdraw(step)
+            self._refused.failed(step, e)
             return False
         self._refused.in_a_row = 0
         extend = self.memory.lanes.extend
-        for seq, count in plan.parts:
+        for seq, count in step.parts:
             seq.num_computed += count
             assert seq.lane is not None, seq
             extend(seq.lane, count)
@@ -387,13 +394,13 @@ class EngineCore:
             if seq.state is SequenceState.PREFILL:
                 self._note_prompt(seq)
         if not self.metrics.steps % CHECK_EVERY:
-            self._check_lane(plan)
+            self._check_lane(step)
         self._sampler.wait_for_masks(masks)
         return True
 
-    def _check_lane(self, plan: Plan) -> None:
+    def _check_lane(self, step: Step) -> None:
         """Compare the lane table with the back end, for one of the sequences just computed."""
-        seq, _ = plan.parts[self.metrics.steps // CHECK_EVERY % len(plan.parts)]
+        seq, _ = step.parts[self.metrics.steps // CHECK_EVERY % len(step.parts)]
         if seq.media is None and seq.lane is not None:
             length, expected = self.backend.length(seq.lane), seq.num_computed + len(seq.draft)
             assert length == expected, f"lane {seq.lane} has {length} tokens, but the lane table has {expected}"
@@ -473,6 +480,7 @@ class EngineCore:
             disk=self.disk,
             reads=self.reads,
         )
+        self.scheduler.common = self.memory.common
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = LaneAdmission(
             self.memory,
@@ -537,17 +545,3 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
         clock=core.clock,
         metrics=core.metrics,
     )
-
-
-def _add_forced(plan: Plan, batch_size: int) -> None:
-    """Extend admitted prompts by their forced tokens, if the batch has room."""
-    room = batch_size - sum(count for _, count in plan.parts)
-    plan.parts = [(seq, _with_forced(seq, count, room // len(plan.admit))) for seq, count in plan.parts]
-    plan.num_prompt = sum(count for _, count in plan.parts[plan.num_decodes :])
-
-
-def _with_forced(seq: Sequence, count: int, room: int) -> int:
-    """The planned number of tokens, plus up to `room` tokens that were forced since the plan."""
-    if count < seq.owed - seq.num_undelivered or seq.media is not None:
-        return count
-    return min(seq.owed, count + room)

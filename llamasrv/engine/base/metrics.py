@@ -12,7 +12,7 @@ from llamasrv.engine.step.step_watch import PARTS
 if TYPE_CHECKING:
     from llamasrv.engine.base.channels import End
     from llamasrv.engine.base.sequence import Sequence
-    from llamasrv.engine.step.scheduler import Plan
+    from llamasrv.engine.step.finish import Step
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 PART_SECONDS = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -146,7 +146,7 @@ class EngineMetrics:
             self.cached_tokens += num_tokens
             self.reused_tokens[source] = self.reused_tokens.get(source, 0) + num_tokens
 
-    def note_step(self, plan: Plan, planned: float, decoded: float, sampled: float) -> None:
+    def note_step(self, step: Step, planned: float, decoded: float, sampled: float) -> None:
         """A computed step, with the seconds of its parts."""
         seconds = planned + decoded + sampled
         parts = self.step_part_seconds
@@ -154,11 +154,11 @@ class EngineMetrics:
         parts["decode"].observe(decoded)
         parts["sample"].observe(sampled)
         self.steps += 1
-        self.busy_rows += plan.num_decodes
-        self.prompt_tokens += plan.num_prompt
+        self.busy_rows += step.num_decodes
+        self.prompt_tokens += step.num_prompt
         self.step_seconds.observe(seconds)
-        self.step_rows.observe(plan.num_decodes + plan.num_drafted + plan.num_prompt)
-        if plan.num_prompt:
+        self.step_rows.observe(step.num_decodes + step.num_drafted + step.num_prompt)
+        if step.num_prompt:
             self.prefill_seconds += seconds
         else:
             self.decode_seconds += seconds

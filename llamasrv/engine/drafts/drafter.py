@@ -18,8 +18,9 @@ from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import DraftGuard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.step.finish import Step
 from llamasrv.engine.step.prompt_work import TILE
-from llamasrv.engine.step.scheduler import Plan, Scheduler
+from llamasrv.engine.step.scheduler import Scheduler
 
 MOST_TOKENS = 31  # max tokens of one draft
 MOST_ROWS = TILE - 1  # max rows of a step: a whole tile would attend to all cells of all lanes
@@ -67,65 +68,65 @@ class Drafter:
         if seq.spec.prediction or (seq.sampling is not None and seq.sampling.drafts_forced):
             self._warm.add(seq.id)
 
-    def draft(self, plan: Plan) -> None:
-        """Set the drafts of a plan's decodes."""
-        if not self.is_on or self._rests or not plan.num_decodes:
+    def draft(self, step: Step) -> None:
+        """Set the drafts of a step's decodes."""
+        if not self.is_on or self._rests or not step.num_decodes:
             return
         started = self._clock()
         everybody = started >= self._next_asking
         if not (everybody or self._warm or self.model_source is not None):
             return
-        room = self._room(plan)
+        room = self._room(step)
         if room < 1:
             return
-        self._ask_texts(plan, room, everybody, started)
-        if self.model_source is not None and not plan.num_prompt:
+        self._ask_texts(step, room, everybody, started)
+        if self.model_source is not None and not step.num_prompt:
             started = self._clock()
-            self._ask_model(self.model_source, plan, room - plan.num_drafted)
-            plan.draft_seconds = self._clock() - started
-        if plan.num_drafted:  # sequences without drafts come first: they are laid out together
-            n = plan.num_decodes
-            plan.parts[:n] = sorted(plan.parts[:n], key=lambda part: bool(part[0].draft))
+            self._ask_model(self.model_source, step, room - step.num_drafted)
+            step.draft_seconds = self._clock() - started
+        if step.num_drafted:  # sequences without drafts come first: they are laid out together
+            n = step.num_decodes
+            step.parts[:n] = sorted(step.parts[:n], key=lambda part: bool(part[0].draft))
 
-    def _ask_texts(self, plan: Plan, room: int, everybody: bool, started: float) -> None:
+    def _ask_texts(self, step: Step, room: int, everybody: bool, started: float) -> None:
         """Ask the text sources of all sequences, or of the warm ones only."""
-        decoding = [seq for seq, _ in plan.parts[: plan.num_decodes] if seq.state is SequenceState.DECODE]
+        decoding = [seq for seq, _ in step.parts[: step.num_decodes] if seq.state is SequenceState.DECODE]
         if not everybody:
             decoding = [seq for seq in decoding if seq.id in self._warm]
-        most = min(self._most, max(4, min(room, RANKED // plan.num_decodes)))
+        most = min(self._most, max(4, min(room, RANKED // step.num_decodes)))
         proposed = [(seq, draft) for seq in decoding if (draft := self._propose(seq, most)) is not None]
         if proposed:
             asked, drafts = [seq for seq, _ in proposed], [draft for _, draft in proposed]
-            beside = self._scheduler.cost.prompt_seconds(plan.work)
+            beside = self._scheduler.cost.prompt_seconds(step.work)
             counts = share(
                 drafts,
-                num_decodes=plan.num_decodes,
+                num_decodes=step.num_decodes,
                 room=room,
                 rows=self._rows,
                 beside=beside,
                 margin=self._guard.margin,
             )
-            self._try_out(plan, asked, drafts, counts)
+            self._try_out(step, asked, drafts, counts)
         if everybody:
             ended = self._clock()
             # Cap the time counted: indexing a long text once must not delay the next asking for long.
             seconds = min(ended - started, 2 * len(decoding) * self._ask_seconds)
             self._next_asking = ended + seconds / ASKING_SHARE
 
-    def _try_out(self, plan: Plan, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
+    def _try_out(self, step: Step, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
         for seq, draft, count in zip(asked, drafts, counts):
             assert seq.drafts is not None
             seq.draft = seq.drafts.try_out(draft, count, seq.num_tokens)
-            plan.num_drafted += count
+            step.num_drafted += count
 
-    def _ask_model(self, model: ModelSource, plan: Plan, room: int) -> None:
+    def _ask_model(self, model: ModelSource, step: Step, room: int) -> None:
         """Ask the draft model for sequences without a draft from text."""
         sequences = []
-        for seq, _ in plan.parts[: plan.num_decodes]:
+        for seq, _ in step.parts[: step.num_decodes]:
             if seq.state is SequenceState.DECODE and not seq.draft and seq.media is None:
                 self._drafts_of(seq)
                 sequences.append(seq)
-        num_rows = plan.num_decodes + plan.num_drafted
+        num_rows = step.num_decodes + step.num_drafted
         found = model.propose(sequences, num_rows=num_rows, room=room, margin=self._guard.margin)
         asked, drafts = [], []
         for seq in sequences:
@@ -137,7 +138,7 @@ class Drafter:
                 drafts.append(draft)
         if drafts:  # margin 1: the cost of proposing them is already spent
             counts = share(drafts, num_decodes=num_rows, room=room, rows=self._rows, margin=1.0)
-            self._try_out(plan, asked, drafts, counts)
+            self._try_out(step, asked, drafts, counts)
 
     def settle(self, seq: Sequence) -> None:
         """After sampling: count the accepted part of a sequence's draft as computed, and roll the rest back."""
@@ -164,32 +165,32 @@ class Drafter:
         seq.draft = []
         self._warm.discard(seq.id)
 
-    def withdraw(self, plan: Plan) -> None:
+    def withdraw(self, step: Step) -> None:
         """The step was not computed: drop its drafts, and run the next step without any."""
-        for seq, _ in plan.parts:
+        for seq, _ in step.parts:
             seq.draft = []
             if seq.drafts is not None:
                 seq.drafts.tried = None
         self._rests = True
 
-    def account(self, plan: Plan, seconds: float) -> None:
+    def account(self, step: Step, seconds: float) -> None:
         """Learn from a computed step."""
-        if plan.num_drafted and not plan.num_prompt:
-            plain = self._rows.predict(plan.num_decodes) / plan.num_decodes
-            self._guard.note(seconds, (plan.num_decodes + self._accepted) * plain)
+        if step.num_drafted and not step.num_prompt:
+            plain = self._rows.predict(step.num_decodes) / step.num_decodes
+            self._guard.note(seconds, (step.num_decodes + self._accepted) * plain)
         self._accepted, self._rests = 0, False
 
-    def _room(self, plan: Plan) -> int:
+    def _room(self, step: Step) -> int:
         """Number of rows left in the step, limited by batch, outputs and cells."""
         outputs = rows = 0
-        for seq, count in plan.parts:
+        for seq, count in step.parts:
             rows += count
             outputs += count if seq.is_scored else 1
         backend = self._backend
         return min(
             backend.batch.capacity - rows,
             backend.max_outputs - outputs,
-            MOST_ROWS - plan.num_decodes,
+            MOST_ROWS - step.num_decodes,
             self._lanes.reclaimable_cells - rows,
         )
 

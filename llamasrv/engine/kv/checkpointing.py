@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
-
-if TYPE_CHECKING:
-    from llamasrv.engine.step.scheduler import Plan
 
 LEAST = 32  # min tokens that a checkpoint must save beyond the one before it
 APART = 256  # min tokens between checkpoints at starts of messages, except the last two
@@ -110,14 +106,3 @@ def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], br
         if start < at < num_prompt and at >= LEAST and min(abs(at - other) for other in near) >= apart:
             kept.insert(i, at)
     return kept
-
-
-def stop_at_checkpoints(plan: Plan) -> None:
-    """Shorten the parts of a plan so that they end at the sequences' checkpoints."""
-    parts = plan.parts
-    for i in range(plan.num_decodes, len(parts)):
-        seq, count = parts[i]
-        ahead = next((at - seq.num_computed for at in seq.checkpoints if at > seq.num_computed), count)
-        if ahead < count:
-            parts[i] = (seq, ahead)
-    plan.num_prompt = sum(count for _, count in parts[plan.num_decodes :])

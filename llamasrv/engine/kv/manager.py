@@ -192,8 +192,7 @@ class KVCacheManager:
             self._reads.release(seq)
 
     def common(self, a: Sequence, b: Sequence) -> int:
-        """How many tokens `a` could reuse once `b` has computed them. If that needs a checkpoint, has `b` leave one
-        there."""
+        """How many tokens `a` could reuse once `b` has computed them."""
         if (
             not (self._follow and a.spec.cache_prompt and b.spec.cache_prompt)
             or a.spec.prompt_logprobs
@@ -202,11 +201,13 @@ class KVCacheManager:
         ):
             return 0
         length = min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1)
-        if a.media is not None:
-            length = a.media.cut(length)
+        return length if a.media is None else a.media.cut(length)
+
+    def mark(self, seq: Sequence, position: int) -> None:
+        """Have a sequence that is about to be seated leave a checkpoint at this position, if that is how prefixes are
+        shared here."""
         if self.checkpointing.is_on:
-            self.checkpointing.ask_of(b, length)
-        return length
+            self.checkpointing.ask_of(seq, position)
 
     def _ends_at(self, match: Match) -> bool:
         """Whether the matched entry ends at the match's length or can be cut there."""

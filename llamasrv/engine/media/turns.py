@@ -28,15 +28,13 @@ class MediaTurns:
 
     def __init__(self, *, batch_size: int, ubatch_size: int) -> None:
         self._batch_size, self._ubatch_size = batch_size, ubatch_size
-        self._had_turn = False
 
     def parts(
-        self, sequences: list[Sequence], *, others_wait: bool, cells: int, budget: Callable[[], int]
+        self, sequences: list[Sequence], *, others_wait: bool, had_turn: bool, cells: int, budget: Callable[[], int]
     ) -> list[Part]:
         """The parts of this step if it computes media rows, else []. `others_wait`: there are tokens to compute.
-        `budget`: max rows of a step, for chunks that can be split."""
-        if not sequences or (others_wait and self._had_turn):
-            self._had_turn = False
+        `had_turn`: the last step computed media rows. `budget`: max rows of a step, for chunks that can be split."""
+        if not sequences or (others_wait and had_turn):
             return []
         sequences = sorted(sequences, key=lambda s: (s.admitted or 0.0, s.id))
         first = sequences[0]
@@ -54,13 +52,7 @@ class MediaTurns:
                 break
             parts.append((seq, count))
             most -= count
-        self._had_turn = bool(parts)
         return parts
-
-    def end(self) -> bool:
-        """No media rows are left. Returns whether the last step computed some."""
-        had_turn, self._had_turn = self._had_turn, False
-        return had_turn
 
 
 def _span(seq: Sequence) -> MediaSpan:

@@ -16,16 +16,6 @@ class PromptTurns:
 
     def __init__(self, cell_share: float) -> None:
         self._cell_share = cell_share
-        self._owes_decodes = False
-
-    def take(self) -> bool:
-        """Whether this step is for decodes only, because the last one left them out."""
-        owes, self._owes_decodes = self._owes_decodes, False
-        return owes
-
-    def give(self) -> None:
-        """This step leaves the decodes out."""
-        self._owes_decodes = True
 
     def pay(self, rows: int, cells: int, *, row_seconds: float, decode_seconds: float, num_decodes: int) -> bool:
         """Whether `rows` of prompts are better computed without the decodes. `cells`: those of the decodes;

@@ -9,8 +9,8 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.sampling.state import Ending
+from llamasrv.engine.step.finish import Step
 from llamasrv.engine.step.preemption import victim
-from llamasrv.engine.step.scheduler import Plan
 from llamasrv.errors import EngineFailure
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class RefusedSteps:
         self._num_plain = 0  # those of them in which a sequence had no adapter
         self._core = core
 
-    def out_of_cells(self, plan: Plan) -> None:
+    def out_of_cells(self, step: Step) -> None:
         """The library found no cells although the lane table has some: evict a prefix, or preempt one sequence."""
         core = self._core
         if core.memory.lanes.resident:
@@ -37,15 +37,15 @@ class RefusedSteps:
         elif len(core.running) > 1:
             core.preempt(victim(core.running, core.scheduler.restore_cost.seconds))
         else:
-            self._fail(plan, "The KV cache has no room for this request.")
+            self._fail(step, "The KV cache has no room for this request.")
 
-    def failed(self, plan: Plan, error: DecodeFailed) -> None:
+    def failed(self, step: Step, error: DecodeFailed) -> None:
         """Fail the sequences of this batch and drop their lanes, whose contents are unknown."""
         log.error("a step failed: %s", error)
         core = self._core
         core.metrics.failed_steps += 1
         self.in_a_row += 1
-        self._fail(plan, "Decoding failed for this request.")
+        self._fail(step, "Decoding failed for this request.")
         if error.fatal or self.in_a_row >= MOST:
             core.metrics.restarts += 1
             core.reset()
@@ -70,6 +70,6 @@ class RefusedSteps:
         """All logits of a step were finite."""
         self.num_spoiled = self._num_plain = 0
 
-    def _fail(self, plan: Plan, message: str) -> None:
-        for seq, _ in plan.parts:
+    def _fail(self, step: Step, message: str) -> None:
+        for seq, _ in step.parts:
             self._core.end(seq, Ending(FinishReason.FAILED, error=EngineFailure(message)))

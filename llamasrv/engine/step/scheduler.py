@@ -1,7 +1,7 @@
 """Decides what to compute next.
 
-From waiting and running sequences and the available cells and lanes to a Plan, which the core carries out. Has no lock,
-clock, thread or library.
+`plan(Situation) -> Plan`, both frozen: it changes nothing, and equal situations get equal plans. The core looks
+prefixes up before and carries the plan out afterwards. Has no lock, clock, thread or library.
 
     1. every running sequence that owes one token goes in: decodes wait for prompts one step at most, where both cost
        less in turns (prompt_turns.py)
@@ -15,7 +15,7 @@ clock, thread or library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.prefix_index import FOLLOW, Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.finish import Step
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.step.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
@@ -51,32 +52,89 @@ class Pool(NamedTuple):
     held_cells: int = 0
 
 
-@dataclass(slots=True)
-class Plan:
-    preempt: list[Sequence] = field(default_factory=list)
-    admit: list[tuple[Sequence, Match | None]] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+class Turns(NamedTuple):
+    """What one plan hands to the next."""
+
+    adapters: tuple[Adapters, ...] = ()  # sets in use, in order of their turns
+    alone: int = 0  # number of the next sequence in deterministic mode
+    had_media: bool = False  # the last step computed media rows
+    owes_decodes: bool = False  # the last step left the decodes out
+
+
+class Situation(NamedTuple):
+    """Everything a plan depends on, except what the cost model has learnt.
+
+    `waiting`: sequences that may be admitted, in order of arrival; `running`: those with a lane. `hits`: those
+    of the waiting sequences that may be admitted in this step, in order, with the prefixes found for them.
+    `served`: tokens per owner; the owner with the fewest goes first."""
+
+    waiting: tuple[Sequence, ...]
+    running: tuple[Sequence, ...]
+    pool: Pool
+    now: float
+    turns: Turns = Turns()
+    hits: tuple[tuple[Sequence, Match | None], ...] = ()
+    served: Mapping[str, float] = {}
+    holds_until: float = -inf  # until then deferrable sequences are held back
+
+
+class Plan(NamedTuple):
+    """What to do, in this order, and what to compute."""
+
+    preempt: tuple[Sequence, ...] = ()
+    encode: tuple[tuple[Sequence, int], ...] = ()  # sequences that need rows, from this cell on
+    read: tuple[tuple[Sequence, Match], ...] = ()  # sequences that wait for a file
+    marks: tuple[tuple[Sequence, int], ...] = ()  # sequences asked for a checkpoint at a position, and that position
+    admit: tuple[tuple[Sequence, Match | None], ...] = ()
+    parts: tuple[Part, ...] = ()
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
     token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
-    num_drafted: int = 0  # additional rows for drafts of the decodes
-    draft_seconds: float = 0.0  # time of the draft model
     adapters: Adapters = ()  # of all parts
-    encode: list[tuple[Sequence, int]] = field(default_factory=list)  # sequences that need rows, from this cell on
-    read: list[tuple[Sequence, Match]] = field(default_factory=list)  # sequences that wait for a file
-
-    @property
-    def work(self) -> float:
-        """Work of the prompt tokens, in rows."""
-        return self.num_prompt * self.token_work
+    turns: Turns = Turns()  # of the next situation
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    turns: Turns
+    preempt: list[Sequence] = field(default_factory=list)
+    encode: list[tuple[Sequence, int]] = field(default_factory=list)
+    read: list[tuple[Sequence, Match]] = field(default_factory=list)
+    marks: list[tuple[Sequence, int]] = field(default_factory=list)
+    admit: list[tuple[Sequence, Match | None]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    num_decodes: int = 0
+    num_prompt: int = 0
+    token_work: float = 1.0
+    adapters: Adapters = ()
+
+    def freeze(self) -> Plan:
+        return Plan(
+            tuple(self.preempt),
+            tuple(self.encode),
+            tuple(self.read),
+            tuple(self.marks),
+            tuple(self.admit),
+            tuple(self.parts),
+            self.num_decodes,
+            self.num_prompt,
+            self.token_work,
+            self.adapters,
+            self.turns,
+        )
+
+
+Line = tuple[Sequence, ...]
 Lookup = Callable[[Sequence], "Match | None"]
 Common = Callable[[Sequence, Sequence], int]
+"""How many tokens the first sequence could reuse once the second has computed them."""
 
 
 class Scheduler:
-    """`parallel`: how many sequences run at once; `target`: seconds of a step while any sequence decodes."""
+    """`parallel`: how many sequences run at once; `target`: seconds of a step while any sequence decodes; `common`: a
+    pure function."""
 
     def __init__(
         self,
@@ -89,7 +147,9 @@ class Scheduler:
         deterministic: bool = False,
         one_prompt: bool = False,
         cell_share: float = 0.0,
+        common: Common | None = None,
     ) -> None:
+        self.common = common or (lambda a, b: 0)
         self.parallel = parallel
         self.one_prompt = one_prompt  # at most one sequence per step has several tokens
         self.batch_size = batch_size
@@ -99,9 +159,8 @@ class Scheduler:
         self.deterministic = deterministic
         self.cost = CostModel()
         self.restore_cost = RestoreCost(self.cost)
-        self.served: dict[str, float] = {}  # tokens per owner; the owner with the fewest goes first
+        self.served: dict[str, float] = {}  # tokens per owner
         self._next_look, self._were_here = -inf, set[str]()  # next check of owners, and those seen at the last one
-        self._turn = 0
         self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
         self._budget = StepBudget(
             self.cost,
@@ -113,31 +172,60 @@ class Scheduler:
         )
         self._any_deferrable = False  # whether there may be deferrable sequences
         self.holds_until = -inf  # on the engine's clock: until then deferrable sequences are held back
-        self._line: list[Adapters] = []  # sets of adapters in use, in order of their turns
+        self.turns = Turns()  # after the last plan that was carried out
 
-    def plan(
-        self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup, common: Common
-    ) -> Plan:
-        plan = Plan()
-        deferred: list[Sequence] = []
-        if self._any_deferrable:
-            waiting, running, deferred = self._set_aside(waiting, running, now)
+    def look(
+        self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup
+    ) -> Situation:
+        """The situation, with the prefixes of the sequences that a step can admit; the others are not looked up."""
+        situation = Situation(tuple(waiting), tuple(running), pool, now, self.turns, (), self.served, self.holds_until)
+        return situation._replace(hits=self._look_up(situation, lookup)) if waiting else situation
+
+    def _look_up(self, situation: Situation, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
+        hits: list[tuple[Sequence, Match | None]] = []
+        waiting, running, _ = self._set_aside(situation)
+        decodes, prompts, _ = _by_need(running)
+        waiting, places, _ = self._places(situation, waiting, decodes, prompts)
+        if places <= 0 or not waiting:
+            return ()
+        budget = self.batch_size - sum(s.owed for s in prompts)
+        begun: list[Sequence] = []
+        for seq in self._in_order(waiting, situation, places * LOOK_AHEAD):
+            if budget <= 0 and begun:
+                break
+            hit = None if seq.saved is not None else lookup(seq)
+            hits.append((seq, hit))
+            have = _start(seq, hit)
+            waits = hit is not None and (hit.file is not None or hit.coming >= FOLLOW)
+            waits = waits or seq.media is not None and lacks_rows(seq, have)
+            if waits or any(self.common(seq, other) - have >= FOLLOW for other in begun):
+                continue
+            begun.append(seq)
+            budget -= seq.num_tokens - have
+        return tuple(hits)
+
+    def plan(self, situation: Situation) -> Plan:
+        plan = _Draft(situation.turns)
+        self._fill(plan, situation)
+        return plan.freeze()
+
+    def _fill(self, plan: _Draft, situation: Situation) -> None:
+        now, pool = situation.now, situation.pool
+        waiting, running, deferred = self._set_aside(situation)
         decodes, prompts, media = _by_need(running)
         cells = self._make_room(plan, decodes, prompts, deferred, pool.reclaimable_cells) - len(decodes)
         if not (prompts or waiting or deferred or self.deterministic):
             self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
-            return plan
+            return
         places = max(0, self.parallel - len(decodes) - len(prompts))
         pieces = [(s.owed, s.num_computed) for s in (*prompts, *waiting[:places])]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
-        most_seconds = min(self.target, self._deferred_seconds(now)) if only_deferrable else None
+        most_seconds = min(self.target, _deferred_seconds(situation)) if only_deferrable else None
         longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
         budget = self._budget.plan(decodes, pieces, longest, now, most_seconds)
         if not plan.preempt:  # do not re-admit what was just preempted
             resting = {s.lane for s in deferred}
-            kept_out = self._admit(
-                plan, waiting, decodes, prompts, cells, budget.tokens, pool, now, lookup, common, resting
-            )
+            kept_out = self._admit(plan, situation, waiting, decodes, prompts, cells, budget.tokens, resting)
             if kept_out and deferred:
                 # A plan that takes lanes away admits none: matches must be looked up again after it.
                 plan.preempt += deferred
@@ -148,31 +236,32 @@ class Scheduler:
         if self.deterministic:
             lacking = [s for s, _ in plan.encode]
             able = [s for s in decodes + prompts if s not in lacking]
-            return self._one_alone(plan, able, starts, pool.max_outputs)
+            self._one_alone(plan, able, starts, pool.max_outputs)
+            return
         # The last step of media rows delayed the streams: prompts after it wait for one more step.
-        after_rows = not media and self._media.end()
-        after_prompts = self._budget.turns.take()
-        if media and self._rows_next(plan, media, decodes, prompts, cells):
-            return plan
+        after_rows = not media and situation.turns.had_media
+        after_prompts = situation.turns.owes_decodes
+        plan.turns = plan.turns._replace(had_media=False, owes_decodes=False)
+        if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells):
+            return
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
         if plan.parts and (after_rows or after_prompts):
-            return plan
+            return
         outputs = pool.max_outputs - plan.num_decodes
         if alone := self._budget.alone(budget, plan.num_decodes, pieces, pool.held_cells):
             left_out, plan.parts, plan.num_decodes = plan.parts, [], 0
             self._put_in_prompts(plan, prompts, starts, alone, cells, outputs, now)
             if plan.parts:
-                self._budget.turns.give()
+                plan.turns = plan.turns._replace(owes_decodes=True)
             else:
                 plan.parts, plan.num_decodes = left_out, len(left_out)
-            return plan
+            return
         self._put_in_prompts(plan, prompts, starts, budget.tokens, cells, outputs, now)
-        return plan
 
-    def _put_in_decodes(self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
+    def _put_in_decodes(self, plan: _Draft, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
-        adapters = plan.adapters = self._next_adapters(decodes, prompts)
-        if len(self._line) > 1:
+        adapters = plan.adapters = self._next_adapters(plan, decodes, prompts)
+        if len(plan.turns.adapters) > 1:
             decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
             prompts = [s for s in prompts if s.spec.cache_key.adapters == adapters]
         plan.parts = [(s, 1) for s in decodes]
@@ -181,7 +270,7 @@ class Scheduler:
 
     def _put_in_prompts(
         self,
-        plan: Plan,
+        plan: _Draft,
         prompts: list[Sequence],
         starts: dict[int, int],
         budget: int,
@@ -213,7 +302,13 @@ class Scheduler:
             plan.token_work = self._budget.work.of(pieces, plan.num_decodes) / plan.num_prompt
 
     def _rows_next(
-        self, plan: Plan, media: list[Sequence], decodes: list[Sequence], prompts: list[Sequence], cells: int
+        self,
+        plan: _Draft,
+        had_turn: bool,
+        media: list[Sequence],
+        decodes: list[Sequence],
+        prompts: list[Sequence],
+        cells: int,
     ) -> bool:
         """Whether this step computes media rows; adds the parts if so."""
         gone = [*plan.preempt, *(s for s, _ in plan.encode)]
@@ -231,18 +326,19 @@ class Scheduler:
             fits = self.cost.prompt_tokens_within(seconds, 0)
             return max(SMALLEST_CHUNK, fits - fits % self.row_multiple)  # a partial block costs as much as a whole one
 
-        plan.parts = self._media.parts(ready, others_wait=others, cells=cells, budget=budget)
+        plan.parts = self._media.parts(ready, others_wait=others, had_turn=had_turn, cells=cells, budget=budget)
         if plan.parts:
+            plan.turns = plan.turns._replace(had_media=True)
             plan.adapters = plan.parts[0][0].spec.cache_key.adapters
             plan.num_prompt = sum(count for _, count in plan.parts)
         elif len(ready) > 1 and not others:  # deadlock: each holds some cells, none has enough
             plan.preempt.append(max(ready, key=lambda s: (s.admitted or 0.0, s.id)))
         return bool(plan.parts)
 
-    def account(self, plan: Plan, seconds: float) -> None:
+    def account(self, step: Step, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        self.cost.learn(plan.work, plan.num_decodes + plan.num_drafted, seconds - plan.draft_seconds)
-        for seq, count in plan.parts:
+        self.cost.learn(step.work, step.num_decodes + step.num_drafted, seconds - step.draft_seconds)
+        for seq, count in step.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 
     def charge(self, seq: Sequence, tokens: int) -> None:
@@ -258,6 +354,7 @@ class Scheduler:
         if now < self._next_look:
             return
         self._next_look = now + AWAY
+        self._any_deferrable = any(s.spec.deferrable for s in (*waiting, *running))
         here = {s.spec.owner for s in waiting} | {s.spec.owner for s in running}
         self.served = {owner: served for owner, served in self.served.items() if owner in here | self._were_here}
         self._were_here = here
@@ -269,7 +366,7 @@ class Scheduler:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
 
     def _make_room(
-        self, plan: Plan, decodes: list[Sequence], prompts: list[Sequence], deferred: list[Sequence], cells: int
+        self, plan: _Draft, decodes: list[Sequence], prompts: list[Sequence], deferred: Line, cells: int
     ) -> int:
         """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
         cells available."""
@@ -285,60 +382,56 @@ class Scheduler:
                 break
         return cells
 
-    def _set_aside(
-        self, waiting: list[Sequence], running: list[Sequence], now: float
-    ) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+    def _set_aside(self, situation: Situation) -> tuple[Line, Line, Line]:
         """(waiting, running, deferred). If there are other sequences, or one is about to arrive, the deferrable ones
         are set aside: running ones stay seated without a step until their place is needed."""
-        in_line = [s for s in waiting if not s.spec.deferrable]
-        at_work = [s for s in running if not s.spec.deferrable]
+        waiting, running = situation.waiting, situation.running
+        if not self._any_deferrable:
+            return waiting, running, ()
+        in_line = tuple([s for s in waiting if not s.spec.deferrable])
+        at_work = tuple([s for s in running if not s.spec.deferrable])
         if not in_line and not at_work:
-            self._any_deferrable = bool(waiting or running)
-            return ([], [], running) if now < self.holds_until else (waiting, running, [])
-        return in_line, at_work, [s for s in running if s.spec.deferrable]
+            return ((), (), running) if situation.now < situation.holds_until else (waiting, running, ())
+        return in_line, at_work, tuple([s for s in running if s.spec.deferrable])
 
-    def _deferred_seconds(self, now: float) -> float:
-        """Seconds of the longest step for deferrable sequences."""
-        return DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
+    def _places(
+        self, situation: Situation, waiting: Line, decodes: list[Sequence], prompts: list[Sequence]
+    ) -> tuple[Line, int, bool]:
+        """(candidates, how many of them may be admitted, whether lanes are too few for that)."""
+        pool, num_running = situation.pool, len(decodes) + len(prompts)
+        places = self.parallel - num_running
+        if places <= 0 and len(situation.served) > 1:
+            waiting = _left_out(waiting, [*decodes, *prompts])
+            most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
+            places = most - num_running
+        lacks_lanes = bool(waiting) and pool.available_lanes < places
+        return waiting, min(places, pool.available_lanes), lacks_lanes
 
     def _admit(
         self,
-        plan: Plan,
-        waiting: list[Sequence],
+        plan: _Draft,
+        situation: Situation,
+        waiting: Line,
         decodes: list[Sequence],
         prompts: list[Sequence],
         cells: int,
         budget: int,
-        pool: Pool,
-        now: float,
-        lookup: Lookup,
-        common: Common,
         resting: set[int | None],
     ) -> bool:
         """Choose newcomers. Returns whether a lack of lanes or cells keeps one out. `resting`: lanes of deferred
         sequences, whose prefixes do not grow: do not wait for them."""
-        num_running = len(decodes) + len(prompts)
-        places = self.parallel - num_running
-        if places <= 0 and len(self.served) > 1:
-            waiting = _left_out(waiting, [*decodes, *prompts])
-            most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
-            places = most - num_running
+        waiting, places, lacks_lanes = self._places(situation, waiting, decodes, prompts)
         if places <= 0 or not waiting:
-            return False
-        lacks_lanes = pool.available_lanes < places
-        places = min(places, pool.available_lanes)
-        if not places:
-            return True
+            return lacks_lanes
         owed = sum(s.owed for s in prompts)
         budget -= owed
         cells -= owed
         growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
-        for seq in self._in_order(waiting, now, places * LOOK_AHEAD):
+        for seq, match in situation.hits:
             if not places:
                 return lacks_lanes
             if budget <= 0 and plan.admit:
                 return False
-            match = None if seq.saved is not None else lookup(seq)
             have = _start(seq, match)
             if match and match.file is not None:
                 plan.read.append((seq, match))
@@ -348,7 +441,7 @@ class Scheduler:
             if seq.media is not None and lacks_rows(seq, have):
                 plan.encode.append((seq, have))
                 continue
-            if any(common(seq, other) - have >= FOLLOW for other, _ in plan.admit):
+            if self._follows(plan, seq, have):
                 continue
             need = seq.num_tokens + 1 - (have if match and match.held else 0)
             alone = not (decodes or prompts or plan.admit or resting)
@@ -360,43 +453,61 @@ class Scheduler:
             places -= 1
             cells -= need
             budget -= seq.num_tokens - have
-        return False
+        return lacks_lanes and not places and len(situation.hits) < len(waiting)
 
     def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
         """All waiting sequences in the current order, the next one first."""
-        line = self._in_order(waiting, now, len(waiting))
+        situation = Situation(tuple(waiting), (), Pool(0, 0, 0), now, served=self.served)
+        line = self._in_order(situation.waiting, situation, len(waiting))
         return sorted(line, key=lambda s: s.spec.deferrable)
 
-    def _in_order(self, waiting: list[Sequence], now: float, most: int) -> list[Sequence]:
+    def _follows(self, plan: _Draft, seq: Sequence, have: int) -> bool:
+        """Whether a newcomer with `have` tokens waits for one that this plan admits, to share what that computes."""
+        for other, _ in plan.admit:
+            length = self.common(seq, other)
+            if length:
+                plan.marks.append((other, length))
+            if length - have >= FOLLOW:
+                return True
+        return False
+
+    @staticmethod
+    def _in_order(waiting: Line, situation: Situation, most: int) -> list[Sequence]:
+        now, served = situation.now, situation.served
+
         def rank(s: Sequence) -> tuple[object, ...]:
             return (
                 not s.is_resumed,
                 -s.spec.priority - int((now - s.arrived) / AGEING),
-                self.served.get(s.spec.owner, 0.0),
+                served.get(s.spec.owner, 0.0),
                 s.arrived,
                 s.id,
             )
 
         return sorted(_foremost(waiting, most), key=rank)[:most]
 
-    def _next_adapters(self, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
+    @staticmethod
+    def _next_adapters(plan: _Draft, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """The set of adapters whose turn it is. New sets queue behind the present ones."""
         here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
+        before = plan.turns.adapters
         if len(here) == 1:
-            self._line = list(here)
-            return self._line[0]
-        line = [a for a in self._line if a in here]
+            line = [*here]
+            if before != (line[0],):
+                plan.turns = plan.turns._replace(adapters=(line[0],))
+            return line[0]
+        line = [a for a in before if a in here]
         line += [a for a in here if a not in line]
-        self._line = [*line[1:], *line[:1]]
+        plan.turns = plan.turns._replace(adapters=(*line[1:], *line[:1]))
         return line[0] if line else ()
 
-    def _one_alone(self, plan: Plan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> Plan:
+    def _one_alone(self, plan: _Draft, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> None:
         """Deterministic mode: one sequence per step, in turn, with prompts cut at fixed positions. Kernels round
         differently for one row and for many, and depending on where a prompt is cut; alone, a sequence's results do not
         depend on others."""
         if sequences:
-            seq = sequences[self._turn % len(sequences)]
-            self._turn += 1
+            seq = sequences[plan.turns.alone % len(sequences)]
+            plan.turns = plan.turns._replace(alone=plan.turns.alone + 1)
             start = starts.get(seq.id, seq.num_computed)
             count = min(_rest(seq, start), self.ubatch_size - start % self.ubatch_size)
             if seq.media is not None and (number := seq.media.at(start)) is not None:
@@ -407,10 +518,14 @@ class Scheduler:
             plan.parts = [(seq, count)]
             plan.adapters = seq.spec.cache_key.adapters
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
-        return plan
 
 
-def _by_need(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+def _deferred_seconds(situation: Situation) -> float:
+    """Seconds of the longest step for deferrable sequences."""
+    return DEFERRED_SECONDS if situation.now - situation.holds_until > QUIET_SECONDS else BESIDE_SECONDS
+
+
+def _by_need(running: Line) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
     """(decodes, prompts, media): sequences that owe one token, those that owe more, and those of the latter that
     continue with media rows. A sequence that waits for a mask owes nothing."""
     decodes: list[Sequence] = []
@@ -442,12 +557,13 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
     )
 
 
-def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
+def _foremost(waiting: Line, most: int) -> list[Sequence]:
     """The oldest `most` of each kind, from a list in order of arrival, so that a queue of thousands is not sorted."""
     taken: dict[tuple[str, int, bool], int] = {}
     foremost = []
     for seq in waiting:
-        kind = (seq.spec.owner, seq.spec.priority, seq.is_resumed)
+        spec = seq.spec
+        kind = (spec.owner, spec.priority, seq.admitted is not None and seq.is_resumed)
         count = taken.get(kind, 0)
         if count < most:
             taken[kind] = count + 1
@@ -455,14 +571,14 @@ def _foremost(waiting: list[Sequence], most: int) -> list[Sequence]:
     return foremost
 
 
-def _left_out(waiting: list[Sequence], running: list[Sequence]) -> list[Sequence]:
+def _left_out(waiting: Line, running: list[Sequence]) -> Line:
     """The oldest sequence of each owner with nothing running: candidates for the extra places."""
     here = {s.spec.owner for s in running}
     eldest: dict[str, Sequence] = {}
     for seq in waiting:
         if seq.spec.owner not in here:
             eldest.setdefault(seq.spec.owner, seq)
-    return list(eldest.values())
+    return tuple(eldest.values())
 
 
 def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:

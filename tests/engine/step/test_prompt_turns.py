@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_driver import Driver, sequence, text_of
+from plans import planned
 from recording_backend import RecordingBackend
 
 from llamasrv.engine.step.prompt_turns import PromptTurns
@@ -59,7 +60,7 @@ class Company:
         while waiting:
             held = sum(s.num_computed for s in (*decoding, *waiting))
             pool = Pool(100_000, 16, 64, held)
-            plan = scheduler.plan([], [*decoding, *waiting], pool, self.now, lambda seq: None, lambda a, b: 0)
+            plan = planned(scheduler, [], [*decoding, *waiting], pool, self.now)
             self.plans.append((plan.num_decodes, plan.num_prompt))
             counts = {id(seq): count for seq, count in plan.parts}
             seconds = decode_seconds if plan.num_decodes else 0.01

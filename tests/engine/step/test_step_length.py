@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_driver import sequence
+from plans import planned
 
 from llamasrv.engine.step.prompt_work import TILE
 from llamasrv.engine.step.scheduler import Pool, Scheduler
@@ -77,9 +78,7 @@ class Beside:
         prompt = sequence(range(length))
         prompt.num_computed = 1
         while prompt.owed:
-            plan = scheduler.plan(
-                [], [*self.streams, prompt], Pool(10_000, 8, 64), self.now, lambda seq: None, lambda a, b: 0
-            )
+            plan = planned(scheduler, [], [*self.streams, prompt], Pool(10_000, 8, 64), self.now)
             count = dict((id(seq), count) for seq, count in plan.parts)[id(prompt)]
             a_cell = 1e-6 if count + 3 >= TILE else 2.2e-6
             seconds = 0.027 + 3 * 0.01 + count * (0.0028 + (prompt.num_computed + count / 2) * a_cell)

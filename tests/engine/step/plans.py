@@ -1,0 +1,33 @@
+"""Plans one step and carries nothing out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llamasrv.engine.step.finish import Step
+
+
+@dataclass(slots=True)
+class PlannedStep(Step):
+    """A step, and what else its plan says."""
+
+    preempt: list = field(default_factory=list)
+    admit: list = field(default_factory=list)
+    encode: list = field(default_factory=list)
+    read: list = field(default_factory=list)
+
+
+def planned(scheduler, waiting, running, pool, now, *, lookup=lambda seq: None):
+    """The next step. Planned twice: an equal situation must give an equal plan."""
+    situation = scheduler.look(list(waiting), list(running), pool, now, lookup)
+    plan = scheduler.plan(situation)
+    assert scheduler.plan(situation) == plan
+    scheduler.turns = plan.turns
+    lists = {name: list(getattr(plan, name)) for name in ("parts", "preempt", "admit", "encode", "read")}
+    return PlannedStep(
+        num_decodes=plan.num_decodes,
+        num_prompt=plan.num_prompt,
+        token_work=plan.token_work,
+        adapters=plan.adapters,
+        **lists,
+    )
