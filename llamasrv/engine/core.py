@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.channels import Doorbell, Stream, TokenItem
 from llamasrv.engine.base.interface import Backend, DecodeFailed, OutOfCells
 from llamasrv.engine.base.machine import available_cpus
@@ -23,6 +24,7 @@ from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import EngineOptions, Status
 from llamasrv.engine.base.sequence import Sequence, SequenceState, end_of, tell_progress
+from llamasrv.engine.base.step_watch import StepWatch
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
@@ -35,13 +37,12 @@ from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.compaction import Compaction
 from llamasrv.engine.step.context_shift import shift
-from llamasrv.engine.step.finish import Step, finish
+from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.outputs import Outputs
 from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.step.queue_places import QueuePlaces
 from llamasrv.engine.step.refused_steps import RefusedSteps
 from llamasrv.engine.step.scheduler import Plan, Pool, scheduler_for
-from llamasrv.engine.step.step_watch import StepWatch
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
@@ -298,7 +299,7 @@ class EngineCore:
         scheduler = self.scheduler
         return scheduler.plan(scheduler.look(waiting, self.running, pool, now, self.memory.lookup))
 
-    def _carry_out(self, plan: Plan) -> Step:
+    def _carry_out(self, plan: Plan) -> StepRows:
         """Do what the plan says. Returns what is left to compute."""
         self.scheduler.turns = plan.turns
         for seq in plan.preempt:
@@ -362,7 +363,7 @@ class EngineCore:
 
     # decode
 
-    def _decode(self, step: Step) -> bool:
+    def _decode(self, step: StepRows) -> bool:
         """Returns True if the batch was computed."""
         num_prompt, num_decodes = step.num_prompt, step.num_decodes
         # Ring before the decode, not after: readers then work while the library computes, and do not compete with this
@@ -398,7 +399,7 @@ class EngineCore:
         self._sampler.wait_for_masks(masks)
         return True
 
-    def _check_lane(self, step: Step) -> None:
+    def _check_lane(self, step: StepRows) -> None:
         """Compare the lane table with the back end, for one of the sequences just computed."""
         seq, _ = step.parts[self.metrics.steps // CHECK_EVERY % len(step.parts)]
         if seq.media is None and seq.lane is not None:

@@ -7,15 +7,35 @@ attribute. A back end reads them in place.
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.arrays import Floats, Int32s
 from llamasrv.engine.base.sequence import Sequence
 
 Part = tuple[Sequence, int]
 """A sequence, and how many of its owed tokens this step computes."""
+
+
+@dataclass(slots=True)
+class StepRows:
+    """What one step computes. `parts`: decodes first."""
+
+    parts: list[Part]
+    num_decodes: int  # the first parts: one owed token each
+    num_prompt: int  # prompt tokens in the other parts
+    token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
+    adapters: Adapters = ()
+    num_drafted: int = 0  # additional rows for drafts of the decodes
+    draft_seconds: float = 0.0  # time of the draft model
+
+    @property
+    def work(self) -> float:
+        """Work of the prompt tokens, in rows."""
+        return self.num_prompt * self.token_work
 
 
 class MediaRows(NamedTuple):

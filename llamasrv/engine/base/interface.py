@@ -184,7 +184,7 @@ class MediaWork(NamedTuple):
 
 
 class Projector(Protocol):
-    """Turns images and sounds into rows of embeddings. `encode`, `fit_together` and `encode_together` belong to the
+    """PlanTurns images and sounds into rows of embeddings. `encode`, `fit_together` and `encode_together` belong to the
     encoder's thread; any thread may use the rest."""
 
     vision: bool

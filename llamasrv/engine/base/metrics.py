@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from llamasrv.engine.step.step_watch import PARTS
+from llamasrv.engine.base.step_watch import PARTS
 
 if TYPE_CHECKING:
+    from llamasrv.engine.base.batch import StepRows
     from llamasrv.engine.base.channels import End
     from llamasrv.engine.base.sequence import Sequence
-    from llamasrv.engine.step.finish import Step
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 PART_SECONDS = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -146,7 +146,7 @@ class EngineMetrics:
             self.cached_tokens += num_tokens
             self.reused_tokens[source] = self.reused_tokens.get(source, 0) + num_tokens
 
-    def note_step(self, step: Step, planned: float, decoded: float, sampled: float) -> None:
+    def note_step(self, step: StepRows, planned: float, decoded: float, sampled: float) -> None:
         """A computed step, with the seconds of its parts."""
         seconds = planned + decoded + sampled
         parts = self.step_part_seconds

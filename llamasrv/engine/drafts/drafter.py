@@ -7,7 +7,9 @@ ASKING_SHARE of the time allows. Belongs to the engine thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.options import EngineOptions
@@ -18,12 +20,12 @@ from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import DraftGuard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.step.finish import Step
-from llamasrv.engine.step.prompt_work import TILE
-from llamasrv.engine.step.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from llamasrv.engine.step.scheduler import Scheduler
 
 MOST_TOKENS = 31  # max tokens of one draft
-MOST_ROWS = TILE - 1  # max rows of a step: a whole tile would attend to all cells of all lanes
+MOST_ROWS = 63  # max rows of a step: 64 are a whole tile of attention on a CPU, which reads all cells of all lanes
 ASKING_SHARE = 0.01  # share of the time for asking the sources of all sequences
 RANKED = 256  # max drafted tokens that the policy ranks
 
@@ -68,7 +70,7 @@ class Drafter:
         if seq.spec.prediction or (seq.sampling is not None and seq.sampling.drafts_forced):
             self._warm.add(seq.id)
 
-    def draft(self, step: Step) -> None:
+    def draft(self, step: StepRows) -> None:
         """Set the drafts of a step's decodes."""
         if not self.is_on or self._rests or not step.num_decodes:
             return
@@ -88,7 +90,7 @@ class Drafter:
             n = step.num_decodes
             step.parts[:n] = sorted(step.parts[:n], key=lambda part: bool(part[0].draft))
 
-    def _ask_texts(self, step: Step, room: int, everybody: bool, started: float) -> None:
+    def _ask_texts(self, step: StepRows, room: int, everybody: bool, started: float) -> None:
         """Ask the text sources of all sequences, or of the warm ones only."""
         decoding = [seq for seq, _ in step.parts[: step.num_decodes] if seq.state is SequenceState.DECODE]
         if not everybody:
@@ -113,13 +115,13 @@ class Drafter:
             seconds = min(ended - started, 2 * len(decoding) * self._ask_seconds)
             self._next_asking = ended + seconds / ASKING_SHARE
 
-    def _try_out(self, step: Step, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
+    def _try_out(self, step: StepRows, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
         for seq, draft, count in zip(asked, drafts, counts):
             assert seq.drafts is not None
             seq.draft = seq.drafts.try_out(draft, count, seq.num_tokens)
             step.num_drafted += count
 
-    def _ask_model(self, model: ModelSource, step: Step, room: int) -> None:
+    def _ask_model(self, model: ModelSource, step: StepRows, room: int) -> None:
         """Ask the draft model for sequences without a draft from text."""
         sequences = []
         for seq, _ in step.parts[: step.num_decodes]:
@@ -165,7 +167,7 @@ class Drafter:
         seq.draft = []
         self._warm.discard(seq.id)
 
-    def withdraw(self, step: Step) -> None:
+    def withdraw(self, step: StepRows) -> None:
         """The step was not computed: drop its drafts, and run the next step without any."""
         for seq, _ in step.parts:
             seq.draft = []
@@ -173,14 +175,14 @@ class Drafter:
                 seq.drafts.tried = None
         self._rests = True
 
-    def account(self, step: Step, seconds: float) -> None:
+    def account(self, step: StepRows, seconds: float) -> None:
         """Learn from a computed step."""
         if step.num_drafted and not step.num_prompt:
             plain = self._rows.predict(step.num_decodes) / step.num_decodes
             self._guard.note(seconds, (step.num_decodes + self._accepted) * plain)
         self._accepted, self._rests = 0, False
 
-    def _room(self, step: Step) -> int:
+    def _room(self, step: StepRows) -> int:
         """Number of rows left in the step, limited by batch, outputs and cells."""
         outputs = rows = 0
         for seq, count in step.parts:

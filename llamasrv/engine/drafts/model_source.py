@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from llamasrv.engine.base.interface import DraftModel, Timeline
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.drafts.acceptance import Acceptance
 from llamasrv.engine.drafts.draft import Draft
-from llamasrv.engine.step.cost_model import RowTimes
+
+if TYPE_CHECKING:
+    from llamasrv.engine.step.cost_model import RowTimes
 
 # Gap to the next best token, in logits: the kind of a guess is the first of these that it reaches.
 GAPS = (4.0, 2.0, 1.0, 0.5)

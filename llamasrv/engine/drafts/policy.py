@@ -8,9 +8,12 @@ Pure: no engine, no clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from llamasrv.engine.drafts.draft import Draft
-from llamasrv.engine.step.cost_model import RowTimes
+
+if TYPE_CHECKING:
+    from llamasrv.engine.step.cost_model import RowTimes
 
 MARGIN = 1.05  # min predicted gain, to cover what the prediction misses
 

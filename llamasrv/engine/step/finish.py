@@ -6,42 +6,22 @@ The only place that changes parts after the plan. Belongs to the engine thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.base.batch import Part
+from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.sequence import Sequence
 
 if TYPE_CHECKING:
     from llamasrv.engine.step.scheduler import Plan
 
 
-@dataclass(slots=True)
-class Step:
-    """What one step computes. `parts`: decodes first."""
-
-    parts: list[Part]
-    num_decodes: int  # the first parts: one owed token each
-    num_prompt: int  # prompt tokens in the other parts
-    token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
-    adapters: Adapters = ()
-    num_drafted: int = 0  # additional rows for drafts of the decodes
-    draft_seconds: float = 0.0  # time of the draft model
-
-    @property
-    def work(self) -> float:
-        """Work of the prompt tokens, in rows."""
-        return self.num_prompt * self.token_work
-
-
 def finish(
-    plan: Plan, failed: list[Sequence], *, batch_size: int, checkpoints: bool, draft: Callable[[Step], None]
-) -> Step:
+    plan: Plan, failed: list[Sequence], *, batch_size: int, checkpoints: bool, draft: Callable[[StepRows], None]
+) -> StepRows:
     """The step of a plan that has been carried out. `failed`: sequences that could not be seated. `checkpoints`:
     whether parts may have to end at checkpoints."""
     parts = [part for part in plan.parts if part[0] not in failed] if failed else [*plan.parts]
-    step = Step(parts, plan.num_decodes, plan.num_prompt, plan.token_work, plan.adapters)
+    step = StepRows(parts, plan.num_decodes, plan.num_prompt, plan.token_work, plan.adapters)
     if plan.admit:
         _add_forced(step, batch_size, len(plan.admit))
     if step.num_prompt and checkpoints:
@@ -50,7 +30,7 @@ def finish(
     return step
 
 
-def _add_forced(step: Step, batch_size: int, num_admitted: int) -> None:
+def _add_forced(step: StepRows, batch_size: int, num_admitted: int) -> None:
     """Extend prompts by tokens that were forced since the plan, if the batch has room."""
     room = (batch_size - sum(count for _, count in step.parts)) // num_admitted
     step.parts = [(seq, _with_forced(seq, count, room)) for seq, count in step.parts]
@@ -64,7 +44,7 @@ def _with_forced(seq: Sequence, count: int, room: int) -> int:
     return min(seq.owed, count + room)
 
 
-def _stop_at_checkpoints(step: Step) -> None:
+def _stop_at_checkpoints(step: StepRows) -> None:
     """Shorten the parts of prompts so that they end at the sequences' checkpoints."""
     parts = step.parts
     for i in range(step.num_decodes, len(parts)):

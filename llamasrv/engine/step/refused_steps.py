@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.sampling.state import Ending
-from llamasrv.engine.step.finish import Step
 from llamasrv.engine.step.preemption import victim
 from llamasrv.errors import EngineFailure
 
@@ -29,7 +29,7 @@ class RefusedSteps:
         self._num_plain = 0  # those of them in which a sequence had no adapter
         self._core = core
 
-    def out_of_cells(self, step: Step) -> None:
+    def out_of_cells(self, step: StepRows) -> None:
         """The library found no cells although the lane table has some: evict a prefix, or preempt one sequence."""
         core = self._core
         if core.memory.lanes.resident:
@@ -39,7 +39,7 @@ class RefusedSteps:
         else:
             self._fail(step, "The KV cache has no room for this request.")
 
-    def failed(self, step: Step, error: DecodeFailed) -> None:
+    def failed(self, step: StepRows, error: DecodeFailed) -> None:
         """Fail the sequences of this batch and drop their lanes, whose contents are unknown."""
         log.error("a step failed: %s", error)
         core = self._core
@@ -70,6 +70,6 @@ class RefusedSteps:
         """All logits of a step were finite."""
         self.num_spoiled = self._num_plain = 0
 
-    def _fail(self, step: Step, message: str) -> None:
+    def _fail(self, step: StepRows, message: str) -> None:
         for seq, _ in step.parts:
             self._core.end(seq, Ending(FinishReason.FAILED, error=EngineFailure(message)))

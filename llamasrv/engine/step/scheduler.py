@@ -21,14 +21,13 @@ from math import inf
 from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.base.batch import Part
+from llamasrv.engine.base.batch import Part, StepRows
 from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.prefix_index import FOLLOW, Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.finish import Step
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.step.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
 
@@ -52,7 +51,7 @@ class Pool(NamedTuple):
     held_cells: int = 0
 
 
-class Turns(NamedTuple):
+class PlanTurns(NamedTuple):
     """What one plan hands to the next."""
 
     adapters: tuple[Adapters, ...] = ()  # sets in use, in order of their turns
@@ -72,7 +71,7 @@ class Situation(NamedTuple):
     running: tuple[Sequence, ...]
     pool: Pool
     now: float
-    turns: Turns = Turns()
+    turns: PlanTurns = PlanTurns()
     hits: tuple[tuple[Sequence, Match | None], ...] = ()
     served: Mapping[str, float] = {}
     holds_until: float = -inf  # until then deferrable sequences are held back
@@ -91,14 +90,14 @@ class Plan(NamedTuple):
     num_prompt: int = 0  # prompt tokens in the other parts
     token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
     adapters: Adapters = ()  # of all parts
-    turns: Turns = Turns()  # of the next situation
+    turns: PlanTurns = PlanTurns()  # of the next situation
 
 
 @dataclass(slots=True)
-class _Draft:
+class _DraftPlan:
     """A plan in the making."""
 
-    turns: Turns
+    turns: PlanTurns
     preempt: list[Sequence] = field(default_factory=list)
     encode: list[tuple[Sequence, int]] = field(default_factory=list)
     read: list[tuple[Sequence, Match]] = field(default_factory=list)
@@ -172,7 +171,7 @@ class Scheduler:
         )
         self._any_deferrable = False  # whether there may be deferrable sequences
         self.holds_until = -inf  # on the engine's clock: until then deferrable sequences are held back
-        self.turns = Turns()  # after the last plan that was carried out
+        self.turns = PlanTurns()  # after the last plan that was carried out
 
     def look(
         self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup
@@ -205,11 +204,11 @@ class Scheduler:
         return tuple(hits)
 
     def plan(self, situation: Situation) -> Plan:
-        plan = _Draft(situation.turns)
+        plan = _DraftPlan(situation.turns)
         self._fill(plan, situation)
         return plan.freeze()
 
-    def _fill(self, plan: _Draft, situation: Situation) -> None:
+    def _fill(self, plan: _DraftPlan, situation: Situation) -> None:
         now, pool = situation.now, situation.pool
         waiting, running, deferred = self._set_aside(situation)
         decodes, prompts, media = _by_need(running)
@@ -258,7 +257,7 @@ class Scheduler:
             return
         self._put_in_prompts(plan, prompts, starts, budget.tokens, cells, outputs, now)
 
-    def _put_in_decodes(self, plan: _Draft, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
+    def _put_in_decodes(self, plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
         adapters = plan.adapters = self._next_adapters(plan, decodes, prompts)
         if len(plan.turns.adapters) > 1:
@@ -270,7 +269,7 @@ class Scheduler:
 
     def _put_in_prompts(
         self,
-        plan: _Draft,
+        plan: _DraftPlan,
         prompts: list[Sequence],
         starts: dict[int, int],
         budget: int,
@@ -303,7 +302,7 @@ class Scheduler:
 
     def _rows_next(
         self,
-        plan: _Draft,
+        plan: _DraftPlan,
         had_turn: bool,
         media: list[Sequence],
         decodes: list[Sequence],
@@ -335,7 +334,7 @@ class Scheduler:
             plan.preempt.append(max(ready, key=lambda s: (s.admitted or 0.0, s.id)))
         return bool(plan.parts)
 
-    def account(self, step: Step, seconds: float) -> None:
+    def account(self, step: StepRows, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
         self.cost.learn(step.work, step.num_decodes + step.num_drafted, seconds - step.draft_seconds)
         for seq, count in step.parts:
@@ -366,7 +365,7 @@ class Scheduler:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
 
     def _make_room(
-        self, plan: _Draft, decodes: list[Sequence], prompts: list[Sequence], deferred: Line, cells: int
+        self, plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence], deferred: Line, cells: int
     ) -> int:
         """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
         cells available."""
@@ -409,7 +408,7 @@ class Scheduler:
 
     def _admit(
         self,
-        plan: _Draft,
+        plan: _DraftPlan,
         situation: Situation,
         waiting: Line,
         decodes: list[Sequence],
@@ -461,7 +460,7 @@ class Scheduler:
         line = self._in_order(situation.waiting, situation, len(waiting))
         return sorted(line, key=lambda s: s.spec.deferrable)
 
-    def _follows(self, plan: _Draft, seq: Sequence, have: int) -> bool:
+    def _follows(self, plan: _DraftPlan, seq: Sequence, have: int) -> bool:
         """Whether a newcomer with `have` tokens waits for one that this plan admits, to share what that computes."""
         for other, _ in plan.admit:
             length = self.common(seq, other)
@@ -487,7 +486,7 @@ class Scheduler:
         return sorted(_foremost(waiting, most), key=rank)[:most]
 
     @staticmethod
-    def _next_adapters(plan: _Draft, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
+    def _next_adapters(plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """The set of adapters whose turn it is. New sets queue behind the present ones."""
         here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
         before = plan.turns.adapters
@@ -501,7 +500,7 @@ class Scheduler:
         plan.turns = plan.turns._replace(adapters=(*line[1:], *line[:1]))
         return line[0] if line else ()
 
-    def _one_alone(self, plan: _Draft, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> None:
+    def _one_alone(self, plan: _DraftPlan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> None:
         """Deterministic mode: one sequence per step, in turn, with prompts cut at fixed positions. Kernels round
         differently for one row and for many, and depending on where a prompt is cut; alone, a sequence's results do not
         depend on others."""

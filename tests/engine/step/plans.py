@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llamasrv.engine.step.finish import Step
+from llamasrv.engine.base.batch import StepRows
 
 
 @dataclass(slots=True)
-class PlannedStep(Step):
+class PlannedStep(StepRows):
     """A step, and what else its plan says."""
 
     preempt: list = field(default_factory=list)

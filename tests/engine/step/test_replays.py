@@ -5,7 +5,7 @@ import copy
 import pytest
 import replays
 
-from llamasrv.engine.step.scheduler import Situation, Turns
+from llamasrv.engine.step.scheduler import PlanTurns, Situation
 
 RECORDS = replays.load()
 
@@ -14,7 +14,7 @@ def situation_of(replay):
     record, scheduler = replay.record, replay.scheduler
     scheduler._any_deferrable = record["any_deferrable"]
     scheduler.common = replay.common
-    scheduler.turns = Turns(
+    scheduler.turns = PlanTurns(
         tuple(tuple((n, scale) for n, scale in adapters) for adapters in record["line"]),
         record["turn"],
         owes_decodes=record["owes"],

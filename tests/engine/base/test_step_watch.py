@@ -6,7 +6,7 @@ import pytest
 from engine_driver import chat
 
 from llamasrv.engine.base.metrics import EngineMetrics
-from llamasrv.engine.step.step_watch import LOGGED_EVERY, PARTS, SLOW, StepWatch
+from llamasrv.engine.base.step_watch import LOGGED_EVERY, PARTS, SLOW, StepWatch
 
 
 class Clock:
