@@ -89,6 +89,8 @@ NEIGHBOURS = {
     "tools/test_command.py": "tools/environment",
     "web/test_admission.py": "web/front web/context domain/key",
     "web/test_batches.py": "web/routes/paging",
+    "protocols/anthropic/test_messages.py": "domain/found_tools protocols/anthropic/client_tools"
+    " protocols/openai/responses/client_tools",
     "web/test_cache_header.py": "protocols/anthropic/cache",
     "web/test_control.py": "web/streams/running",
     "web/test_embeddings.py": "pipeline/held_media protocols/llamacpp/embedding protocols/openai/classify"

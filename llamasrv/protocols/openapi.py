@@ -276,19 +276,23 @@ OPERATIONS: dict[str, Operation] = {
 """Method and path to what is there; one of a route's paths is enough."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "CacheControl": ("object",), "CacheRetention": ("string",), "Choice": ("string", "object"), "Choices": ("array",),
-    "Contents": ("array", "object"), "Continue": ("boolean", "string"), "ConversationField": ("string", "object"),
-    "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
-    "Grammar": ("string",), "Images": ("array",), "Input": ("string", "array"), "Inputs": ("string", "array"),
-    "Items": ("array",), "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
-    "License": ("string", "array"), "LogitBias": ("object", "array"), "Messages": ("array",), "Modalities": ("array",),
-    "NativePrompts": ("string", "array", "object"), "OneOf": ("string",), "OutputFormat": ("object",),
-    "Pattern": ("string",), "Prompts": ("string", "array"), "ReasoningFormat": ("string",),
-    "ResponseFormat": ("object",), "Samplers": ("array", "string"), "SchemaField": ("object",), "SomeOf": ("array",),
-    "StructuredOutputs": ("object",), "System": ("string", "array"), "Text": ("object",),
-    "TextOrTokens": ("string", "array"), "Texts": ("string", "array"), "Think": ("boolean", "string"),
-    "ThinkingField": ("object",), "ThreadField": ("object",), "ToolChoiceField": ("string", "object"),
-    "ToolConfig": ("object",), "Tools": ("array",), "Truncation": ("string",), "Upload": ("string",),
+    "AnthropicMessages": ("array",), "CacheControl": ("object",), "CacheRetention": ("string",),
+    "ChatMessages": ("array",), "ChatToolChoice": ("string", "object"), "ChatTools": ("array",),
+    "Choices": ("array",), "Contents": ("array", "object"), "Continue": ("boolean", "string"),
+    "ConversationField": ("string", "object"), "EmbedText": ("object",), "Format": ("string", "object"),
+    "FunctionChoice": ("string", "object"), "Functions": ("array",), "GeminiTools": ("array",),
+    "Grammar": ("string",), "Images": ("array",), "Inputs": ("string", "array"), "Items": ("array",),
+    "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"), "License": ("string", "array"),
+    "LogitBiasField": ("object", "array"), "Modalities": ("array",), "NativePrompts": ("string", "array", "object"),
+    "OllamaInput": ("string", "array"), "OllamaMessages": ("array",), "OllamaThink": ("boolean", "string"),
+    "OneOf": ("string",), "OutputFormat": ("object",), "Pattern": ("string",), "Prompts": ("string", "array"),
+    "ReasoningFormat": ("string",), "ResponseFormat": ("object",), "ResponseInput": ("string", "array"),
+    "ResponseModalities": ("array",), "Samplers": ("array", "string"), "SchemaField": ("object",),
+    "SomeOf": ("array",), "StructuredOutputs": ("object",), "System": ("string", "array"),
+    "SystemInstruction": ("string", "array"), "TextOrTokens": ("string", "array"), "Texts": ("string", "array"),
+    "Think": ("boolean", "string"), "ThinkingConfigField": ("object",), "ThinkingField": ("object",),
+    "ThreadField": ("object",), "ToolChoiceField": ("string", "object"), "ToolConfig": ("object",),
+    "Truncation": ("string",), "Upload": ("string",),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 
@@ -325,8 +329,9 @@ def operation_of(route: Route) -> Operation | None:
 
 
 def _name(schema: type) -> str:
-    """`openai.Chat` for `llamasrv.protocols.openai.chat.ChatSchema`."""
-    return f"{schema.__module__.split('.')[2]}.{schema.__name__.removesuffix('Schema')}"
+    """`openai.Chat` for `llamasrv.protocols.openai.chat.ChatSchema`; `ollama.Chat` for `OllamaChatSchema`."""
+    protocol = schema.__module__.split(".")[2]
+    return f"{protocol}.{schema.__name__.removesuffix('Schema').removeprefix(protocol.capitalize())}"
 
 
 def _readable(path: str) -> str:
