@@ -21,6 +21,8 @@ from llamasrv.errors import InvalidRequest
 MAX_SOURCE = 1 << 20  # characters of a template
 MAX_SECONDS = 5.0
 MAX_REASON = 2000  # characters of a template's own error message
+_ABSENT = {"tools": None, "documents": None}
+"""What a conversation without them has, as in transformers."""
 _DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}
 """Today, by the names and in the forms that llama-server hands to templates. A day, so that prefixes stay the same."""
 
@@ -69,9 +71,26 @@ class Renderer:
         self.source = source
         self._template, self.variables, self.looked_for = _compile(source)
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
+        self._absent: Mapping[str, Any] = _ABSENT
         self._work = MAX_WORK  # of each rendering
         self._given = {"bos_token": bos_token, "eos_token": eos_token}
         self._dates = {name: form for name, form in _DATES.items() if name in self.variables}
+
+    def learn_absent(self) -> None:
+        """Leave what a conversation lacks undefined if the template renders one only then: some loop over `tools`
+        without a question."""
+
+        def renders(absent: Mapping[str, Any], content: Any) -> bool:
+            trial = self.on_trial()
+            trial._absent = absent
+            try:
+                return bool(trial.render([{"role": "user", "content": content}]))
+            except InvalidRequest:
+                return False
+
+        contents: tuple[Any, ...] = ("Hi", [{"type": "text", "text": "Hi"}])
+        if any(renders({}, content) and not renders(_ABSENT, content) for content in contents):
+            self._absent = {}
 
     def on_trial(self) -> Renderer:
         """The same for short conversations: one of them that costs much is refused with TemplateError."""
@@ -93,11 +112,12 @@ class Renderer:
         given = {
             **self._given,
             "messages": messages,
-            "tools": tools or None,  # None where there are none, as in transformers
-            "documents": None,
+            **self._absent,
             "add_generation_prompt": add_generation_prompt,
             **(variables or {}),
         }
+        if tools:
+            given["tools"] = tools
         for name, form in self._dates.items():
             given.setdefault(name, strftime_now(form))
         context: Any = self._template.new_context(given)  # a _Budget

@@ -81,6 +81,7 @@ class ChatTemplate:
         """What this template accepts and shows. The first access renders a few dozen trial conversations; it
         raises TemplateError where they cost too much."""
         if self._traits is None:
+            self.renderer.learn_absent()
             self._traits = examine(self.renderer.on_trial())
         return self._traits
 

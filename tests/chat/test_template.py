@@ -265,6 +265,12 @@ def test_marks_that_the_template_looks_for_stay_visible_in_what_the_assistant_wr
     assert text == "a</think>banswer"
 
 
+def test_absent_tools_are_undefined_only_where_a_template_loops_over_them():
+    shown = "{{ tools is none }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert render(shown) == "TrueHi"
+    assert render("{% for tool in tools %}{{ tool }}{% endfor %}" + shown) == "FalseHi"
+
+
 def test_a_prompt_goes_on_with_the_last_message():
     messages = (Message("user", "Hi"), Message("assistant", "Hello, "))
     rendered = ChatTemplate(HERMES).render(ChatPrompt(messages, continue_final_message=True))
