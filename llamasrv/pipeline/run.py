@@ -200,6 +200,11 @@ class Run:
             self._wait.cancel()
         self._stop()
 
+    def stop(self) -> None:
+        """End it early for a reader that stays: its events go on to the end, and what it has said is kept. Does nothing
+        while its model loads."""
+        self._stop()
+
     def end_thinking(self) -> bool:
         """Have the model close its thinking block now and answer. False if it has none, or the request did not ask for
         `thinking_control`."""

@@ -92,7 +92,7 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/responses": Operation(
         "A response, stored unless `store` is false.", ResponsesSchema, {"input": "Hello"}, EVENTS
     ),
-    "GET /v1/responses": Operation("No WebSocket: 426 to clients that try one.", status=426),
+    "GET /v1/responses": Operation("Responses over a WebSocket; 426 without its handshake.", status=426),
     "GET /v1/responses/<id>": Operation(
         "What is stored of a response; with `stream` its events.", streams=EVENTS,
         query=(("stream", "true: as events"), ("starting_after", "only the events after this number")),

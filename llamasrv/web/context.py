@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,16 +24,44 @@ class ClientConnection(Protocol):
     def will_read(self, size: int) -> None: ...
 
 
+class Chain(Protocol):
+    """What a response that is made on a socket knows of those before it. `web/sockets` has them."""
+
+    def find(self, id: str) -> tuple[dict[str, Any], ...] | None:
+        """The items of a response that the socket keeps; None if it keeps none of that id."""
+
+    def goes_on_from(self, items: tuple[dict[str, Any], ...]) -> None: ...
+
+    def began(self, reply: Any, run: Any) -> None: ...
+
+    def keep(self, stored: Any) -> None: ...
+
+
 class RequestContext:
     """Made by the connection, or by whatever sends a request without one; the front opens its record."""
 
-    __slots__ = ("connection", "job", "has_large_body", "_record")
+    __slots__ = ("connection", "job", "chain", "json", "takes_over", "has_large_body", "_record")
 
-    def __init__(self, connection: ClientConnection | None = None, job: BackgroundJob | None = None) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection | None = None,
+        job: BackgroundJob | None = None,
+        *,
+        chain: Chain | None = None,
+        json: dict[str, Any] | None = None,
+        has_large_body: bool = False,
+    ) -> None:
         self.connection = connection
         self.job = job  # of a batch
-        self.has_large_body = False  # what is done with it is done off the hub
+        self.chain = chain  # of a socket
+        self.json = json  # the body, if it was read before
+        self.takes_over: Callable[[Any], None] | None = None  # goes on with the connection, which is no longer HTTP
+        self.has_large_body = has_large_body  # what is done with it is done off the hub
         self._record: RequestLog | None = None
+
+    @property
+    def has_record(self) -> bool:
+        return self._record is not None
 
     @property
     def record(self) -> RequestLog:

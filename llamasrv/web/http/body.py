@@ -33,6 +33,9 @@ R = TypeVar("R")
 
 def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The request's body as a JSON object."""
+    given = context_of(environ).json
+    if given is not None:
+        return given
     data = _read_text(environ, limits)
     context_of(environ).has_large_body = is_large(data)
     return parsed(environ, parse_json, data, limits.json_depth)

@@ -102,6 +102,16 @@ class Connection:
         self._is_first = True
         self._is_body_read = True  # of the previous request; True if it had none
 
+    on_drain: Callable[[], None] | None = None  # set by what has taken the connection over
+
+    @property
+    def write_timeout(self) -> float:
+        return self._times.write
+
+    def be_busy(self, busy: bool) -> None:
+        """Whether a shutdown has to wait for it; for what has taken the connection over."""
+        self.state = ConnectionState.REPLY if busy else ConnectionState.IDLE
+
     @property
     def is_answering(self) -> bool:
         return self.state is ConnectionState.BODY or self.state is ConnectionState.REPLY
@@ -183,6 +193,9 @@ class Connection:
             response.force_close()
         body = self._server.application(environ, start)
         try:
+            if environ[KEY].takes_over is not None:
+                environ[KEY].takes_over(self)
+                return False
             for data in body:
                 response.write(data)
             response.close()

@@ -308,6 +308,9 @@ class Worker(GeventWorker):
             self._wait(settings.server.drain_notice, until_quiet=False)
         for server in servers:
             server.close()
+        for connection in list(self.connections):
+            if connection.on_drain is not None:
+                connection.on_drain()
         if not self._hurry:
             self._wait(settings.server.drain_timeout)
         # What still runs gets its last event here.

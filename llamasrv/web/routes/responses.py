@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, current_app, request
 from werkzeug.exceptions import MethodNotAllowed
 
 from llamasrv.domain.request import GenerateRequest
@@ -19,8 +19,9 @@ from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
-from llamasrv.protocols.openai.responses.stored import ENDED, deleted_body, page_body
+from llamasrv.protocols.openai.responses.stored import ENDED, Stored, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
+from llamasrv.web.context import Chain
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.jobs.background import BackgroundRun, Follower
 from llamasrv.web.ops.request_log import RequestLog
@@ -28,6 +29,8 @@ from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
+from llamasrv.web.sockets.responses import ResponsesSocket
+from llamasrv.web.sockets.websocket import VERSION, is_handshake
 from llamasrv.web.streams.streaming import Client, Framing, named
 from llamasrv.web.views import current, json_answer
 
@@ -52,7 +55,7 @@ def blueprint(service: Service) -> Blueprint:
         ],
     )
     for upgrade in (False, True):
-        add_with_alias(routes, "/responses", [("GET", "", views.no_websocket)], websocket=upgrade)
+        add_with_alias(routes, "/responses", [("GET", "", views.websocket)], websocket=upgrade)
     return routes
 
 
@@ -79,6 +82,10 @@ class ResponseViews:
             response = self._in_background(asked, options, record)
         else:
             keep = self._keeping(lambda stored: self._memory.keep(record.owner, stored), options)
+            chain = current().chain
+            if chain is not None:
+                keep = _chained(chain, keep, store=options.store or options.conversation is not None)
+                options = dataclasses.replace(options, is_chained=True)
             response = self._respond(asked, self._endpoint.reply(options, keep))
         if options.tools.left_out:
             response.headers[LEFT_OUT] = header_of(options.tools.left_out)
@@ -129,13 +136,21 @@ class ResponseViews:
     def _respond(self, asked: GenerateRequest, reply: ResponseReply) -> Response:
         return respond(self._service, asked, reply, self._endpoint.names, FRAMING)
 
-    def no_websocket(self) -> Response:
-        """Some clients try a WebSocket first and take this reply for a no."""
-        if request.headers.get("Upgrade", "").lower() != "websocket":
+    def websocket(self) -> Response:
+        """The connection becomes a WebSocket once this has returned."""
+        environ = request.environ
+        if environ.get("HTTP_UPGRADE", "").lower() != "websocket":
             raise MethodNotAllowed(["POST"])
-        raise NotFound(
-            "This server has no WebSocket endpoint. Send a POST.", code="websocket_not_supported", status=426
-        )
+        if current().connection is None or not is_handshake(environ):
+            raise NotFound(
+                f"This is no WebSocket handshake of version {VERSION}. Send one, or a POST.",
+                code="websocket_not_supported",
+                status=426,
+            )
+        limits = self._service.options.limits
+        socket = ResponsesSocket(current_app.wsgi_app, environ, limits)
+        current().takes_over = socket.serve
+        return Response(status=101)
 
     def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:
         """The request body, and the earlier responses that it refers to."""
@@ -144,8 +159,14 @@ class ResponseViews:
         if names.conversation is not None and names.previous is None:
             items = tuple(self._service.conversations.find(owner, names.conversation).items)
         else:
-            turns = self._memory.conversation(owner, names.previous)
-            items = tuple(item for turn in turns for item in turn.items)
+            chain = current().chain
+            kept = None if chain is None or names.previous is None else chain.find(names.previous)
+            if kept is None:
+                turns = self._memory.conversation(owner, names.previous)
+                kept = tuple(item for turn in turns for item in turn.items)
+            items = kept
+            if chain is not None:
+                chain.goes_on_from(items)
         known = {item["id"]: item for item in items}
         missing = [id for id in names.items if id not in known]
         return body, Earlier(items, known | self._memory.items(owner, missing) if missing else known)
@@ -202,3 +223,13 @@ class ResponseViews:
             run, start, current().record, client=Client.of(request.environ), keepalive=keepalive, framing=FRAMING
         )
         return Response(body, 200, FRAMING.headers, direct_passthrough=True)
+
+
+def _chained(chain: Chain, keep: Keep, *, store: bool) -> Keep:
+    """A `keep` that lets the next response on the same socket go on from this one, stored or not."""
+
+    def kept(stored: Stored) -> bool:
+        chain.keep(stored)
+        return keep(stored) if store else True
+
+    return kept

@@ -97,6 +97,7 @@ class Responses(SchemaEndpoint):
             store=data.get("store", True),
             background=data.get("background", False),
             compact=turns.compact,
+            is_warm_up=_is_warm_up(data),
             ignored=tuple(f"input.{kind}" for kind in turns.carried),
             **told,
         )
@@ -139,7 +140,8 @@ class Responses(SchemaEndpoint):
     def reply(self, options: ResponseOptions, keep: Keep | None = None) -> ResponseReply:
         if options.users is not None:
             return CompactionReply(options)
-        return ResponseReply(options, keep if options.store or options.conversation is not None else None)
+        keeps = options.store or options.conversation is not None or options.is_chained
+        return ResponseReply(options, keep if keeps else None)
 
 
 def _is_reference(item: Any) -> bool:
@@ -201,6 +203,8 @@ def _request(
 ) -> GenerateRequest:
     extras: Extras = told["extras"]
     logprobs = told["top_logprobs"] if told["logprobs"] else None
+    if _is_warm_up(data):
+        others["max_tokens"] = 0
     if turns.compact:
         logprobs, tool_choice = None, replace(tool_choice, mode="none")
         others |= {
@@ -238,6 +242,11 @@ def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
             **data.get("chat_template_kwargs", {}),
         },
     )
+
+
+def _is_warm_up(data: Mapping[str, Any]) -> bool:
+    """Only the prompt is computed."""
+    return data.get("generate") is False or data.get("prompt_cache_options", False)
 
 
 def _reasoning(data: Mapping[str, Any]) -> ReasoningSettings:

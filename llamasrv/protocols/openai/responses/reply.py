@@ -61,6 +61,8 @@ class ResponseOptions:
     summary: bool = False  # and with a summary
     extras: Extras = Extras()
     ignored: tuple[str, ...] = ()  # types of items that had no effect
+    is_warm_up: bool = False  # nothing is generated
+    is_chained: bool = False  # the next response on the same socket may go on from it
     compact: bool = False  # the answer is a summary of the conversation, told as an item of its own
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
@@ -82,6 +84,13 @@ class ResponseReply(Writer):
         self._fragments: list[str] = []  # of the call that is open, or of a summary
         self._call_ids: set[str] = set()
         self._reason: FinishReason | None = None
+        self._is_steered = False
+
+    def steer(self) -> bool:
+        """The run is about to be cancelled, because the client has more to say. False where the response has called a
+        tool: it ends with that."""
+        self._is_steered = self._call is None and not self._call_ids
+        return self._is_steered
 
     def start(self, info: RunFacts) -> None:
         super().start(info)
@@ -235,19 +244,23 @@ class ResponseReply(Writer):
     # ------------------------------------------------------------ the end
 
     def _finish(self, usage: Usage) -> None:
-        cut = self._reason in _CUT_OFF
-        cancelled = self._reason is FinishReason.CANCELLED
-        self._close_item(cut=cut or cancelled)
+        cut = self._reason in _CUT_OFF and not self._options.is_warm_up
+        steered = self._is_steered and self._reason is FinishReason.CANCELLED
+        cancelled = self._reason is FinishReason.CANCELLED and not steered
+        self._close_item(cut=cut or cancelled or steered)
         response = dict(self.response)
         if self._options.compact and not cancelled:
             self._events.compaction(seal("".join(self._fragments).strip()))
-        elif not self._events.items and not cut and not cancelled:
+        elif not (self._events.items or cut or cancelled or steered or self._options.is_warm_up):
             self._enter(Text)  # an empty answer is an answer
             self._close_item()
         response["usage"] = usage_body(usage)
         if cut:
             response["status"] = "incomplete"
             response["incomplete_details"] = {"reason": "max_output_tokens"}
+        elif steered:
+            response["status"] = "incomplete"
+            response["incomplete_details"] = {"reason": "steered"}
         elif cancelled:
             response["status"] = "cancelled"
         else:

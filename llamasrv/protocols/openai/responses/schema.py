@@ -118,6 +118,14 @@ class ReasoningField(Object):
         return ReasoningSettings(effort, None if summary == "none" else summary)
 
 
+class PromptCacheOptions(Object):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        prewarm = value.get("prewarm")
+        if prewarm is not None and type(prewarm) is not bool:
+            raise wrong_type("a boolean", prewarm, "prewarm")
+        return bool(prewarm)
+
+
 class Include(Array):
     expected = "an array of strings"
 
@@ -202,7 +210,8 @@ class ResponsesSchema(SamplingSchema):
     prompt = Refused("there are no stored prompts", harmless=())
     max_tool_calls = Ignored("it concerns tools that this server does not have")
     context_management = Ignored("`/v1/responses/compact` does it when it is asked")
-    prompt_cache_options = Ignored()
+    generate = Flag("false: only the prompt is computed, and the response, without output, can be continued")
+    prompt_cache_options = PromptCacheOptions("`prewarm` is `generate: false`; prefixes are found by themselves")
     prompt_cache_retention = CacheRetention(
         "`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`", to="pins"
     )

@@ -1,0 +1,149 @@
+"""One WebSocket on a connection: text messages in, text messages out, pings, and a proper close.
+
+wsproto makes and reads the frames; here are the socket, bounds and times. Reads in one greenlet; any greenlet may send.
+Compression is not offered: what a short message may unpack to could not be bounded before it is there. Knows no route
+and no protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from gevent import Timeout
+from gevent.lock import RLock
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, Request, TextMessage
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+PIECE = 65536  # bytes per read
+SILENCE = 20.0  # seconds without a byte before the client is pinged; after as many more it is gone
+
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, NOT_TEXT, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1002, 1003, 1009, 1011, 1013
+"""Close codes: RFC 6455, section 7.4.1."""
+
+VERSION = "13"
+
+
+def is_handshake(environ: Mapping[str, Any]) -> bool:
+    """Whether a request can become a WebSocket of the one version that there is."""
+    return (
+        environ.get("HTTP_UPGRADE", "").lower() == "websocket"
+        and "upgrade" in environ.get("HTTP_CONNECTION", "").lower()
+        and environ.get("HTTP_SEC_WEBSOCKET_VERSION") == VERSION
+        and bool(environ.get("HTTP_SEC_WEBSOCKET_KEY"))
+        and environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
+    )
+
+
+class WebSocket:
+    def __init__(self, sock: Any, environ: Mapping[str, Any], *, most_bytes: int, write_timeout: float) -> None:
+        """`environ` is the request that asked for it; `most_bytes` bounds a message."""
+        self.is_open = False
+        self._sock = sock
+        self._most, self._write_timeout = most_bytes, write_timeout
+        self._frames = WSConnection(ConnectionType.SERVER)
+        self._sending = RLock()
+        self._text: list[str] = []
+        self._size = 0
+        self._is_awaiting_pong = False
+        headers = [
+            (name[5:].replace("_", "-").lower().encode(), str(value).encode("latin-1"))
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        ]
+        self._frames.initiate_upgrade_connection(headers, environ["PATH_INFO"])
+
+    def accept(self, headers: list[tuple[str, str]]) -> None:
+        """Answer the request. Raises OSError if the client is gone."""
+        request = next(iter(self._frames.events()))
+        assert isinstance(request, Request)
+        extra = [(name.encode(), value.encode()) for name, value in headers]
+        self.is_open = True
+        self._send(AcceptConnection(extra_headers=extra))
+
+    def send(self, text: str) -> None:
+        """Send one message; does nothing once the socket is closed."""
+        self._send(TextMessage(text))
+
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """Say goodbye, if the other side has not done so."""
+        with suppress(LocalProtocolError):
+            self._send(CloseConnection(code, reason))
+        self.is_open = False
+
+    def _send(self, event: Any) -> None:
+        with self._sending:
+            if not self.is_open:
+                return
+            data = self._frames.send(event)
+            try:
+                with Timeout(self._write_timeout, TimeoutError("the client does not read")):
+                    self._sock.sendall(data)
+            except OSError:
+                self.is_open = False
+
+    def receive(self, wait: float) -> list[str]:
+        """The messages that have arrived; waits at most `wait` seconds for bytes. Answers pings. After the end
+        `is_open` is false."""
+        data = self._read(min(wait, SILENCE))
+        if not self.is_open:
+            return []
+        if data is None:
+            if time.monotonic() - self._heard >= SILENCE:
+                self._ping()
+            return []
+        self._is_awaiting_pong = False
+        try:
+            self._frames.receive_data(data or None)
+            return [text for event in self._frames.events() if (text := self._take(event)) is not None]
+        except RemoteProtocolError as error:
+            self.close(PROTOCOL_ERROR, str(error)[:100])
+            return []
+
+    _heard = 0.0  # when the last bytes came
+
+    def _read(self, wait: float) -> bytes | None:
+        """None: nothing came in time."""
+        self._heard = self._heard or time.monotonic()
+        try:
+            with Timeout(wait, False):
+                data = bytes(self._sock.recv(PIECE))
+                self._heard = time.monotonic()
+                return data
+        except OSError:
+            self.is_open = False
+        return None
+
+    def _ping(self) -> None:
+        if self._is_awaiting_pong:
+            self.is_open = False
+            return
+        self._is_awaiting_pong = True
+        self._heard = time.monotonic()
+        self._send(Ping())
+
+    def _take(self, event: Any) -> str | None:
+        """A whole message, if this event completes one."""
+        if isinstance(event, TextMessage):
+            self._size += len(event.data)
+            if self._size > self._most:
+                self.close(TOO_BIG, f"a message may have {self._most} bytes")
+                return None
+            self._text.append(event.data)
+            if event.message_finished:
+                text, self._text, self._size = "".join(self._text), [], 0
+                return text
+        elif isinstance(event, BytesMessage):
+            self.close(NOT_TEXT, "messages are text")
+        elif isinstance(event, Ping):
+            self._send(event.response())
+        elif isinstance(event, CloseConnection):
+            with suppress(LocalProtocolError):
+                self._send(event.response())
+            self.is_open = False
+        else:
+            assert isinstance(event, Pong)
+        return None
