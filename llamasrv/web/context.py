@@ -24,7 +24,7 @@ class ClientConnection(Protocol):
     def will_read(self, size: int) -> None: ...
 
 
-class Chain(Protocol):
+class ResponseChain(Protocol):
     """What a response that is made on a socket knows of those before it. `web/sockets` has them."""
 
     def find(self, id: str) -> tuple[dict[str, Any], ...] | None:
@@ -47,7 +47,7 @@ class RequestContext:
         connection: ClientConnection | None = None,
         job: BackgroundJob | None = None,
         *,
-        chain: Chain | None = None,
+        chain: ResponseChain | None = None,
         json: dict[str, Any] | None = None,
         has_large_body: bool = False,
     ) -> None:

@@ -33,7 +33,8 @@ HEADERS = {
     "AUTHORIZATION": None, "X_API_KEY": None, "X_GOOG_API_KEY": None, "HOST": None, "ORIGIN": None,
     "SEC_FETCH_SITE": None, "ACCESS_CONTROL_REQUEST_HEADERS": None,
     # which protocol is spoken, and which form the answer has
-    "ANTHROPIC_VERSION": None, "X_GOOG_API_CLIENT": None, "UPGRADE": None, "ACCEPT": None, "CONTENT_ENCODING": None,
+    "ANTHROPIC_VERSION": None, "X_GOOG_API_CLIENT": None, "UPGRADE": None, "SEC_WEBSOCKET_KEY": None, "SEC_WEBSOCKET_VERSION": None,
+    "SEC_WEBSOCKET_EXTENSIONS": None, "ACCEPT": None, "CONTENT_ENCODING": None,
     # names that go with the request
     "X_REQUEST_ID": None, "X_CLIENT_REQUEST_ID": None, "TRACEPARENT": None, "X_CONVERSATION_ID": None,
     # a tool's, on a route that takes the scope `tools`

@@ -21,7 +21,7 @@ from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
-from llamasrv.web.context import Chain
+from llamasrv.web.context import ResponseChain
 from llamasrv.web.http.body import parsed, read_json
 from llamasrv.web.jobs.background import BackgroundRun, Follower
 from llamasrv.web.ops.request_log import RequestLog
@@ -225,7 +225,7 @@ class ResponseViews:
         return Response(body, 200, FRAMING.headers, direct_passthrough=True)
 
 
-def _chained(chain: Chain, keep: Keep, *, store: bool) -> Keep:
+def _chained(chain: ResponseChain, keep: Keep, *, store: bool) -> Keep:
     """A `keep` that lets the next response on the same socket go on from this one, stored or not."""
 
     def kept(stored: Stored) -> bool:

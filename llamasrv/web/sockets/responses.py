@@ -2,7 +2,7 @@
 
     ResponsesSocket   reads events, starts responses, and ends with the connection
     SocketLane              responses of one stream_id, one after another; lanes run at once
-    Chain             what one response knows of its socket: the latest response of each lane, kept also where nothing
+    SocketChain       what one response knows of its socket: the latest response of each lane, kept also where nothing
                       is stored
 
 A response is made by the same request that HTTP would make of it: it goes through the application, so it has the same
@@ -32,7 +32,7 @@ from llamasrv.pipeline.run import Run
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.reply import ResponseReply
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
-from llamasrv.web.context import KEY, Chain, RequestContext
+from llamasrv.web.context import KEY, RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
 from llamasrv.web.sockets.websocket import GOING_AWAY, NORMAL, WebSocket
 from llamasrv.web.streams.body import CLIENT_CLOSED
@@ -101,7 +101,7 @@ class SocketLane:
         return self.reply is not None and self.reply.response["id"] == id
 
 
-class SocketChain(Chain):
+class SocketChain(ResponseChain):
     """The chain of one response that is being made in a lane."""
 
     def __init__(self, lanes: Mapping[str | None, SocketLane], lane: SocketLane) -> None:
