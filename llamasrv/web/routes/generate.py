@@ -124,7 +124,7 @@ def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mappin
 
     heed_autoload(service, asked.model)
     run = service.pipeline.submit(asked, on_start=start, explain=partial(named_for, names=names, asked=asked))
-    chain = current().chain
+    chain = context_of(request.environ).chain
     if chain is not None:
         chain.began(reply, run)
     if reply.id is not None:
