@@ -92,6 +92,8 @@ def respond(
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
     run = submit(service, asked, reply, names, record)
+    if context.chain is not None:
+        context.chain.began(reply, run)
     if job is not None:
         job.started(run)
         return whole_response(run, reply, record, client=NOBODY, wait=job.wait)
@@ -124,9 +126,6 @@ def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mappin
 
     heed_autoload(service, asked.model)
     run = service.pipeline.submit(asked, on_start=start, explain=partial(named_for, names=names, asked=asked))
-    chain = context_of(request.environ).chain
-    if chain is not None:
-        chain.began(reply, run)
     if reply.id is not None:
         service.running.add(record.owner, reply.id, run)
     return run
