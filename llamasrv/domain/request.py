@@ -37,6 +37,7 @@ class DocumentPart:
     url: str | None = None
     file: str | None = None
     name: str = ""
+    is_image: bool = False  # the client says that the file is an image
     param: str | None = field(default=None, compare=False)  # the client's name for its place
     result_of: str | None = field(default=None, compare=False)  # id of the call whose result it was part of, if moved
 

@@ -1,7 +1,8 @@
 """Turns a request's documents into text, page by page, before anything else looks at it.
 
 A page with next to no text is the picture that was scanned, where the model sees. In place of a document that a tool
-returned and that cannot be read stands a sentence, as in `unseen` for pictures. What was read lately is kept: a
+returned and that cannot be read stands a sentence, as in `unseen` for pictures. A file may also be an image, which the
+pipeline then treats like one in the body. What was read lately is kept: a
 conversation brings its documents again with every turn. PDF is read in a child process.
 """
 
@@ -25,6 +26,7 @@ from llamasrv.domain.request import (
     TextPart,
 )
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
+from llamasrv.media import sniff
 from llamasrv.media.decoder import Check, Decoder
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
@@ -84,10 +86,13 @@ class DocumentReader:
     def _parts(self, part: DocumentPart, owner: str, sees: bool, left: _Left) -> list[Part]:
         try:
             data = self._data(part, owner)
+            if part.file is not None and sniff.kind(data) in sniff.PICTURES:
+                return [MediaPart("image", data, param=part.param, result_of=part.result_of)]
             text = _plain(data)
             pages: Pages = [(text, None)] if text is not None else self._pages(data, sees, left)
         except InvalidRequest as error:
-            raise error.but(param=error.param or part.param) from None
+            about = ("image",) if part.is_image else error.about
+            raise error.but(param=error.param or part.param, about=about) from None
         return _told(part.name, pages, part.param)
 
     def _data(self, part: DocumentPart, owner: str) -> bytes:

@@ -87,6 +87,18 @@ def test_an_uploaded_file_is_found_by_its_id(client):
         assert "Uploaded" in said(reply)
 
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+
+def test_an_uploaded_image_is_an_image(client):
+    """It was refused as a document that is neither PDF nor text."""
+    reply = messages(client, {"type": "image", "source": {"type": "file", "file_id": upload(client, PNG)}})
+    assert reply.status_code == 400
+    assert reply.get_json()["error"]["message"].startswith(
+        "Could not process image. This model has no vision projector"
+    )
+
+
 def test_a_text_file_is_text(client):
     data = base64.b64encode("Grüße".encode()).decode()
     assert "Grüße" in said(chat(client, {"type": "file", "file": {"filename": "a.txt", "file_data": data}}))

@@ -513,7 +513,7 @@ def _image_of(block: dict[str, Any], path: Path) -> list[Part]:
     if kind == "url":
         return [from_url(source.get("url"), "image", "messages", *here, "url")]
     if kind == "file":
-        return [document_file(source.get("file_id"), "messages", *here, "file_id")]
+        return [document_file(source.get("file_id"), "messages", *here, "file_id", is_image=True)]
     raise Refusal("only images in base64, by URL or by file id are supported.", *here, "type")
 
 

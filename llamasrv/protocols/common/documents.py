@@ -27,11 +27,11 @@ def document_at(url: Any, name: Any, field: str, *path: int | str) -> DocumentPa
     return DocumentPart(url=url, name=_name(name), param=named(field, *path))
 
 
-def document_file(id: Any, field: str, *path: int | str) -> DocumentPart:
-    """A document that was uploaded before."""
+def document_file(id: Any, field: str, *path: int | str, is_image: bool = False) -> DocumentPart:
+    """A document, or an image, that was uploaded before."""
     if type(id) is not str:
         raise wrong_type("a string", id, *path)
-    return DocumentPart(file=id, param=named(field, *path))
+    return DocumentPart(file=id, is_image=is_image, param=named(field, *path))
 
 
 def file_part(wire: Any, field: str, *path: int | str) -> DocumentPart:
