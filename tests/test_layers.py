@@ -157,7 +157,7 @@ UPWARDS = {
     "base.sequence": "kv media",
     "drafts.drafter": "kv",
     "kv.disk_tier": "media", "kv.disk_writer": "step", "kv.host_tier": "media", "kv.lane_tier": "media",
-    "kv.lookup": "media", "kv.tree": "media", "kv.manager": "step media",
+    "kv.manager": "step media",
     "media.check": "roof", "media.encoder": "kv",
 }  # fmt: skip
 

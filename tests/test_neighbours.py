@@ -27,6 +27,7 @@ NEIGHBOURS = {
     "engine/kv/test_disk_tier.py": "engine/kv/manager",
     "engine/kv/test_host_cache.py": "engine/kv/disk_writer engine/kv/lane_tier engine/kv/tier",
     "engine/kv/test_pins.py": "engine/kv/pinning",
+    "clients/test_responses_socket.py": "web/sockets/websocket",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"
     " engine/media/turns engine/backend/fake_projector",
     "engine/sampling/test_sampler.py": "domain/params",
@@ -89,8 +90,8 @@ NEIGHBOURS = {
     "tools/test_command.py": "tools/environment",
     "web/test_admission.py": "web/front web/context domain/key",
     "web/test_batches.py": "web/routes/paging",
-    "protocols/anthropic/test_messages.py": "domain/found_tools protocols/anthropic/client_tools"
-    " protocols/openai/responses/client_tools",
+    "pipeline/test_tool_search.py": "domain/found_tools",
+    "protocols/test_sdk_members.py": "protocols/anthropic/client_tools protocols/openai/responses/client_tools",
     "web/test_cache_header.py": "protocols/anthropic/cache",
     "web/test_control.py": "web/streams/running",
     "web/test_embeddings.py": "pipeline/held_media protocols/llamacpp/embedding protocols/openai/classify"

@@ -3,11 +3,11 @@
 import copy
 
 import pytest
-import replays
+import recorded_plans
 
 from llamasrv.engine.step.scheduler import PlanTurns, Situation
 
-RECORDS = replays.load()
+RECORDS = recorded_plans.load()
 
 
 def situation_of(replay):
@@ -26,7 +26,7 @@ def situation_of(replay):
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
 def test_it_is_planned_as_before(number):
-    replay = replays.Replay(RECORDS[number])
+    replay = recorded_plans.Replay(RECORDS[number])
     assert replay.summary(replay.scheduler.plan(situation_of(replay))) == replay.record["plan"]
 
 
@@ -50,7 +50,7 @@ def sequences_of(replay):
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
 def test_planning_changes_nothing_and_repeats_itself(number):
-    replay = replays.Replay(RECORDS[number])
+    replay = recorded_plans.Replay(RECORDS[number])
     situation = situation_of(replay)
     before, sequences = state_of(replay.scheduler), sequences_of(replay)
     plans = [replay.scheduler.plan(situation) for _ in range(2)]

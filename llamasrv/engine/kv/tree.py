@@ -1,0 +1,278 @@
+"""The prefix tree: which timelines are kept, and by whom. One tree per cache key.
+
+    root ── "system prompt " ──┬── "question one" ── "answer"     a lane, growing
+                               └── "question two"                 a state in host memory, a file
+
+A node is a run of tokens; a holder keeps the KV of the path from the root to the end of its node. Tokens are compared,
+never hashes alone, and only within one cache key: the same tokens have different KV with different adapters, and across
+scopes a quicker answer would reveal what another client has sent. A walk costs the length of the prompt, never the
+number of holders. Decides nothing: knows neither values, nor sizes, nor who is evicted.
+
+It is to replace the indexes of the tiers (`prefix_index`, `host_tier`, `disk_tier`, `checkpoints`). Until then only
+`tests/engine/kv/test_tree.py` uses it, which compares what both find.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+import numpy as np
+
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.prefix_index import EVERYBODY
+
+
+class HolderKind(IntEnum):
+    LANE = 0  # KV of a running or resident sequence; its timeline may grow
+    STATE = 1  # in host memory
+    CHECKPOINT = 2  # in host memory: serves exactly the path to its node
+    FILE = 3
+    FILE_CHECKPOINT = 4  # a checkpoint inside a file
+
+
+class Holder:
+    """Something that keeps the KV of a timeline. `tokens` may grow at its end while it is in the tree: the tree follows
+    when a walk comes by."""
+
+    __slots__ = ("kind", "tokens", "cache_key", "node")
+
+    def __init__(self, kind: HolderKind, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
+        self.kind = kind
+        self.tokens = tokens
+        self.cache_key = cache_key
+        self.node: PrefixNode | None = None  # while it is in a tree
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+class PrefixNode:
+    """The tokens [end - len(run), end) of every timeline that passes here."""
+
+    __slots__ = ("parent", "run", "end", "children", "holders", "below")
+
+    def __init__(self, parent: PrefixNode | None, run: array[int]) -> None:
+        self.parent = parent
+        self.run = run
+        self.end: int = len(run) + (0 if parent is None else parent.end)
+        self.children: dict[int, PrefixNode] = {}  # by their first token
+        self.holders: list[Holder] = []  # those whose timelines end here
+        # By kind: those whose timelines end here or in a descendant, oldest first.
+        self.below: tuple[dict[Holder, None], ...] = tuple({} for _ in HolderKind)
+
+    def own(self, kind: HolderKind) -> Iterator[Holder]:
+        return (holder for holder in self.holders if holder.kind is kind)
+
+    def ancestors(self) -> Iterator[PrefixNode]:
+        """The nodes above, nearest first, without the root."""
+        node = self.parent
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
+
+
+class PathStep:
+    """A node on a sequence's path, and how many tokens the two share: less than `node.end` only at the last step."""
+
+    __slots__ = ("node", "length")
+
+    def __init__(self, node: PrefixNode, length: int) -> None:
+        self.node = node
+        self.length = length
+
+    @property
+    def is_whole(self) -> bool:
+        return self.length == self.node.end
+
+
+class PrefixPath:
+    """What the tree knows of a timeline: its steps from the root on."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: list[PathStep]) -> None:
+        self.steps = steps
+
+    def common(self, *kinds: HolderKind) -> int:
+        """The longest prefix that any holder of these kinds shares, usable or not."""
+        return next((step.length for step in reversed(self.steps) if any(step.node.below[k] for k in kinds)), 0)
+
+    def ending(self, kind: HolderKind) -> Iterator[Holder]:
+        """Holders whose whole timelines lie on the path, longest first."""
+        for step in reversed(self.steps):
+            if step.is_whole:
+                yield from step.node.own(kind)
+
+    def sharing(self, kind: HolderKind) -> Iterator[tuple[Holder, int]]:
+        """(holder, length they share) of all holders, those that share most first; within a step the newest first."""
+        seen: set[Holder] = set()
+        for step in reversed(self.steps):
+            for holder in reversed(step.node.below[kind]):
+                if holder not in seen:
+                    seen.add(holder)
+                    yield holder, step.length
+
+
+class PrefixTree:
+    """Belongs to the engine thread. `changes` grows with every holder that comes or goes."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._roots: dict[CacheKey, PrefixNode] = {}
+
+    def put(self, holder: Holder) -> None:
+        """Register a holder with its present tokens, at least one."""
+        assert holder.node is None and holder.tokens
+        root = self._roots.get(holder.cache_key)
+        if root is None:
+            root = self._roots[holder.cache_key] = PrefixNode(None, array("i"))
+        self._attach(holder, self._reach(root, holder.tokens, 0))
+        self.changes += 1
+
+    def drop(self, holder: Holder) -> None:
+        """Remove a holder, if it is here; its tokens may have changed."""
+        node = holder.node
+        if node is None:
+            return
+        self.changes += 1
+        holder.node = None
+        node.holders.remove(holder)
+        above: PrefixNode | None = node
+        while above is not None:
+            del above.below[holder.kind][holder]
+            above = above.parent
+        self._prune(node, holder.cache_key)
+
+    def walk(self, tokens: array[int], limit: int, cache_key: CacheKey = EVERYBODY) -> PrefixPath:
+        """The path of `tokens[:limit]`."""
+        steps: list[PathStep] = []
+        node = self._roots.get(cache_key)
+        limit, at = min(limit, len(tokens)), 0
+        while node is not None and at < limit:
+            child = node.children.get(tokens[at])
+            if child is None:
+                break
+            if child.holders:
+                self._follow(child)
+            at = _match(tokens, at, limit, child.run)
+            steps.append(PathStep(child, at))
+            node = child if at == child.end else None
+        return PrefixPath(steps)
+
+    def drop_others(self, *kinds: HolderKind) -> None:
+        """Drop all holders of other kinds."""
+        for root in list(self._roots.values()):
+            for kind in set(HolderKind) - set(kinds):
+                for holder in list(root.below[kind]):
+                    self.drop(holder)
+
+    def exactly(self, tokens: array[int], cache_key: CacheKey, kind: HolderKind) -> Holder | None:
+        """A holder of exactly these tokens."""
+        steps = self.walk(tokens, len(tokens), cache_key).steps
+        if not steps or not steps[-1].is_whole or steps[-1].length != len(tokens):
+            return None
+        return next(steps[-1].node.own(kind), None)
+
+    def check(self) -> None:
+        """Raises AssertionError if the tree is inconsistent."""
+        for key, root in self._roots.items():
+            assert root.parent is None and not root.end and (root.children or root.holders), "an empty tree"
+            for node, path in _nodes(root, array("i")):
+                assert node is root or node.run, "a node without tokens"
+                assert node is root or node.holders or node.children, "a node that nobody holds"
+                assert node.end == len(path), "lengths differ"
+                for first, child in node.children.items():
+                    assert child.parent is node and child.run[0] == first, "a lost child"
+                for holder in node.holders:
+                    assert holder.node is node and holder.cache_key == key, "a holder elsewhere"
+                    assert holder.tokens[: node.end] == path, "a holder of other tokens"
+                for kind in HolderKind:
+                    below = [h for child in node.children.values() for h in child.below[kind]]
+                    assert set(node.below[kind]) == {*below, *node.own(kind)}, "holders miscounted"
+
+    # how it grows and shrinks
+
+    def _reach(self, node: PrefixNode, tokens: array[int], at: int) -> PrefixNode:
+        """The node where `tokens` end, made if need be; `node` is on their way and ends at `at`."""
+        while at < len(tokens):
+            child = node.children.get(tokens[at])
+            if child is None:
+                child = node.children[tokens[at]] = PrefixNode(node, tokens[at:])
+                return child
+            end = _match(tokens, at, len(tokens), child.run)
+            node = child if end == child.end else _split(child, end)
+            at = end
+        return node
+
+    def _follow(self, node: PrefixNode) -> None:
+        """Move the holders of a node whose timelines have grown beyond it."""
+        for holder in [h for h in node.holders if len(h.tokens) > node.end]:
+            if len(node.holders) == 1 and not node.children:
+                node.run.extend(holder.tokens[node.end :])
+                node.end = len(holder.tokens)
+                return
+            node.holders.remove(holder)
+            longer = self._reach(node, holder.tokens, node.end)
+            below = longer
+            while below is not node:
+                below.below[holder.kind][holder] = None
+                assert below.parent is not None
+                below = below.parent
+            longer.holders.append(holder)
+            holder.node = longer
+
+    def _attach(self, holder: Holder, node: PrefixNode) -> None:
+        holder.node = node
+        node.holders.append(holder)
+        above: PrefixNode | None = node
+        while above is not None:
+            above.below[holder.kind][holder] = None
+            above = above.parent
+
+    def _prune(self, node: PrefixNode, key: CacheKey) -> None:
+        """Drop nodes that nobody holds, and merge one that neither branches nor ends a timeline with its child."""
+        while not node.holders and not node.children:
+            if node.parent is None:
+                del self._roots[key]
+                return
+            del node.parent.children[node.run[0]]
+            node = node.parent
+        if not node.holders and len(node.children) == 1 and node.parent is not None:
+            (child,) = node.children.values()
+            child.run = node.run + child.run
+            child.parent = node.parent
+            node.parent.children[child.run[0]] = child
+
+
+def _match(tokens: array[int], at: int, limit: int, run: array[int]) -> int:
+    """The end of what `tokens[at:limit]` and `run` have in common."""
+    count = min(len(run), limit - at)
+    if tokens[at : at + count] == run[:count]:
+        return at + count
+    differ = np.frombuffer(tokens, np.int32)[at : at + count] != np.frombuffer(run, np.int32)[:count]
+    return at + int(differ.argmax())
+
+
+def _split(node: PrefixNode, at: int) -> PrefixNode:
+    """Cut a node in two; returns the upper one, which ends at `at`."""
+    assert node.parent is not None
+    cut = len(node.run) - (node.end - at)
+    upper = PrefixNode(node.parent, node.run[:cut])
+    node.parent.children[upper.run[0]] = upper
+    upper.below = tuple(dict(holders) for holders in node.below)
+    node.run = node.run[cut:]
+    node.parent = upper
+    upper.children[node.run[0]] = node
+    return upper
+
+
+def _nodes(root: PrefixNode, path: array[int]) -> Iterable[tuple[PrefixNode, array[int]]]:
+    """All nodes with the tokens that lead to their ends."""
+    stack = [(root, path)]
+    while stack:
+        node, path = stack.pop()
+        yield node, path
+        stack += [(child, path + child.run) for child in node.children.values()]
