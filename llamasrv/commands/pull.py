@@ -117,13 +117,15 @@ class _Display:
         )
 
     def __enter__(self) -> _Display:
-        self._bars.start()
+        if self._console.is_terminal:  # rich before 13.8 ends even bars that it does not show with an empty line
+            self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        if self._console.is_terminal:
+            self._bars.stop()
 
     def show(self, progress: PullProgress) -> None:
         if progress.status == "success":
