@@ -32,16 +32,20 @@ def finish(
 
 def _add_forced(step: StepRows, batch_size: int, num_admitted: int) -> None:
     """Extend prompts by tokens that were forced since the plan, if the batch has room."""
-    room = (batch_size - sum(count for _, count in step.parts)) // num_admitted
-    step.parts = [(seq, _with_forced(seq, count, room)) for seq, count in step.parts]
+    room = batch_size - sum(count for _, count in step.parts)
+    share = room // num_admitted
+    for i, (seq, count) in enumerate(step.parts):
+        extra = min(_num_forced(seq, count), share, room)  # also prompts admitted before may have some
+        step.parts[i] = (seq, count + extra)
+        room -= extra
     step.num_prompt = sum(count for _, count in step.parts[step.num_decodes :])
 
 
-def _with_forced(seq: Sequence, count: int, room: int) -> int:
-    """The planned number of tokens, plus up to `room` tokens that were forced since the plan."""
+def _num_forced(seq: Sequence, count: int) -> int:
+    """Number of tokens forced since the plan, if the planned ones reach up to them; negative if it owes less by now."""
     if count < seq.owed - seq.num_undelivered or seq.media is not None:
-        return count
-    return min(seq.owed, count + room)
+        return 0
+    return seq.owed - count
 
 
 def _stop_at_checkpoints(step: StepRows) -> None:

@@ -37,6 +37,18 @@ def test_forced_tokens_join_the_prompt_if_the_batch_has_room():
         assert step.parts == [(seq, count)] and step.num_prompt == count
 
 
+def test_forced_tokens_of_prompts_admitted_before_do_not_overfill_the_batch():
+    """Each part got what was left for one: a batch of 32 rows had 33, and all requests of the engine failed."""
+
+    class Forced:
+        num_undelivered = 30
+
+    before, admitted = sequence(range(31)), sequence(range(60))
+    before.sampling = admitted.sampling = Forced()
+    step = step_of([(before, 1), (admitted, 30)], admit=[admitted], batch_size=32)
+    assert step.parts == [(before, 2), (admitted, 30)] and step.num_prompt == 32
+
+
 def test_a_part_ends_at_the_next_checkpoint():
     seq = sequence(range(100))
     seq.num_computed, seq.checkpoints = 20, [20, 50, 90]
