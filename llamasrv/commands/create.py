@@ -40,18 +40,16 @@ def run(settings: Settings, name: str, file: Path | None, base: str | None) -> i
         raise ConfigError(f"{path}: {error.message}") from None
     if wanted.template is not None:
         _check_template(path, wanted.template)
-    source = _base(settings, str(wanted.base), path)
-    new = dataclasses.replace(
-        source,
+    new = _base(settings, str(wanted.base), path).overlaid(
         name=name,
-        template=wanted.template if wanted.template is not None else source.template,
-        system=wanted.system or source.system,
-        messages=wanted.messages or source.messages,
-        parameters={**source.parameters, **wanted.chosen.sampling},
-        stop=wanted.chosen.stop or source.stop,
-        num_predict=wanted.chosen.max_tokens or source.num_predict,
-        num_ctx=wanted.chosen.num_ctx or source.num_ctx,
-        license=wanted.license or source.license,
+        template=wanted.template,
+        system=wanted.system,
+        messages=wanted.messages,
+        parameters=wanted.chosen.sampling,
+        stop=wanted.chosen.stop,
+        num_predict=wanted.chosen.max_tokens,
+        num_ctx=wanted.chosen.num_ctx,
+        license=wanted.license,
     )
     folder = settings.models.dir or paths.models_dir()
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +170,8 @@ def _base(settings: Settings, name: str, path: Path) -> DerivedModel:
         raise ConfigError(f"{path}: FROM {name}: no such file")
     found = stores.at(own.model.path, (name,))
     known = None if found is None else definition(found)
-    file = own.model.path.resolve()
-    inside = str(file.relative_to(folder.resolve())) if file.is_relative_to(folder.resolve()) else str(file)
-    return dataclasses.replace(known or DerivedModel(name, name, inside), base=name, path=inside)
+    file = derived.kept_path(own.model.path, folder)
+    return dataclasses.replace(known or DerivedModel(name, name, file), base=name, path=file)
 
 
 def _is_beside(path: Path, name: str) -> bool:

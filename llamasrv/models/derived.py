@@ -50,6 +50,12 @@ class DerivedModel:
     def file(self, folder: Path) -> Path:
         return folder / self.path
 
+    def overlaid(self, **own: Any) -> DerivedModel:
+        """The definition with these fields; empty ones are inherited, parameters one by one."""
+        parameters = {**self.parameters, **own.pop("parameters", {})}
+        given = {name: value for name, value in own.items() if value}
+        return replace(self, parameters=parameters, **given)
+
     def with_preamble(self, source: str) -> str:
         """The template, with a preamble for each conversation: a default system prompt, and example messages."""
         if not self.system and not self.messages:
@@ -60,6 +66,12 @@ class DerivedModel:
             "{%- set _own = messages[:1] if messages and messages[0]['role'] in ('system', 'developer') else [] -%}"
             f"{{%- set messages = (_own or {default}) + [{said}] + messages[_own | length:] -%}}"
         ) + source
+
+
+def kept_path(path: Path, folder: Path) -> str:
+    """How a definition names a file: relative to the models folder if it is in there, else absolute."""
+    path, folder = path.resolve(), folder.resolve()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 def _literal(text: str) -> str:

@@ -223,12 +223,7 @@ def _as_made(service: Service, model: Model) -> DerivedModel:
     path = model.details.path
     if path is None:
         raise InvalidRequest(f"'{model.name}' has no file to create another model from", param="from")
-    return DerivedModel(model.name, model.name, _kept_path(path, _folder(service)))
-
-
-def _kept_path(path: Path, folder: Path) -> str:
-    path, folder = path.resolve(), folder.resolve()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+    return DerivedModel(model.name, model.name, derived.kept_path(path, _folder(service)))
 
 
 def _check_template(source: str) -> None:
@@ -243,19 +238,17 @@ def _check_template(source: str) -> None:
 
 def _made_of(service: Service, asked: Create) -> DerivedModel:
     """The recipe that was asked for. Raises InvalidRequest if no model can be made from it."""
-    base = _base(service, asked)
     chosen = asked.chosen
-    return dataclasses.replace(
-        base,
+    return _base(service, asked).overlaid(
         name=asked.name,
-        template=asked.template if asked.template is not None else base.template,
-        system=asked.system or base.system,
-        messages=asked.messages or base.messages,
-        parameters={**base.parameters, **chosen.sampling},
-        stop=chosen.stop or base.stop,
-        num_predict=chosen.max_tokens or base.num_predict,
-        num_ctx=chosen.num_ctx or base.num_ctx,
-        license=asked.license or base.license,
+        template=asked.template,
+        system=asked.system,
+        messages=asked.messages,
+        parameters=chosen.sampling,
+        stop=chosen.stop,
+        num_predict=chosen.max_tokens,
+        num_ctx=chosen.num_ctx,
+        license=asked.license,
     )
 
 
@@ -270,4 +263,4 @@ def _base(service: Service, asked: Create) -> DerivedModel:
         gguf.read_header(path)
     except ConfigError:
         raise InvalidRequest("the file is not a GGUF model that can be served", param="files") from None
-    return DerivedModel(asked.name, "", _kept_path(path, folder))
+    return DerivedModel(asked.name, "", derived.kept_path(path, folder))
