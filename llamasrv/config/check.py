@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from ipaddress import ip_network
 from pathlib import Path
 
 from llamasrv.config.settings import OPTIONS, Settings
@@ -55,6 +56,11 @@ def check_together(s: Settings) -> None:
         path = getattr(s.server, name)
         if path is not None and not re.fullmatch(r"(/[\w.~:@-]+)+", path):
             refuse(f"server_{name}", f"{path!r} must be a path such as /{name.partition('_')[0]}")
+    for network in s.server.monitor_networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            refuse("server_monitor_networks", f"{error}; write a network such as 10.0.0.0/8 or fd00::/8")
     if not s.hosts:
         refuse("server_host", f"{s.server.host!r} is not an address")
     if has_tools(s) and not s.server.allow_keyless and is_open(s):

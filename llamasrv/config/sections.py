@@ -326,6 +326,13 @@ class ServerSection:
         help="Host names that requests may use for this server, or *. Unset: any name if API keys are set, otherwise "
         "only IP addresses and local names, which no website can point here.",
     )
+    monitor_networks: tuple[str, ...] = _server(
+        "list",
+        (),
+        "--monitor-networks",
+        help="Networks, such as 10.0.0.0/8, from which monitoring needs no key: GET of /v1/models, /readyz, /metrics, "
+        "/metrics/load and /v1/loads, sent directly, not through a proxy.",
+    )
     cors_origins: tuple[str, ...] = _server(
         "list",
         (),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.interface import ModelInfo, Projector, Vocabulary
 from llamasrv.engine.base.options import Status
 from llamasrv.engine.base.sequence import Sequence
@@ -33,6 +34,7 @@ class SequenceView(NamedTuple):
     num_drafted: int = 0
     num_accepted: int = 0  # of the drafted tokens
     changed: str = ""  # part of the prompt that differs from the last prompt of the conversation; "" for none
+    adapters: Adapters = ()
 
 
 def _view_of(seq: Sequence) -> SequenceView:
@@ -51,6 +53,7 @@ def _view_of(seq: Sequence) -> SequenceView:
         spec.params,
         *counts,
         spec.changed,
+        spec.cache_key.adapters,
     )
 
 

@@ -270,6 +270,11 @@ OPERATIONS: dict[str, Operation] = {
     "GET /livez": Operation("200 as long as the process answers."),
     "GET /readyz": Operation("200 if the next request would be taken, else 503 with the reason."),
     "GET /metrics": Operation("Figures for Prometheus.", answers=TEXT),
+    "GET /metrics/load": Operation("Load of each model in vLLM's names, for routers.", answers=TEXT),
+    **dict.fromkeys(
+        ("GET /v1/loads", "GET /loads"),
+        Operation("Load in SGLang's form, for routers.", query=(("model", "only this one's"),)),
+    ),
     "GET /debug": Operation("Figures of the engines, and where every thread is."),
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip

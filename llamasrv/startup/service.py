@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from ipaddress import ip_network
 from typing import Any
 from urllib.parse import quote
 
@@ -62,6 +63,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         hosts=settings.server.allowed_hosts,
         origins=tools.origins(settings),
         credentials=settings.server.cors_credentials,
+        monitor_networks=tuple(map(ip_network, settings.server.monitor_networks)),
         # leave room in the queue for other keys
         most_open=max(1, (settings.engine.queue_limit + settings.engine.places) * 3 // 4),
         keepalive=settings.server.keepalive or NEVER,

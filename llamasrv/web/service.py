@@ -26,7 +26,7 @@ from llamasrv.store.shelf import Shelf
 from llamasrv.tools.definitions import Definition
 from llamasrv.tools.runtime import Image, Runtime
 from llamasrv.tools.toolbox import Toolbox
-from llamasrv.web.access.auth import Access
+from llamasrv.web.access.auth import Access, Network
 from llamasrv.web.jobs.background import Background
 from llamasrv.web.jobs.batches import BatchRunner
 from llamasrv.web.jobs.idle_gate import IdleGate
@@ -50,6 +50,7 @@ class WebOptions:
     hosts: tuple[str, ...] = ()  # names that the server answers to; none: those that only this machine can have
     origins: tuple[str, ...] = ()  # pages that may read answers; none: no CORS
     credentials: bool = False  # whether those pages may send cookies
+    monitor_networks: tuple[Network, ...] = ()  # where monitoring needs no key
     most_open: int | None = None  # requests at once of one key among several; None: no bound
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
@@ -147,6 +148,7 @@ class Service:
             options.keys,
             hosts=options.hosts,
             origins=options.origins,
+            monitor_networks=options.monitor_networks,
             most_open=options.most_open,
             before=self.access,
         )

@@ -264,8 +264,13 @@ def test_too_many_requests_from_one_address_are_429(replicas, tmp_path):
         nginx.end()
 
 
-def test_a_request_that_was_sent_is_never_sent_again(tmp_path):
-    """#79: two replicas that take a request and close without an answer: one of them saw it, once."""
+@pytest.mark.parametrize(
+    "path, times",
+    [(CHAT, 2), ("/v1/messages", 2), ("/v1/v1/embeddings/", 2), ("/api/chat", 2), ("/v1/responses", 1),
+     ("/v1/batches", 1), ("/v1/chat/completions/control", 1), ("/v1/conversations", 1)],
+)  # fmt: skip
+def test_only_a_request_that_leaves_nothing_behind_is_sent_again(tmp_path, path, times):
+    """#79: two replicas that take a request and close without an answer: each saw it at most once."""
     seen = []
     listeners = []
     for _ in range(2):
@@ -286,10 +291,10 @@ def test_a_request_that_was_sent_is_never_sent_again(tmp_path):
         threading.Thread(target=take, args=(listener,), daemon=True).start()
     nginx = Nginx(tmp_path, [listener.getsockname() for listener in listeners])
     try:
-        reply = talk(nginx.address, request(CHAT, b"{}"))
-        assert status_of(reply) == 503 and json.loads(body_of(reply))["error"]["code"] == "overloaded"
+        reply = talk(nginx.address, request(path, b"{}"))
+        assert status_of(reply) == 503 and json.loads(body_of(reply))["error"]
         assert b"Retry-After" in reply
-        assert len(seen) == 1
+        assert len(seen) == times
     finally:
         nginx.end()
         for listener in listeners:
@@ -336,6 +341,53 @@ def test_a_killed_replica_takes_only_its_own_streams_with_it(tmp_path):
             assert reply.status == 200
             connection.close()
     finally:
+        if nginx is not None:
+            nginx.end()
+        for server in servers:
+            server.end()
+
+
+@pytest.mark.parametrize("notice", ["0", "2"])
+def test_a_rolling_restart_fails_no_request(tmp_path, notice):
+    """With a notice it was worse than without: all that time a draining replica got requests and refused them."""
+    ports = [free_port() for _ in range(3)]
+    flags = ["--fake", "--drain-notice", notice, "--drain-timeout", "20"]
+    servers = [ServerProcess(["--port", str(port), *flags]) for port in ports]
+    nginx, stop, replies = None, threading.Event(), []
+    try:
+        for server in servers:
+            wait_until_ready(server)
+        nginx = Nginx(tmp_path, [server.address for server in servers])
+        stream, connection = ask(
+            nginx, {"prompt": "x", "ignore_eos": True, "max_tokens": 400, "stream": True}, **{"X-Prefix-Key": "long"}
+        )
+
+        def poll():
+            n = 0
+            while not stop.is_set():
+                n += 1
+                reply, one = ask(nginx, {"prompt": "x", "max_tokens": 1}, **{"X-Prefix-Key": f"talk {n}"})
+                replies.append((reply.status, reply.read()[:200]))
+                one.close()
+                time.sleep(0.02)
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        for i, port in enumerate(ports):
+            old = servers[i]
+            old.process.send_signal(signal.SIGTERM)
+            assert old.process.wait(30) == 0
+            servers[i] = ServerProcess(["--port", str(port), *flags])
+            old.end()
+            wait_until_ready(servers[i])
+        stop.set()
+        thread.join(30)
+        assert len(replies) > 40
+        assert [reply for reply in replies if reply[0] != 200] == []
+        assert b"data: [DONE]" in stream.read()
+        connection.close()
+    finally:
+        stop.set()
         if nginx is not None:
             nginx.end()
         for server in servers:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
+import ipaddress
 import re
 
 import pytest
 
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import Unauthorized
-from llamasrv.web.access.auth import ANY, OPEN, PAGE, ROUTES, WORK, Access, scope_of
+from llamasrv.web.access.auth import ANY, MONITORED, OPEN, PAGE, ROUTES, WORK, Access, scope_of
 from llamasrv.web.service import WebOptions
 
 HELLO = {"prompt": "Hello", "max_tokens": 1}
@@ -304,3 +305,57 @@ def test_a_star_among_the_origins_allows_each_by_its_name(start):
     answer = start(web=WebOptions(origins=("*",))).client.get("/health", headers={"Origin": "http://any.example"})
     assert answer.headers["Access-Control-Allow-Origin"] == "http://any.example"
     assert "Origin" in answer.headers["Vary"]
+
+
+# Monitoring by network
+
+
+NETWORKS = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "fd00::/8")))
+
+
+@pytest.fixture
+def watched(start):
+    keys = (Key.of("ann", "key-of-ann"),)
+    return start(web=WebOptions(keys=keys, hosts=("llm.example.com",), monitor_networks=NETWORKS)).client
+
+
+def poll(client, path="/readyz", method="GET", peer="10.1.2.3", **environ):
+    environ = {"REMOTE_ADDR": peer, "HTTP_HOST": "10.9.9.9:8080", **environ}
+    return client.open(path, method=method, environ_overrides=environ).status_code
+
+
+@pytest.mark.parametrize("path", sorted(MONITORED))
+def test_monitoring_from_its_network_needs_no_key(watched, path):
+    assert poll(watched, path) == poll(watched, path, method="HEAD") == 200
+    assert poll(watched, path, peer="::ffff:10.1.2.3") == poll(watched, path, peer="fd00::7") == 200
+    assert poll(watched, path, peer="11.0.0.1") == poll(watched, path, peer="") == poll(watched, path, peer="fe80::1%x")
+    assert poll(watched, path, peer="11.0.0.1") in (401, 403)
+
+
+def test_nothing_else_is_open_to_that_network(watched):
+    for path, method, scope in rules(watched):
+        if scope not in (OPEN, PAGE) and not (method == "GET" and path in MONITORED):
+            assert poll(watched, path, method, HTTP_HOST="llm.example.com") == 401, (method, path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"HTTP_X_FORWARDED_FOR": "10.1.2.3"}, {"HTTP_FORWARDED": "for=10.1.2.3"}, {"HTTP_X_REAL_IP": "10.1.2.3"},
+        {"HTTP_VIA": "1.1 proxy"}, {"HTTP_ORIGIN": "http://10.9.9.9:8080"}, {"HTTP_AUTHORIZATION": "Bearer wrong"},
+    ],
+)  # fmt: skip
+def test_a_proxy_a_page_and_a_wrong_key_are_no_monitor(watched, more):
+    assert poll(watched, HTTP_HOST="llm.example.com") == 200
+    assert poll(watched, HTTP_HOST="llm.example.com", **more) == 401
+
+
+def test_a_page_that_points_its_own_name_here_reads_no_figures(start):
+    """Without a list of hosts any name is answered, because keys suffice; here there is none."""
+    client = start(web=WebOptions(keys=(Key.of("ann", "key-of-ann"),), monitor_networks=NETWORKS)).client
+    assert [poll(client, HTTP_HOST=host) for host in ("10.9.9.9", "replica-1", "evil.example")] == [200, 200, 401]
+
+
+def test_without_keys_the_networks_open_nothing_more(start):
+    client = start(web=WebOptions(monitor_networks=NETWORKS)).client
+    assert poll(client) == 200 and poll(client, HTTP_HOST="evil.example") == 403

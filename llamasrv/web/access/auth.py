@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, Union
 from urllib.parse import parse_qs
 
 from llamasrv.domain.key import Key
@@ -61,7 +61,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ),
     # the pages themselves hold no data: their requests need a key
     PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
-    "metrics": ("/metrics", "/slots", "/ui/engine/stream"),
+    "metrics": ("/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream"),
     # programs on this machine
     "tools": ("/tools",),
     "admin": ("POST /models", "DELETE /models", "POST /props"),
@@ -76,6 +76,13 @@ _COUNTED = _WORKING | {WORK}
 _UNCOUNTED = frozenset(("/v1/chat/completions/control", "/chat/completions/control"))
 """These shorten work that is already counted: a key over its quota may still use them."""
 
+MONITORED = frozenset(("/v1/models", "/readyz", "/metrics", "/metrics/load", "/v1/loads", "/loads"))
+"""Polled by routers, orchestrators and scrapers, some of which cannot send a key: no key for `monitor_networks`."""
+
+Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+
+_FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
+
 # Names outside the public DNS, so that no website can point its own name at this machine.
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".home.arpa")
 
@@ -87,7 +94,8 @@ def scope_of(rule: str, method: str = "GET") -> str:
 
 class Access:
     """Identifies and authorises requests. Without keys, any request with an allowed host and origin may do everything.
-    `before`: the Access that this one replaces; its keys' quota usage carries over."""
+    `monitor_networks`: peers there need no key for MONITORED routes. `before`: the Access that this one replaces; its
+    keys' quota usage carries over."""
 
     def __init__(
         self,
@@ -95,6 +103,7 @@ class Access:
         *,
         hosts: Sequence[str] = (),
         origins: Sequence[str] = (),
+        monitor_networks: Sequence[Network] = (),
         most_open: int | None = None,
         before: Access | None = None,
     ) -> None:
@@ -102,6 +111,7 @@ class Access:
         self._scopes = {key.name: key.scopes for key in keys}
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = Origins(origins)
+        self._monitor_networks = tuple(monitor_networks)
         used = {} if before is None else before.quotas
         self.quotas: dict[str, Quota] = {}
         for key in keys:
@@ -112,6 +122,8 @@ class Access:
 
     def identify(self, environ: Mapping[str, Any], rule: str | None) -> Key | None:
         """The key that the request presents; None if none is needed. Raises Unauthorized or Forbidden."""
+        if self._monitor_networks and rule in MONITORED and self._is_monitor(environ):
+            return None
         self._check_host(environ)
         if not self._keys:
             self._origins.check(environ, is_page=rule in _PAGES)
@@ -156,6 +168,21 @@ class Access:
         """The value of Access-Control-Allow-Origin; None if the page may not read the reply."""
         origin = environ.get("HTTP_ORIGIN", "")
         return origin if self._origins.lists(origin) else None
+
+    def _is_monitor(self, environ: Mapping[str, Any]) -> bool:
+        """Whether a program in a monitor network polls directly, without a key. Excluded are a browser's page there,
+        which sends an Origin or names its own host, and a proxy, which may forward requests from anywhere."""
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD") or _shown(environ) or "HTTP_ORIGIN" in environ:
+            return False
+        host = host_of(environ.get("HTTP_HOST", ""))
+        if any(name in environ for name in _FORWARDED) or not (host in self._hosts or _is_local_name(host)):
+            return False
+        try:
+            peer = ipaddress.ip_address(environ.get("REMOTE_ADDR", "").partition("%")[0])
+        except ValueError:
+            return False  # a Unix socket
+        peer = getattr(peer, "ipv4_mapped", None) or peer
+        return any(peer in network for network in self._monitor_networks)
 
     def _known(self, environ: Mapping[str, Any]) -> Key:
         shown = _shown(environ)

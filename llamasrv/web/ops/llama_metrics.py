@@ -39,7 +39,7 @@ class LlamaMetrics:
         for i, (name, kind, about, _) in enumerate(found[0][1] if found else ()):
             lines += [f"# HELP llamacpp:{name} {about}", f"# TYPE llamacpp:{name} {kind}"]
             for model, figures in found:
-                label = f'{{model="{_escaped(model)}"}}' if several else ""
+                label = f'{{model="{escaped(model)}"}}' if several else ""
                 lines.append(f"llamacpp:{name}{label} {figures[i][3]!r}")
         return "".join(f"{line}\n" for line in lines).encode()
 
@@ -84,5 +84,6 @@ def _answers(m: EngineMetrics) -> WorkTotals:
     return WorkTotals(m.generated_tokens, m.decode_seconds)
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """As the value of a label."""
     return name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -16,25 +16,28 @@ from llamasrv.engine.engine import Engine
 from llamasrv.engine.view import PlainView
 from llamasrv.models.model import Model
 from llamasrv.web.ops.llama_metrics import LlamaMetrics
+from llamasrv.web.ops.load import LoadReport
 from llamasrv.web.service import Service
 
 Rows = tuple[tuple[str, str, float], ...]  # name, text, value
 
 
 class Exposition:
-    """The text of GET /metrics: our figures, the process's memory and descriptors, and llama-server's figures."""
+    """The text of GET /metrics: our figures, the process's, llama-server's and vLLM's."""
 
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._llama = LlamaMetrics()
+        self._load = LoadReport()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(ServiceCollector(service))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry) + self._llama.text(self._service.registry.models)
+        models = self._service.registry.models
+        return generate_latest(self._registry) + self._llama.text(models) + self._load.text(models)
 
 
 class ServiceCollector(Collector):

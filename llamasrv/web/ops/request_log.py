@@ -23,7 +23,10 @@ from llamasrv.web.ops.usage import UsageBook
 
 log = logging.getLogger("llamasrv.request")
 
-QUIET = frozenset(("/livez", "/readyz", "/health", "/v1/health", "/metrics", "/ui/static/<version>/<path:name>"))
+QUIET = frozenset((
+    "/livez", "/readyz", "/health", "/v1/health", "/metrics", "/metrics/load", "/v1/loads", "/loads",
+    "/ui/static/<version>/<path:name>",
+))  # fmt: skip
 """Polled routes and routes of pages: logged at debug level if they succeed."""
 
 _STEPS, _STEP = (

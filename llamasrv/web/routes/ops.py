@@ -7,10 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from llamasrv.errors import LlamasrvError, Unavailable, Unsupported
 from llamasrv.web.ops import diagnostics
+from llamasrv.web.ops.load import LoadReport
 from llamasrv.web.service import Service
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _RETRY = [("Retry-After", "2")]
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ops", __name__)
     started = str(int(time.time()))
+    report = LoadReport()
 
     @routes.get("/health")
     @routes.get("/v1/health")
@@ -57,6 +59,10 @@ def blueprint(service: Service) -> Blueprint:
             return _json({"status": "unavailable", "reason": error.message, **_arriving(service)}, 503, _RETRY)
         return _json({"status": "ok", **_arriving(service)})
 
+    def require_metrics() -> None:
+        if not service.options.metrics:
+            raise Unsupported(f"{request.path} is disabled. Start the server with --metrics.", status=501)
+
     @cache
     def exposition() -> Exposition:
         from llamasrv.web.ops.metrics import Exposition  # its library would make every start longer
@@ -65,10 +71,24 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/metrics")
     def show_metrics() -> Response:
-        if not service.options.metrics:
-            raise Unsupported("/metrics is disabled. Start the server with --metrics.", status=501)
+        require_metrics()
         metrics = exposition()
         return Response(metrics.text(), 200, [("Process-Start-Time-Unix", started)], content_type=metrics.content_type)
+
+    @routes.get("/metrics/load")
+    def show_load() -> Response:
+        """The few gauges of /metrics that a router needs, cheap enough for many polls a second."""
+        require_metrics()
+        return Response(report.text(service.registry.models), 200, content_type="text/plain; version=0.0.4")
+
+    @routes.get("/v1/loads")
+    @routes.get("/loads")
+    def show_loads() -> Response:
+        """In SGLang's form; of one model if `model` names it, else of all together."""
+        require_metrics()
+        name = request.args.get("model")
+        models = service.registry.models if name is None else [service.registry.for_request(name)]
+        return _json(report.loads(models))
 
     @routes.get("/debug")
     def show_state() -> Response:
