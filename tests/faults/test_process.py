@@ -297,6 +297,7 @@ def test_70_timeouts_do_not_hang_on_the_clock_on_the_wall():
     # Dates that are shown, or compared with those of files.
     dates = {
         "disk_tier.py",
+        "load.py",
         "request_log.py",
         "metrics.py",
         "background.py",

@@ -38,7 +38,7 @@ def test_a_path_is_read_as_it_was_meant(path, right):
 
 @pytest.mark.parametrize(
     "path", ["/", "//", "/v1", "/v1/", "//metrics", "/metrics/", "/api/api/pull", "/v1/api/delete", "/models/load/",
-             "/livez/", "//health", "/slots/", "//debug", "/messages/x", "/V1/V1/messages", "/v1/../v1/models"],
+             "/livez/", "//v1/loads", "/loads/", "//health", "/slots/", "//debug", "/messages/x", "/V1/V1/messages", "/v1/../v1/models"],
 )  # fmt: skip
 def test_other_paths_have_one_spelling(path):
     assert meant(path) == path

@@ -32,6 +32,8 @@ HEADERS = {
     # who asks, and from where
     "AUTHORIZATION": None, "X_API_KEY": None, "X_GOOG_API_KEY": None, "HOST": None, "ORIGIN": None,
     "SEC_FETCH_SITE": None, "ACCESS_CONTROL_REQUEST_HEADERS": None,
+    # a proxy's, whose peer is no monitor
+    "X_FORWARDED_FOR": None, "FORWARDED": None, "X_REAL_IP": None, "VIA": None,
     # which protocol is spoken, and which form the answer has
     "ANTHROPIC_VERSION": None, "X_GOOG_API_CLIENT": None, "UPGRADE": None, "SEC_WEBSOCKET_KEY": None, "SEC_WEBSOCKET_VERSION": None,
     "SEC_WEBSOCKET_EXTENSIONS": None, "ACCEPT": None, "CONTENT_ENCODING": None,
