@@ -59,6 +59,7 @@ NEIGHBOURS = {
     "pipeline/test_loaded_model.py": "pipeline/sampling",
     "pipeline/test_pipeline.py": "pipeline/constraint",
     "pipeline/test_run.py": "pipeline/load_wait pipeline/run_usage",
+    "protocols/anthropic/test_blocks.py": "protocols/anthropic/turns",
     "protocols/gemini/test_generate.py": "protocols/gemini/config protocols/gemini/contents protocols/gemini/reply"
     " protocols/gemini/schemas protocols/gemini/wire",
     "protocols/llamacpp/test_completion.py": "protocols/llamacpp/final",

@@ -153,7 +153,7 @@ class Usage:
     decode_seconds: float = 0.0
     forgotten_tokens: int = 0  # of prompts and answers, that made room in a full context
     drafts: DraftCounts = DraftCounts()
-    pinned: tuple[tuple[float, int], ...] = ()  # seconds for which so many of the computed prompt tokens are kept
+    pinned: tuple[tuple[float, int], ...] = ()  # (seconds, computed prompt tokens kept for that long)
 
 
 Event = Union[

@@ -1,4 +1,4 @@
-"""What a tool search has found, as the message that tells a model."""
+"""What a tool search has found, as a message that the model reads."""
 
 from __future__ import annotations
 

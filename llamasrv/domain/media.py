@@ -18,7 +18,7 @@ _NEGATIVE = bytes(byte | 0x80 for byte in range(256))
 
 @dataclass(frozen=True, eq=False)
 class MediaInput:
-    """One decoded image or sound. `data` None: only to be measured. No slots: weak references to it tell when its bytes
+    """One decoded image or sound. `data` None: only to be measured. No slots: weak references to it show when its bytes
     are freed.
 
     image: `width` x `height` pixels of 3 bytes (red, green, blue), rows from the top.

@@ -247,7 +247,7 @@ class Pipeline:
     def _compare(
         self, served: LoadedModel, prepared: list[TokenizedPrompt], request: GenerateRequest, cache_key: CacheKey
     ) -> CacheReport | None:
-        """Compare with earlier requests of the same key. Requests of batches are not compared: nobody waits for
+        """Compare with earlier requests of the same key. Requests of batches are not compared: no client waits for
         them."""
         if request.deferrable:
             return None

@@ -1,4 +1,4 @@
-"""Message boundaries in a prompt, where other prompts may diverge. The engine, which knows no chat, is told the
+"""Message boundaries in a prompt, where other prompts may diverge. The engine, which knows no chat, gets the
 positions."""
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def _first_change(ours: Fingerprint, theirs: Fingerprint) -> Change | None:
     common = num_common(ours.messages, theirs.messages)
     if common < min(len(ours.messages), len(theirs.messages)):
         return Change("messages", common)
-    # The same conversation, written in another way: a template may tell the time, or leave old reasoning out.
+    # The same conversation, written in another way: a template may write the time, or leave old reasoning out.
     return Change("template") if _is_rewritten(ours, theirs) else None
 
 

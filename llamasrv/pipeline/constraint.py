@@ -66,8 +66,8 @@ class ConstraintBuilder:
     def _closing(self, end: str) -> list[int]:
         """What is written once the budget is used up: the message, as plain text, and the mark that closes a block."""
         vocab, message = self._served.vocab, self._request.thinking_message
-        told = vocab.tokenize(message, parse_special=False) if message else []
-        return [*told, *vocab.tokenize(end, parse_special=True)]
+        words = vocab.tokenize(message, parse_special=False) if message else []
+        return [*words, *vocab.tokenize(end, parse_special=True)]
 
 
 def _may_think(prepared: TokenizedPrompt, prompt: Prompt) -> bool:

@@ -111,7 +111,7 @@ class ChatDetokenizer(Detokenizer):
         super().__init__()
         self._parser: Parser | None = parser
         self._spoken = spoken
-        self._waiting: list[tuple[bytes, TokenLogprob]] = []  # tokens whose text has not been told yet
+        self._waiting: list[tuple[bytes, TokenLogprob]] = []  # tokens whose text has not been emitted yet
         self._held: list[Any] = []  # events whose tokens are not complete
 
     @property

@@ -103,7 +103,7 @@ class Work:
                     raise Unavailable("The request was cancelled.")
                 for item in self._stream.take():
                     if item.error is not None:
-                        raise item.error.but()  # others may be told the same
+                        raise item.error.but()  # a copy: other readers may get the same error
                     numbers[item.place] = item.vector
                     self.num_computed += self._lengths[item.place]
                     missing -= 1
@@ -203,7 +203,7 @@ def _sigmoid(value: float) -> float:
 
 
 def _backend(served: LoadedModel, without: str = NOT_ENABLED) -> EmbeddingBackend:
-    """`without` is what a caller is told of a model that only generates. Raises Unsupported."""
+    """`without` is the error for a model that only generates. Raises Unsupported."""
     backend = served.engine.embedder.backend
     if backend is None:
         raise Unsupported(without, param="model")

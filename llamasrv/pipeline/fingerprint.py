@@ -34,7 +34,7 @@ class Fingerprint(NamedTuple):
     scope: bytes  # who shares its prefixes
     system: bytes  # the first messages, as far as they are the system's
     tools: tuple[bytes, ...]
-    template: bytes  # what the template is told beside the conversation
+    template: bytes  # what the template gets beside the conversation
     messages: tuple[bytes, ...]  # those behind the system's
     blocks: tuple[bytes, ...]  # of the tokens that all this became
     num_tokens: int
@@ -67,7 +67,7 @@ def fingerprint_of(
     while head < len(messages) and messages[head].role in _SYSTEM:
         head += 1
     tools = prompt.tools if choice.mode != "none" else ()
-    told = (prompt.template_kwargs, prompt.thinks_by_default)
+    options = (prompt.template_kwargs, prompt.thinks_by_default)
     return Fingerprint(
         model,
         build,
@@ -75,7 +75,7 @@ def fingerprint_of(
         _hash(cache_key.scope.encode()),
         _hash(*map(_bytes, messages[:head])) if head else b"",
         tuple([_hash(_bytes(tool)) for tool in tools]),
-        _hash(_bytes(told)),
+        _hash(_bytes(options)),
         tuple(_chain(map(_bytes, messages[head:]), prompt.before)),
         tuple(_blocks(tokens)),
         len(tokens),

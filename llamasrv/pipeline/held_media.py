@@ -1,7 +1,7 @@
 """The memory of what was decoded, over all requests together.
 
-An image or a sound counts from when it was decoded until nobody has it any more: no request, no sequence that runs, no
-cache. A request that would need more than there is is sent away for a moment, rather than let memory run out.
+An image or a sound counts from when it was decoded until no request, running sequence or cache refers to it. A request
+that would exceed the limit is refused for the moment, rather than let memory run out.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def _hash(how: bytes, data: bytes) -> bytes:
 
 
 def takes(kind: str | None, projector: Projector | None) -> bool:
-    """Whether a model with this projector takes that kind; None: one that its bytes tell."""
+    """Whether a model with this projector takes that kind; None: one to be found from its bytes."""
     able = {} if projector is None else {"image": projector.vision, "audio": projector.audio, None: True}
     return able.get(kind, False)
 

@@ -13,7 +13,7 @@ from llamasrv.engine.base.channels import Delta, PromptComputed, QueuePlace
 
 class Progress:
     """Adds progress events to a generation. With `progress` there is one when its place in the queue changes, and for
-    each part of a prompt that was computed; with `pace` each event follows one that tells the speed."""
+    each part of a prompt that was computed; with `pace` each event follows one that reports the speed."""
 
     def __init__(self, *, progress: bool, pace: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress, self._pace, self._clock = progress, pace, clock

@@ -30,7 +30,7 @@ from llamasrv.pipeline.run_usage import usage_of, usage_of_all
 from llamasrv.pipeline.stages import TimeLimit
 
 Stage = Callable[[list[Event]], list[Event]]
-"""Called with the events of each wake, in order; returns what is to be told instead. The last events end with Usage."""
+"""Called with the events of each wake, in order; returns the events to emit instead. The last events end with Usage."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class RunInfo:
     fingerprint: str  # changes when the same seed could give another text
     params: SamplingParams  # how its tokens are chosen
     prompts: Sequence[list[int]]  # the tokens of each
-    choices_each: int  # of each prompt, as told
+    choices_each: int  # of each prompt, as the reply shows them
     left_out: int  # messages that there was no room for
     vocab: Vocabulary
     cache: CacheReport | None = None  # what was found of its prompts, and what was not; None: of a batch
@@ -75,7 +75,7 @@ class RunInfo:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def whole_text(self, answer: str) -> list[int]:
-        """The tokens of the first prompt and its answer, so that a later request can go on; without images and
+        """The tokens of the first prompt and its answer, so that a later request can continue it; without images and
         sounds."""
         return [token for token in self.prompts[0] if token >= 0] + self.vocab.tokenize(answer, parse_special=False)
 
@@ -150,7 +150,7 @@ class Run:
         self._wait: LoadWait | None = None
         self._work: Submitted | None = None
         self._stages: Sequence[Stage] = ()
-        self._is_stopped = False  # the engine was told to end it early
+        self._is_stopped = False  # the engine was asked to end it early
         self._ends: list[End] = []
         self._start()
         if self.state is RunState.LOADING:
@@ -191,8 +191,8 @@ class Run:
         return events
 
     def cancel(self, error: LlamasrvError | None = None) -> None:
-        """Cancel. The events still end: with FinishReason.CANCELLED if it had begun, else with `error` if the client
-        has to be told. May be called any number of times."""
+        """Cancel. The events still end: with FinishReason.CANCELLED if it had begun, else with `error` if there is
+        one. May be called any number of times."""
         if self.done or self.cancelled:
             return
         self.cancelled, self._told = True, error
@@ -265,7 +265,7 @@ class Run:
             events = self._convert(work, stream.take())
             if events:
                 return events
-            # Half a character, or tokens without text: nothing to tell yet.
+            # Half a character, or tokens without text: no event yet.
             if timeout is not None:
                 now = time.monotonic()
                 give_up = give_up or now + timeout
@@ -304,7 +304,7 @@ class Run:
         choice, text = end.choice, work.choices[end.choice]
         text.finish(choice, out)
         if end.error is not None:
-            out.append(Failed(choice, end.error.but()))  # others may be told the same
+            out.append(Failed(choice, end.error.but()))  # a copy: other readers may get the same error
         elif end.reason is FinishReason.CANCELLED and not self._is_stopped:
             out.append(Failed(choice, Unavailable("The server is stopping.")))
         elif end.reason is FinishReason.FAILED:
@@ -325,7 +325,7 @@ class Run:
 def _scored(work: Submitted, item: PromptScored, out: list[Event]) -> None:
     logprobs = item.logprobs
     if len(logprobs) > 1 and logprobs[0].token == work.start_token:
-        logprobs = logprobs[1:]  # its text is told without it
+        logprobs = logprobs[1:]  # its text does not show it
     out.append(Text(item.choice, "", tuple(logprobs)))
 
 

@@ -61,7 +61,7 @@ def _bias(entries: tuple[tuple[int | str, float], ...], vocab: Vocabulary, *, sp
 
 
 def _bound_windows(params: dict[str, Any], context: int) -> None:
-    """Bound how many tokens samplers look back over: they allocate room for as many as they are told."""
+    """Bound how many tokens samplers look back over: they allocate room for as many as requested."""
     for name in ("repeat_last_n", "dry_penalty_last_n"):
         if name in params and not 0 <= params[name] <= context:
             params[name] = context

@@ -1,6 +1,6 @@
-"""A run whose model may search for tools: the server runs the search and lets the answer go on.
+"""A run whose model may search for tools: the server runs the search and continues the answer.
 
-    a round     one generation; a call of a search is not told as a call
+    a round     one generation; a call of a search is not reported as a call
     between     ToolsFound; the next prompt has the round's turn and what was found, behind everything before
     the end     the first round without such a call, or with a call for the client as well
 
@@ -58,7 +58,7 @@ class SearchRun(Run):
         self._said: list[str] = []
         self._thought: list[str] = []
         self._made: dict[int, tuple[str, str, list[str]]] = {}  # id, name, arguments, by the round's own number
-        self._shown: dict[int, int] = {}  # numbers of the calls that the reader is told
+        self._shown: dict[int, int] = {}  # numbers of the calls in the order the reader sees
         self._goes_on = False
 
     def events(self, timeout: float | None = None) -> list[Event]:

@@ -1,8 +1,8 @@
 """Pictures and sounds in the results of tools, for a model that cannot take them, or that cannot be decoded.
 
 A tool returns what it likes: an agent that reads a picture's file gets the picture. Refusing it would end the session
-for good, because it is part of the conversation from then on. So a sentence stands in its place, which tells the model
-the truth. What a user sends is refused instead: somebody is there to read why.
+for good, because it is part of the conversation from then on. So a sentence that says so stands in its
+place. What a user sends is refused instead: somebody is there to read why.
 """
 
 from __future__ import annotations

@@ -28,4 +28,4 @@ class Limits:
     model_chars: int = 256
     media: int = 64  # images and sounds of one request
     media_marker: str = "<__media__>"  # stands for one in a raw prompt
-    background: int = 16  # responses that go on without their client, at once
+    background: int = 16  # background responses at once

@@ -128,14 +128,14 @@ OPERATIONS: dict[str, Operation] = {
     "DELETE /v1/files/<id>": Operation("Delete a file."),
     "GET /v1/files/<id>/content": Operation("Its content.", answers=BYTES),
     "POST /v1/batches": Operation(
-        "A file of requests, to be answered while nobody else is.", BatchSchema,
+        "A file of requests, to be answered while no client waits.", BatchSchema,
         {"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
     ),
     "GET /v1/batches": Operation("Batches, the latest first.", query=_PAGE[:2]),
     "GET /v1/batches/<id>": Operation("How far a batch is."),
     "POST /v1/batches/<id>/cancel": Operation("No further requests of it."),
     "POST /v1/messages/batches": Operation(
-        "Messages, to be answered while nobody else is.", None,
+        "Messages, to be answered while no client waits.", None,
         {"requests": [{"custom_id": "a", "params": {"model": "llama", "max_tokens": 64, "messages": _HELLO}}]},
     ),
     "GET /v1/messages/batches": Operation(
@@ -187,7 +187,7 @@ OPERATIONS: dict[str, Operation] = {
         "Texts to vectors, in Google's form.", BatchEmbedSchema, {"requests": [{"content": _SAY_HELLO[0]}]}
     ),
     "GET /v1beta/models": Operation(
-        "The models, for Google's clients.", query=(("pageSize", "most of them"), ("pageToken", "where to go on"))
+        "The models, for Google's clients.", query=(("pageSize", "most of them"), ("pageToken", "where to continue"))
     ),
     "GET /v1beta/models/<path:name>": Operation("One model, for Google's clients."),
     "POST /api/chat": Operation(

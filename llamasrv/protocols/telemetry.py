@@ -1,6 +1,6 @@
 """Figures in replies of every protocol: llama.cpp's `timings`, `prompt_progress` and `__verbose`, and `prompt_queue`.
 
-Knows which of them a client asked for and what has been told so far. Where they go in a reply is the protocol's own.
+Knows which of them a client asked for and what has been sent so far. Where they go in a reply is the protocol's own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import orjson
 from llamasrv.domain.events import Pace, PromptProgress, PromptWaits, Usage
 
 RETURN_PROGRESS = (
-    "llama.cpp's: a stream tells how much of the prompt is computed, in `prompt_progress`, and before that what it "
+    "llama.cpp's: a stream reports how much of the prompt is computed, in `prompt_progress`, and before that what it "
     "waits for, in `prompt_queue`"
 )
 

@@ -55,7 +55,7 @@ class RequestContext:
         self.job = job  # of a batch
         self.chain = chain  # of a socket
         self.json = json  # the body, if it was read before
-        self.takes_over: Callable[[Any], None] | None = None  # goes on with the connection, which is no longer HTTP
+        self.takes_over: Callable[[Any], None] | None = None  # takes the connection, which is no longer HTTP
         self.has_large_body = has_large_body  # what is done with it is done off the hub
         self._record: RequestLog | None = None
 

@@ -55,7 +55,7 @@ class WebOptions:
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
     stalled_seconds: float = 30.0  # a step that takes longer: not ready
-    slow_seconds: float | None = None  # from here on a request gets a line of its own; None: never
+    slow_seconds: float | None = None  # a request that takes longer gets a warning line; None: never
     slots: bool = True  # GET /slots
     predict: bool = False  # POST /predict
     paths: Mapping[str, str] = field(default_factory=dict)  # further ones, and whose they are
@@ -69,7 +69,7 @@ class WebOptions:
     lora_folder: Path | None = None  # of adapters that may be loaded while a model is served; None: none may
     manage: bool = False  # clients may pull, load, unload and delete models
     files_folder: Path | None = None  # where files and batches are kept; None: in the store's server, else with state
-    files_bytes: int = 0  # most bytes of files and batches; 0: there are none. One key among several has half of them
+    files_bytes: int = 0  # max bytes of files and batches; 0: none are kept. One key among several has half of them
     folder: Path | None = None  # of models that were found rather than named
     tools: tuple[str, ...] = ()  # built-in tools that clients may use; "all"
     mcp_servers: tuple[Definition, ...] = ()  # whose tools they may use
@@ -96,7 +96,7 @@ class Service:
         )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
-        self.serve_models_of: Callable[[Any], None] = lambda settings: None  # go on with the models of other settings
+        self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
         self.conversations = StoredConversations(store)
         self.usage = UsageBook(store)
@@ -140,7 +140,7 @@ class Service:
         """Use these options from the next request on. Limits do not change: the schemas were made with them."""
         self.options = dataclasses.replace(options, limits=self.options.limits)
         self.stats.slow_seconds = options.slow_seconds
-        # With a single key there is nobody to share with.
+        # A single key shares with no other.
         is_shared = len(options.keys) > 1
         self.files.quota.share = options.files_bytes // 2 if is_shared else None
         self.background.share = max(1, self.options.limits.background // 2) if is_shared else None

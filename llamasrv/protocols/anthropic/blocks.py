@@ -1,215 +1,24 @@
-"""Reads Anthropic's turns and content blocks into neutral messages.
+"""Reads Anthropic's content blocks: what of them a model is shown.
 
-A user turn may hold tool results beside text: each result becomes a message of its own, in front of the text, and
-images inside one move to the text behind it. Calls of tools that Anthropic's servers ran, and of a tool search, stand
-in an assistant's turn together with their results: these become messages of their own, too. What is only carried from
-request to request (`CARRIED`) is not shown; its types are told to the client. A summary (`compaction`) stands for all
-turns before it. Everything else is shown to the model or refused by name.
+Every type is shown or refused by name. Knows nothing of turns (`turns.py`).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
-from llamasrv.domain.found_tools import found_message
-from llamasrv.domain.request import Message, Part, TextPart, Tool, ToolCall
-from llamasrv.protocols.anthropic.client_tools import prompt_name_of
-from llamasrv.protocols.anthropic.threads import Continued
-from llamasrv.protocols.anthropic.tools import Offer, offer_of, tool_of
+from llamasrv.domain.request import Part, TextPart
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, wrong_type
-from llamasrv.protocols.common.thinking import EFFORTS
-from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, wrong_type
 
 Path = tuple[Any, ...]
 
-_ROLES = {
-    "user": "user", "assistant": "assistant", "system": "system", "developer": "system",
-    "ctx": "system", "msg": "user",  # as Claude Code writes them in the middle of a conversation
-}  # fmt: skip
-_PLAIN = frozenset(("user", "assistant"))
 
-BILLING = "x-anthropic-billing-header:"
-"""Starts a line of bookkeeping in front of the system prompt. It differs in each request: a model has no use for it,
-and with it no prefix would ever be found again."""
-
-SEALED = "thinking:"
-"""Starts the signature of a thinking block whose text was left out; the rest is that text, so that the next turn brings
-it back."""
-
-CARRIED = frozenset(("redacted_thinking", "fallback", "mcp_tool_listing", "container_upload", "connector_text"))
-"""Types of blocks that another service made for itself. A client that has changed servers still sends them."""
-
-_HOSTED_CALLS = frozenset(("server_tool_use", "mcp_tool_use"))
-
-NOT_OFFERED = 10_000  # tools that a conversation may define in its middle
-
-
-class ReadTurns(NamedTuple):
-    """The turns of a request, and what they say of the request itself."""
-
-    messages: tuple[Message, ...]
-    effort: str | None = None  # of an effort turn that is in force
-    carried: tuple[str, ...] = ()  # types of blocks that were not shown
-
-
-@dataclass
-class TurnReader:
-    """What the turns so far have defined."""
-
-    limits: Limits
-    wire_tools: Any = None  # `tools` as in the body
-    names: dict[str, str] = field(default_factory=dict)  # of the calls, by id
-    carried: dict[str, None] = field(default_factory=dict)
-    defined: dict[str, Tool] = field(default_factory=dict)  # by `tool_definition`
-    effort: str | None = None
-    next_effort: str | None = None  # from the next user turn on
-    last_user: int = -1  # the place of the last user turn
-    summary: str | None = None  # of a turn that begins with one: it stands for everything before
-    _offer: Offer | None = None
-
-    @property
-    def most(self) -> int:
-        return self.limits.parts
-
-    def tool(self, name: str, *path: int | str) -> Tool:
-        """The tool that a reference names. Raises Invalid."""
-        if name in self.defined:
-            return self.defined[name]
-        if self._offer is None:
-            wire = self.wire_tools
-            self._offer = offer_of(wire, self.limits.tools) if type(wire) is list else Offer()
-        return self._offer.find(name, *path)
-
-
-class AnthropicMessages(WireField):
-    """A non-empty list of turns."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ReadTurns:
-        limits = self.limits
-        out: list[Message] = []
-        seen = TurnReader(limits, data.get("tools"))
-        earlier: list[Any] = []
-        if type(value) is Continued:
-            earlier, value = value
-            if type(value) is list and len(earlier) + len(value) > limits.messages:
-                raise Invalid(f"the thread is too long: expected at most {limits.messages} messages in total.")
-        check_messages(value, limits)
-        if earlier:
-            # What the new messages clear of them is cleared.
-            _read(earlier, seen, out, more=any(type(wire) is dict and wire.get("role") == "user" for wire in value))
-        _read(value, seen, out)
-        return ReadTurns(tuple(out), seen.effort, tuple(seen.carried))
-
-
-class System(WireField):
-    """A text, or text blocks."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | tuple[Part, ...] | None:
-        return _system(value, (), self.limits.parts)[0]
-
-
-def _read(messages: list[Any], seen: TurnReader, out: list[Message], *, more: bool = False) -> None:
-    """`more`: user turns follow."""
-    seen.last_user = len(messages) if more else _last_user(messages)
-    for at, wire in enumerate(messages):
-        if type(wire) is not dict:
-            raise wrong_type("an object", wire, at)
-        role, content = wire.get("role"), wire.get("content")
-        if role == "user" and seen.next_effort is not None:
-            seen.effort, seen.next_effort = seen.next_effort, None
-        if type(content) is str and type(role) is str and role in _PLAIN and "clear_at" not in wire:  # nearly all
-            out.append(Message(role, content))
-            continue
-        role = _role(role, at)
-        if role == "system":
-            out += _system_turn(wire, at, seen)
-        elif wire.get("clear_at") is not None:
-            raise Invalid("clear_at is only permitted on role 'system' messages.", at, "clear_at")
-        else:
-            turn = _turn(role, content, (at, "content"), seen)
-            if seen.summary is not None:
-                out[:] = [_summary(seen.summary, out)]
-                seen.summary = None
-            out += turn
-
-
-def _summary(text: str, earlier: list[Message]) -> Message:
-    """The turn that stands for all earlier ones. It is the user's, since some templates refuse a conversation without
-    one. What could be called still can."""
-    added: dict[str, Tool] = {}
-    removed: dict[str, None] = {}
-    for message in earlier:
-        for tool in message.added_tools:
-            added[tool.name] = tool
-            removed.pop(tool.name, None)
-        for name in message.removed_tools:
-            removed[name] = None
-            added.pop(name, None)
-    text = f"Summary of the conversation so far:\n\n{text}"
-    return Message("user", text, added_tools=tuple(added.values()), removed_tools=tuple(removed))
-
-
-def _last_user(messages: list[Any]) -> int:
-    for at in range(len(messages) - 1, -1, -1):
-        if type(messages[at]) is dict and messages[at].get("role") == "user":
-            return at
-    return -1
-
-
-def _role(name: Any, at: int) -> str:
-    if type(name) is not str:
-        if name is None:
-            raise Invalid("missing. Every message needs a role.", at, "role", code="missing_required_parameter")
-        raise wrong_type("a string", name, at, "role")
-    role = _ROLES.get(name)
-    if role is None:
-        raise Invalid(f"unknown role. Expected 'user', 'assistant' or 'system', but got '{name[:40]}'.", at, "role")
-    return role
-
-
-def _system_turn(wire: dict[str, Any], at: int, seen: TurnReader) -> list[Message]:
-    """A text, tools that come or go, and an effort that holds from the next user turn on."""
-    content, config, clear = wire.get("content"), wire.get("output_config"), wire.get("clear_at")
-    if config is not None and type(config) is not dict:
-        raise wrong_type("an object", config, at, "output_config")
-    effort = None if config is None else config.get("effort")
-    if effort is not None and effort not in EFFORTS:
-        raise Invalid(f"expected one of {', '.join(EFFORTS)}.", at, "output_config", "effort")
-    if content is None and effort is None:
-        raise Invalid("missing. A system message needs content or output_config.", at, "content", code="invalid_type")
-    if clear not in (None, "never", "next_user_message"):
-        raise Invalid("expected 'never' or 'next_user_message'.", at, "clear_at")
-    text, added, removed = (None, [], []) if content is None else _system(content, (at, "content"), seen.most, seen)
-    if clear == "next_user_message":
-        marked = type(content) is list and any("cache_control" in block for block in content or ())
-        if added or removed or effort is not None or marked:
-            text = "a turn-scoped system message supports text blocks only (clear_at: 'next_user_message')."
-            raise Invalid(text, at)
-        if at < seen.last_user:
-            return []
-    if effort is not None:
-        seen.next_effort = effort
-    if not (text or added or removed):
-        return []
-    return [Message("system", text, added_tools=tuple(added), removed_tools=tuple(removed))]
-
-
-def _turn(role: str, content: Any, path: Path, seen: TurnReader) -> list[Message]:
-    if type(content) is str:
-        return [Message(role, content)]
-    blocks = _blocks(content, path, seen.most)
-    return _assistant(blocks, path, seen) if role == "assistant" else _user(blocks, path, seen)
-
-
-def _blocks(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
+def blocks_of(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
     if content is None:
         raise Invalid("missing. Expected a string or an array of content blocks.", *path, code="invalid_type")
     if type(content) is not list:
@@ -223,277 +32,15 @@ def _blocks(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
     return content
 
 
-def _system(
-    content: Any, path: Path, most: int, seen: TurnReader | None = None
-) -> tuple[str | tuple[Part, ...] | None, list[Tool], list[str]]:
-    """The text, and the tools that it adds and removes where it is a turn (`seen`)."""
-    if type(content) is str:
-        if content.startswith(BILLING):
-            content = content.partition("\n")[2].lstrip("\n")
-        return content or None, [], []
-    parts: list[TextPart] = []
-    added: list[Tool] = []
-    removed: list[str] = []
-    for i, block in enumerate(_blocks(content, path, most)):
-        if seen is not None and block["type"] in _CHANGES:
-            _change(block, (*path, i), seen, added, removed)
-        elif block["type"] != "text":
-            raise Invalid("expected 'text'.", *path, i, "type")
-        else:
-            parts += [part for part in _text(block, (*path, i)) if not part.text.startswith(BILLING)]
-    return _joined(parts), added, removed
-
-
-_CHANGES = frozenset(("tool_addition", "tool_removal"))
-
-
-def _change(block: dict[str, Any], path: Path, seen: TurnReader, added: list[Tool], removed: list[str]) -> None:
-    """Tools that come or go from here on."""
-    wire, here = block.get("tool"), (*path, "tool")
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *here)
-    kind, adds = wire.get("type"), block["type"] == "tool_addition"
-    if kind in ("mcp_tool_reference", "mcp_toolset_reference"):
-        seen.carried[str(kind)] = None  # this server calls no MCP server for a client
-    elif kind == "tool_definition" and adds:
-        if len(seen.defined) >= NOT_OFFERED:
-            raise Invalid(f"expected at most {NOT_OFFERED} tools that are defined in messages.", *here)
-        tool = tool_of(wire.get("definition"), *here, "definition")
-        if tool is None:
-            seen.carried[str(wire["definition"]["type"])] = None
-            return
-        seen.defined[tool.name] = tool
-        added.append(tool)
-    elif kind == "tool_reference":
-        name = _string(wire, "name", here)
-        tool = seen.tool(name, *here, "name")
-        if adds:
-            added.append(tool)
-        else:
-            removed.append(name)
-    else:
-        raise Invalid("expected 'tool_reference', or 'tool_definition' in an addition.", *here, "type")
-
-
-def _joined(parts: list[Any]) -> str | tuple[Part, ...] | None:
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        return parts[0].text
-    return tuple(parts) or None
-
-
-class _Answer:
-    """An assistant's turn as it is read. Results of hosted tools end one message and begin the next."""
-
-    def __init__(self) -> None:
-        self.out: list[Message] = []
-        self.parts: list[Part] = []
-        self.thoughts: list[str] = []
-        self.calls: list[ToolCall] = []
-        self.results: list[Message] = []  # of the calls above
-        self.hosted: dict[str, str] = {}  # names of the calls above that have no result yet, by id
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.parts or self.thoughts or self.calls)
-
-    def goes_on(self) -> None:
-        """Text, thoughts or calls follow: results that are there end the message before."""
-        if self.results:
-            self.end()
-
-    def end(self) -> None:
-        if not (self.is_empty and self.out):
-            thoughts = "".join(self.thoughts) or None
-            self.out.append(Message("assistant", _joined(self.parts), reasoning=thoughts, tool_calls=tuple(self.calls)))
-        missing = [Message("tool", "", name=name, tool_call_id=id) for id, name in self.hosted.items()]
-        self.out += [*self.results, *missing]
-        self.parts, self.thoughts, self.calls, self.results, self.hosted = [], [], [], [], {}
-
-
-def _assistant(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Message]:
-    turn = _Answer()
-    added: list[Tool] = []
-    removed: list[str] = []
-    for i, block in enumerate(blocks):
-        kind, here = block["type"], (*path, i)
-        if kind == "text":
-            turn.goes_on()
-            turn.parts += _text(block, here)
-        elif kind == "thinking":
-            turn.goes_on()
-            turn.thoughts.append(_thinking(block, here))
-        elif kind == "tool_use":
-            turn.goes_on()
-            call = _call(block, here)
-            seen.names[call.id] = call.name
-            turn.calls.append(call)
-        elif kind in _HOSTED_CALLS:
-            turn.goes_on()
-            call = _call(block, here)
-            turn.hosted[call.id] = call.name
-            turn.calls.append(call)
-        elif kind == "compaction":
-            if text := _string(block, "content", here, required=False):
-                seen.summary, turn = text, _Answer()
-        elif kind in _CHANGES:
-            _change(block, here, seen, added, removed)
-        elif kind in CARRIED:
-            seen.carried[kind] = None
-        elif _is_hosted_result(kind):
-            _hosted_result(block, here, seen, turn)
-        else:
-            raise Invalid("this type of block is not allowed in an assistant message.", *here, "type")
-    if seen.summary is None or not turn.is_empty:
-        turn.end()
-    if added or removed:
-        turn.out.append(Message("system", None, added_tools=tuple(added), removed_tools=tuple(removed)))
-    return turn.out
-
-
-def _is_hosted_result(kind: str) -> bool:
-    return kind.endswith("_tool_result") and kind != "tool_result"
-
-
-def _hosted_result(block: dict[str, Any], path: Path, seen: TurnReader, turn: _Answer) -> None:
-    """What a tool found that was run while the answer was made; of a tool search, tools that can be called from there
-    on."""
-    id = _string(block, "tool_use_id", path)
-    name = turn.hosted.pop(id, None)
-    if name is None:
-        seen.carried[block["type"]] = None  # its call was left out
-        return
-    content = block.get("content")
-    if type(content) is dict and content.get("type") == "tool_search_tool_search_result":
-        names = _references(content, path)
-        found = tuple(seen.tool(name, *path, "content", "tool_references", i) for i, name in enumerate(names))
-        message = found_message(name, id, found)
-    else:
-        message = Message("tool", _told(content), name=name, tool_call_id=id)
-    turn.results.append(message)
-
-
-def _references(content: dict[str, Any], path: Path) -> list[str]:
-    references = content.get("tool_references")
-    here = (*path, "content", "tool_references")
-    if type(references) is not list:
-        raise wrong_type("an array of tool references", references, *here)
-    for i, reference in enumerate(references):
-        if type(reference) is not dict:
-            raise wrong_type("an object", reference, *here, i)
-    return [_string(reference, "tool_name", (*here, i)) for i, reference in enumerate(references)]
-
-
-def _told(content: Any) -> str:
-    """The result of a hosted tool as text, without what only its service can read."""
-    if type(content) is str:
-        return content
-    if type(content) is list and all(type(block) is dict and block.get("type") == "text" for block in content):
-        return "\n".join(str(block.get("text", "")) for block in content)
-    return orjson.dumps(_readable(content)).decode()
-
-
-def _readable(value: Any) -> Any:
-    if type(value) is dict:
-        return {key: _readable(inner) for key, inner in value.items() if not key.startswith("encrypted_")}
-    return [_readable(inner) for inner in value] if type(value) is list else value
-
-
-def _user(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Message]:
-    results: list[Message] = []
-    parts: list[Part] = []
-    added: list[Tool] = []
-    removed: list[str] = []
-    for i, block in enumerate(blocks):
-        kind, here = block["type"], (*path, i)
-        if kind == "tool_result":
-            result, images = _result(block, here, seen)
-            results.append(result)
-            parts += images
-        elif kind in _CHANGES:
-            _change(block, here, seen, added, removed)
-        elif kind == "compaction":
-            if text := _string(block, "content", here, required=False):
-                seen.summary = text
-                results.clear()
-                parts.clear()
-        elif kind in CARRIED or kind in _HOSTED_CALLS or _is_hosted_result(kind):
-            seen.carried[kind] = None
-        else:
-            parts += _shown(block, here, seen.most)
-    if parts or not (results or added or removed or seen.summary):
-        results.append(Message("user", _joined(parts) or ""))
-    if added or removed:
-        results.append(Message("system", None, added_tools=tuple(added), removed_tools=tuple(removed)))
-    return results
-
-
-def _result(block: dict[str, Any], path: Path, seen: TurnReader) -> tuple[Message, list[Part]]:
-    id, names = _string(block, "tool_use_id", path), seen.names
-    if id not in names:
-        text = f"no earlier 'tool_use' block has the id '{id[:80]}'."
-        raise Invalid(text, *path, "tool_use_id", about=("unexpected tool_result",))
-    content = block.get("content")
-    parts: list[Part] = []
-    found: list[Tool] = []
-    if type(content) is str:
-        parts.append(TextPart(content))
-    elif content is not None:
-        here = (*path, "content")
-        for i, inner in enumerate(_blocks(content, here, seen.most)):
-            if inner["type"] == "tool_reference":
-                found.append(seen.tool(_string(inner, "tool_name", (*here, i)), *here, i))
-            else:
-                parts += _shown(inner, (*here, i), seen.most)
-    texts = [part for part in parts if isinstance(part, TextPart)]
-    if block.get("is_error") is True and not (texts and texts[0].text.lower().startswith("error")):
-        first = texts[0].text if texts else "the tool failed"
-        texts[:1] = [TextPart(f"Error: {first}")]
-    others: list[Part] = [replace(part, result_of=id) for part in parts if not isinstance(part, TextPart)]
-    if found and not texts:
-        return found_message(names[id], id, tuple(found)), others
-    return Message("tool", _joined(texts) or "", name=names[id], tool_call_id=id, added_tools=tuple(found)), others
-
-
-def _call(block: dict[str, Any], path: Path) -> ToolCall:
-    arguments = block.get("input")
-    if arguments is None:
-        arguments = {}
-    if type(arguments) is not dict:
-        raise wrong_type("an object", arguments, *path, "input")
-    id, name = _string(block, "id", path), _string(block, "name", path)
-    name = prompt_name_of(name, _string(block, "toolset_name", path, required=False))
-    return ToolCall(id, name, orjson.dumps(arguments).decode())
-
-
-def _thinking(block: dict[str, Any], path: Path) -> str:
-    text = _string(block, "thinking", path)
-    signature = block.get("signature")
-    if not text and type(signature) is str and signature.startswith(SEALED):
-        try:
-            return base64.b64decode(signature[len(SEALED) :], validate=True).decode("utf-8")
-        except (binascii.Error, UnicodeDecodeError):
-            text = "this signature was not issued by this server."
-            raise Invalid(text, *path, "signature", about=("thinking signature",)) from None
-    return text
-
-
-def sealed(thinking: str) -> str:
-    """A signature from which thinking that is not shown can be restored."""
-    return SEALED + base64.b64encode(thinking.encode()).decode()
-
-
-# ---------------------------------------------------------------- what a model is shown
-
-
-def _shown(block: dict[str, Any], path: Path, most: int) -> list[Part]:
+def shown(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     read = _READERS.get(block["type"])
     if read is None:
         raise Invalid(f"unknown block type '{block['type'][:40]}'.", *path, "type")
     return read(block, path, most)
 
 
-def _text(block: dict[str, Any], path: Path, most: int = 0) -> list[TextPart]:
-    text = _string(block, "text", path)
+def text_parts(block: dict[str, Any], path: Path, most: int = 0) -> list[TextPart]:
+    text = string_at(block, "text", path)
     return [TextPart(text)] if text else []
 
 
@@ -523,12 +70,12 @@ def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     kind = source.get("type")
     parts: list[Part]
     if kind == "text":
-        parts = [TextPart(_string(source, "data", here))]
+        parts = [TextPart(string_at(source, "data", here))]
     elif kind == "content" and type(source.get("content")) is str:
         parts = [TextPart(source["content"])]
     elif kind == "content":
         inside = (*here, "content")
-        blocks = _blocks(source.get("content"), inside, most)
+        blocks = blocks_of(source.get("content"), inside, most)
         parts = [part for i, inner in enumerate(blocks) for part in _inner(inner, (*inside, i), most)]
     elif kind == "base64":
         parts = [document_of_data(source.get("data"), "", "messages", *here, "data")]
@@ -538,7 +85,7 @@ def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
         parts = [document_file(source.get("file_id"), "messages", *here, "file_id")]
     else:
         raise Invalid("expected 'base64', 'text', 'content', 'url' or 'file'.", *here, "type")
-    heads = [_string(block, key, path, required=False) for key in ("title", "context")]
+    heads = [string_at(block, key, path, required=False) for key in ("title", "context")]
     head = "\n".join(text for text in heads if text)
     return [TextPart(head + "\n\n"), *parts] if head else parts
 
@@ -557,19 +104,19 @@ def _inner(block: dict[str, Any], path: Path, most: int) -> list[Part]:
         return _image(block, path, most)
     if block["type"] != "text":
         raise Invalid("expected 'text' or 'image'.", *path, "type")
-    return list(_text(block, path))
+    return list(text_parts(block, path))
 
 
 def _search_result(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     _refuse_citations(block, path)
     here = (*path, "content")
-    blocks = _blocks(block.get("content"), here, most)
+    blocks = blocks_of(block.get("content"), here, most)
     parts = [part for i, inner in enumerate(blocks) for part in _inner(inner, (*here, i), most)]
-    return [TextPart(f"{_string(block, 'title', path)}\n{_string(block, 'source', path)}\n\n"), *parts]
+    return [TextPart(f"{string_at(block, 'title', path)}\n{string_at(block, 'source', path)}\n\n"), *parts]
 
 
 def _tool_reference(block: dict[str, Any], path: Path, most: int) -> list[Part]:
-    return [TextPart(_string(block, "tool_name", path))]
+    return [TextPart(string_at(block, "tool_name", path))]
 
 
 def _browser_state(block: dict[str, Any], path: Path, most: int) -> list[Part]:
@@ -588,7 +135,7 @@ def _browser_state(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 
 _READERS: dict[str, Callable[[dict[str, Any], Path, int], list[Any]]] = {
-    "text": _text,
+    "text": text_parts,
     "image": _image,
     "document": _document,
     "search_result": _search_result,
@@ -604,7 +151,7 @@ def _source(block: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
     return source, (*path, "source")
 
 
-def _string(wire: dict[str, Any], key: str, path: Path, *, required: bool = True) -> Any:
+def string_at(wire: dict[str, Any], key: str, path: Path, *, required: bool = True) -> Any:
     value = wire.get(key)
     if type(value) is not str and (required or value is not None):
         raise wrong_type("a string", value, *path, key)

@@ -28,7 +28,6 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest, LlamasrvError
-from llamasrv.protocols.anthropic.blocks import AnthropicMessages, ReadTurns, System, sealed
 from llamasrv.protocols.anthropic.cache import SECONDS, CacheControl, Diagnostics, diagnostics_body, pins_of
 from llamasrv.protocols.anthropic.client_tools import member_of
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
@@ -40,6 +39,7 @@ from llamasrv.protocols.anthropic.tools import (
     check_some_are_left,
     left_out,
 )
+from llamasrv.protocols.anthropic.turns import AnthropicMessages, ReadTurns, System, sealed
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
@@ -178,7 +178,7 @@ class MessagesSchema(WireSchema):
     container = Ignored("nothing is run here")
     context_management = Ignored("the conversation stays whole")
     diagnostics = Diagnostics(
-        "`previous_message_id`: the reply tells why its prompt was not found in a cache", to="previous"
+        "`previous_message_id`: the reply says why its prompt was not found in a cache", to="previous"
     )
     inference_geo = Ignored()
     fallbacks = Ignored("no request is declined")
@@ -270,7 +270,7 @@ def _prompt(data: dict[str, Any], offer: Offer, variables: dict[str, Any]) -> Ch
                 about=("unanswered tool_use",),
             )
         prefill = bool(last.content or last.reasoning)
-        if not prefill:  # nothing to go on from
+        if not prefill:  # nothing to continue
             messages = messages[:-1]
     system = data.get("system")
     if system is not None:
@@ -291,10 +291,10 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     sum of all three counts."""
     kept = {name: sum(n for s, n in usage.pinned if s == seconds) for name, seconds in SECONDS.items()}
     created = sum(kept.values())
-    told = {"cache_creation": {f"ephemeral_{name}_input_tokens": n for name, n in kept.items()}} if created else {}
+    by_ttl = {"cache_creation": {f"ephemeral_{name}_input_tokens": n for name, n in kept.items()}} if created else {}
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens - created,
-        **told,
+        **by_ttl,
         "cache_creation_input_tokens": created,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
@@ -340,7 +340,7 @@ class MessagesReply(Writer):
         return super().chunks(events)
 
     def on_begin(self) -> None:
-        # Mostly told with the first event: then it is known how much of the prompt was cached.
+        # Mostly sent with the first event: then it is known how much of the prompt was cached.
         info = self.info
         num_cached = None if info.cache is None else info.cache.num_reused()
         message = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}

@@ -1,6 +1,6 @@
 """Message threads: the server keeps the conversation between turns, so that a request carries only what is new.
 
-`{"type": "create"}` keeps a turn under the id of its reply; `{"type": "continue", "previous_message_id"}` goes on from
+`{"type": "create"}` keeps a turn under the id of its reply; `{"type": "continue", "previous_message_id"}` continues
 there. A turn is kept as it stood on the wire. Whatever goes wrong has an `error_code` in its details at which the SDKs
 send the whole conversation instead. Knows no store: earlier turns come as values.
 """
@@ -79,7 +79,7 @@ class Turn(NamedTuple):
     messages: list[Any]
     content: list[dict[str, Any]]
     fixed: dict[str, Any]
-    continued: bool = False  # another turn goes on from here
+    continued: bool = False  # another turn continues from here
 
     @property
     def conversation(self) -> list[Any]:
@@ -121,7 +121,7 @@ def whole_body(body: Mapping[str, Any], earlier: Sequence[Turn]) -> Mapping[str,
         return body
     if earlier[-1].continued:
         raise ThreadContinued(
-            "This response has already been continued: go on from the thread's latest one, or send the whole "
+            "This response has already been continued: continue the thread's latest one, or send the whole "
             'conversation with \'thread\': {"type": "create"}.',
             param="thread.previous_message_id",
         )

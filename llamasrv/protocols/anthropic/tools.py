@@ -205,7 +205,7 @@ _MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
 class AnthropicToolChoice(Object):
-    """Read together with the raw tools, which tell who would run a named one. Whether it is offered is known once the
+    """Read together with the raw tools, which show who would run a named one. Whether it is offered is known once the
     messages have been read: `check_offered`."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:

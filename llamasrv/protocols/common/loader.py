@@ -22,7 +22,7 @@ from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
 _COMBINATIONS_KEPT = 16  # of given fields, whose order is kept; a client repeats its own
-MOST_UNHEARD = 64  # names without effect that are told; clients choose how many there are
+MOST_UNHEARD = 64  # longest list of ignored names in a reply; clients choose how many there are
 
 _Request = TypeVar("_Request")
 

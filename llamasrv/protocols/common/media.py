@@ -66,7 +66,7 @@ def image_part(wire: Any, field: str, *path: int | str) -> MediaPart:
 
 
 def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
-    """`data` in base64, or llama-server's `url`. `format` is ignored: the bytes tell the format."""
+    """`data` in base64, or llama-server's `url`. `format` is ignored: the bytes show the format."""
     if type(wire) is not dict:
         raise wrong_type("an object", wire, *path)
     if wire.get("data") is None and wire.get("url") is not None:

@@ -89,7 +89,7 @@ def _is_mixed(value: Any) -> bool:
 
 def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | str) -> TextPrompt | MixedPrompt:
     """llama-server's object: a `prompt_string`, and `multimodal_data` in base64, one entry for each marker in it.
-    Their bytes tell what they are."""
+    Their bytes show what they are."""
     text, data = value.get("prompt_string"), value.get("multimodal_data")
     if type(text) is not str:
         raise wrong_type("a string", text, *path, "prompt_string")

@@ -279,7 +279,7 @@ def extras_of(data: Loaded) -> Extras:
 
 
 def logprobs_of(data: Mapping[str, Any]) -> int | None:
-    """How many alternatives of each token the reply tells; None: no log-probabilities at all."""
+    """How many alternatives of each token the reply lists; None: no log-probabilities at all."""
     top: int = data.get("top_logprobs", 0)
     if data.get("logprobs", False):
         return top

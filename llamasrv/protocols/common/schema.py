@@ -23,7 +23,7 @@ _USUAL = Limits()
 
 
 class Complaint(str):
-    """What is wrong with a value, and the error that tells the client. `about` is the error's."""
+    """What is wrong with a value, and the error for the client. `about` is the error's."""
 
     code: str | None
     error: type[InvalidRequest]

@@ -57,7 +57,7 @@ class Contents(WireField):
 
 def _turns(contents: list[Any], most: int) -> list[tuple[int, str, list[Given]]]:
     """The place, role and parts of each turn. Adjacent contents of the model are one turn: Google's clients keep every
-    chunk of a stream as a content of its own."""
+    chunk of a stream as a separate content."""
     out: list[tuple[int, str, list[Given]]] = []
     for at, wire in enumerate(contents):
         given = object_of(wire, at)

@@ -37,7 +37,7 @@ class EmbedText(Contents):
 
 class EmbedContentSchema(WireSchema):
     content = EmbedText("texts", required=True)
-    outputDimensionality = Count(1, INT_MAX, "the first so many numbers, normalised again; at most the model's own")
+    outputDimensionality = Count(1, INT_MAX, "truncated to this many dimensions, then renormalised")
     taskType = Ignored("write the model's own prefix in front of the text")
     title = Ignored()
     model = Ignored("the path names it")

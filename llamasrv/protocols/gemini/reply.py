@@ -1,6 +1,6 @@
 """The replies of generateContent: candidates, whole or streamed.
 
-Calls are told when they are complete, as Google does. What was thought before the first of them goes with it, sealed in
+Calls are sent when they are complete, as Google does. What was thought before the first of them goes with it, sealed in
 its signature, so that the next turn brings it back even where thoughts are not shown.
 """
 
@@ -81,8 +81,8 @@ class GeminiReply(Writer):
     def on_text(self, event: Text) -> None:
         self._end_call(event.choice)
         if event.logprobs and self._options.top_logprobs is not None:
-            told = self._logprobs(event.logprobs)
-            self._write({**_content([{"text": event.text}]), "index": event.choice, "logprobsResult": told})
+            result = self._logprobs(event.logprobs)
+            self._write({**_content([{"text": event.text}]), "index": event.choice, "logprobsResult": result})
         elif event.text:
             self._out.append(
                 b'{"candidates":[{"content":{"parts":[{"text":%b}],"role":"model"},"index":%d}],%b'
@@ -159,13 +159,13 @@ class GeminiReply(Writer):
     def _logprobs(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
         most = self._options.top_logprobs or 0
         entries = tuple(entries)
-        told: dict[str, Any] = {"chosenCandidates": [_token(one.token, one.piece, one.logprob) for one in entries]}
+        result: dict[str, Any] = {"chosenCandidates": [_token(one.token, one.piece, one.logprob) for one in entries]}
         if most:
-            told["topCandidates"] = [
+            result["topCandidates"] = [
                 {"candidates": [_token(other.token, other.piece, other.logprob) for other in one.top[:most]]}
                 for one in entries
             ]
-        return told
+        return result
 
 
 def _content(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def _tool(wire: Any, path: Path) -> Tool:
 
 
 class ToolConfig(WireField):
-    """Which functions may or must be called. Read together with the raw tools, which tell whether there are any."""
+    """Which functions may or must be called. Read together with the raw tools, which show whether there are any."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ToolChoice:
         calling = object_of(value).get("functionCallingConfig")

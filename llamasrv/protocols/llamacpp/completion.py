@@ -140,7 +140,11 @@ class NativeSchema(SamplingSchema):
     max_completion_tokens = Length(0, "max_tokens", "the same as `n_predict`", to="max_tokens")
     n_cmpl = Count(1, "choices", "choices for each prompt; the same as `n`")
     n_probs = Count(
-        0, "top_logprobs", "log-probabilities of so many tokens at each place", to="logprobs", via=lambda n: n or None
+        0,
+        "top_logprobs",
+        "log-probabilities of the N most likely tokens",
+        to="logprobs",
+        via=lambda n: n or None,
     )
     logprobs = Count(0, "top_logprobs", "the same as `n_probs`", to="logprobs", via=lambda n: n or None)
     presence_penalty = Number(-1e6, 1e6, to="sampling.presence_penalty")
@@ -169,7 +173,7 @@ class NativeSchema(SamplingSchema):
     t_max_predict_ms = Count(
         0,
         INT_MAX,
-        "after so long the answer ends with its line; -1: never",
+        "milliseconds after which the answer ends with its line; -1: never",
         also=(-1,),
         to="time_limit",
         via=lambda ms: None if ms < 0 else ms / 1000,
@@ -331,11 +335,11 @@ class NativeReply(Writer):
     def _probabilities(self, entries: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
         most = self._options.probs or 0
         sampled = self._options.settings.get("post_sampling_probs", False)
-        tell, others = (_sampled, "top_probs") if sampled else (_token, "top_logprobs")
+        write, others = (_sampled, "top_probs") if sampled else (_token, "top_logprobs")
         return [
             {
-                **tell(entry.token, entry.piece, entry.logprob),
-                others: [tell(other.token, other.piece, other.logprob) for other in entry.top[:most]],
+                **write(entry.token, entry.piece, entry.logprob),
+                others: [write(other.token, other.piece, other.logprob) for other in entry.top[:most]],
             }
             for entry in entries
         ]

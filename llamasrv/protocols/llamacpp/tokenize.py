@@ -136,7 +136,7 @@ def content_body(data: bytes) -> bytes:
 
 
 def tokenizer_body(*, bos_token: str, eos_token: str, chat_template: str | None) -> bytes:
-    """What vLLM tells of a tokenizer, as far as a GGUF has it; null where the model has no such token."""
+    """What vLLM reports of a tokenizer, as far as a GGUF has it; null where the model has no such token."""
     return orjson.dumps(
         {
             "tokenizer_class": "GGUF",

@@ -53,5 +53,5 @@ def asked_of(instance: Any) -> tuple[str, dict[str, Any]]:
 
 def predictions_body(predictions: Iterable[bytes | LlamasrvError]) -> bytes:
     """`predictions`: the answers and errors, as JSON."""
-    told = (llamacpp_body(one) if isinstance(one, LlamasrvError) else one for one in predictions)
-    return b'{"predictions":[%b]}' % b",".join(told)
+    bodies = (llamacpp_body(one) if isinstance(one, LlamasrvError) else one for one in predictions)
+    return b'{"predictions":[%b]}' % b",".join(bodies)

@@ -37,7 +37,7 @@ class OllamaInput(WireField):
 class EmbedSchema(OllamaModelSchema):
     input = OllamaInput("a text or texts", to="prompts", via=lambda texts: tuple(map(TextPrompt, texts)))
     truncate = Flag("true if absent: a text that is too long is cut off", to="truncate", load_default=True)
-    dimensions = Count(1, INT_MAX, "the first so many numbers, normalised again", to="dimensions")
+    dimensions = Count(1, INT_MAX, "truncated to this many dimensions, then renormalised", to="dimensions")
 
 
 class OllamaEmbeddingsSchema(OllamaModelSchema):

@@ -140,7 +140,7 @@ class ChatSchema(SamplingSchema):
     )
     prompt_cache_key = Ignored()
     prompt_cache_retention = CacheRetention(
-        "`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`", to="pins"
+        "`24h`: the prompt is not evicted for that long, within `--cache-pin-share`", to="pins"
     )
     prompt_cache_options = Ignored()
     safety_identifier = Ignored()
@@ -158,7 +158,7 @@ class ChatOptions(NamedTuple):
     top_logprobs: int = 0
     num_choices: int = 1
     service_tier: bool = False
-    legacy: bool = False  # a call is told as `function_call`
+    legacy: bool = False  # a call is sent as `function_call`
     custom: frozenset[str] = frozenset()  # tools that are called with one text
     tools: bool = False  # the answer may be a call instead of a text
     extras: Extras = Extras()

@@ -55,17 +55,17 @@ class ChunkReply(Writer):
         self._paces.note(event)
 
     def on_progress(self, event: PromptWaits | PromptProgress) -> None:
-        told = members(progress_of(event)) + self._paces.of(event.choice)
-        self._out.append(self._chunk(event.choice, self.NO_CONTENT, b"null", b"null", told))
+        extra = members(progress_of(event)) + self._paces.of(event.choice)
+        self._out.append(self._chunk(event.choice, self.NO_CONTENT, b"null", b"null", extra))
 
     def _end(self, event: Finished, reason: str) -> None:
         """The last chunk of a choice."""
-        told: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
         if event.usage is not None and (self._extras.per_token or not self._include_usage):
-            told["timings"] = timings(event.usage)
+            extra["timings"] = timings(event.usage)
         if self._extras.verbose:
-            told["__verbose"] = self._verbose(event, "")
-        more = members(told) if told else b""
+            extra["__verbose"] = self._verbose(event, "")
+        more = members(extra) if extra else b""
         self._out.append(self._chunk(event.choice, self.NO_CONTENT, b"null", b'"%b"' % reason.encode(), more))
 
     def _whole_figures(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class CompletionsReply(ChunkReply):
 
 
 class _Logprobs:
-    """The four lists of one choice. Offsets count in characters of the choice's text and go on from chunk to chunk."""
+    """The four lists of one choice. Offsets count characters of the choice's text, across chunks."""
 
     def __init__(self) -> None:
         self._offset = 0

@@ -1,7 +1,7 @@
 """Custom tools: called with one string instead of a JSON object.
 
 To the model such a tool is a function of one text, `input`. A pattern or a grammar
-binds that text. What the call's arguments hold is told to the client as that text alone.
+binds that text. The client gets what the call's arguments hold as that text alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CustomInput:
 
     def __init__(self) -> None:
         self._arguments = ""
-        self._at: int | None = None  # where what is not told yet begins, once the text has begun
+        self._at: int | None = None  # where the text not yet emitted begins, once the text has begun
         self._told = ""
 
     def add(self, fragment: str) -> str:

@@ -54,7 +54,7 @@ class EmbeddingsSchema(WireSchema):
     model = String("a name or alias; absent: the model that is served", to="model")
     encoding_format = Encoding("float, or base64 of little-endian 32-bit floats")
     dimensions = Count(
-        1, INT_MAX, "the first so many numbers, normalised again; at most the model's own", to="dimensions"
+        1, INT_MAX, "truncated to this many dimensions, then renormalised; at most the model's own", to="dimensions"
     )
     embd_normalize = Count(
         -1, 1000, "-1: none, 0: largest absolute value, 2 (default): Euclidean, p: the p-norm", to="normalise"

@@ -1,6 +1,6 @@
 """POST /v1/rerank: documents ordered by how well they answer a query.
 
-Two shapes are in use, told apart by their field: `documents` of Jina and Cohere, `texts` of text-embeddings-inference.
+Two shapes are in use, known by their field: `documents` of Jina and Cohere, `texts` of text-embeddings-inference.
 JSON in, RerankRequest out; Ranking in, JSON out.
 """
 
@@ -68,7 +68,7 @@ class RerankSchema(WireSchema):
     documents = Documents("texts, or objects with a `text`; the reply has Jina's shape")
     texts = Documents("texts; the reply has the shape of text-embeddings-inference")
     model = String("a name or alias; absent: the model that is served", to="model")
-    top_n = Count(1, INT_MAX, "only the best so many")
+    top_n = Count(1, INT_MAX, "return only the N best")
     return_documents = Flag("the reply repeats the documents; default false")
     return_text = Flag("the same with `texts`")
     raw_scores = Flag("with `texts`: what the model writes, instead of its sigmoid; default false")

@@ -1,7 +1,7 @@
 """POST /v1/audio/transcriptions: speech in a recording to text.
 
 A form in, GenerateRequest out; events in; JSON, text or subtitles out. A long recording is heard in windows, each a
-prompt of its own; their texts follow one another. Models tell no times, so a segment is a window.
+prompt of its own; their texts follow one another. Models give no times, so a segment is a window.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.writer import Writer
 
 INSTRUCTION = "Transcribe audio to text"
-ANSWER_TOKENS = 1024  # of one window; nobody says as much in half a minute
+ANSWER_TOKENS = 1024  # of one window: more than can be said in half a minute
 FORMATS = {"json": "application/json", "verbose_json": "application/json", "text": "text/plain; charset=utf-8",
            "srt": "application/x-subrip; charset=utf-8", "vtt": "text/vtt; charset=utf-8"}  # fmt: skip
 
@@ -73,7 +73,7 @@ class Upload(WireField):
 class TranscriptionSchema(WireSchema):
     file = Upload("WAV, MP3, FLAC or OGG; WebM and M4A with the extra `media`")
     model = String("a name or alias; absent: the model that is served", to="model", via=lambda name: name or None)
-    language = String("told to the model, and repeated in the reply")
+    language = String("shown to the model, and repeated in the reply")
     prompt = String("goes to the model instead of the instruction to transcribe")
     response_format = OneOf(tuple(FORMATS), "json, text, verbose_json, srt or vtt")
     temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
@@ -91,8 +91,8 @@ class TranscriptionSchema(WireSchema):
     timestamp_granularities = SomeOf(("segment",), "`segment`: windows of half a minute; words have no times")
     include = SomeOf(("logprobs",), "`logprobs`, with `json`")
     chunking_strategy = Ignored("long recordings are cut in quiet moments")
-    known_speaker_names = Refused("speakers are not told apart")
-    known_speaker_references = Refused("speakers are not told apart")
+    known_speaker_names = Refused("speakers are not distinguished")
+    known_speaker_references = Refused("speakers are not distinguished")
 
 
 _PLAIN = frozenset(("model", "language", "prompt", "response_format", "chunking_strategy"))

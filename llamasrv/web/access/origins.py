@@ -43,7 +43,7 @@ class Origins:
         """Check a request to a server without keys. `is_page`: the target holds no data, so other sites may link to it.
         Raises Forbidden."""
         if environ["REQUEST_METHOD"] == "OPTIONS":
-            return  # a preflight does no work; its reply tells the browser whether to go on
+            return  # a preflight does no work; its reply is for the browser, which decides
         origin = environ.get("HTTP_ORIGIN", "")
         if origin:
             host = _web_host(origin)

@@ -1,7 +1,7 @@
-"""Background responses, which go on without their client.
+"""Background responses, which outlive their client.
 
 Each has a thread of its own (a greenlet, in a worker) that reads its generation, keeps its events for readers, and
-stores it: when it is queued, and when it has ended. While it works it renews a lease, so that others can tell a
+stores it: when it is queued, and when it has ended. While it works it renews a lease, so that other servers can tell a
 response that is being generated from one whose server is gone, and it sees by its entry when another server cancelled
 or deleted it.
 """
@@ -105,7 +105,7 @@ class BackgroundRun:
         self.owner = owner
         self.reply = reply(self._keep)
         self._chunks = self.reply.queue(model)
-        self.queued = dict(self.reply.response)  # as its client is told of it
+        self.queued = dict(self.reply.response)  # as its client sees it first
         self.id: str = self.queued["id"]
         self.done = False
         self.dropped = False  # deleted: nothing is stored any more
@@ -229,7 +229,7 @@ class BackgroundRun:
 
 
 class Follower(LiveStream[bytes]):
-    """The body of a reply that reads a run's chunks from a given number on. The run goes on when the reader leaves."""
+    """The body of a reply that reads a run's chunks from a given number on. The run outlives its readers."""
 
     def __init__(
         self, run: BackgroundRun, start: int, record: RequestLog, *, client: Client, keepalive: float, framing: Framing

@@ -1,4 +1,4 @@
-"""Running batches: requests from a file, answered while nobody else needs the machine.
+"""Running batches: requests from a file, answered while no client waits.
 
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
 computes it only while it has nothing else, and the hub works on it in idle moments (idle_gate.py). Answers go to the
@@ -171,7 +171,7 @@ class BatchRunner:
             if not was_ours or time.monotonic() >= self._next_sweep:
                 self._sweep()
         else:
-            for active in list(self._active):  # another server goes on with it
+            for active in list(self._active):  # another server continues it
                 active.is_dropped = True
             self._put_away()
         return self._is_ours
@@ -411,7 +411,7 @@ class ActiveBatch:
         self.expired = False
         self.is_dropped = False  # not ours any more, or to be taken up anew
         self.is_broken = False  # dropped, since its server does not answer
-        self.error: dict[str, Any] | None = None  # why it cannot go on
+        self.error: dict[str, Any] | None = None  # why it cannot continue
         self._store = store
         self._journal = Journal(store.journal_of(batch))
         self._done: set[int] = set()

@@ -76,8 +76,8 @@ class LlamaMetrics:
             ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call",
              m.busy_rows / m.steps if m.steps else 0.0),
         ]  # fmt: skip
-        told = [(name, "counter", about, value) for name, about, value in counters]
-        return told + [(name, "gauge", about, value) for name, about, value in gauges]
+        rows = [(name, "counter", about, value) for name, about, value in counters]
+        return rows + [(name, "gauge", about, value) for name, about, value in gauges]
 
 
 def _answers(m: EngineMetrics) -> WorkTotals:

@@ -90,7 +90,7 @@ def respond(
     if job is not None:  # of a batch, which has a day
         asked = replace(asked, deferrable=True, timeout=None)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
-    client = Client.of(environ) if conversation is None else NOBODY  # a stream that is kept goes on without its client
+    client = Client.of(environ) if conversation is None else NOBODY  # a kept stream outlives its client
     run = submit(service, asked, reply, names, record)
     if context.chain is not None:
         context.chain.began(reply, run)

@@ -209,7 +209,7 @@ def _of_loaded(served: LoadedModel) -> dict[str, Any]:
 
 
 def _of_file(model: Model) -> dict[str, Any]:
-    """Properties of a model that is not loaded, as far as its file tells them. Raises while it is being loaded, or if
+    """Properties of a model that is not loaded, as far as its file has them. Raises while it is being loaded, or if
     it could not be."""
     if model.state not in ("unloaded", "unloading"):
         raise model.unavailable

@@ -26,7 +26,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/models/load")
     def load() -> Response:
-        """Start loading it. GET /models tells the progress."""
+        """Start loading it. GET /models reports the progress."""
         model = model_of_body()
         loader_of(service).load(model, anyway=True)
         return _success()

@@ -20,7 +20,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/models")
     def pull() -> Response:
-        """Start pulling it. GET /models/sse tells the progress; POST /models/unload stops the pull."""
+        """Start pulling it. GET /models/sse reports the progress; POST /models/unload stops the pull."""
         allow(service)
         service.pulls.start(named.parse(read_json(request.environ, service.options.limits)))
         return json_answer(SUCCESS)

@@ -105,7 +105,7 @@ def _load(
 ) -> Response:
     """A request without a prompt loads the model or unloads it."""
     if keep_alive == 0:
-        model.touch(keep_alive)  # it goes as soon as nobody uses it
+        model.touch(keep_alive)  # it is unloaded as soon as no request uses it
     else:
         service.pipeline.open(options.model, keep_alive=keep_alive)
     return _json(loaded_body(options.model, endpoint.shape, unload=keep_alive == 0))

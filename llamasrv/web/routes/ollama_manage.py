@@ -87,7 +87,7 @@ class ManageViews:
         """The model in another number format. One at a time: this uses all cores."""
         _check_free(self._service, new.name)
         work = derived_files.quantized(_folder(self._service), new, asked.quantize)
-        first = next(work)  # what is wrong with the request is an answer of its own
+        first = next(work)  # an invalid request is answered as such, not in a stream
         if asked.stream:
             return Response(self._quantizing(first, work, asked.quantize), 200, content_type=NDJSON)
         for step in work:
@@ -166,11 +166,11 @@ class ManageViews:
 
 
 def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
-    """Progress lines until it is done. The work goes on if the client leaves; the next client joins it."""
+    """Progress lines until it is done. The work continues if the client leaves; the next client joins it."""
     last = pull_line("pulling manifest")
     try:
         for progress in pull.follow(keepalive):
-            if progress is not None:  # else nothing new: the same is said again, so that nobody takes it for dead
+            if progress is not None:  # else nothing new: the line is repeated, as a sign of life
                 if progress.status == "success":
                     yield pull_line("writing manifest") + b"\n"
                 last = pull_line(

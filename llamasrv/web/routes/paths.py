@@ -31,7 +31,7 @@ _GOOGLE = re.compile(r"/v1/models/.+:(?:(?:g|streamG)enerateContent|countTokens)
 
 def meant(path: str, head: Mapping[str, Any] = {}) -> str:
     """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; other paths unchanged.
-    Where one path has two meanings, `head` (WSGI's names) tells who is asking."""
+    Where one path has two meanings, `head` (WSGI's names) decides, by who is asking."""
     if path.startswith("/v1/models") and ("HTTP_X_GOOG_API_CLIENT" in head or _GOOGLE.fullmatch(path)):
         return "/v1beta" + path[3:]  # where Google's `/v1` is OpenAI's
     if not _ODD.match(path):

@@ -226,7 +226,7 @@ class ResponseViews:
 
 
 def _chained(chain: ResponseChain, keep: Keep, *, store: bool) -> Keep:
-    """A `keep` that lets the next response on the same socket go on from this one, stored or not."""
+    """A `keep` that lets the next response on the same socket continue this one, stored or not."""
 
     def kept(stored: Stored) -> bool:
         chain.keep(stored)

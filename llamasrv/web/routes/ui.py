@@ -60,7 +60,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/ui/static/<version>/<path:name>")
     def static(version: str, name: str) -> Response:
-        """`version` only tells browsers that the files have changed."""
+        """`version` only makes browsers notice that the files have changed."""
         _allow(service)
         response = send_from_directory(folder / "web" / "static", name, max_age=3600)
         response.headers["X-Content-Type-Options"] = "nosniff"

@@ -102,7 +102,7 @@ class _Predictions:
         return response.get_data()
 
     def close(self) -> None:
-        """Cancel the ones that nobody waits for any more; tokens computed so far count."""
+        """Cancel the ones whose client has left; tokens computed so far count."""
         for run in self._runs:
             if not run.done:
                 self._count(settle(run))

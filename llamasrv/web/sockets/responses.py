@@ -1,4 +1,4 @@
-"""The Responses API over a WebSocket: many responses on one connection, each of which may go on from the one before.
+"""The Responses API over a WebSocket: many responses on one connection, each of which may continue the one before.
 
     ResponsesSocket   reads events, starts responses, and ends with the connection
     SocketLane              responses of one stream_id, one after another; lanes run at once
@@ -69,7 +69,7 @@ class SocketConnection(Protocol):
 
 
 class KeptResponse(NamedTuple):
-    """The latest response of a lane, with everything that a continuation goes on from."""
+    """The latest response of a lane, with everything that a continuation needs."""
 
     id: str
     items: tuple[JSON, ...]
@@ -282,21 +282,21 @@ class ResponsesSocket:
         self._after_steer(lane)
 
     def _events_of(self, context: RequestContext) -> Iterator[bytes]:
-        """The events of one response, or the one that says why there is none."""
+        """The events of one response, or one error event."""
         environ = {
             **{key: value for key, value in self._environ.items() if key not in _OF_THE_SOCKET},
             "REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "wsgi.input": io.BytesIO(),
             KEY: context,
         }  # fmt: skip
-        told: list[int] = []
+        statuses: list[int] = []
 
         def start(line: str, headers: Any, exc_info: Any = None) -> None:
-            told.append(int(line[:3]))
+            statuses.append(int(line[:3]))
 
         pieces = self._application(environ, start)
         try:
-            if told[0] >= 400:
-                yield _error(told[0], orjson.loads(b"".join(pieces)).get("error"))
+            if statuses[0] >= 400:
+                yield _error(statuses[0], orjson.loads(b"".join(pieces)).get("error"))
                 return
             for piece in pieces:
                 for frame in piece.split(b"\n\n"):
@@ -333,7 +333,7 @@ class ResponsesSocket:
         self._send(orjson.dumps({"type": "response.steer.failed", "error": error, "steer": steer.wire}), lane)
 
     def _after_steer(self, lane: SocketLane) -> None:
-        """A response that was to be steered has ended: go on from it, or wait for results that it asked for."""
+        """A response that was to be steered has ended: continue it, or wait for results that it asked for."""
         steer, lane.steer = lane.steer, None
         if steer is None:
             return
@@ -413,8 +413,8 @@ def _error(status: int, error: Any) -> bytes:
 
 def _as_error(event: bytes) -> bytes:
     """The error event of a stream, as a socket has it."""
-    told = {}
+    event_error = {}
     with suppress(orjson.JSONDecodeError):
-        told = orjson.loads(event)
-    error = {"type": "server_error", **{name: told.get(name) for name in ("code", "message", "param")}}
+        event_error = orjson.loads(event)
+    error = {"type": "server_error", **{name: event_error.get(name) for name in ("code", "message", "param")}}
     return _error(500, error)

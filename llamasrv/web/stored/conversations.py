@@ -66,7 +66,7 @@ class StoredConversations:
 
     @contextmanager
     def _changing(self, owner: str, id: str) -> Iterator[None]:
-        """One change of a conversation after the other; others wait for nobody."""
+        """One change of a conversation after the other; different conversations do not wait for each other."""
         with self._guard:
             turns = self._turns.setdefault((owner, id), _Queue())
             turns.num_waiting += 1

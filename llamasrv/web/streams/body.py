@@ -11,7 +11,7 @@ from llamasrv.web.ops.request_log import RequestLog
 
 log = logging.getLogger("llamasrv")
 
-CLIENT_CLOSED = 499  # in the log only: nobody is there to read it
+CLIENT_CLOSED = 499  # in the log only: there is no client left to read it
 
 
 class Body(ABC):

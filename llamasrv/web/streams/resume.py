@@ -102,7 +102,7 @@ class ResumableStream:
 
 
 class StreamReader(Body):
-    """The body of a reply that reads a stream from a given byte on. The stream goes on when the reader leaves.
+    """The body of a reply that reads a stream from a given byte on. The stream continues when the reader leaves.
     `record` is None where the stream itself closes it."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Streams:
     @contextmanager
     def opening(self, owner: str, name: str, run: OpeningRun) -> Iterator[None]:
         """For the time before a request has written anything, for example while its model is being loaded: clients
-        that ask for its stream are told to come back, and it can be ended."""
+        that ask for its stream get a 503 that asks them to come back, and it can be ended."""
         self.end(owner, name)
         self._opening[owner, name] = run
         try:
@@ -183,7 +183,7 @@ class Streams:
         *,
         keepalive: float,
     ) -> Response:
-        """The same response with a body that goes on without its reader; unless it was ended while it was `opening`."""
+        """The same response with a body that outlives its reader; unless it was ended while it was `opening`."""
         if self._opening.get((owner, name)) is not run:
             return response
         kept = self.hold(owner, ResumableStream(name, framing))

@@ -8,7 +8,7 @@ from llamasrv.pipeline.run import Run
 
 
 class RunningChats:
-    """Keeps no run alive: a run that nobody reads any more disappears from here."""
+    """Keeps no run alive: a run without a reader disappears from here."""
 
     def __init__(self) -> None:
         self._runs: WeakValueDictionary[tuple[str, str], Run] = WeakValueDictionary()

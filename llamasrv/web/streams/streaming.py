@@ -7,7 +7,7 @@
                     one that has only said all it had to say gets its answer
 
 Gets plain values: Flask's request is over when a stream is written. Knows frames, not what is in them: a protocol's
-`Reply` writes chunks, and its `Framing` says how they are told apart on the wire.
+`Reply` writes chunks, and its `Framing` separates them on the wire.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to wat
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
 LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
-RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux tells that the other side sends no more, whatever is still to be read
+RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux: the other side sends no more, whatever is still to be read
 SETTLE = 60.0  # seconds that the end of what was given up is waited for: a step, mostly
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -211,7 +211,7 @@ Item = TypeVar("Item")
 
 
 class LiveStream(Body, Generic[Item]):
-    """A body whose source goes on while it is read: waits for it, looks at the client meanwhile, and sends a sign of
+    """A body whose source is live while it is read: waits for it, looks at the client meanwhile, and sends a sign of
     life in a long silence. A subclass knows the source."""
 
     _record: RequestLog
@@ -258,7 +258,7 @@ class LiveStream(Body, Generic[Item]):
 
     def _write(self) -> bytes | None:
         items = self._next_items()
-        if self._is_cancelled:  # nobody reads any more, and what is cut off must not look complete
+        if self._is_cancelled:  # the reader has left, and what is cut off must not look complete
             return None
         framing = self._framing
         if not items and not self._is_over and not framing.reply_pings:
@@ -352,8 +352,8 @@ class EventStream(LiveStream[Event]):
 class Watch:
     """Cancels the run when the client is gone. A client that only stopped sending looks like one that closed, until
     something is written to it: a live client reads on, a closed one answers with a reset. So an interim reply is sent,
-    which clients skip. `interim` False: the reply itself has begun, and its next write tells as well. HTTP/1.0 has no
-    interim replies; and under TLS nobody stops sending alone, so there the client is gone."""
+    which clients skip. `interim` False: the reply itself has begun, and its next write shows it, too. HTTP/1.0 has no
+    interim replies; and under TLS no client only stops sending, so there it is gone."""
 
     def __init__(self, client: Client, gone: Callable[[], None], *, interim: bool = True) -> None:
         sock = client.sock
@@ -382,7 +382,7 @@ class Watch:
 
     def _check(self) -> None:
         """Either it sends no more, or there are bytes: the next request, or TLS's own. Those hide what comes behind
-        them where the system does not tell."""
+        them on systems without POLLRDHUP."""
         try:
             self.half_closed = _sends_no_more(self._sock)
         except OSError:
@@ -410,7 +410,7 @@ class Watch:
     def _look(self) -> None:
         self._timer.close()
         self._timer = None
-        if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # the reset; reading would not tell of it
+        if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # the reset; reading would not show it
             return self._leave()
         self._pause = min(LOOK, self._pause * 2)
         if self.half_closed:

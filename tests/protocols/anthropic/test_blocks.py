@@ -8,8 +8,8 @@ import pytest
 
 from llamasrv.domain.request import ChatPrompt, MediaPart, Message, TextPart, ToolCall
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.anthropic.blocks import BILLING, sealed
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint
+from llamasrv.protocols.anthropic.turns import BILLING, sealed
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits(messages=100, parts=20, tools=5))

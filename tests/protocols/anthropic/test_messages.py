@@ -22,8 +22,8 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import Content, Tool, ToolChoice
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
-from llamasrv.protocols.anthropic.blocks import sealed
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions
+from llamasrv.protocols.anthropic.turns import sealed
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits(tools=5))

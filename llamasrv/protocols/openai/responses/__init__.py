@@ -1,7 +1,7 @@
 """POST /v1/responses and related routes: a request becomes a GenerateRequest, its events become a response.
 
     schema   the fields of a request         items, tools   what they hold
-    reply    the response object             events         the same as events, told live or once more
+    reply    the response object             events         the same as events, live or replayed
     stored   what is kept, and pages of it   ids            names of responses and items
 
 JSON in, GenerateRequest out; events in, JSON out. Earlier turns come as a value: knows no store and no socket.
@@ -189,7 +189,7 @@ def _told(data: Loaded) -> dict[str, Any]:
     """What the response reports besides its text, under the names in ResponseOptions."""
     include = data.get("include", ())
     return {
-        # What is told again later has no such figures; so what goes on without its client has none.
+        # A replay has no such figures, so a background response has none.
         "extras": Extras() if data.get("background") else extras_of(data),
         "logprobs": "message.output_text.logprobs" in include or "top_logprobs" in data,
         "top_logprobs": data.get("top_logprobs", 0),

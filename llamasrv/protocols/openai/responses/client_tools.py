@@ -1,5 +1,5 @@
 """Tools that the Responses API defines by type and that the client runs: the functions that a model is shown for them,
-and the items that tell their calls.
+and the items that carry their calls.
 
 The arguments of the function are the item's own object: `action` of a shell call, `operation` of a patch. Shapes:
 openai 3.57, `types/responses/response_{function_shell,apply_patch,tool_search}_*.py`.
@@ -17,7 +17,7 @@ _NUMBER = {"type": "integer"}
 class ClientTool(NamedTuple):
     description: str
     parameters: dict[str, Any]
-    call: str  # type of the item that tells a call
+    call: str  # type of the item that carries a call
     prefix: str  # of its id
     key: str  # where that item has the arguments
 

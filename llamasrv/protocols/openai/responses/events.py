@@ -5,7 +5,7 @@
     at the end       completed, incomplete or failed
     in a silence     keepalive: some clients count events, not comments
 
-One item is open at a time. The same calls give the same bytes, so what was stored of a response tells its events once
+One item is open at a time. The same calls give the same bytes, so what was stored of a response gives its events once
 more, numbers included: `replay`.
 """
 
@@ -101,9 +101,9 @@ class Events:
 
     def search(self, arguments: str, tools: list[JSON]) -> None:
         """A call of a tool search that the server ran, and its output: two items that are sent as wholes."""
-        told = {"call_id": None, "execution": "server", "status": "completed"}
-        self.whole_item("tsc", {"type": "tool_search_call", **told, "arguments": _object_of(arguments) or {}})
-        self.whole_item("tso", {"type": "tool_search_output", **told, "tools": tools})
+        common = {"call_id": None, "execution": "server", "status": "completed"}
+        self.whole_item("tsc", {"type": "tool_search_call", **common, "arguments": _object_of(arguments) or {}})
+        self.whole_item("tso", {"type": "tool_search_output", **common, "tools": tools})
 
     def whole_item(self, prefix: str, fields: JSON) -> None:
         index = len(self.items)
@@ -208,11 +208,11 @@ class _Message(_Item):
 
     def delta(self, text: str, logprobs: list[JSON]) -> None:
         self.text.append(text)
-        told = b"[]"
+        written = b"[]"
         if logprobs:
             self.part["logprobs"] = self.part["logprobs"] + logprobs
-            told = dumps(logprobs)
-        rest = b'%b,"content_index":0,"delta":%b,"logprobs":%b}' % (self.head, dumps(text), told)
+            written = dumps(logprobs)
+        rest = b'%b,"content_index":0,"delta":%b,"logprobs":%b}' % (self.head, dumps(text), written)
         self.events._write("response.output_text.delta", rest)
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ class _Call(_Item):
 
 
 class _ClientCall(_Item):
-    """A call of a tool that has a type of its own: its arguments are told once they are whole."""
+    """A call of a tool that has a type of its own: its arguments are sent once they are complete."""
 
     def __init__(self, events: Events, tool: ClientTool, call_id: str) -> None:
         self.key = tool.key
@@ -329,7 +329,7 @@ def error_event(error: LlamasrvError) -> bytes:
     return dumps(event)
 
 
-# What was told, once more
+# Replay of a stored response
 
 
 def replay(stored: Stored) -> list[bytes]:

@@ -2,8 +2,8 @@
 
 Lenient where clients differ (they send output items back without ids, status or annotations), exact where it names
 what is wrong. Reasoning, text and calls that follow one another are one turn of the assistant. What tools of another
-service found is told as calls and results; items that say nothing a model could use (`CARRIED`) are not shown, and
-their types are told to the client.
+service found is shown as calls and results; items that say nothing a model could use (`CARRIED`) are not shown, and
+the client sees their types in a header.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLIENT_OUTPUTS = {
     "shell_call_output": "call_id",
     "apply_patch_call_output": "call_id",
 }
-# Tools of another service: the name that a model is told, where the arguments are, and where the result is.
+# Tools of another service: the name that a model sees, where the arguments are, and where the result is.
 _HOSTED = {
     "file_search_call": ("file_search", "queries", "results"),
     "mcp_call": ("", "arguments", "output"),
@@ -162,7 +162,7 @@ class Turns:
         if output is None:
             raise Invalid("missing.", *path, "output", code="missing_required_parameter")
         content = self._content(output, False, *path, "output")
-        if item.get("call_id") is None and type(item.get("name")) is str:  # of a tool that nobody called: a notice
+        if item.get("call_id") is None and type(item.get("name")) is str:  # without a call: a notice
             self._end_turn()
             parts = (TextPart(content),) if isinstance(content, str) else content
             self._messages.append(Message("user", (TextPart(f"[{_called(item, *path)}]\n"), *parts)))

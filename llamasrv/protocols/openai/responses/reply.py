@@ -47,7 +47,7 @@ class ResponseOptions:
     """The request's wishes for its reply, apart from what the model gets."""
 
     id: str
-    shown: dict[str, Any]  # what the response tells of its request
+    shown: dict[str, Any]  # what the response repeats of its request
     tools: ToolSet
     input: list[dict[str, Any]] = field(default_factory=list)
     previous: str | None = None
@@ -62,8 +62,8 @@ class ResponseOptions:
     extras: Extras = Extras()
     ignored: tuple[str, ...] = ()  # types of items that had no effect
     is_warm_up: bool = False  # nothing is generated
-    is_chained: bool = False  # the next response on the same socket may go on from it
-    compact: bool = False  # the answer is a summary of the conversation, told as an item of its own
+    is_chained: bool = False  # the next response on the same socket may continue it
+    compact: bool = False  # the answer is a summary of the conversation, sent as a compaction item
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
 
@@ -276,7 +276,7 @@ class ResponseReply(Writer):
 
     def _end(self, response: dict[str, Any], more: bytes = b"") -> None:
         response["output"] = self._events.items
-        # Whoever sees that it has ended may go on from it, so first it is stored.
+        # A client that sees its end may continue it at once, so it is stored first.
         if self._keep is not None and not self._keep(self._stored(response)):
             response["store"] = False  # what it was asked to be, but is not
         self.response = response

@@ -31,7 +31,7 @@ _SUMMARIES = ("auto", "concise", "detailed")
 
 
 def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
-    """An array of at most so many objects, unchanged; `expected` names it in an error. Raises Invalid."""
+    """An array of at most `most` objects, unchanged; `expected` names it in an error. Raises Invalid."""
     if type(value) is not list:
         raise wrong_type(expected, value)
     check_length(value, most, "items")
@@ -195,7 +195,7 @@ class ResponsesSchema(SamplingSchema):
     )
     store = Flag("true if absent: kept until it is deleted, too old or too much")
     previous_response_id = String("continues a stored response")
-    background = Flag("goes on without its client; needs `store`")
+    background = Flag("continues without its client; needs `store`")
     metadata = Metadata("kept with the response")
     user = String("repeated in the response")  # type: ignore[assignment]
     safety_identifier = String("repeated in the response")
@@ -213,10 +213,10 @@ class ResponsesSchema(SamplingSchema):
     generate = Flag("false: only the prompt is computed, and the response, without output, can be continued")
     prompt_cache_options = PromptCacheOptions("`prewarm` is `generate: false`; prefixes are found by themselves")
     prompt_cache_retention = CacheRetention(
-        "`24h`: nothing evicts the prompt for so long, within `--cache-pin-share`", to="pins"
+        "`24h`: the prompt is not evicted for that long, within `--cache-pin-share`", to="pins"
     )
     moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
     access_programs = Ignored()
     image = Ignored("there is no image generation")
-    background_options = Ignored("what goes on in the background begins at once")
+    background_options = Ignored("background work begins at once")
     client_metadata = Ignored()

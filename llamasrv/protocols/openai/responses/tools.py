@@ -4,7 +4,7 @@ function                 a tool of the same name
 custom                   a tool with one text as its argument; see `custom.py`
 namespace{name, tools}   each of its tools, as `namespace__tool` in the prompt
 shell, local_shell, apply_patch, tool_search of the client
-                         functions whose calls are told as items of their own: `client_tools.py`
+                         functions whose calls are items of their own types: `client_tools.py`
 tool_search              of the server: finds those that are deferred
 everything else          done by the service itself elsewhere: left out, unless the request insists on it
 """
