@@ -122,7 +122,11 @@ class CacheReport:
 class CacheBook:
     """One per process. `changes` counts by model and by what changed."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, max_keys: int = MOST_KEYS, max_requests: int = MOST_REQUESTS, max_hashes: int = MOST_HASHES
+    ) -> None:
+        """`max_requests` and `max_hashes` are per key."""
+        self._max_keys, self._max_requests, self._max_hashes = max_keys, max_requests, max_hashes
         self.changes: Counter[tuple[str, str]] = Counter()
         self._keys: OrderedDict[str, _Latest] = OrderedDict()
         self._lock = Lock()
@@ -133,8 +137,8 @@ class CacheBook:
         with self._lock:
             latest = self._keys.get(owner)
             if latest is None:
-                latest = self._keys[owner] = _Latest()
-                if len(self._keys) > MOST_KEYS:
+                latest = self._keys[owner] = _Latest(self._max_requests, self._max_hashes)
+                if len(self._keys) > self._max_keys:
                     self._keys.popitem(last=False)
             else:
                 self._keys.move_to_end(owner)
@@ -151,7 +155,8 @@ class CacheBook:
 class _Latest:
     """The latest requests of one key."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_requests: int, max_hashes: int) -> None:
+        self._max_requests, self._max_hashes = max_requests, max_hashes
         self.by_id: dict[str, _Request] = {}
         self._requests: OrderedDict[_Request, None] = OrderedDict()
         self._by_mark: dict[object, _Request] = {}  # the latest one that has it; with its head, and without
@@ -173,15 +178,17 @@ class _Latest:
         by_mark, head = self._by_mark, request.head
         for mark in request.marks:
             by_mark[mark] = by_mark[head, mark] = request
-        while len(self._requests) > MOST_REQUESTS or (self._num_hashes > MOST_HASHES and len(self._requests) > 1):
-            self._forget(next(iter(self._requests)))
+        while len(self._requests) > self._max_requests or self._num_hashes > self._max_hashes:
+            if len(self._requests) == 1:  # however long: the next one is compared with it
+                break
+            self._drop(next(iter(self._requests)))
 
     def name(self, request: _Request, id: str) -> None:
         if request in self._requests:
             request.id = id
             self.by_id[id] = request
 
-    def _forget(self, request: _Request) -> None:
+    def _drop(self, request: _Request) -> None:
         del self._requests[request]
         self._num_hashes -= request.num_hashes
         if request.id is not None:

@@ -21,7 +21,6 @@ from llamasrv.domain.request import (
 )
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.pipeline import cache_report
 from llamasrv.pipeline.cache_report import CacheBook
 from llamasrv.pipeline.fingerprint import BLOCK, fingerprint_of
 
@@ -218,34 +217,30 @@ def simple(text, tokens=0):
     return fingerprint_of(prompt, range(tokens), model="", build="", cache_key=CacheKey(), choice=ToolChoice())
 
 
-def test_only_so_many_requests_of_a_key_are_remembered(monkeypatch):
-    monkeypatch.setattr(cache_report, "MOST_REQUESTS", 4)
-    book = CacheBook()
+def test_the_number_of_requests_kept_for_a_key_is_bounded():
+    book = CacheBook(max_requests=4)
     for n in range(20):
         book.compare("", simple(f"{n}")).answered_as(f"m{n}")
     assert [book.compare("", simple("x"), id).was_found for id in ("m19", "m16", "m15")] == [True, False, False]
 
 
-def test_long_prompts_push_others_out(monkeypatch):
-    monkeypatch.setattr(cache_report, "MOST_HASHES", 100)
-    book = CacheBook()
+def test_long_prompts_push_others_out():
+    book = CacheBook(max_hashes=100)
     book.compare("", simple("a", 40 * BLOCK)).answered_as("a")
     book.compare("", simple("b", 80 * BLOCK)).answered_as("b")
     assert not book.compare("", simple("c", 0), "a").was_found
     assert book.compare("", simple("c", 0), "b").was_found
 
 
-def test_only_so_many_keys_are_remembered(monkeypatch):
-    monkeypatch.setattr(cache_report, "MOST_KEYS", 2)
-    book = CacheBook()
+def test_the_number_of_keys_is_bounded():
+    book = CacheBook(max_keys=2)
     for owner in "abc":
         book.compare(owner, simple("x")).answered_as(owner)
     assert [book.compare(owner, simple("x"), owner).was_found for owner in "ca"] == [True, False]
 
 
-def test_a_name_that_comes_too_late_is_forgotten(monkeypatch):
-    monkeypatch.setattr(cache_report, "MOST_REQUESTS", 1)
-    book = CacheBook()
+def test_a_request_that_was_evicted_gets_no_name():
+    book = CacheBook(max_requests=1)
     late = book.compare("", simple("x"))
     book.compare("", simple("y"))
     late.answered_as("late")

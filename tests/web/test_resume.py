@@ -124,9 +124,8 @@ def test_a_name_belongs_to_its_key():
     running.close()
 
 
-def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
-    monkeypatch.setattr(resume, "MOST_BYTES", 20)
-    kept = running.service.streams.hold("", resume.ResumableStream("j"))
+def test_only_the_end_of_a_long_stream_is_kept(running):
+    kept = running.service.streams.hold("", resume.ResumableStream("j", max_bytes=20))
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
         kept.add(piece)
     kept.completed = resume.time.time()
@@ -135,9 +134,8 @@ def test_only_the_end_of_a_long_stream_is_kept(running, monkeypatch):
     assert follow(running.client, "j", 10).get_data() == b"cdefghABCDEFGH"
 
 
-def test_who_falls_too_far_behind_is_told(monkeypatch):
-    monkeypatch.setattr(resume, "MOST_BYTES", 10)
-    kept = resume.ResumableStream("a")
+def test_a_reader_that_falls_too_far_behind_gets_an_error():
+    kept = resume.ResumableStream("a", max_bytes=10)
     follower = resume.StreamReader(kept, 0, keepalive=1.0)
     for piece in (b"12345678", b"abcdefgh", b"ABCDEFGH"):
         kept.add(piece)
@@ -146,10 +144,9 @@ def test_who_falls_too_far_behind_is_told(monkeypatch):
     assert list(follower) == []
 
 
-def test_nothing_follows_what_tells_that_it_fell_behind(monkeypatch):
+def test_nothing_follows_that_error():
     """An error and [DONE] were followed by what came later."""
-    monkeypatch.setattr(resume, "MOST_BYTES", 10)
-    kept = resume.ResumableStream("a")
+    kept = resume.ResumableStream("a", max_bytes=10)
     follower = resume.StreamReader(kept, 0, keepalive=0.01)
     for piece in (b"12345678", b"abcdefgh"):
         kept.add(piece)
@@ -195,16 +192,16 @@ def test_reading_on_costs_what_is_read_and_not_what_is_kept():
     assert time.perf_counter() - began < 2  # 30 s before
 
 
-def test_what_ended_long_ago_is_forgotten(client, monkeypatch):
+def test_what_ended_long_ago_is_dropped(running, monkeypatch):
+    client = running.client
     begin(client, "k").get_data()
     wait_until(lambda: lookup(client, "k")[0]["is_done"])
-    monkeypatch.setattr(resume, "KEPT", -1.0)
+    monkeypatch.setattr(running.service.streams, "kept_seconds", -1.0)
     assert follow(client, "k").status_code == 404
 
 
-def test_the_oldest_ended_one_makes_room_and_running_ones_do_not(monkeypatch):
-    monkeypatch.setattr(resume, "MOST_STREAMS", 2)
-    streams = resume.Streams()
+def test_the_oldest_ended_one_makes_room_and_running_ones_do_not():
+    streams = resume.Streams(max_streams=2)
     for n, name in enumerate("ab"):
         kept = streams.hold("", resume.ResumableStream(name))
         kept.completed = resume.time.time() + n

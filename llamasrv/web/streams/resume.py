@@ -36,8 +36,9 @@ MOST_NAME = 256  # characters
 class ResumableStream:
     """One stream: the latest part of what it wrote, and whether more is coming."""
 
-    def __init__(self, name: str, framing: Framing = OPENAI) -> None:
+    def __init__(self, name: str, framing: Framing = OPENAI, *, max_bytes: int = MOST_BYTES) -> None:
         self.name = name
+        self._max_bytes = max_bytes
         self.framing = framing
         self.error: Callable[[LlamasrvError], bytes] = openai_body  # the chunk that reports one
         self.started = time.time()
@@ -75,7 +76,7 @@ class ResumableStream:
             self._data += data
             self._sizes.append(len(data))
             self.total += len(data)
-            while self.total - self._start > MOST_BYTES and len(self._sizes) > 1:
+            while self.total - self._start > self._max_bytes and len(self._sizes) > 1:
                 size = self._sizes.popleft()
                 del self._data[:size]
                 self._start += size
@@ -140,7 +141,8 @@ class OpeningRun(Protocol):
 class Streams:
     """The resumable streams of this process, by owner and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_streams: int = MOST_STREAMS, kept_seconds: float = KEPT) -> None:
+        self.max_streams, self.kept_seconds = max_streams, kept_seconds
         self._kept: dict[tuple[str, str], ResumableStream] = {}
         self._opening: dict[tuple[str, str], OpeningRun] = {}
 
@@ -156,8 +158,8 @@ class Streams:
         if not 0 < len(name) <= MOST_NAME or not name.isprintable():
             raise InvalidRequest(f"Invalid X-Conversation-Id: expected 1 to {MOST_NAME} printable characters.")
         self._sweep()
-        if (owner, name) not in self._kept and len(self._kept) + len(self._opening) >= MOST_STREAMS:
-            raise QueueFull(f"{MOST_STREAMS} resumable streams already exist.")
+        if (owner, name) not in self._kept and len(self._kept) + len(self._opening) >= self.max_streams:
+            raise QueueFull(f"{self.max_streams} resumable streams already exist.")
         return name
 
     @contextmanager
@@ -210,7 +212,7 @@ class Streams:
         return kept
 
     def end(self, owner: str, name: str) -> None:
-        """Stop it and forget it. Does nothing if there is none."""
+        """Stop and drop it. Does nothing if there is none."""
         kept = self._kept.pop((owner, name), None)
         if kept is not None:
             kept.cancel()
@@ -226,13 +228,13 @@ class Streams:
         return [kept for kept in mine if kept.name in wanted or kept.name.partition("::")[0] in wanted]
 
     def _sweep(self) -> None:
-        """Forget the streams that ended long ago, and the oldest ended ones if there are too many."""
+        """Drop the streams that ended long ago, and the oldest ended ones if there are too many."""
         now = time.time()
         ended = [(kept.completed, key) for key, kept in self._kept.items() if kept.completed is not None]
-        spare = MOST_STREAMS - 1 - (len(self._kept) - len(ended))
+        spare = self.max_streams - 1 - (len(self._kept) - len(ended))
         ended.sort()
         for i, (completed, key) in enumerate(ended):
-            if now - completed > KEPT or len(ended) - i > max(0, spare):
+            if now - completed > self.kept_seconds or len(ended) - i > max(0, spare):
                 del self._kept[key]
 
 
