@@ -35,7 +35,7 @@ TICK = 1.0  # seconds between checks for idle models
 # Seconds that a model waits for memory before a busy one has to be unloaded: twice its load time, so that the server
 # does not spend its time loading.
 HOLD_AFTER, LEAST_HOLD, MOST_HOLD = 2.0, 0.5, 15.0
-TOLD_EVERY = 5.0  # seconds between log lines about a slow load
+REPORT_EVERY = 5.0  # seconds between log lines about a slow load
 STOP_TIMEOUT = 30.0  # timeout in seconds for an engine to stop
 POLL = 0.05  # seconds between checks of what sends no notice: free memory, an engine's last request
 STOPPING = "The server is shutting down."
@@ -54,6 +54,9 @@ class ModelLoader:
         check: Callable[[Model], None] | None = None,
         free_memory: Callable[[], int] = available_memory,
         clock: Callable[[], float] = time.monotonic,
+        poll: float = POLL,
+        hold_after: float = HOLD_AFTER,
+        report_every: float = REPORT_EVERY,
     ) -> None:
         """`memory_limit` None: the machine's free memory. `check` may raise LoadFailed before a model is loaded."""
         self.budget = MemoryBudget(memory_limit, most_loaded, free_memory)
@@ -65,6 +68,7 @@ class ModelLoader:
         self.on_unload: list[Callable[[Model], object]] = []
         self._check = check
         self._clock = clock
+        self._poll, self._hold_after, self._report_every = poll, hold_after, report_every
         self._lock = threading.RLock()
         self._queue: list[Model] = []  # models that wait for memory, in order
         self._leaving: dict[Model, Engine] = {}  # engines that take no new work and finish what they have
@@ -157,7 +161,7 @@ class ModelLoader:
             on_status=self.notice.tell,
         )
         engine.start()
-        while not self.notice.wait(lambda: engine.status.state != "loading", TOLD_EVERY):
+        while not self.notice.wait(lambda: engine.status.state != "loading", self._report_every):
             share = engine.status.progress
             if share < 1:
                 log.info("loading %s: %d %%", model.name, share * 100)
@@ -219,7 +223,7 @@ class ModelLoader:
         """Wait until memory is reserved. First come, first served, so that no model starves."""
         self.budget.check(model)
         began = self._clock()
-        hold = HOLD_AFTER if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
+        hold = self._hold_after if not model.num_loads else min(MOST_HOLD, max(LEAST_HOLD, 2 * model.load_seconds))
         while not self.draining:
             with self._lock:
                 victim = None
@@ -242,7 +246,7 @@ class ModelLoader:
                 raise Unavailable(
                     "There is not enough memory for this model while other models are in use.", code="model_loading"
                 )
-            self.notice.wait(lambda: self.draining, POLL)
+            self.notice.wait(lambda: self.draining, self._poll)
         raise Unavailable(STOPPING)
 
     # unloading
@@ -264,7 +268,7 @@ class ModelLoader:
     def _finish_unloading(self, model: Model) -> None:
         engine = self._leaving[model]
         while (model.in_use or engine.num_open) and engine.alive and not self._stopping:
-            self.notice.wait(lambda: self._stopping, POLL)
+            self.notice.wait(lambda: self._stopping, self._poll)
         if not engine.stop(STOP_TIMEOUT):
             log.error("the engine of %s did not stop in time", model.name)
         self._unloaded(model, engine)
@@ -293,7 +297,7 @@ class ModelLoader:
         over its cached prefixes if it is the same file with other options."""
         model.closing = True
         while self._coming(model) or model.phase or model.current is not None:
-            self.notice.wait(lambda: not self._coming(model), POLL)
+            self.notice.wait(lambda: not self._coming(model), self._poll)
             self.unload(model)
             if self.draining:
                 return

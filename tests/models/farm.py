@@ -23,7 +23,7 @@ class Farm:
         self.share = 0.5  # of a model, before the gate
         self.broken = {}  # name -> the exception that loading it raises
         self.opened = []
-        self.loader = ModelLoader(memory_limit=limit, clock=clock or (lambda: self.now), **options)
+        self.loader = ModelLoader(memory_limit=limit, clock=clock or (lambda: self.now), **{"poll": 0.001, **options})
         self.models = {}
 
     def add(self, *names, size=10, devices=None, **more):

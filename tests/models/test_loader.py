@@ -59,12 +59,11 @@ def test_progress_can_be_seen(farm):
 
 
 @pytest.mark.parametrize("share, line", [(0.5, "loading a: 50 %"), (1.0, "warming up a")])
-def test_the_log_tells_how_far_a_long_load_is(farm, caplog, monkeypatch, share, line):
+def test_the_log_shows_the_progress_of_a_long_load(farm, caplog, monkeypatch, share, line):
     """Two voices told it, one of them "warming up: 100 %" and then the other "loading: 100 %"."""
-    monkeypatch.setattr(module, "TOLD_EVERY", 0.001)
     monkeypatch.setattr(logging.getLogger("llamasrv"), "propagate", True)
     caplog.set_level(logging.INFO, "llamasrv")
-    f = farm().add("a")
+    f = farm(report_every=0.001).add("a")
     f.share = share
     f.gate.clear()
     f.loader.load(f["a"])
@@ -209,7 +208,7 @@ def test_what_only_something_else_keeps_from_loading_is_tried_again_by_itself(fa
 # Staying and going
 
 
-def test_what_nobody_uses_goes_after_a_while(farm, monkeypatch):
+def test_what_nobody_uses_goes_after_a_while(farm):
     f = farm().add("a", keep_alive=5.0)
     f.load("a")
     f.loader.tick()
@@ -357,8 +356,7 @@ def test_without_free_memory_at_all_it_fails(farm):
         f.loader.wait(f["a"], 10)
 
 
-def test_what_is_in_use_is_waited_for(farm, monkeypatch):
-    monkeypatch.setattr(module, "POLL", 0.001)
+def test_what_is_in_use_is_waited_for(farm):
     f = farm(limit=10).add("a", "b")
     f.load("a")
     f["a"].acquire()
@@ -368,9 +366,8 @@ def test_what_is_in_use_is_waited_for(farm, monkeypatch):
     assert f.loader.wait(f["b"], 10) and f.loaded == {"b"}
 
 
-def test_after_a_while_one_in_use_takes_no_new_work(farm, monkeypatch):
+def test_after_a_while_one_in_use_takes_no_new_work(farm):
     """Else a model that always has a request would keep all others out for ever."""
-    monkeypatch.setattr(module, "POLL", 0.001)
     f = farm(limit=10).add("a", "b")
     f.load("a")
     f["a"].acquire()
@@ -393,10 +390,8 @@ def test_one_that_somebody_waits_for_is_not_the_next_to_go(farm):
     assert f.loaded == {"a", "c"}
 
 
-def test_waiting_for_memory_has_an_end(farm, monkeypatch):
-    monkeypatch.setattr(module, "POLL", 0.001)
-    monkeypatch.setattr(module, "HOLD_AFTER", 1e9)
-    f = farm(limit=10, load_timeout=30.0).add("a", "b")
+def test_waiting_for_memory_has_an_end(farm):
+    f = farm(limit=10, load_timeout=30.0, hold_after=1e9).add("a", "b")
     f.load("a")
     f["a"].acquire()
     f.loader.load(f["b"])
@@ -407,8 +402,7 @@ def test_waiting_for_memory_has_an_end(farm, monkeypatch):
     f.load("b")  # it was no fault of the model
 
 
-def test_first_come_first_served(farm, monkeypatch):
-    monkeypatch.setattr(module, "POLL", 0.001)
+def test_first_come_first_served(farm):
     f = farm(limit=30).add("a", size=30).add("big", size=30).add("small", size=5)
     f.load("a")
     f["a"].acquire()
@@ -422,8 +416,7 @@ def test_first_come_first_served(farm, monkeypatch):
 # Ends
 
 
-def test_a_retired_model_goes_when_nobody_uses_it(farm, monkeypatch):
-    monkeypatch.setattr(module, "POLL", 0.001)
+def test_a_retired_model_goes_when_nobody_uses_it(farm):
     f = farm().add("a", keep_alive=-1.0)
     f.load("a")
     f["a"].acquire()
@@ -482,7 +475,6 @@ def test_many_ask_for_more_than_fits(farm, monkeypatch):
     """Three models, room for two, eight who ask at random: everybody is served, and the books are right."""
     import random
 
-    monkeypatch.setattr(module, "POLL", 0.001)
     for name in ("HOLD_AFTER", "LEAST_HOLD"):
         monkeypatch.setattr(module, name, -1.0)  # the clock of this test stands still
     f = farm(limit=25).add("a", "b", "c")
