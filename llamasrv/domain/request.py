@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union
 
+from llamasrv.domain.context_edits import ContextEdits
+
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
@@ -228,6 +230,7 @@ class GenerateRequest:
     in_windows: bool = False  # cut the sound of the only prompt; each window becomes a prompt
     previous: str | None = None  # id of the reply to compare this prompt with; None: the most similar one
     shorten: bool = False  # drop the oldest turns of a conversation that is too long
+    edits: ContextEdits | None = None  # what is left out of a long conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from llamasrv.concurrency import off_hub
+from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
@@ -23,6 +24,7 @@ from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.constraint import ConstraintBuilder
+from llamasrv.pipeline.context_edits import edited
 from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
@@ -138,6 +140,7 @@ class Pipeline:
             media = NO_MEDIA
             if has_parts(request.prompts):
                 request, media = self._with_media(self._readable(request, served), served, to_count=True)
+            request, _ = _edited(request, served, media)
             choice, prompts = request.tool_choice, request.prompts
             return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
 
@@ -170,6 +173,7 @@ class Pipeline:
                 request = replace(request, prompts=tuple(prompts))
             else:
                 request, media = self._with_media(request, served)
+        request, applied = _edited(request, served, media)
         prepared = served.prepare_all(request, media)
         sampling = request.sampling
         long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
@@ -206,6 +210,7 @@ class Pipeline:
             vocab,
             cache,
             windows,
+            applied,
         )
         return Submitted(
             info,
@@ -341,6 +346,27 @@ class RequestStarter:
 
     def wait(self) -> LoadWait:
         return self._pipeline._load_wait(self._model, self._request.timeout)
+
+
+def _edited(
+    request: GenerateRequest, served: LoadedModel, media: RequestMedia
+) -> tuple[GenerateRequest, tuple[AppliedEdit, ...]]:
+    """The request as its context edits leave it, and what they did."""
+    edits, prompt = request.edits, request.prompts[0]
+    if edits is None or not isinstance(prompt, ChatPrompt):
+        return request, ()
+
+    def count(prompt: ChatPrompt) -> int:
+        return len(served.encode(prompt, request.tool_choice, media))
+
+    def weigh(text: str) -> int:
+        return len(served.vocab.tokenize(text, parse_special=False))
+
+    def edit() -> tuple[ChatPrompt, tuple[AppliedEdit, ...]]:
+        return edited(prompt, edits, count=count, weigh=weigh, context=served.context)
+
+    after, applied = off_hub(edit) if is_long(prompt) else edit()
+    return (replace(request, prompts=(after,)) if applied else request), applied
 
 
 def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.channels import Delta, End, PromptScored, TokenItem, TokenStream
@@ -46,6 +47,7 @@ class RunInfo:
     vocab: Vocabulary
     cache: CacheReport | None = None  # what was found of its prompts, and what was not; None: of a batch
     windows: Sequence[tuple[float, float]] = ()  # of a sound that was cut: where each prompt's begins and ends, seconds
+    edits: Sequence[AppliedEdit] = ()  # what was left out of the conversation
 
     @property
     def num_media(self) -> int:

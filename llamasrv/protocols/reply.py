@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
+from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.events import Event
 from llamasrv.domain.params import SamplingParams
 from llamasrv.errors import LlamasrvError
@@ -62,6 +63,9 @@ class RunFacts(Protocol):
 
     @property
     def windows(self) -> Sequence[tuple[float, float]]: ...
+
+    @property
+    def edits(self) -> Sequence[AppliedEdit]: ...
 
     @property
     def cache(self) -> CacheFacts | None: ...

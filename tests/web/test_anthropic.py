@@ -257,3 +257,45 @@ def test_tools_that_were_left_out_are_told(client, stream):
     assert LEFT_OUT not in client.post(MESSAGES, json={**BODY, "tools": TOOLS}).headers
     refused = client.post(MESSAGES, json={**BODY, "tools": [search], "stream": stream})
     assert refused.status_code == 400 and "web_search_20250305" in refused.get_json()["error"]["message"]
+
+
+# ---------------------------------------------------------------- context edits
+
+
+def agent(number):
+    yield {"role": "user", "content": "Read them"}
+    for n in range(number):
+        yield {"role": "assistant", "content": [{"type": "tool_use", "id": f"t{n}", "name": "f", "input": {"a": "x"}}]}
+        yield {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": f"t{n}", "content": f"line {n} " * 20}],
+        }
+
+
+TRIGGER, KEEP = {"type": "tool_uses", "value": 2}, {"type": "tool_uses", "value": 1}
+EDITS = {"edits": [{"type": "clear_tool_uses_20250919", "trigger": TRIGGER, "keep": KEEP}]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_context_edits_are_done_and_reported(start, stream):
+    client = start(context=4096).client
+    body = {**BODY, "messages": list(agent(3)), "tools": TOOLS, "context_management": EDITS, "stream": stream}
+    response = client.post(MESSAGES, json=body)
+    if stream:
+        reply = next(e for e in map(json.loads, events(response)) if e["type"] == "message_delta")
+    else:
+        reply = response.get_json()
+    (edit,) = reply["context_management"]["applied_edits"]
+    assert (edit["type"], edit["cleared_tool_uses"]) == ("clear_tool_uses_20250919", 2)
+    counted = client.post(COUNT, json=body).get_json()
+    saved = counted["context_management"]["original_input_tokens"] - counted["input_tokens"]
+    assert saved == edit["cleared_input_tokens"] > 0
+    if not stream:
+        assert whole_prompt(reply["usage"]) == counted["input_tokens"]
+
+
+def test_where_no_edit_was_needed_the_list_is_empty(start):
+    client = start(context=4096).client
+    body = {**BODY, "messages": list(agent(2)), "tools": TOOLS, "context_management": EDITS}
+    assert client.post(MESSAGES, json=body).get_json()["context_management"] == {"applied_edits": []}
+    assert "context_management" not in client.post(MESSAGES, json=BODY).get_json()

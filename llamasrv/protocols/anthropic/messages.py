@@ -30,6 +30,7 @@ from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Messag
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.anthropic.cache import SECONDS, CacheControl, Diagnostics, diagnostics_body, pins_of
 from llamasrv.protocols.anthropic.client_tools import member_of
+from llamasrv.protocols.anthropic.context_management import ContextManagement, applied_body, without_effect
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_message_id, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import (
     AnthropicToolChoice,
@@ -176,7 +177,11 @@ class MessagesSchema(WireSchema):
     compaction = Refused("conversations are not summarised on request")
     cache_control = CacheControl("keeps the prompt up to there: `ttl` 5m or 1h")
     container = Ignored("nothing is run here")
-    context_management = Ignored("the conversation stays whole")
+    context_management = ContextManagement(
+        "`clear_thinking_20251015`, `clear_tool_uses_20250919`: their limits are at most three quarters of the model's "
+        "context; other edits are ignored and named in the header `x-llamasrv-ignored`",
+        to="edits",
+    )
     diagnostics = Diagnostics(
         "`previous_message_id`: the reply says why its prompt was not found in a cache", to="previous"
     )
@@ -202,6 +207,7 @@ class MessagesOptions(NamedTuple):
     left_out: tuple[str, ...] = ()  # types of the tools that this server cannot run
     toolsets: frozenset[str] = frozenset()  # whose members the calls may be of
     ignored: tuple[str, ...] = ()  # parts of fields and types of blocks that had no effect
+    edits: bool = False  # the reply reports context edits
 
 
 class MessagesEndpoint(SchemaEndpoint):
@@ -241,14 +247,13 @@ class MessagesEndpoint(SchemaEndpoint):
         request = build(GenerateRequest, data, prompts=(prompt,), searches=offer.searches, **others)
         ignored = tuple(f"messages.{kind}" for kind in turns.carried)
         shows = thinking is None or thinking.shown
-        return request, MessagesOptions(shows, "diagnostics" in data, toolsets=offer.toolsets, ignored=ignored)
+        return request, MessagesOptions(
+            shows, "diagnostics" in data, toolsets=offer.toolsets, ignored=ignored, edits=request.edits is not None
+        )
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:
-        return super().unheard(body) + [
-            f"{name}.{inner}"
-            for name, inner in _IGNORED_INSIDE
-            if type(body.get(name)) is dict and body[name].get(inner)
-        ]
+        inside = (f"{n}.{inner}" for n, inner in _IGNORED_INSIDE if type(body.get(n)) is dict and body[n].get(inner))
+        return [*super().unheard(body), *inside, *without_effect(body.get("context_management"))]
 
     def reply(self, options: MessagesOptions, keep: Keep | None = None) -> MessagesReply:
         return MessagesReply(options, keep)
@@ -302,8 +307,10 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-def count_body(num_tokens: int) -> bytes:
-    return orjson.dumps({"input_tokens": num_tokens})
+def count_body(num_tokens: int, before_edits: int | None = None) -> bytes:
+    """`before_edits`: where the request has context edits, tokens without them."""
+    edits = {} if before_edits is None else {"context_management": {"original_input_tokens": before_edits}}
+    return orjson.dumps({"input_tokens": num_tokens, **edits})
 
 
 def tool_use_id(id: str) -> str:
@@ -390,7 +397,7 @@ class MessagesReply(Writer):
         if self._ended is not None:
             self._keep_turn(self.folded.choice(0))
             body = {"type": "message_delta", "delta": _why(self._ended.reason, self._ended.stop)}
-            self._out.append(dumps({**body, "usage": usage_body(event)}))
+            self._out.append(dumps({**body, "usage": usage_body(event), **self._edits()}))
             self._out.append(b'{"type":"message_stop"}')
 
     def error(self, error: LlamasrvError) -> bytes:
@@ -431,8 +438,16 @@ class MessagesReply(Writer):
     def whole(self) -> bytes:
         choice = self.folded.choice(0)
         self._keep_turn(choice)
-        body = {**self._message(), "content": self._content(choice), **_why(choice.reason, choice.stop)}
+        body = {
+            **self._message(),
+            "content": self._content(choice),
+            **_why(choice.reason, choice.stop),
+            **self._edits(),
+        }
         return orjson.dumps({**body, "usage": {**usage_body(self.folded.usage), "service_tier": "standard"}})
+
+    def _edits(self) -> dict[str, Any]:
+        return {"context_management": applied_body(self.info.edits)} if self._options.edits else {}
 
     def _keep_turn(self, choice: Whole) -> None:
         """Store the turn before the client learns of the end, because it may continue at once."""

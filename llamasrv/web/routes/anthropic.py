@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,9 @@ def blueprint(service: Service) -> Blueprint:
         earlier = _earlier(threads, current().owner, body)
         asked = parsed(request.environ, endpoint.parse_count, body, earlier=earlier)
         with in_words_of(endpoint, asked):
-            return json_answer(count_body(service.pipeline.count(asked)))
+            count = service.pipeline.count
+            before = None if asked.edits is None else count(replace(asked, edits=None))
+            return json_answer(count_body(count(asked), before))
 
     return routes
 

@@ -1,0 +1,31 @@
+"""What is left out of a long conversation before a model sees it. The client keeps all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ClearResults:
+    """Clear the oldest results of tools once the conversation passes `max_tokens` or holds more than `max_results`."""
+
+    max_tokens: int | None = None
+    max_results: int | None = None
+    keep: int = 3  # newest results that stay
+    min_tokens: int = 0  # clear nothing if it would save less
+    excluded: frozenset[str] = frozenset()  # tools whose results stay
+    arguments: bool | frozenset[str] = False  # clear the calls' arguments, too: of all tools, or of these
+
+
+@dataclass(frozen=True, slots=True)
+class ContextEdits:
+    results: ClearResults | None = None
+    thoughts: int | None = None  # newest turns whose thoughts stay; None: all
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedEdit:
+    kind: Literal["results", "thoughts"]
+    number: int  # of results, or of turns whose thoughts were cleared
+    num_tokens: int  # that the prompt became shorter by

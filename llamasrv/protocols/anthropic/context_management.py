@@ -1,0 +1,146 @@
+"""Anthropic's `context_management`: edits that keep a long conversation small, and how the reply reports them.
+
+    clear_thinking_20251015     thoughts of older turns are not shown to the model
+    clear_tool_uses_20250919    old results of tools become a short notice once a limit is passed
+
+Edits of other types have no effect and are named in the header `x-llamasrv-ignored`: agents send them with every
+request, and do not repeat one that was refused for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llamasrv.domain.context_edits import AppliedEdit, ClearResults, ContextEdits
+from llamasrv.protocols.common.schema import Invalid, Object, check_length, wrong_type
+
+THINKING = "clear_thinking_20251015"
+TOOL_USES = "clear_tool_uses_20250919"
+
+_TRIGGER_TOKENS = 100_000
+_MAX_EDITS = 16
+_MAX_NAMES = 1_000
+_MAX_VALUE = 2**31 - 1
+
+
+class ContextManagement(Object):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ContextEdits:
+        edits = value.get("edits")
+        if edits is None:
+            return ContextEdits()
+        if type(edits) is not list:
+            raise wrong_type("an array", edits, "edits")
+        check_length(edits, _MAX_EDITS, "edits", "edits")
+        results: ClearResults | None = None
+        thoughts: int | None = None
+        seen: set[str] = set()
+        for at, edit in enumerate(edits):
+            kind = _type_of(edit, "edits", at)
+            if kind in seen:
+                raise Invalid(f"'{kind[:40]}' is there twice.", "edits", at, "type")
+            seen.add(kind)
+            if kind == THINKING:
+                if at:
+                    raise Invalid(f"'{THINKING}' must be the first edit.", "edits", at, "type")
+                thoughts = _kept_thoughts(edit.get("keep"), "edits", at, "keep")
+            elif kind == TOOL_USES:
+                results = _cleared_results(edit, "edits", at)
+        return ContextEdits(results, thoughts)
+
+
+def without_effect(value: Any) -> list[str]:
+    """The edits of a checked field that have no effect, as `context_management.edits.TYPE`."""
+    edits = value.get("edits") if type(value) is dict else None
+    kinds = (edit["type"] for edit in edits or () if edit["type"] not in (THINKING, TOOL_USES))
+    return [f"context_management.edits.{kind[:64]}" for kind in kinds]
+
+
+def applied_body(applied: Iterable[AppliedEdit]) -> dict[str, Any]:
+    return {"applied_edits": [_applied(edit) for edit in applied]}
+
+
+def _applied(edit: AppliedEdit) -> dict[str, Any]:
+    if edit.kind == "thoughts":
+        return {
+            "type": THINKING,
+            "cleared_thinking_turns": edit.number,
+            "cleared_input_tokens": edit.num_tokens,
+        }
+    return {"type": TOOL_USES, "cleared_tool_uses": edit.number, "cleared_input_tokens": edit.num_tokens}
+
+
+def _type_of(edit: Any, *path: int | str) -> str:
+    if type(edit) is not dict:
+        raise wrong_type("an object", edit, *path)
+    kind = edit.get("type")
+    if type(kind) is not str:
+        raise wrong_type("a string", kind, *path, "type")
+    return kind
+
+
+def _kept_thoughts(keep: Any, *path: int | str) -> int | None:
+    """None: those of all turns. Without the field the newest turn's, as Anthropic has it."""
+    if keep is None:
+        return 1
+    if keep == "all":
+        return None
+    kind = _type_of(keep, *path)
+    if kind == "all":
+        return None
+    if kind != "thinking_turns":
+        raise Invalid("expected 'all' or 'thinking_turns'.", *path, "type")
+    return _count(keep, 1, *path)
+
+
+def _cleared_results(edit: Mapping[str, Any], *path: int | str) -> ClearResults:
+    trigger, keep, least = edit.get("trigger"), edit.get("keep"), edit.get("clear_at_least")
+    max_tokens: int | None = _TRIGGER_TOKENS
+    max_results: int | None = None
+    if trigger is not None:
+        kind, value = _measured(trigger, ("input_tokens", "tool_uses"), 1, *path, "trigger")
+        max_tokens, max_results = (value, None) if kind == "input_tokens" else (None, value)
+    return ClearResults(
+        max_tokens,
+        max_results,
+        keep=3 if keep is None else _measured(keep, ("tool_uses",), 0, *path, "keep")[1],
+        min_tokens=0 if least is None else _measured(least, ("input_tokens",), 0, *path, "clear_at_least")[1],
+        excluded=_names(edit.get("exclude_tools"), *path, "exclude_tools"),
+        arguments=_inputs(edit.get("clear_tool_inputs"), *path, "clear_tool_inputs"),
+    )
+
+
+def _inputs(value: Any, *path: int | str) -> bool | frozenset[str]:
+    if value is None or type(value) is bool:
+        return bool(value)
+    if type(value) is not list:
+        raise wrong_type("a boolean or an array of names", value, *path)
+    return _names(value, *path)
+
+
+def _names(value: Any, *path: int | str) -> frozenset[str]:
+    if value is None:
+        return frozenset()
+    if type(value) is not list:
+        raise wrong_type("an array of names", value, *path)
+    check_length(value, _MAX_NAMES, "names", *path)
+    for at, name in enumerate(value):
+        if type(name) is not str:
+            raise wrong_type("a string", name, *path, at)
+    return frozenset(value)
+
+
+def _measured(value: Any, kinds: tuple[str, ...], least: int, *path: int | str) -> tuple[str, int]:
+    kind = _type_of(value, *path)
+    if kind not in kinds:
+        raise Invalid(f"expected {' or '.join(map(repr, kinds))}.", *path, "type")
+    return kind, _count(value, least, *path)
+
+
+def _count(value: Mapping[str, Any], least: int, *path: int | str) -> int:
+    number = value.get("value")
+    if type(number) is not int:
+        raise wrong_type("an integer", number, *path, "value")
+    if not least <= number <= _MAX_VALUE:
+        raise Invalid(f"integer out of range, got {number}.", *path, "value")
+    return number
