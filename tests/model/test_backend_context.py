@@ -374,6 +374,26 @@ def test_a_lane_is_cut_back(backend):
     assert np.allclose(compute(backend, 0, [49], 39), expected, atol=0.15)
 
 
+def test_rows_of_a_batch_keep_their_window(model_path):
+    """Cells for the last ubatch of a batch were taken from the window of the first; log-probabilities were off by 3."""
+    exact = dict(cache_type_k="f32", cache_type_v="f32", flash_attn="off")
+    options = dataclasses.replace(OPTIONS, context_cells=1024, parallel=1, **exact)
+    backend = open_model(model_path("swa"), options, lambda share: True)
+    tokens = np.random.default_rng(0).integers(265, 360, 272).tolist()
+    whole = dataclasses.replace(options, batch_size=512, ubatch_size=512)
+    alone = open_model(model_path("swa"), whole, lambda share: True)
+    # Where the window's cells are not in the order of its positions: the first ones have 16 to 31, the next 0 to 15.
+    compute(backend, 1, tokens[:16])
+    compute(backend, 0, tokens[:16])
+    backend.clear(1)
+    compute(backend, 0, tokens[16:32], 16)
+    rows = backend.batch.capacity
+    for start in range(32, 272, rows):
+        last = compute(backend, 0, tokens[start : min(start + rows, 272)], start)
+    assert np.abs(last - compute(alone, 0, tokens)).max() < 1e-3
+    backend.close(), alone.close()
+
+
 def test_out_of_cells_is_raised_and_changes_nothing(backend):
     for start in (0, 256):
         compute(backend, 0, [7] * 256, start)

@@ -23,7 +23,7 @@ from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.lane_memory import LaneMemory
 from llamasrv.engine.backend.library import C, drop_errors, fast, reason
-from llamasrv.engine.backend.limits import check_generates, together
+from llamasrv.engine.backend.limits import check_generates, rows_and_ubatch, together
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.memory_kind import kind_of
@@ -108,7 +108,10 @@ class LlamaBackend(LaneMemory):
         # A chunk with non-causal attention must fit one ubatch, whatever the option says.
         self._whole = -(-self.projector.most_whole // 32) * 32 if self.projector is not None else 0
         dimensions = self.projector.dimensions if self.projector is not None else 1
-        self.batch = Batch(max(options.batch_size, self._lanes_wanted, self._whole), dimensions=dimensions)
+        rows, self._ubatch_wanted = rows_and_ubatch(
+            options, least=self._lanes_wanted, whole=self._whole, has_window=bool(self._n_swa)
+        )
+        self.batch = Batch(rows, dimensions=dimensions)
         if options.embeddings or not self.generates:
             self.embeddings = LlamaEmbeddings(
                 model,
@@ -168,7 +171,7 @@ class LlamaBackend(LaneMemory):
             context_train=self.info.context_train,
             lanes=self._lanes_wanted,
             rows=self.batch.capacity,
-            whole=self._whole,
+            ubatch=self._ubatch_wanted,
             stateful=self._stateful,
         )
         self.max_outputs = p.n_outputs_max

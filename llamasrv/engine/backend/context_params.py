@@ -15,14 +15,14 @@ from llamasrv.engine.step.prompt_work import TILE
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
-def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: int, whole: int, stateful: bool) -> Any:
-    """`rows`: max rows of a batch. `whole`: max rows of an image that must be computed in one step. `stateful`: a lane
-    has a state of fixed size, whatever its length."""
+def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: int, ubatch: int, stateful: bool) -> Any:
+    """`rows`: max rows of a batch. `ubatch`: how many of them are computed together. `stateful`: a lane has a state of
+    fixed size, whatever its length."""
     p = C.llama_context_default_params()
     cells = o.context_cells or min(max(context_train, 4096), 32768)
     split = bool(o.deterministic)
     p.n_ctx = cells * lanes if split else cells
-    p.n_batch, p.n_ubatch, p.n_seq_max = rows, min(max(o.ubatch_size, whole), rows), lanes
+    p.n_batch, p.n_ubatch, p.n_seq_max = rows, ubatch, lanes
     p.n_rs_seq = rollback_wanted(o, p.n_ubatch) if stateful else 0  # the library may reduce it
     p.n_outputs_max = max(64, lanes)
     p.n_threads = o.threads or available_cpus()

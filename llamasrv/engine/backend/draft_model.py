@@ -15,6 +15,7 @@ import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.library import C, drop_errors, fast, reason
+from llamasrv.engine.backend.limits import rows_and_ubatch
 from llamasrv.engine.backend.placement import failed, load_model, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.batch import Batch
@@ -57,7 +58,9 @@ class LlamaDraftModel:
             if C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model):
                 raise LoadFailed(f"{path}: a draft model must be able to roll back; this one is recurrent")
             check_vocabularies(path, self._model, target)
-            self._batch = Batch(max(options.batch_size, num_lanes))
+            has_window = bool(C.llama_model_n_swa(self._model))
+            rows, self._ubatch = rows_and_ubatch(options, least=num_lanes, whole=0, has_window=has_window)
+            self._batch = Batch(rows)
             self._rows = BoundBatch(self._batch)
             self.reset()
         except BaseException:
@@ -71,8 +74,7 @@ class LlamaDraftModel:
         o = self._options
         p = C.llama_context_default_params()
         p.n_ctx = o.context_cells or 32768
-        p.n_batch = self._batch.capacity
-        p.n_ubatch = min(o.ubatch_size, p.n_batch)
+        p.n_batch, p.n_ubatch = self._batch.capacity, self._ubatch
         p.n_seq_max = self._num_lanes
         p.n_outputs_max = self._num_lanes
         p.n_threads = o.threads or available_cpus()

@@ -9,6 +9,7 @@ from typing import Any
 
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.base.interface import LoadFailed, Together
+from llamasrv.engine.base.options import EngineOptions
 
 # Their graphs mix up sequences with more than one token in a batch; plamo2's may also abort.
 _TOGETHER = {
@@ -42,3 +43,16 @@ def check_generates(path: str, model: Any, architecture: str) -> None:
 
 def together(architecture: str) -> Together:
     return _TOGETHER.get(architecture, Together.ANY)
+
+
+def rows_and_ubatch(o: EngineOptions, *, least: int, whole: int, has_window: bool) -> tuple[int, int]:
+    """Max rows of a batch, and how many of them the library computes together. `least`: lanes, each of which may have
+    a row. `whole`: max rows of an image that must be computed in one step.
+
+    With a sliding window a batch is one ubatch. The library looks for the cells of all ubatches before it computes the
+    first (llama_kv_cache::prepare). A later one may take cells that will have left the window by then, and
+    apply_ubatch purges all earlier positions of their sequence with them; prepare brings back only the cells taken, so
+    the first ubatch lacks part of its window.
+    """
+    rows = max(min(o.batch_size, o.ubatch_size) if has_window else o.batch_size, least, whole)
+    return rows, rows if has_window else min(max(o.ubatch_size, whole), rows)

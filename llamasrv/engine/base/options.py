@@ -75,7 +75,7 @@ class EngineOptions:
     )
     batch_size: int = _engine(
         "int", 2048, "-b", "--batch-size", low=1, high=65_536,
-        help="Maximum rows per step.",
+        help="Maximum rows per step; with a sliding window no more than --ubatch-size.",
     )
     ubatch_size: int = _engine(
         "int", 512, "-ub", "--ubatch-size", low=1, high=65_536,
