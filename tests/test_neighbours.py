@@ -32,7 +32,7 @@ NEIGHBOURS = {
     " engine/media/turns engine/backend/fake_projector",
     "engine/sampling/test_sampler.py": "domain/params",
     "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"
-    " engine/step/outputs engine/step/refused_steps"
+    " engine/step/refused_steps"
     " domain/sequence_spec",
     "engine/step/test_scheduler.py": "engine/step/step_budget",
     "faults/test_input.py": "web/http/body",

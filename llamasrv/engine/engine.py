@@ -252,6 +252,8 @@ class Engine:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="prompt")
         if any(not 0 <= number < model.num_adapters for number, _ in spec.cache_key.adapters):
             raise InvalidRequest(f"There are {model.num_adapters} adapters (0 is the first).", param="lora")
+        if spec.reads and not 0 <= min(spec.reads) <= max(spec.reads) < size:
+            raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="questions")
         biased = spec.params.logit_bias.tokens  # ascending
         if biased and not 0 <= biased[0] <= biased[-1] < size:
             raise InvalidRequest(f"A token id is outside the vocabulary (0 to {size - 1}).", param="logit_bias")

@@ -146,3 +146,28 @@ def test_measuring_decodes_leaves_nothing_behind(model_path, kind):
         assert [backend.length(lane) for lane in range(4)] == [0] * 4
     finally:
         backend.close()
+
+
+@pytest.mark.parametrize(("deterministic", "bound"), [(True, 1e-4), (False, 0.02)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_read_log_probabilities_are_teacher_forced_ones(real, kind, deterministic, bound):
+    """Eight questions over one input, asked together, against each computed as a scored prompt."""
+    engine = real(kind, context_cells=512, parallel=8, deterministic=deterministic)
+    shared, *tails = prompts(9, seed=11, longest=30)
+    shared, wanted = shared * 2, (7, 50, 200)
+    specs = [
+        engine.sequence(shared + tail, reads=wanted, max_tokens=0, boundaries=(len(shared),), leaves_prefix=not number)
+        for number, tail in enumerate(tails)
+    ]
+    streams = [engine.engine.submit([spec]) for spec in specs]
+    while engine.engine.num_open:
+        engine.engine.turn()
+    found = [stream.take()[0].logprobs for stream in streams]
+    for tail, read in zip(tails, found):
+        for token, logprob in zip(wanted, read):
+            scored = engine.engine.submit(
+                [engine.sequence([*shared, *tail, token], prompt_logprobs=True, logprobs=0, max_tokens=0)]
+            )
+            while engine.engine.num_open:
+                engine.engine.turn()
+            assert logprob == pytest.approx(scored.take()[0].logprobs[-1].logprob, abs=bound)

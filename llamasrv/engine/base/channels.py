@@ -42,6 +42,14 @@ class PromptScored(NamedTuple):
     logprobs: tuple[TokenLogprob, ...]
 
 
+class TokensRead(NamedTuple):
+    """How likely each token of `SequenceSpec.reads` is right after the prompt: log-probabilities over the whole
+    vocabulary, before any sampler. The only item of that choice before its End."""
+
+    choice: int
+    logprobs: tuple[float, ...]
+
+
 class PromptComputed(NamedTuple):
     """Progress of a prompt, before any Delta of that choice: `num_computed` of `num_prompt` tokens, `num_reused` of
     them from a cache. Sent at the start and after each step; only on request."""
@@ -82,7 +90,7 @@ class End(NamedTuple):
     pinned: tuple[tuple[float, int], ...] = ()  # (seconds, number of newly pinned prompt tokens)
 
 
-TokenItem = Delta | PromptScored | PromptComputed | QueuePlace | End
+TokenItem = Delta | PromptScored | TokensRead | PromptComputed | QueuePlace | End
 """What a TokenStream brings."""
 
 

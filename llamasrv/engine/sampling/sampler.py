@@ -258,14 +258,21 @@ def _comes_first(name: str, least: Keeps, p: SamplingParams, kinds: list[Sampler
 def log_probability(row: Floats, token: int, top: int, pieces: Pieces) -> TokenLogprob:
     """A log-probability of the model's own distribution, before any sampling parameter: log softmax, natural
     logarithm."""
-    peak = row.max()
-    norm = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
+    norm = _norm(row)
     alternatives: tuple[TopLogprob, ...] = ()
     if top:
         ids = np.argpartition(row, len(row) - top)[-top:]
         ids = ids[np.lexsort((ids, -row[ids]))]
         alternatives = tuple(TopLogprob(int(t), pieces[t], _finite(float(row[t]) - norm)) for t in ids)
     return TokenLogprob(token, pieces[token], _finite(float(row[token]) - norm), alternatives)
+
+
+def read_logprobs(row: Floats, tokens: tuple[int, ...]) -> tuple[float, ...] | None:
+    """The log-probabilities of these tokens in the model's own distribution. None if it has no finite norm."""
+    norm = _norm(row)
+    if not math.isfinite(norm):
+        return None
+    return tuple((row[list(tokens)].astype(np.float64) - norm).tolist())
 
 
 def sampled_probability(left: tuple[Ids, Reals] | None, token: int, top: int, pieces: Pieces) -> TokenLogprob:
@@ -281,6 +288,12 @@ def sampled_probability(left: tuple[Ids, Reals] | None, token: int, top: int, pi
     told = [(int(ids[i]), float(logprobs[i])) for i in order if np.exp(logprobs[i]) > 0.0]
     alternatives = tuple(TopLogprob(t, pieces[t], value) for t, value in told)
     return TokenLogprob(token, pieces[token], _finite(float(own[0])) if len(own) else 0.0, alternatives)
+
+
+def _norm(row: Floats) -> float:
+    """What a logit has to be reduced by to be a log-probability."""
+    peak = row.max()
+    return float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
 
 
 def _finite(x: float) -> float:

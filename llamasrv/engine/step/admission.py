@@ -189,7 +189,7 @@ class LaneAdmission:
         if seq.num_exact is not None:
             computed = computed[: seq.num_exact]
             self.memory.cut(lane, seq.num_exact, seq.num_exact)
-        keep = keep and seq.spec.cache_prompt
+        keep = keep and seq.spec.cache_prompt and seq.spec.leaves_prefix
         self.memory.release_lane(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:
             assert seq.slot is not None, seq

@@ -14,12 +14,12 @@ import numpy as np
 
 from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.engine.base.arrays import Floats
-from llamasrv.engine.base.channels import PromptScored
+from llamasrv.engine.base.channels import PromptScored, TokensRead
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.sampling.masks import Matcher
-from llamasrv.engine.sampling.sampler import log_probability
+from llamasrv.engine.sampling.sampler import log_probability, read_logprobs
 from llamasrv.engine.sampling.state import Ending, SamplingState, TokenChoice
 from llamasrv.engine.sampling.step_sampler import Row, StepSampler
 from llamasrv.errors import EngineFailure
@@ -65,7 +65,9 @@ class Outputs:
                 continue
             state = seq.sampling
             assert state is not None
-            if spec.max_tokens == 0:
+            if spec.reads:
+                outcomes.append((seq, self._read(seq, logits[start + count - 1])))
+            elif spec.max_tokens == 0:
                 outcomes.append((seq, _COMPUTED))
             elif state.device is not None:
                 outcomes.append((seq, self._sampled(seq, start + count - 1)))
@@ -153,6 +155,14 @@ class Outputs:
 
     def _begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
         return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
+
+    def _read(self, seq: Sequence, row: Floats) -> Ending:
+        """Deliver the log-probabilities that the sequence is there for."""
+        values = read_logprobs(row, seq.spec.reads)
+        if values is None:
+            return self._nothing(seq, row)
+        seq.stream.put(TokensRead(seq.spec.choice, values))
+        return _COMPUTED
 
     def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
         """Deliver the forced tokens that were computed with the prompt; returns an ending if they end the sequence."""
