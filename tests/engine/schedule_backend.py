@@ -43,10 +43,16 @@ class ScheduleBackend(RecordingBackend):
         length = self._length(lane, position)
         return bool(self.slack) and length is not None and length >= self._floors[lane]
 
+    def _slide(self):
+        """Cells are taken, among them any that have left the window of their lane."""
+        for lane, tokens in enumerate(self._kv):
+            self._floors[lane] = max(self._floors[lane], len(tokens) - self.slack)
+
     def copy(self, source, target, position):
         usable = self.usable(source, position)
         super().copy(source, target, position)
         self._floors[target] = self._floors[source]
+        self._slide()
         if usable:
             self._behind.discard(target)
 
@@ -74,9 +80,8 @@ class ScheduleBackend(RecordingBackend):
         n = self.batch.num_rows
         logits = int(self.batch.wants_logits[:n].sum())
         self.clock.now += STEP + PROMPT_ROW * (n - logits) + LOGITS_ROW * logits
+        self._slide()
         super().decode()
-        for lane in set(self.batch.lane[:n].tolist()):
-            self._floors[lane] = max(self._floors[lane], len(self._kv[lane]) - self.slack)
 
     def save(self, lane):
         state = super().save(lane)
@@ -85,6 +90,7 @@ class ScheduleBackend(RecordingBackend):
 
     def restore(self, lane, saved):
         self.clock.now += saved.nbytes * BYTE
+        self._slide()
         done = super().restore(lane, saved)
         self._floors[lane] = len(self._kv[lane])
         return done

@@ -104,6 +104,8 @@ class KVCacheManager:
         """Whether a remembered match still holds although running lanes have grown."""
         if match is None or match.lane is None:
             return match is None or not match.coming
+        if self.is_stale(match):
+            return False
         if not match.coming:
             return not match.held or self.backend.can_cut  # otherwise the lane may have grown past the usable state
         return match.length + match.coming - self.lanes.lengths[match.lane] >= FOLLOW
@@ -217,8 +219,13 @@ class KVCacheManager:
         return lane is None or match.length == self.lanes.lengths[lane] or self.backend.usable(lane, match.end)
 
     def is_stale(self, match: Match) -> bool:
-        """Whether the match's lane has changed hands or lost cells since the lookup."""
-        return match.lane is not None and match.generation != self.lanes.generations[match.lane]
+        """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have
+        left its window to whatever is computed, restored or copied."""
+        if match.lane is None:
+            return False
+        if match.generation != self.lanes.generations[match.lane]:
+            return True
+        return bool(match.length) and match.checkpoint is None and not self._ends_at(match)
 
     def seat(self, match: Match | None) -> int:
         """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty lane."""

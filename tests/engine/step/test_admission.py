@@ -5,6 +5,7 @@ from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.kv.prefix_index import Match
 
@@ -116,6 +117,25 @@ def test_a_match_whose_lane_has_changed_hands_is_looked_up_again(drive):
     match = memory.lookup(seq)
     assert match.length and not memory.is_stale(match)
     memory.drop(match.lane)
+    assert memory.is_stale(match)
+    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)], driver.core.clock)
+    assert not failed and seated.num_computed == 0
+    driver.core.running.append(seq)
+    driver.core.waiting.remove(seq)
+    driver.finish()
+
+
+def test_a_match_whose_window_has_moved_on_is_looked_up_again(drive):
+    """Restoring another sequence took cells that had left the lane's window, and the prefix was shared without them."""
+    driver = drive(parallel=4, can_cut=False, checkpoints=CheckpointKind.PARTIAL)
+    driver.answer(SYSTEM + chat("hello"))
+    driver.submit(SYSTEM + chat("and again"))
+    driver.engine.take_mail()
+    seq, memory = driver.sequences[-1], driver.core.memory
+    memory.backend.usable = lambda lane, position: True
+    match = memory.lookup(seq)
+    assert match.length and not memory.is_stale(match)
+    memory.backend.usable = lambda lane, position: False
     assert memory.is_stale(match)
     ((seated,), failed) = driver.core.admission.seat_all([(seq, match)], driver.core.clock)
     assert not failed and seated.num_computed == 0
