@@ -107,7 +107,7 @@ def bound(memory: int) -> None:
         with contextlib.suppress(ValueError, OSError):  # not every platform has this limit
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
-        os.nice(5)
+        os.nice(10)
 
 
 def bound_time(seconds: float) -> None:

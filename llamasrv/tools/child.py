@@ -56,7 +56,7 @@ def bound(memory: int, seconds: int) -> None:
         with contextlib.suppress(ValueError, OSError):  # not every platform has this limit
             resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError):
-        os.nice(5)
+        os.nice(10)
 
 
 if __name__ == "__main__":

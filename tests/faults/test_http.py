@@ -56,6 +56,15 @@ def test_01_a_slow_body_is_408(server):
     assert 0.9 < time.monotonic() - began < 4
 
 
+def test_01_a_slow_upload_is_408(server):
+    """It was held for 30 seconds, whatever --body-timeout said."""
+    form = ["Content-Type: multipart/form-data; boundary=b", "Content-Length: 1000"]
+    began = time.monotonic()
+    reply = talk(server.address, request("/v1/files", headers=form) + b"--b\r\n")
+    assert status_of(reply) == 408 and error_of(reply)["code"] == "request_timeout"
+    assert time.monotonic() - began < 15
+
+
 def test_01_an_idle_connection_may_stay_longer_than_a_head_may_take(server):
     """A body, a reply and a head have times of their own; none of them is left behind for the next request."""
     with socket.create_connection(server.address, timeout=10) as sock:

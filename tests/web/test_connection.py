@@ -123,7 +123,7 @@ def test_it_goes_through_its_states(connect):
         connection = environ[KEY].connection
         seen.append(connection.state)
         connection.sock.heard = lambda what: seen.append(connection.state)
-        read_body(environ, 10)
+        read_body(environ, 10, 30.0)
         connection.sock.heard = lambda *what: None
         seen.append(connection.state)
         return [b"ok"]
@@ -141,7 +141,7 @@ def test_it_goes_through_its_states(connect):
 
 
 def test_requests_come_one_after_another_also_in_one_piece(connect):
-    client = connect(lambda environ: [read_body(environ, 10)])
+    client = connect(lambda environ: [read_body(environ, 10, 30.0)])
     client.send((HEAD + b"12345") * 2 + HEAD.replace(b"Host: a", b"Host: a\r\nConnection: close") + b"abcde")
     reply = client.rest()
     assert reply.count(b"HTTP/1.1 200 OK") == 3 and reply.endswith(b"abcde")
@@ -312,7 +312,7 @@ def test_what_is_left_of_a_refused_body_is_not_read_to_its_end(connect, framing)
 
 def test_a_body_of_tiny_chunks_lets_others_run(connect):
     def answer(environ):
-        read_body(environ, 1_000_000)
+        read_body(environ, 1_000_000, 30.0)
         return [b"ok"]
 
     client = connect(answer)
@@ -330,7 +330,7 @@ def test_a_body_in_chunks_of_a_byte_is_not_read_to_its_limit(connect):
 
     def answer(environ):
         with pytest.raises(InvalidRequest):
-            read_body(environ, 4 << 20)
+            read_body(environ, 4 << 20, 30.0)
         return [b"no"]
 
     client = connect(answer)
@@ -344,7 +344,7 @@ def test_a_body_in_chunks_of_a_byte_is_not_read_to_its_limit(connect):
 
 
 def test_chunks_of_any_size_come_through_where_the_body_is_small(connect):
-    client = connect(lambda environ: [read_body(environ, 4 << 20)])
+    client = connect(lambda environ: [read_body(environ, 4 << 20, 30.0)])
     client.sock.sendall(HEAD.replace(b"Content-Length: 5", b"Connection: close\r\nTransfer-Encoding: chunked"))
     gevent.spawn(client.sock.sendall, b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n")
     assert client.rest().endswith(b"a" * 10_000)
@@ -354,7 +354,7 @@ EXPECTING = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-co
 
 
 def test_a_client_is_asked_for_its_body_when_somebody_reads_it(connect):
-    client = connect(lambda environ: [read_body(environ, 10)])
+    client = connect(lambda environ: [read_body(environ, 10, 30.0)])
     client.send(EXPECTING)
     assert client.sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
     client.send(b"12345")

@@ -17,7 +17,7 @@ def environ(**fields):
 
 
 def read(environ, most=2**24):
-    return read_form(environ, most=most, open_file=lambda name: io.BytesIO())
+    return read_form(environ, most=most, open_file=lambda name: io.BytesIO(), patience=30.0)
 
 
 class InPieces(io.BytesIO):

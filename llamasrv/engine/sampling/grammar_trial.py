@@ -80,7 +80,7 @@ if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with contextlib.suppress(AttributeError, OSError):
-        os.nice(5)  # yield to the model's threads
+        os.nice(10)  # yield to the model's threads
     threading.stack_size(STACK_BYTES)
     trial = threading.Thread(target=_try, args=(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"),))
     trial.start()

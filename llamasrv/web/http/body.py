@@ -5,6 +5,7 @@ Slow work on large bodies runs off the hub: parsing JSON here, and the functions
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -17,7 +18,6 @@ from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, Unsupport
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.context import context_of
 
-BODY_SECONDS = Limits().body_seconds
 PIECE = 1 << 20  # bytes per read of an unlimited body
 
 _JSON_TYPES = frozenset(
@@ -92,7 +92,7 @@ def _check_type(header: str) -> None:
         raise UnsupportedMedia(f"Unsupported Content-Type '{kind[:60]}': send application/json.")
 
 
-def read_body(environ: dict[str, Any], most: int, patience: float = BODY_SECONDS) -> bytes:
+def read_body(environ: dict[str, Any], most: int, patience: float) -> bytes:
     """The body's bytes. A body with a too large Content-Length is not read at all."""
     with _patience(environ, patience):
         return _read(environ, most)
@@ -132,7 +132,7 @@ def _read(environ: dict[str, Any], most: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_pieces(environ: dict[str, Any], patience: float = BODY_SECONDS, most: int = PIECE) -> Iterator[bytes]:
+def read_pieces(environ: dict[str, Any], patience: float, most: int = PIECE) -> Iterator[bytes]:
     """Read a body of any size in pieces of at most `most` bytes. Raises if less arrives than announced."""
     declared = environ.get("CONTENT_LENGTH")
     left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
@@ -171,13 +171,25 @@ def parse_json(data: bytes, depth: int) -> dict[str, Any]:
     return body
 
 
+def _loads(data: bytes) -> Any:
+    """Parse JSON with the garbage collector paused: it would go through all new objects again and again, with the GIL
+    held (600,000 objects: 0.07 s instead of 0.21)."""
+    if not gc.isenabled() or len(data) < LARGE:
+        return orjson.loads(data)
+    gc.disable()
+    try:
+        return orjson.loads(data)
+    finally:
+        gc.enable()
+
+
 def _parsed(data: bytes, depth: int) -> Any:
     if not data:
         raise InvalidRequest("The request's body is empty: expected JSON.", code="invalid_json")
     # Long conversations have more brackets than allowed levels, so count the real depth only then.
     deep = data.count(b"{") + data.count(b"[") > depth
     try:
-        body = orjson.loads(data)
+        body = _loads(data)
     except orjson.JSONDecodeError as error:
         raise _not_json(data, error) from None
     if deep and _depth_over(body, depth):

@@ -15,7 +15,7 @@ from werkzeug.http import parse_options_header
 
 from llamasrv.concurrency import off_hub
 from llamasrv.errors import BodyTooLarge, InvalidRequest
-from llamasrv.web.http.body import BODY_SECONDS, read_pieces
+from llamasrv.web.http.body import read_pieces
 from llamasrv.web.http.form_decoder import Data, FormDecoder, Malformed, Part
 
 PIECE = 1 << 19  # bytes to decode and write at a time
@@ -52,7 +52,7 @@ def read_form(
     *,
     most: int,
     open_file: Callable[[str], Sink],
-    patience: float = BODY_SECONDS,
+    patience: float,
     blocks: bool = True,
 ) -> MultipartForm:
     """Read the form in a body of at most `most` bytes. Calls `open_file` with the field's name for each file; it

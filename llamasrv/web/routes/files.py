@@ -30,7 +30,7 @@ def blueprint(service: Service) -> Blueprint:
     def upload() -> Response:
         owner = current().owner
         with files.writing(owner, filename="", purpose="") as new:
-            _receive(new, files)
+            _receive(new, files, service.options.limits.body_seconds)
         assert new.stored is not None
         return json_answer(_protocol().file_body(new.stored))
 
@@ -78,7 +78,7 @@ def check_kept(service: Service) -> None:
         raise Unsupported("This server stores no files or batches: it was started with --files-max-bytes 0.")
 
 
-def _receive(new: FileUpload, files: FileStore) -> None:
+def _receive(new: FileUpload, files: FileStore, patience: float) -> None:
     opened: list[str] = []
 
     def open_file(name: str) -> FileUpload:
@@ -87,7 +87,9 @@ def _receive(new: FileUpload, files: FileStore) -> None:
         opened.append(name)
         return new
 
-    form = read_form(request.environ, most=files.quota.most, open_file=open_file, blocks=files.shelf.blocks)
+    form = read_form(
+        request.environ, most=files.quota.most, open_file=open_file, patience=patience, blocks=files.shelf.blocks
+    )
     if not opened:
         raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
     fields = _protocol().parse_upload(form.fields)
