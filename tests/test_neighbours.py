@@ -35,6 +35,7 @@ NEIGHBOURS = {
     " engine/step/refused_steps"
     " domain/sequence_spec",
     "engine/step/test_scheduler.py": "engine/step/step_budget",
+    "faults/test_input.py": "web/http/body",
     "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
     "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context"
     " engine/backend/lane_memory engine/backend/library"
