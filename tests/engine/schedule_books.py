@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from llamasrv.engine.base.sequence import SequenceState
-from llamasrv.engine.core import EngineCore
+from llamasrv.engine.engine import _fail
 
 SEATED = {SequenceState.PREFILL, SequenceState.DECODE, SequenceState.AWAITING_MASK}
 
@@ -26,9 +26,14 @@ def check_books(core, sequences, backend):
     assert slots._users == taken and set(slots._free) == set(range(slots._count)) - set(taken), "slots"
 
 
+def _handed_in(command):
+    """The sequences that a command of the mailbox brings."""
+    return command.refuse.args[0] if getattr(command.refuse, "func", None) is _fail else ()
+
+
 def check_sequences(core, sequences):
     """Returns those that are open."""
-    coming = {seq for act, argument in core._mail if act is EngineCore.arrive for seq in argument}
+    coming = {seq for command in core._mail for seq in _handed_in(command)}
     opens = [seq for seq in sequences if seq.state is not SequenceState.ENDED and seq not in coming]
     running, waiting = core.running, core.waiting
     assert {*running, *waiting} == set(opens) and len(running) + len(waiting) == len(opens), "sequences lost"

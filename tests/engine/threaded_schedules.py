@@ -18,7 +18,7 @@ from llamasrv.engine.backend.fake import FakeEmbeddings
 from llamasrv.engine.base.channels import End
 from llamasrv.errors import LlamasrvError
 
-PATIENCE = 60.0  # seconds for one answer
+PATIENCE = 300.0  # seconds for one answer, also where the schedules run beside other work
 
 
 class ThreadedEpisode(Episode):
