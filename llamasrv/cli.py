@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import click
 
 from llamasrv import __version__, config
-from llamasrv.config import OPTIONS, Settings, llama_server
-from llamasrv.config.llama_flag import LlamaFlag
+from llamasrv.config import OPTIONS, Settings, foreign
+from llamasrv.config.foreign_flag import ForeignFlag
 from llamasrv.config.option import nearest, shown
 from llamasrv.domain.key import SCOPES
 from llamasrv.domain.option import Option
@@ -47,11 +47,12 @@ def with_options(*sections: str) -> Callable[[Function], Function]:
                 from llamasrv.commands.devices import run
 
                 return run()
-            foreign = llama_server.from_flags(given)
-            for name in flags.keys() & foreign.values.keys():
+            taken = foreign.from_flags(given)
+            others_flags = taken.as_flags()
+            for name in flags.keys() & others_flags.keys():
                 if isinstance(flags[name], tuple):  # --lora beside --lora-scaled
-                    flags[name] += foreign.values[name]
-            settings = config.load(foreign.values | flags, config=config_file, notes=tuple(foreign.notes))
+                    flags[name] += others_flags[name]
+            settings = config.load(others_flags | flags, config=config_file, notes=tuple(taken.notes))
             return function(settings=settings, **others)
 
         vars(command).update(sections=sections)  # for `_Commands.get_command`
@@ -66,7 +67,7 @@ def _parameters(sections: tuple[str, ...]) -> list[click.Parameter]:
 
     for option in reversed([o for o in OPTIONS if not sections or o.section in sections]):
         command = _flag(option)(command)
-    for flag in () if sections else llama_server.foreign():
+    for flag in () if sections else foreign.foreign():
         command = _foreign_flag(flag)(command)
     command = click.option(
         "--config",
@@ -99,11 +100,11 @@ def _flag(option: Option) -> Callable[[Function], Function]:
     )
 
 
-_FOREIGN = "llamasrv.foreign"  # llama-server flags as given
+_FOREIGN = "llamasrv.foreign"  # flags of other servers as given
 
 
-def _foreign_flag(flag: LlamaFlag) -> Callable[[Function], Function]:
-    """A llama-server flag that is not one of ours: accepted, hidden from the help, interpreted once all flags are
+def _foreign_flag(flag: ForeignFlag) -> Callable[[Function], Function]:
+    """Another server's flag that is not one of ours: accepted, hidden from the help, interpreted once all flags are
     known."""
 
     def given(text: str | None) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -116,11 +117,11 @@ def _foreign_flag(flag: LlamaFlag) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         quiet: dict[str, Any] = {"expose_value": False, "hidden": True}
-        for names, text in ((flag.names, llama_server.ON), (flag.negations, llama_server.OFF)):
-            own = f"llama_{names[-1].strip('-').replace('-', '_').replace('.', '_')}" if names else ""
-            if names and flag.hint and text == llama_server.ON:
+        for names, text in ((flag.names, foreign.ON), (flag.negations, foreign.OFF)):
+            own = f"foreign_{names[-1].strip('-').replace('-', '_').replace('.', '_')}" if names else ""
+            if names and flag.hint and text == foreign.ON:
                 if flag.hint.startswith("["):
-                    quiet |= {"is_flag": False, "flag_value": llama_server.ON}
+                    quiet |= {"is_flag": False, "flag_value": foreign.ON}
                 several: dict[str, Any] = {"nargs": 2, "type": str} if flag.has_two else {}
                 function = click.option(*names, own, multiple=True, callback=given(None), **several, **quiet)(function)
             elif names:
@@ -155,7 +156,8 @@ class _Commands(click.Group):
             for_serve = (args[0].startswith("-") and args[0] not in own) or args[0].lower().endswith(".gguf")
         else:
             for_serve = _is_told_by_llama_server()
-        return super().parse_args(ctx, ["serve", *args] if for_serve else args)
+        words = ["serve", *args] if for_serve else args
+        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(words))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -186,7 +188,7 @@ _ELSEWHERE = {
 
 
 def _is_told_by_llama_server() -> bool:
-    return any(name.startswith(llama_server.PREFIX) for name in os.environ)
+    return any(name.startswith(foreign.PREFIX) for name in os.environ)
 
 
 _reference = click.argument("reference", required=False, metavar="[MODEL]")
@@ -211,7 +213,9 @@ def cli() -> None:
     """Serve GGUF models behind the APIs that applications already speak."""
 
 
-@cli.command(epilog="Also accepts llama-server's flags and LLAMA_ARG_* variables: see conf/README.md.")
+@cli.command(
+    epilog="Also accepts flags of llama-server, vLLM, TGI and LM Studio, LLAMA_ARG_* and OLLAMA_*: see conf/flags.md."
+)
 @_reference
 @with_options()
 def serve(settings: Settings) -> None:
@@ -537,6 +541,18 @@ def create(settings: Settings, name: str, file: Path | None, base: str | None) -
     from llamasrv.commands.create import run
 
     return run(settings, name, file, base)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": [], "token_normalize_func": None})
+@click.argument("words", nargs=-1, required=True, metavar="COMMAND... | FILE", type=click.UNPROCESSED)
+def migrate(words: tuple[str, ...]) -> int:
+    """Rewrite a command of Ollama, llama-server, vLLM, TGI or LM Studio for llamasrv, with remarks.
+
+    Give the command as it is typed, or the FILE of a systemd unit, a compose file or a script.
+    """
+    from llamasrv.commands.migrate import run
+
+    return run(words)
 
 
 def main(arguments: Iterable[str] | None = None) -> NoReturn:

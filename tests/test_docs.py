@@ -112,6 +112,7 @@ def test_every_import_of_the_package_is_a_declared_dependency():
         "prometheus_client": "prometheus-client",
         "PIL": "pillow",
         "re2": "google-re2",
+        "yaml": "pyyaml",
     }
     setup = (ROOT / "setup.cfg").read_text("utf-8")
     required, _, extras = setup.partition("install_requires =")[2].partition("[options.extras_require]")

@@ -104,6 +104,7 @@ HOMES = {
     "click": ("llamasrv.cli", "llamasrv.commands.key", "llamasrv.commands.models"),
     "rich": ("llamasrv.commands", "llamasrv.startup.progress"),
     "tomli": ("llamasrv.config",),
+    "yaml": ("llamasrv.commands.migrate",),
 }
 
 

@@ -18,8 +18,9 @@ NEIGHBOURS = {
     "chat/test_normalise.py": "chat/traits",
     "chat/test_parse_command.py": "commands/parse",
     "clients": "wsgi domain/request domain/events",
-    "config/test_llama_server.py": "config/llama_flag config/llama_flags config/llama_models"
+    "config/test_llama_server.py": "config/foreign_flag config/llama_flags config/llama_models"
     " config/llama_values config/preset",
+    "config/test_rivals.py": "config/foreign config/other_flags config/rival_values config/vllm_flags",
     "config/test_settings.py": "config/check config/docgen config/option config/sampling config/sections domain/option",
     "engine/drafts/test_drafts.py": "engine/drafts/draft engine/drafts/drafter engine/drafts/sequence_drafts",
     "engine/drafts/test_ngram.py": "engine/drafts/acceptance",

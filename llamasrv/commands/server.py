@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from llamasrv import config
-from llamasrv.config import Settings, llama_server
+from llamasrv.config import Settings, foreign
 from llamasrv.domain.option import PREFIX
 from llamasrv.errors import ConfigError
 
@@ -26,8 +26,9 @@ def running(settings: Settings) -> Iterator[str]:
     settings = settings.having(
         server={"host": "127.0.0.1", "port": _free_port()}, log={"level": "warning", "requests": False}
     )
-    ours = (PREFIX, llama_server.PREFIX)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(PREFIX) and not foreign.is_read(name)
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "llamasrv", "serve"],
         env=environment | config.as_environment(settings),

@@ -1,4 +1,4 @@
-"""Generates documents from the code: the tables of conf/README.md and llamasrv/protocols/README.md, conf/llamasrv.toml,
+"""Generates documents from the code: the tables of conf/ and of llamasrv/protocols/README.md, conf/llamasrv.toml,
 and the settings in use.
 
 In a checkout, `python -m llamasrv.config.docgen` regenerates them; a test compares them with the code.
@@ -6,9 +6,12 @@ In a checkout, `python -m llamasrv.config.docgen` regenerates them; a test compa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
+from llamasrv.config.foreign import RIVALS
+from llamasrv.config.foreign_flag import ForeignFlag
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.option import as_toml_value, shown, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
@@ -100,10 +103,10 @@ def as_fields(schema: type[WireSchema]) -> str:
     return "\n".join(["| verdict | fields |", "|---|---|", *lines]) + "\n"
 
 
-def as_verdicts() -> str:
-    """The verdicts on llama-server's flags."""
+def as_verdicts(flags: Iterable[ForeignFlag]) -> str:
+    """The verdicts on another server's flags and variables."""
     lines = ["| flag | variable | verdict | |", "|---|---|---|---|"]
-    for flag in FLAGS:
+    for flag in flags:
         names = ", ".join(f"`{name}`" for name in (*flag.names, *flag.negations))
         note = f"`{flag.option}`" if flag.verdict == "same" else flag.note.replace("|", "\\|")
         off = f"; negated: {flag.off}" if flag.off else ""
@@ -115,7 +118,14 @@ def as_verdicts() -> str:
 
 # By document: the tables between its marks.
 DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "conf/README.md": {"options": as_markdown, "llama-server": as_verdicts},
+    "conf/options.md": {"options": as_markdown},
+    "conf/flags.md": {
+        "llama-server": partial(as_verdicts, FLAGS),
+        "vllm": partial(as_verdicts, RIVALS["vLLM"]),
+        "tgi": partial(as_verdicts, RIVALS["TGI"]),
+        "lm-studio": partial(as_verdicts, RIVALS["LM Studio"]),
+        "ollama": partial(as_verdicts, RIVALS["Ollama"]),
+    },
     "llamasrv/protocols/README.md": {
         "chat": lambda: as_fields(ChatSchema),
         "completions": lambda: as_fields(CompletionsSchema),

@@ -1,8 +1,8 @@
-"""What llamasrv does with each flag of llama-server: one line each. llama_flag.py says what a line means."""
+"""What llamasrv does with each flag of llama-server: one line each. foreign_flag.py says what a line means."""
 
 from __future__ import annotations
 
-from llamasrv.config.llama_flag import LlamaFlag, already, maps, no, same
+from llamasrv.config.foreign_flag import ForeignFlag, already, maps, no, same
 from llamasrv.config.llama_models import NAMED_MODELS
 from llamasrv.config.llama_values import (
     agent,
@@ -30,7 +30,7 @@ _DOWNLOADS = "name the repository: --hf-repo OWNER/REPO:QUANT, or llamasrv pull"
 _PROXY = "llamasrv does not fetch URLs for web pages; name MCP servers with --mcp-servers-config"
 _VIDEO = "videos are not supported; send some of their frames as images"
 
-FLAGS: tuple[LlamaFlag, ...] = (
+FLAGS: tuple[ForeignFlag, ...] = (
     # The program
     already("-h, --help, --usage", "the help of llamasrv"),
     already("--version", "the version of llamasrv"),

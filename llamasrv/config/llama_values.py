@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from llamasrv.config.llama_flag import Sets
+from llamasrv.config.foreign_flag import Sets
 from llamasrv.domain.params import SAMPLER_LETTERS
 from llamasrv.engine.base.tensor_names import of_layer
 

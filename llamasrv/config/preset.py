@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config.llama_flag import LlamaFlag
+from llamasrv.config.foreign import OFF, ON, Taken
+from llamasrv.config.foreign_flag import ForeignFlag
 from llamasrv.config.llama_flags import FLAGS
-from llamasrv.config.llama_server import OFF, ON, Taken
 from llamasrv.config.option import convert, nearest, reason
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable
 from llamasrv.domain.option import Option
@@ -101,7 +101,7 @@ class _Section:
             self.taken.values[option.name] = convert(option, text, where)
 
 
-def _switched(flag: LlamaFlag, text: str, where: str, negated: bool) -> str:
+def _switched(flag: ForeignFlag, text: str, where: str, negated: bool) -> str:
     if flag.hint:
         return text
     return ON if _switch(text, where) != negated else OFF

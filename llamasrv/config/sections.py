@@ -1,6 +1,6 @@
 """The sections of the settings: each option declared once, with name, flags, default, range and meaning.
 
-The command line, the environment, conf/llamasrv.toml and the tables of conf/README.md all follow from these classes,
+The command line, the environment, conf/llamasrv.toml and the table of conf/options.md all follow from these classes,
 from those of sampling.py, limits.py, media.py, tools.py, and from EngineOptions, which the engine takes as it is.
 """
 

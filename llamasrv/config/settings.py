@@ -64,7 +64,7 @@ class Settings:
     tables: tuple[ModelTable, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)  # aliases of models
     source: Source | None = field(default=None, repr=False, compare=False)
-    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)  # log lines at debug level
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)  # log lines
 
     def having(self, **sections: Mapping[str, Any]) -> Settings:
         """A copy with other values: `having(engine={"threads": 4})`."""

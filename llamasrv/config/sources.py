@@ -1,6 +1,6 @@
 """Where options come from.
 
-    TOML file  <  environment LLAMA_ARG_* (llama-server's)  <  environment LLAMASRV_*  <  flags
+    TOML file  <  environment OLLAMA_*  <  environment LLAMA_ARG_* (llama-server's)  <  environment LLAMASRV_*  <  flags
 
 An unknown key or a bad value raises ConfigError with one line: where, which key, which value, and what would be valid.
 Reads only the file that it is given.
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llamasrv.config import llama_server, preset
+from llamasrv.config import foreign, preset
 from llamasrv.config.check import check_together
 from llamasrv.config.option import convert, nearest, reason, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, ModelTable, Settings, Source, fitting, value_of, with_values
@@ -46,12 +46,12 @@ def load(
     if config is None and environ.get(CONFIG_VARIABLE):
         config = Path(environ[CONFIG_VARIABLE])
     values: dict[str, Any] = {}
-    foreign = llama_server.from_environment(environ)
-    settings = Settings(source=Source(dict(flags or {}), config), notes=(*foreign.notes, *notes))
+    taken = foreign.from_environment(environ)
+    settings = Settings(source=Source(dict(flags or {}), config), notes=(*taken.notes, *notes))
     if config is not None:
         values, tables, aliases = _from_file(config)
         settings = dataclasses.replace(settings, tables=tables, aliases=aliases)
-    values.update(foreign.values)
+    values.update(taken.values)
     values.update(_from_environment(environ))
     for option in OPTIONS:
         value = (flags or {}).get(option.name)

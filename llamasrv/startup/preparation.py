@@ -29,7 +29,7 @@ def configure_log(settings: Settings) -> None:
     except OSError as error:
         raise ConfigError(f"log.file = {str(settings.log.file)!r}: {error.strerror or error}") from None
     for note in settings.notes:
-        logging.getLogger("llamasrv").debug("%s", note)
+        logging.getLogger("llamasrv").info("%s", note)
 
 
 def prepare(settings: Settings) -> Settings:

@@ -1,7 +1,7 @@
-"""llama-server's flags and variables, accepted next to llamasrv's own and converted to option values.
+"""Flags and variables of other servers, accepted next to llamasrv's own and converted to option values.
 
 A flag for a feature that llamasrv lacks raises ConfigError with one line; a flag for what llamasrv does anyway is
-logged at debug level.
+logged once.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llamasrv.config.llama_flag import LlamaFlag
+from llamasrv.config.foreign_flag import ForeignFlag
 from llamasrv.config.llama_flags import FLAGS
-from llamasrv.config.option import convert
+from llamasrv.config.option import convert, written
+from llamasrv.config.other_flags import LM_STUDIO, OLLAMA, TGI
 from llamasrv.config.settings import OPTIONS
+from llamasrv.config.vllm_flags import VLLM
 from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
-PREFIX = "LLAMA_ARG_"
+PREFIX = "LLAMA_ARG_"  # of llama-server's variables
+RIVALS: Mapping[str, tuple[ForeignFlag, ...]] = {"vLLM": VLLM, "TGI": TGI, "LM Studio": LM_STUDIO, "Ollama": OLLAMA}
 ON, OFF = "on", "off"  # a flag without a value; its negation
 
+_RIVAL_VARIABLES = {flag.variable: flag for flags in RIVALS.values() for flag in flags if flag.variable}
 _TRUE, _FALSE = ("true", "1", "on", "enabled"), ("false", "0", "off", "disabled")
 _OPTIONS: Mapping[str, Option] = {option.key: option for option in OPTIONS}
 
@@ -31,7 +35,7 @@ class Taken:
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def take(self, flag: LlamaFlag, text: str, where: str) -> None:
+    def take(self, flag: ForeignFlag, text: str, where: str) -> None:
         """Add one flag as given; `where` is the prefix of error lines."""
         if flag.verdict == "same":
             option = _OPTIONS[flag.option]
@@ -47,9 +51,15 @@ class Taken:
         else:
             raise ConfigError(f"{where}: not supported: {flag.note}")
 
-    def _set(self, flag: LlamaFlag, text: str, where: str) -> None:
+    def as_flags(self) -> dict[str, Any]:
+        """The values in the form in which flags are given."""
+        return {
+            option.name: written(option, self.values[option.name]) for option in OPTIONS if option.name in self.values
+        }
+
+    def _set(self, flag: ForeignFlag, text: str, where: str) -> None:
         assert flag.sets is not None
-        if text == OFF and not flag.negations:
+        if text == OFF and not flag.negations and not flag.hint:
             return
         try:
             values = flag.sets(text)
@@ -61,12 +71,35 @@ class Taken:
             self.values[name] = (*self.values.get(name, ()), *made) if option.is_list else made
 
 
-def foreign() -> tuple[LlamaFlag, ...]:
+def foreign() -> tuple[ForeignFlag, ...]:
     """The flags that are not llamasrv's own options."""
-    return tuple(flag for flag in FLAGS if flag.verdict != "same" and flag.long_name not in ("--help", "--version"))
+    others = (flag for flags in RIVALS.values() for flag in flags if flag.spec)
+    own = (flag for flag in FLAGS if flag.verdict != "same" and flag.long_name not in ("--help", "--version"))
+    return (*own, *others)
 
 
-def from_flags(given: Iterable[tuple[LlamaFlag, str]]) -> Taken:
+def is_read(variable: str) -> bool:
+    """Whether an environment variable of another server sets an option here."""
+    return variable.startswith(PREFIX) or variable in _RIVAL_VARIABLES
+
+
+def joined(words: Iterable[str]) -> list[str]:
+    """The words of a command line, where a flag with several values has them in one word, separated by commas."""
+    several = {name for flag in foreign() if flag.has_several for name in flag.names}
+    result: list[str] = []
+    taking = False
+    for word in words:
+        if word.startswith("-"):
+            taking = word.replace("_", "-") in several
+            result.append(word)
+        elif taking and not result[-1].startswith("-"):
+            result[-1] += f",{word}"
+        else:
+            result.append(word)
+    return result
+
+
+def from_flags(given: Iterable[tuple[ForeignFlag, str]]) -> Taken:
     """`given` has each flag with its value; ON and OFF for flags without one."""
     taken = Taken()
     for flag, text in given:
@@ -76,8 +109,15 @@ def from_flags(given: Iterable[tuple[LlamaFlag, str]]) -> Taken:
 
 
 def from_environment(environ: Mapping[str, str]) -> Taken:
-    """Read the variables that llama-server reads; unknown ones are logged."""
-    taken = Taken(_vertex(environ))
+    """Read the variables of other servers, llama-server's last; unknown ones of llama-server are logged."""
+    taken = Taken()
+    for variable, rival in _RIVAL_VARIABLES.items():
+        if text := environ.get(variable, "").strip():
+            where = f"environment: {variable}={'***' if variable.endswith('_KEY') else repr(text)}"
+            taken.take(rival, text, where)
+            if rival.sets is not None:
+                taken.notes.append(f"{where}: used as {rival.note}")
+    taken.values.update(_vertex(environ))
     known = {flag.variable: flag for flag in FLAGS if flag.variable}
     for variable in sorted(environ):
         negated = variable.startswith(PREFIX + "NO_") and variable not in known
@@ -110,7 +150,7 @@ def _path(text: str) -> str:
     return text if text.startswith("/") else f"/{text}"
 
 
-def _read(flag: LlamaFlag, text: str, negated: bool, where: str) -> str:
+def _read(flag: ForeignFlag, text: str, negated: bool, where: str) -> str:
     if negated:
         return OFF
     if flag.hint:
