@@ -35,7 +35,6 @@ from llamasrv.engine.media.encoder import Encoded, Encoder
 from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.step.admission import LaneAdmission
-from llamasrv.engine.step.compaction import Compaction
 from llamasrv.engine.step.context_shift import shift
 from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.outputs import Outputs
@@ -90,7 +89,7 @@ class EngineCore:
         self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
         self._outputs = Outputs(self._sampler, backend, self._note_first_token)
-        self._pace = Pacer(self.scheduler.cost, coalesce=options.coalesce, alone=options.deterministic)
+        self._pace = Pacer(self.scheduler.cost, coalesce=options.coalesce)
         self._doorbell, self._publisher = doorbell, publisher
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
@@ -131,8 +130,6 @@ class EngineCore:
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
         for seq, outcome in self._outputs.overdue() if self._outputs.late else ():
             self._advance(seq, outcome)
-        for seq in self.compaction.before_step(self.waiting, self.running):
-            self.preempt(seq, save=False)
         plan = self._plan(started)
         self._watch.mark("plan")
         step = self._carry_out(plan)
@@ -206,7 +203,6 @@ class EngineCore:
 
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
-        self._pace.come_and_gone += 1
         self.waiting += sequences
         self._publisher.is_stale = True
         for seq in sequences:
@@ -263,8 +259,6 @@ class EngineCore:
     def _take_mail(self, wait: bool) -> None:
         """Carry out the commands in the mailbox; with `wait`, sleep as long as the pacing policy says."""
         pace, places = self._pace, self.scheduler.parallel
-        if not self.running and not self.waiting and self.mailbox.is_empty:
-            pace.come_and_gone = 0
         while True:
             seconds = 0.0
             if wait and not self._mail:
@@ -373,7 +367,6 @@ class EngineCore:
         masks = self._sampler.begin_masks([seq.constraint for seq, _ in step.parts if seq.constraint is not None])
         try:
             self.backend.use(step.adapters)
-            self.backend.front_end_load = self._pace.front_end_load(num_prompt, num_decodes)
             self.backend.decode()
         except OutOfCells:
             self.drafter.withdraw(step)
@@ -451,7 +444,6 @@ class EngineCore:
         if seq.sampling is not None:
             seq.sampling.close()
         group.remove(seq)
-        self.compaction.note_end(seq, len(self.running))
 
     def _finish(self, seq: Sequence, ending: Ending) -> None:
         """The only place where a sequence ends. Touches the sequence and counters, nothing else."""
@@ -460,7 +452,6 @@ class EngineCore:
         end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
         self._publisher.num_ended += 1
-        self._pace.come_and_gone += 1
         seq.stream.finish(end)
         self._pace.urgent = self._publisher.is_stale = True
 
@@ -493,7 +484,6 @@ class EngineCore:
             self._sampler.chains,
             self.waiting,
         )
-        self.compaction = Compaction(self.memory, self.backend, self.scheduler, self.metrics, self.clock)
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 

@@ -215,7 +215,6 @@ class Episode:
             + metrics.evictions
             + metrics.checkpoints
             + metrics.pins
-            + metrics.compactions * self.backend.num_lanes
             + metrics.prefixes_written
             + self.copies_allowed
         )

@@ -13,7 +13,7 @@ from llamasrv.engine.base.native_pool import NativePool
 
 STEP, PROMPT_ROW, LOGITS_ROW, BYTE = 0.01, 0.001, 2e-5, 1e-8  # seconds
 FALLIBLE = (
-    "use", "decode", "logits", "copy", "cut", "roll_back", "shift", "mark", "mark_size", "rewind", "save",
+    "use", "decode", "logits", "copy", "cut", "roll_back", "mark", "mark_size", "rewind", "save",
     "saved_size", "restore", "usable", "clear", "chain",
 )  # fmt: skip
 

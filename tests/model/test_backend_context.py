@@ -3,7 +3,6 @@ import os
 import pathlib
 import random
 import threading
-import time
 from array import array
 
 import gguf
@@ -16,13 +15,8 @@ from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.backend.model_info import cell_share
 from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
-from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
-from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.preemption import RestoreCost
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
 
@@ -91,26 +85,6 @@ def test_foreign_cells_cost_nothing_in_split_memory(model_path):
 def test_foreign_cells_cost_if_attention_uses_tiles(model_path, settings, counts):
     backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, **settings), lambda share: True)
     assert (backend.cell_share > 0) is counts
-    backend.close()
-
-
-def test_padding_a_long_prompts_end_to_a_tile_changes_nothing(backend, model_path):
-    plain = open_model(model_path("llama"), dataclasses.replace(OPTIONS, cache_type_k="f32"), lambda share: True)
-    rows, tokens = [], list(range(10, 266))
-    for one in (backend, plain):
-        compute(one, 0, tokens[:200])
-        compute(one, 0, tokens[200:], 200)
-        rows.append(compute(one, 0, [300], 256))
-    assert backend.cell_share > 0 == plain.cell_share
-    np.testing.assert_allclose(*rows, atol=0.02)
-    plain.close()
-
-
-def test_padding_rows_take_no_cells_from_real_rows(model_path):
-    backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, context_cells=256), lambda share: True)
-    compute(backend, 0, list(range(10, 205)))
-    compute(backend, 0, list(range(10, 67)), 195)  # seven more would not fit
-    assert backend.length(0) == 252
     backend.close()
 
 
@@ -339,33 +313,6 @@ def test_a_saved_state_is_restored_exactly(backend):
     assert np.array_equal(compute(backend, 0, [99], 40), expected)
 
 
-def test_interleaved_lanes_continue_after_compaction(backend):
-    manager = KVCacheManager(
-        backend,
-        prefixes=HostCache().open(backend, OPTIONS, time.monotonic),
-        time=(cost := CostModel()),
-        restore_cost=RestoreCost(cost),
-        metrics=EngineMetrics(),
-    )
-    lanes = [manager.seat(None) for _ in range(3)]
-    b = backend.batch
-    for position in range(40):
-        b.token[:3], b.position[:3], b.lane[:3] = [10 + position, 60 + position, 110 + position], position, lanes
-        b.wants_logits[:3], b.num_rows, b.num_outputs = 0, 3, 0
-        backend.decode()
-        for lane in lanes:
-            manager.lanes.extend(lane, 1)
-    expected = []
-    for lane in lanes:
-        expected.append(compute(backend, lane, [7], 40))
-        assert backend.cut(lane, 40)
-    assert manager.compact() == []
-    manager.lanes.check()
-    for lane, row in zip(lanes, expected):
-        assert backend.length(lane) == manager.lanes.lengths[lane] == 40
-        assert np.allclose(compute(backend, lane, [7], 40), row, atol=0.15)
-
-
 def test_a_lane_is_cut_back(backend):
     tokens = list(range(10, 50))
     expected = compute(backend, 0, tokens)
@@ -411,27 +358,6 @@ def test_calls_that_would_abort_raise_before(backend, rows, lane):
     b.num_rows, b.num_outputs = rows, 0
     with pytest.raises(AssertionError):
         backend.decode()
-
-
-def test_padding_rows_change_and_leave_nothing(backend):
-    b = backend.batch
-
-    def rows(padded):
-        backend.padding.choose = lambda num_rows, num_outputs: padded
-        for lane in range(5):
-            compute(backend, lane, [10 + lane, 20, 30, 40])
-            backend.cut(lane, 3)
-        b.token[:5], b.position[:5], b.lane[:5], b.wants_logits[:5] = [7, 8, 9, 10, 11], 3, range(5), 1
-        b.num_rows = b.num_outputs = 5
-        backend.decode()
-        got = backend.logits(5).copy()
-        assert [backend.length(lane) for lane in range(backend.num_lanes + 1)][:6] == [4] * 5 + [0]
-        assert backend.length(backend.num_lanes) == 0
-        for lane in range(5):
-            backend.clear(lane)
-        return got
-
-    assert np.allclose(rows(False), rows(True), atol=0.05)
 
 
 # samplers

@@ -7,7 +7,6 @@ streams, empty candidate sets, NULL results. Knows no scheduling.
 from __future__ import annotations
 
 import ctypes
-import time
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
 from llamasrv.engine.backend.control_vector import steer
-from llamasrv.engine.backend.cores import CORES, spare_one
+from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.lane_memory import LaneMemory
@@ -30,7 +29,6 @@ from llamasrv.engine.backend.memory_kind import kind_of
 from llamasrv.engine.backend.model_handle import ModelHandle
 from llamasrv.engine.backend.model_info import cell_share, info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.backend.padding import BLOCK, Padding, fill, fills_tile
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain_of, sample_lane, sampled_token
@@ -43,7 +41,6 @@ from llamasrv.engine.base.batch import Batch
 from llamasrv.engine.base.interface import Chain, CheckpointKind, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import Adapter, EngineOptions, stretched
-from llamasrv.engine.step.prompt_work import PromptWork
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
 
@@ -54,7 +51,6 @@ _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
 class LlamaBackend(LaneMemory):
     """One model, one context. All but `info` and `vocab` belong to the engine thread."""
 
-    front_end_load = 0.0
     host_bytes: int | None = None
     max_rollback = 0
 
@@ -86,7 +82,6 @@ class LlamaBackend(LaneMemory):
         model = self._model
         kind = kind_of(model, self.info.architecture, swa_full=options.swa_full)
         self._stateful, self._n_swa, self.checkpoints = kind
-        stateful = kind.stateful
         self.split = bool(options.deterministic)
         self.state_facts = state_facts(options)
         self.can_cut = self.checkpoints is CheckpointKind.NONE
@@ -94,11 +89,8 @@ class LlamaBackend(LaneMemory):
         self.can_cut_saved = self.can_cut and not self._n_swa  # a saved state lacks tokens outside the sliding window
         # Lanes for resident prefixes, few where each costs a whole state or window.
         spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)
-        # One more lane for rows that only pad a batch; see padding.py.
-        self._spare_lane = 0 if stateful or self.split else 1
-        self._lanes_wanted = min(MAX_LANES, options.places + spare + self._spare_lane)
-        self.row_multiple = BLOCK
-        self.padding = Padding()
+        self._lanes_wanted = min(MAX_LANES, options.places + spare)
+        self.row_multiple = 4
         self.generates = not only_embeds(model, self.info.metadata)
         self.together = together(self.info.architecture)
         if self.generates:
@@ -142,14 +134,13 @@ class LlamaBackend(LaneMemory):
                 str(options.draft_model), options, model, self.vocab, num_lanes=self._lanes_wanted
             )
         self._stateful_only = bool(C.llama_model_is_recurrent(model))
-        self.num_lanes = C.llama_n_seq_max(self._context) - self._spare_lane
+        self.num_lanes = C.llama_n_seq_max(self._context)
         per_lane: int = C.llama_n_ctx_seq(self._context)
         train = stretched(self.info.context_train, options.rope_freq_scale) or per_lane
-        self.context = min(per_lane - BLOCK, train) if self._spare_lane else min(per_lane, train)
-        self.context = options.longest_sequence(self.context)
+        self.context = options.longest_sequence(min(per_lane, train))
         # Recurrent states do not grow and split lanes have their own cells: there the pool never runs out.
         own_cells = self.split or self._stateful_only
-        self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context) - BLOCK
+        self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context)
         # On a CPU attention reads every used cell: a thousand idle ones slow a decode by 2 % (0.5B) to 20 % (tiny).
         # GPUs skip masked tiles.
         self._on_gpu = on_gpu(options)
@@ -157,7 +148,6 @@ class LlamaBackend(LaneMemory):
         self.ubatch_size = C.llama_n_ubatch(self._context)
         others_count = not (self._on_gpu or own_cells or self._stateful) and tiles(options, self.ubatch_size)
         self.cell_share = cell_share(self.info, windows=bool(self._n_swa)) if others_count else 0.0
-        self._work = PromptWork(self.cell_share)
         if not self._on_gpu and (address := _get_logits(self._context)):
             # The library touches a row of logits for every lane, even for those that only ever hold prefixes.
             drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)
@@ -176,9 +166,8 @@ class LlamaBackend(LaneMemory):
         )
         self.max_outputs = p.n_outputs_max
         drop_errors()
-        self._cores = available_cpus()
-        self._threads = self._threads_set = (p.n_threads, p.n_threads_batch)
-        self._shared = (1, 0.0)  # (contexts sharing the cores, front-end load) when threads were last set
+        self._threads = p.n_threads, p.n_threads_batch
+        self._sharing = 1  # contexts that shared the cores when threads were last set
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise failed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
@@ -189,7 +178,6 @@ class LlamaBackend(LaneMemory):
         self._taken_back = set()
         self.max_rollback = C.llama_n_rs_seq(context) if self._stateful else p.n_batch
         self._logits_at: tuple[int, Floats] = 0, np.empty((0, 0), np.float32)
-        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and self.can_cut  # otherwise it would abort
         if o.spec == "mtp" and not o.mtp:
             raise LoadFailed(f"{self.info.path}: its MTP layer was not loaded")
         if o.mtp and self.max_rollback and not self.split:
@@ -230,19 +218,10 @@ class LlamaBackend(LaneMemory):
         # Viewed as unsigned, a negative lane is too large.
         assert np.maximum.reduce(batch.lane[:n].view(np.uint32)) < self.num_lanes
         media = batch.media
-        padded = 0
-        if media is None and self._spare_lane:
-            tile = fills_tile(batch, self._work)
-            if tile or self.padding.choose(n, batch.num_outputs):
-                padded = fill(batch, self.num_lanes, self.max_outputs, tile=tile)
-        self._llama_batch.n_tokens = n + padded
+        self._llama_batch.n_tokens = n
         self._share_threads()
-        start = time.perf_counter()
         if media is None:
             code = C.llama_decode(self._context, self._llama_batch)
-            if code == 1 and padded:  # there may be enough cells without the padding
-                self._llama_batch.n_tokens = n
-                code = C.llama_decode(self._context, self._llama_batch)
         else:
             p = self.projector
             assert p is not None
@@ -255,10 +234,6 @@ class LlamaBackend(LaneMemory):
                 ubatch_size=self.ubatch_size,
             )
         CORES.end(self)
-        if padded:
-            C.llama_memory_seq_rm(self._memory, self.num_lanes, -1, -1)
-        if media is None:
-            self.padding.learn(n, batch.num_outputs, padded > 0, time.perf_counter() - start)
         if code == 0:
             if self._taken_back:
                 self._taken_back.difference_update(batch.lane[:n].tolist())
@@ -272,13 +247,10 @@ class LlamaBackend(LaneMemory):
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
 
     def _share_threads(self) -> None:
-        sharing, load = CORES.begin(self), self.front_end_load
-        if (sharing, load) == self._shared:
-            return
-        self._shared = sharing, load
-        one, many = (spare_one(max(1, threads // sharing), self._cores, load) for threads in self._threads)
-        if (one, many) != self._threads_set:
-            self._threads_set = one, many
+        sharing = CORES.begin(self)
+        if sharing != self._sharing:
+            self._sharing = sharing
+            one, many = (max(1, threads // sharing) for threads in self._threads)
             C.llama_set_n_threads(self._context, one, many)
 
     def logits(self, num_rows: int) -> Floats:

@@ -75,15 +75,6 @@ class Cores:
                     done.put(None)
 
 
-def spare_one(threads: int, cores: int, load: float) -> int:
-    """How many of a step's threads to use if other work needs a core for the share `load` of the step.
-
-    All threads wait for the slowest one at every barrier. With a thread on every core, the step gets longer by all the
-    time of the other work; with one thread fewer, by that thread's share of the step. Break-even is load * threads = 1.
-    """
-    return threads - 1 if 1 < threads and cores <= threads and load * threads > 1 else threads
-
-
 CORES = Cores()
 """The instance for this process."""
 

@@ -136,7 +136,6 @@ class FakeBackend:
     generates = True
     state_facts: dict[str, object] = {"library": "fake"}
     split = False
-    front_end_load = 0.0
     host_bytes: int | None = None
     max_outputs = 64
     row_multiple = 1
@@ -175,7 +174,7 @@ class FakeBackend:
         self.context = context or num_cells
         self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
         self.ubatch_size = ubatch_size
-        self.can_share, self.can_cut, self.can_cut_saved, self.can_shift = can_share, can_cut, can_cut, can_cut
+        self.can_share, self.can_cut, self.can_cut_saved = can_share, can_cut, can_cut
         self.together = Together.ANY
         self.checkpoints = checkpoints
         self.max_rollback = (num_cells if can_cut else 0) if max_rollback is None else max_rollback
@@ -322,13 +321,6 @@ class FakeBackend:
 
     def _drop(self, lane: int, length: int) -> None:
         del self._kv[lane][length:], self._cells[lane][length:], self._places[lane][length:]
-
-    def shift(self, lane: int, start: int, count: int) -> None:
-        assert self.can_shift and start >= 0 < count and start + count < len(self._kv[lane])
-        owners = [cell for other, cells in enumerate(self._cells) if other != lane for cell in cells]
-        assert not {map(id, owners)} & {map(id, self._cells[lane][start:])}, "a cell of others would move"
-        del self._kv[lane][start : start + count], self._cells[lane][start : start + count]
-        del self._places[lane][-count:]
 
     def _length(self, lane: int, position: int) -> int | None:
         """Cells before a position; None if the lane does not reach it."""

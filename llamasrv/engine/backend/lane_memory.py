@@ -20,7 +20,6 @@ class LaneMemory:
 
     can_cut: bool
     can_share: bool
-    can_shift: bool
     checkpoints: CheckpointKind
     num_lanes: int
     _context: Any
@@ -68,13 +67,6 @@ class LaneMemory:
         assert done and lane not in self._taken_back, "more than can be taken back"
         if self._stateful:
             self._taken_back.add(lane)
-
-    def shift(self, lane: int, start: int, count: int) -> None:
-        assert self.can_shift and 0 <= lane < self.num_lanes and start >= 0 < count
-        if self._mtp is not None:
-            self._mtp.drop(lane)
-        C.llama_memory_seq_rm(self._memory, lane, start, start + count)
-        C.llama_memory_seq_add(self._memory, lane, start + count, -1, -count)
 
     def mark(self, lane: int) -> LaneState:
         return read_state(self._context, lane, PARTIAL)

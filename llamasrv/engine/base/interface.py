@@ -270,13 +270,11 @@ class Backend(Protocol):
     can_share: bool  # lanes can share a prefix
     can_cut: bool  # a lane can be cut back to any length
     max_rollback: int  # max tokens that can be taken back from a lane's last decode; at least one must stay
-    can_shift: bool  # tokens can be removed from the middle of a lane
     together: Together  # what one batch may contain
     checkpoints: CheckpointKind  # what bringing a lane back takes where it cannot be cut
     can_cut_saved: bool  # a restored lane can be cut back to any length
     split: bool  # every lane has its own cells
     state_facts: dict[str, object]  # beside the model, what a saved state is valid for: library, number formats
-    front_end_load: float  # share of the next step for which the HTTP side needs a core; may exceed 1
     host_bytes: int | None  # host memory in use; None if the library does not report it
     idle_cells: int  # max cells of idle prefixes before they noticeably slow decodes down
 
@@ -316,9 +314,6 @@ class Backend(Protocol):
     def roll_back(self, lane: int, position: int) -> None:
         """Take back tokens of the lane's last decode from `position` on: at most `max_rollback`, and not all of them.
         At most once per decode."""
-
-    def shift(self, lane: int, start: int, count: int) -> None:
-        """Remove `count` tokens from `start` on; later tokens move up. Do not save the lane before the next decode."""
 
     def clear(self, lane: int) -> None: ...
 

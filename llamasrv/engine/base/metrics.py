@@ -110,7 +110,6 @@ class EngineMetrics:
     checkpoints: int = _count("Checkpoints kept where prompts diverge.")
     pins: int = _count("Prefixes kept because a client asked for it.")
     evictions: int = _count("Prefixes dropped to make room.")
-    compactions: int = _count("Times the cells of running sequences were laid out anew.")
     prefixes_read: int = _count("Prefixes read from disk.")
     prefixes_written: int = _count("Prefixes written to disk.")
     media_encoded: int = _count("Images, image slices and audio windows encoded for answers.")

@@ -68,7 +68,7 @@ class Sequence:
 
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
-        "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten", "num_exact",
+        "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
         "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot", "found", "commons",
     )  # fmt: skip
 
@@ -90,7 +90,6 @@ class Sequence:
         self.reused = 0
         self.source = ""  # tier of the reused tokens
         self.num_forgotten = 0  # tokens that context shifts dropped
-        self.num_exact: int | None = None  # first tokens whose KV was not shifted; None: all
         self.lane: int | None = None  # while seated
         self.slot: int | None = None  # since it was first seated
         self.state = SequenceState.WAITING
@@ -117,7 +116,7 @@ class Sequence:
     def drop_context(self) -> None:
         """The context is gone, and with it the lane. It keeps its tokens, its sampler, logits that wait for a mask, its
         slot, its copy in host memory, and rows of images."""
-        self.lane, self.num_computed, self.num_exact, self.draft, self.found = None, 0, None, [], None
+        self.lane, self.num_computed, self.draft, self.found = None, 0, [], None
         if self.drafts is not None:
             self.drafts.tried = None
         if self.state in (SequenceState.PREFILL, SequenceState.DECODE):

@@ -68,7 +68,7 @@ class DiskWriter:
         for entry in memory.host.entries():
             yield _of_entry(entry)
         for seq in running:
-            if seq.lane is not None and seq.state is SequenceState.DECODE and seq.num_exact is None and not seq.draft:
+            if seq.lane is not None and seq.state is SequenceState.DECODE and not seq.draft:
                 yield self._of_lane(seq.lane, seq.tokens[: seq.num_computed], seq.spec.cache_key)
 
     def _of_lane(self, lane: int, tokens: array[int], cache_key: CacheKey) -> _Candidate:

@@ -109,29 +109,13 @@ class LaneTable:
 
     def cut(self, lane: int, length: int) -> None:
         """Release the cells of a held lane from `length` on."""
-        self.drop_cells(lane, length, self.lengths[lane] - length)
-
-    def drop_cells(self, lane: int, start: int, count: int) -> None:
-        """Release `count` cells of a held lane from `start` on; later ones move up."""
-        assert lane in self.held and 0 <= count and start + count <= self.lengths[lane]
+        assert lane in self.held and 0 <= length <= self.lengths[lane]
         self._change(lane)
         self._number(lane)
         cells = self._cells[lane]
-        self._cells[lane] = np.concatenate((cells[:start], cells[start + count :]))
-        self.lengths[lane] -= count
-        self._drop(cells[start : start + count], held=True)
-
-    def unshare(self, lane: int) -> None:
-        """Give a held lane cells of its own in place of shared ones."""
-        assert lane in self.held
-        cells, self._cells[lane] = self._cells[lane], _NONE
-        self._drop(cells, held=True)
-        self.used_cells += len(cells)
-        self.held_cells += len(cells)
-
-    def is_own(self, lane: int, start: int) -> bool:
-        """Whether no other lane shares this lane's cells from `start` on."""
-        return bool((self._refs[self._cells[lane][start:]] == 1).all())
+        self._cells[lane] = cells[:length].copy()
+        self.lengths[lane] = length
+        self._drop(cells[length:], held=True)
 
     def drop(self, lane: int) -> None:
         """A held or resident lane becomes free and empty."""

@@ -324,33 +324,6 @@ class KVCacheManager:
             self.pinning.take(seq, seq.lane)
         self.checkpointing.take(seq)
 
-    def can_shift(self, lane: int, keep: int) -> bool:
-        """Whether the lane's cells after the first `keep` can be moved: a cell that lanes share has one position for
-        all."""
-        return self.backend.can_shift and self.lanes.is_own(lane, keep)
-
-    def shift(self, lane: int, keep: int, count: int) -> None:
-        """Drop `count` tokens after the first `keep`, and move the rest up. The moved tokens were computed with the
-        dropped ones in sight, so others may reuse only the first `keep`."""
-        self.backend.shift(lane, keep, count)
-        self.lanes.drop_cells(lane, keep, count)
-        self.cache.put(lane, self.cache.tokens(lane)[:keep], self.cache.cache_key(lane))
-
-    def compact(self) -> list[int]:
-        """Save and restore all held lanes, so that each is contiguous; they share no cells then. Returns the lanes that
-        the library failed to restore: they are empty."""
-        lanes = self.lanes
-        saved = [(lane, self.backend.save(lane)) for lane in sorted(lanes.held) if lanes.lengths[lane]]
-        for lane, _ in saved:
-            self.backend.clear(lane)
-            lanes.unshare(lane)
-        return [lane for lane, state in saved if not self.backend.restore(lane, state)]
-
-    def cut(self, lane: int, length: int, position: int) -> None:
-        """Cut a held lane to its first `length` tokens, which lie before `position`."""
-        self.backend.cut(lane, position)
-        self.lanes.cut(lane, length)
-
     def release_lane(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended. With `keep` its lane becomes resident, with the computed `timeline`; else it is
         dropped."""

@@ -152,7 +152,7 @@ class LaneAdmission:
         self._metrics.preemptions += 1
         exact = self._options.deterministic  # recomputing would round differently
         count = seq.num_computed
-        if count and seq.num_exact is None:
+        if count:
             if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(seq.lane)):
                 began = self._clock()
                 data = self._backend.save(seq.lane)
@@ -172,7 +172,7 @@ class LaneAdmission:
         if seq.sampling is not None and seq.sampling.device is not None:
             seq.sampling.device.detach()
         self.memory.drop(seq.lane)
-        seq.lane, seq.num_computed, seq.num_exact = None, 0, None
+        seq.lane, seq.num_computed = None, 0
         if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it goes on waiting for the mask
             seq.enter(SequenceState.WAITING)
 
@@ -186,9 +186,6 @@ class LaneAdmission:
         if lane is None:
             return
         computed = seq.tokens[: seq.num_computed]  # the rest will never be computed
-        if seq.num_exact is not None:
-            computed = computed[: seq.num_exact]
-            self.memory.cut(lane, seq.num_exact, seq.num_exact)
         keep = keep and seq.spec.cache_prompt and seq.spec.leaves_prefix
         self.memory.release_lane(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:

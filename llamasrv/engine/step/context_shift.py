@@ -4,9 +4,7 @@
     [keep, keep + count)    is dropped
     [keep + count, n)       moves up
 
-If the back end can, it moves the remaining cells in place. They were computed with the dropped tokens in sight, so such
-a lane shares only its first `keep` tokens and is never saved. If cells cannot be moved (recurrent memory, a sliding
-window, cells shared with other lanes), or in deterministic mode, the shortened timeline is computed again.
+The shortened timeline is computed anew, so what is in KV is what its tokens say, with every kind of memory.
 """
 
 from __future__ import annotations
@@ -24,13 +22,7 @@ SPARE = 4  # tokens of the context that are never kept, whatever a request says
 def shift(core: EngineCore, seq: Sequence) -> None:
     """Drop tokens of a sequence that has filled its context."""
     keep, count = forgotten(seq, context=core.backend.context, default=core.options.keep, bos=core.backend.vocab.bos)
-    memory, lane = core.memory, seq.lane
-    exact = core.options.deterministic or seq.num_computed <= keep + count
-    if lane is not None and not exact and memory.can_shift(lane, keep):
-        memory.shift(lane, keep, count)
-        seq.num_computed -= count
-        seq.num_exact = keep
-    elif lane is not None:
+    if seq.lane is not None:
         core.preempt(seq, save=False)
     else:
         core.admission.drop_saved(seq)

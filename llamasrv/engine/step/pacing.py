@@ -18,8 +18,6 @@ MASK_CHECK = 0.002  # max seconds to wait for late masks, if nothing else is to 
 WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # share of the predicted step to wait for more arrivals
 WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; a shorter wait is not worth it
-REQUEST_SECONDS = 0.0008  # CPU time of the HTTP side and a local client per request that arrives or ends
-SHORT_STEP = 0.006  # seconds; in longer steps that work does not matter
 
 
 def sleep_seconds(
@@ -55,17 +53,14 @@ def sleep_seconds(
 class Pacer:
     """Belongs to the engine thread."""
 
-    def __init__(self, cost: CostModel, *, coalesce: float, alone: bool) -> None:
-        """`coalesce`: seconds within which tokens of short steps may share a wake-up. `alone`: deterministic mode, in
-        which steps must not depend on other requests."""
+    def __init__(self, cost: CostModel, *, coalesce: float) -> None:
+        """`coalesce`: seconds within which tokens of short steps may share a wake-up."""
         self.burst = 0
         self.stuck = False
         self.urgent = False  # a first token or an End is undelivered
         self._cost = cost
         self._coalesce = coalesce
-        self._alone = alone
         self._woke = 0.0
-        self.come_and_gone = 0  # requests that arrived or ended since the last step, or since the engine was idle
 
     def sleep_seconds(
         self, running: list[Sequence], waiting: list[Sequence], places: int, clock: Callable[[], float]
@@ -82,15 +77,6 @@ class Pacer:
             waited=clock() - waiting[0].arrived if waiting else 0.0,
             next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
         )
-
-    def front_end_load(self, num_prompt: int, num_decodes: int) -> float:
-        """Share of this step in which the HTTP side needs a core, for requests that arrived or ended since the last
-        step."""
-        changed, self.come_and_gone = self.come_and_gone, 0
-        if not changed or self._alone:
-            return 0.0
-        seconds = self._cost.predict(num_prompt, num_decodes)
-        return REQUEST_SECONDS * changed / seconds if seconds < SHORT_STEP else 0.0
 
     def must_wake(self, now: float, num_prompt: int, num_decodes: int) -> bool:
         """Whether to wake readers before this step is computed.

@@ -38,13 +38,6 @@ class PromptWork:
             return rows
         return min(self._rows(work, prompts, self._a_cell(1)), TILE - 1 - num_decodes)
 
-    def fills_tile(self, positions: int, rows: int, cells: int) -> bool:
-        """Whether computing `rows` one by one costs more than a whole tile. `positions`: sum of the rows' positions;
-        `cells`: number of cells that the tile reads."""
-        one_by_one = rows + self._a_cell(1) * positions
-        tile = TILE * (1.0 + self.cell_share * cells) + (self._a_cell(TILE) - self.cell_share) * positions
-        return rows < TILE and one_by_one > tile
-
     def _a_cell(self, rows: int) -> float:
         return self.cell_share * (IN_TILE if rows >= TILE else ONE_BY_ONE)
 

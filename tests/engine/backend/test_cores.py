@@ -8,7 +8,7 @@ import time
 import pytest
 
 from llamasrv.concurrency import Mailbox, RealThread
-from llamasrv.engine.backend.cores import RECENT, Cores, gnu_openmp, spare_one
+from llamasrv.engine.backend.cores import RECENT, Cores, gnu_openmp
 
 
 class Clock:
@@ -123,19 +123,3 @@ def test_it_detects_gnu_openmp(monkeypatch, tmp_path):
     assert not gnu_openmp()
     library.write_bytes(b"...libgomp.so.1...")
     assert gnu_openmp()
-
-
-@pytest.mark.parametrize(
-    "threads, cores, load, left",
-    [
-        (2, 2, 0.0, 2),
-        (2, 2, 0.45, 2),  # half as many threads take twice as long: worth it from half of that step of other work on
-        (2, 2, 0.55, 1),
-        (16, 16, 0.05, 16),
-        (16, 16, 0.1, 15),  # a sixteenth less is cheap
-        (8, 16, 5.0, 8),  # there are cores left
-        (1, 1, 5.0, 1),
-    ],
-)
-def test_a_step_spares_a_core_when_that_costs_less_than_contention(threads, cores, load, left):
-    assert spare_one(threads, cores, load) == left

@@ -76,7 +76,7 @@ def test_the_table_is_right_after_random_operations(seed):
     table, cells, number = LaneTable(6, 200), {}, 0
     for _ in range(400):
         held, resident = list(table.held), list(table.resident)
-        act = rng.choice("take extend share unshare cut retire take_over drop".split())
+        act = rng.choice("take extend share cut retire take_over drop".split())
         if act == "take" and table.free:
             cells[table.take()] = []
         elif act == "extend" and held and table.free_cells >= 7:
@@ -90,14 +90,6 @@ def test_the_table_is_right_after_random_operations(seed):
             target = table.take()
             table.share(source, target, length)
             cells[target] = cells[source][:length]
-        elif act == "unshare" and held:
-            lane = rng.choice(held)
-            others = {c for other in cells if other != lane for c in cells[other]}
-            shared = len(others.intersection(cells[lane]))
-            if table.free_cells >= shared:
-                table.unshare(lane)
-                cells[lane] = list(range(number, number + len(cells[lane])))
-                number += len(cells[lane])
         elif act == "cut" and held:
             lane = rng.choice(held)
             length = rng.randint(0, table.lengths[lane])

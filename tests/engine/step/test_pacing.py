@@ -64,10 +64,10 @@ def test_windows_have_a_min_and_a_max():
 # readers
 
 
-def paced(seconds, *, coalesce=0.01, alone=False):
+def paced(seconds, *, coalesce=0.01):
     cost = CostModel()
     cost.predict = lambda num_prompt, num_decodes: seconds
-    return Pacer(cost, coalesce=coalesce, alone=alone)
+    return Pacer(cost, coalesce=coalesce)
 
 
 def test_short_steps_share_a_wake_up():

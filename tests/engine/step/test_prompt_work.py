@@ -48,19 +48,3 @@ def test_shortest_prompts_count_first_and_the_rest_is_for_newcomers():
 def test_without_tiles_all_rows_cost_the_same():
     work = PromptWork(0.0)
     assert work.of([(16, 7000), (4, 0)]) == 20 and work.rows_within(33.7, [(5, 7000)], 3) == 33
-
-
-@pytest.mark.parametrize("rows, fills", [(20, False), (40, False), (56, True), (63, True), (64, False)])
-def test_deep_in_a_prompt_a_nearly_full_tile_costs_more_than_a_full_one(rows, fills):
-    work = PromptWork(SHARE)
-    assert work.fills_tile(rows * 1200, rows, 1200) is fills
-
-
-def test_early_in_a_prompt_padding_to_a_tile_does_not_pay():
-    work = PromptWork(SHARE)
-    assert not work.fills_tile(48 * 50, 48, 50) and work.fills_tile(63 * 50, 63, 50)
-
-
-def test_foreign_cells_count_in_a_tile():
-    work = PromptWork(SHARE)
-    assert not work.fills_tile(56 * 1200, 56, 6000)
