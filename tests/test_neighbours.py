@@ -58,6 +58,7 @@ NEIGHBOURS = {
     "pipeline/test_cache_report.py": "pipeline/fingerprint",
     "pipeline/test_chat_defaults.py": "domain/defaults protocols/common/thinking",
     "pipeline/test_loaded_model.py": "pipeline/sampling",
+    "pipeline/decide/test_work.py": "domain/decide pipeline/decide/book",
     "pipeline/test_pipeline.py": "pipeline/constraint",
     "pipeline/test_run.py": "pipeline/load_wait pipeline/run_usage",
     "protocols/anthropic/test_blocks.py": "protocols/anthropic/turns",

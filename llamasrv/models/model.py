@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from llamasrv.domain.decide import DecisionSettings
 from llamasrv.domain.defaults import ChatDefaults
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.interface import Adapter, Backend, Progress, Projector
@@ -83,6 +84,7 @@ class ModelSettings:
     sampling: Mapping[str, Any] = field(default_factory=dict)  # the operator's defaults, names of SamplingParams
     chat_template: str | None = None  # Jinja source that replaces the model's own
     chat_defaults: ChatDefaults = ChatDefaults()  # the operator's defaults
+    decisions: DecisionSettings = DecisionSettings()  # the same, of questions that are decided
     tags: tuple[str, ...] = ()  # only shown in listings
     embd_normalise: int | None = None  # default normalisation of vectors; None: depends on pooling
     default_tokens: int | None = None  # per choice, if neither the request nor the model's file sets it

@@ -14,6 +14,7 @@ from functools import partial
 
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.context_edits import AppliedEdit
+from llamasrv.domain.decide import DecideRequest, Decisions
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
@@ -25,6 +26,8 @@ from llamasrv.models.registry import Registry
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.context_edits import edited
+from llamasrv.pipeline.decide.book import DecisionBook
+from llamasrv.pipeline.decide.work import DecisionWork
 from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
@@ -47,6 +50,7 @@ class Pipeline:
         self.media = MediaReader(media)
         self.documents = DocumentReader(self.media.decoder, self.media.options.sources, self.media.held.check)
         self.cache_book = CacheBook()
+        self.decision_book = DecisionBook()
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
@@ -311,6 +315,23 @@ class Pipeline:
         with self.lease(request.model, keep_alive=request.keep_alive) as served:
             check_media(served, request)
             return EmbeddingWork(served, request, self.media.read(request.prompts, served.projector))
+
+    def submit_decide(self, request: DecideRequest) -> DecisionWork:
+        """Start to answer questions. Raises everything that can be known to be wrong."""
+        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+
+            def read(carried: GenerateRequest) -> tuple[GenerateRequest, RequestMedia, CacheKey]:
+                carried = served.model.settings.chat_defaults.of(carried)
+                media = NO_MEDIA
+                if has_parts(carried.prompts):
+                    carried, media = self._with_media(self._readable(carried, served), served)
+                return carried, media, self._cache_key(served.model, carried)
+
+            return self.decision_book.submit(served, request, read)
+
+    def decide(self, request: DecideRequest) -> Decisions:
+        """The answers; waits for them. A caller that may want to cancel uses `submit_decide`."""
+        return self.submit_decide(request).result()
 
     def submit_rerank(self, request: RerankRequest) -> RankingWork:
         with self.lease(request.model, keep_alive=request.keep_alive) as served:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from llamasrv import __version__
 from llamasrv.chat.media import media_of
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.renderer import TemplateError
-from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.chat.template import ChatTemplate, Rendered, fallback_source
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.params import SamplingParams
@@ -250,31 +250,47 @@ class LoadedModel:
         return profile
 
     def _prepare_chat(self, prompt: ChatPrompt, choice: ToolChoice, media: RequestMedia) -> TokenizedPrompt:
-        tokenize = self.vocab.tokenize
         offered = prompt.offered
         if choice.mode == "none":
             offered = ()
             prompt = replace(prompt, tools=()) if prompt.tools else prompt
         tools = _callable(offered, choice)
+        rendered, profile = self.rendered(prompt)
+        before = self._checked(TokenPrompt(prompt.before)) if prompt.before else []
+        tokens, spans = self.tokens_of(rendered.segments, media_of(prompt), media, before=before)
+        return TokenizedPrompt(tokens, spans, profile, rendered.text, rendered.continues, tools)
+
+    def rendered(self, prompt: ChatPrompt) -> tuple[Rendered, ChatProfile]:
+        """A conversation as the model's template writes it, and what is known of that template."""
         profile = self._profile(prompt)
         rendered = profile.template.render(prompt)
         self._refuse_endless(rendered.text)
-        tokens: list[int] = []
-        spans: list[MediaSpan] = []
-        before = self._checked(TokenPrompt(prompt.before)) if prompt.before else []
-        for segment in rendered.segments:
+        return rendered, profile
+
+    def tokens_of(
+        self,
+        segments: Sequence[tuple[str, bool] | int],
+        parts: Sequence[MediaPart],
+        media: RequestMedia,
+        tokens: Sequence[int] = (),
+        *,
+        before: Sequence[int] = (),
+    ) -> tuple[list[int], tuple[MediaSpan, ...]]:
+        """The tokens of a rendered conversation, and its images and sounds, which are among `parts`. `tokens`: those
+        that it goes on from. `before`: of an earlier conversation."""
+        tokens, spans = list(tokens), []
+        for segment in segments:
             if isinstance(segment, int):
                 tokens = tokens or self._start(before)
-                spans += media.of(media_of(prompt)[segment]).append_to(tokens)
+                spans += media.of(parts[segment]).append_to(tokens)
                 continue
             text, trusted = segment
-            more = tokenize(text, parse_special=trusted)
+            more = self.vocab.tokenize(text, parse_special=trusted)
             # Most templates write the start token themselves; those that do not rely on the tokeniser for it.
             tokens += more if tokens else self._start(before, more)
-        tokens = tokens or self._start(before)
-        return TokenizedPrompt(tokens, tuple(spans), profile, rendered.text, rendered.continues, tools)
+        return tokens or self._start(before), tuple(spans)
 
-    def _start(self, before: list[int], tokens: list[int] | None = None) -> list[int]:
+    def _start(self, before: Sequence[int], tokens: list[int] | None = None) -> list[int]:
         """The first tokens of a conversation, after `before`; with the start token if the text does not bring it."""
         tokens = tokens or []
         vocab = self.vocab

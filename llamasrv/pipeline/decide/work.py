@@ -1,0 +1,193 @@
+"""One request for decisions with the engine: each question is a fork of the input, and they share steps."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from llamasrv.domain.decide import Decided, DecideRequest, Decisions, Question
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.media import MediaSpan
+from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
+from llamasrv.engine.base.channels import End, TokensRead, TokenStream
+from llamasrv.errors import BodyTooLarge, ContextTooLong, EngineFailure, QueueFull, Unavailable
+from llamasrv.pipeline.decide.answers import answer, fit_for
+from llamasrv.pipeline.decide.labels import Labels, Path
+from llamasrv.pipeline.loaded_model import LoadedModel
+
+PLAIN = SamplingParams(temperature=0.0)
+"""Nothing is sampled: no chain is built."""
+
+GROUPS = 2  # of sequences with the engine, so that a step is full while the answers of the last are read
+
+
+@dataclass(frozen=True, slots=True)
+class ShownQuestion:
+    """A question as it is shown once. `own`: its tokens, after those of the input. `spans`: images of both."""
+
+    number: int
+    order: tuple[int, ...]  # its options, as they are shown
+    labels: Labels
+    own: Sequence[int]
+    spans: tuple[MediaSpan, ...] = ()
+
+
+@dataclass(slots=True)
+class _Fork:
+    """One sequence: the input, a question, and the beginning of a label."""
+
+    asked: int
+    node: Path
+    reads: tuple[int, ...]
+    num_own: int
+
+
+class DecisionWork:
+    """A DecideRequest in progress: wait for its `result`, or `cancel`. One reader."""
+
+    def __init__(
+        self,
+        served: LoadedModel,
+        request: DecideRequest,
+        head: list[int],
+        asked: list[ShownQuestion],
+        cache_key: CacheKey,
+    ) -> None:
+        """Submits the first questions. Raises what is wrong with the request."""
+        self.model = served.model.name
+        self.num_computed = 0  # tokens of the input and of the questions that were answered
+        self.cancelled = False
+        self._served, self._request, self._cache_key = served, request, cache_key
+        self._head, self._asked = array("i", head), asked
+        self._found: list[dict[Path, dict[int, float]]] = [{} for _ in asked]
+        self._cached = 0
+        self._deadline = None if request.timeout is None else served.engine.clock() + request.timeout
+        self._size = served.engine.options.places
+        self._check()
+        self._left = self._forks()
+        self._open: deque[tuple[TokenStream, list[_Fork]]] = deque()
+        self._next = list(islice(self._left, self._size))
+        self._submit()
+
+    def cancel(self) -> None:
+        """Cancel. May be called any number of times, at any time."""
+        self.cancelled = True
+        for stream, _ in self._open:
+            self._served.engine.cancel(stream)
+
+    def result(self) -> Decisions:
+        """Wait for it. Raises what went wrong, and Unavailable after `cancel`."""
+        try:
+            with self._served.model.lease():
+                while self._open:
+                    self._fill()
+                    self._read(*self._open[0])
+                    self._open.popleft()
+                    if not self._open and self._next:
+                        self._submit()
+        finally:
+            for stream, _ in self._open:
+                self._served.engine.cancel(stream)
+        return Decisions(self.model, self._answers(), self.num_computed, min(self._cached, self.num_computed))
+
+    # ------------------------------------------------------------ to the engine
+
+    def _check(self) -> None:
+        context, num_head = self._served.context, len(self._head)
+        total = num_head
+        for asked in self._asked:
+            longest = num_head + len(asked.own) + max(map(len, asked.labels.reads))
+            question = self._request.questions[asked.number]
+            if longest > context:
+                raise ContextTooLong(num_prompt=longest, context=context, param=question.param)
+            total += len(asked.own) + len(asked.labels.reads) - 1
+        if total > self._request.most_tokens:
+            raise BodyTooLarge(
+                f"The input and the questions have {total} tokens together, those of further orders and of labels with "
+                f"several tokens included; at most {self._request.most_tokens} are answered at once.",
+                param="questions",
+            )
+
+    def _forks(self) -> Iterator[_Fork]:
+        for number, asked in enumerate(self._asked):
+            for node, reads in asked.labels.reads.items():
+                yield _Fork(number, node, reads, 0 if node else len(asked.own))
+
+    def _fill(self) -> None:
+        """Have the next group ready behind the one that is computed, unless others need the queue."""
+        while self._next and len(self._open) < GROUPS and not self.cancelled:
+            try:
+                self._submit()
+            except QueueFull:
+                return
+
+    def _submit(self) -> None:
+        group = self._next
+        specs = [self._spec(fork, choice) for choice, fork in enumerate(group)]
+        self._open.append((self._served.engine.submit(specs), group))
+        self._next = list(islice(self._left, self._size))
+
+    def _spec(self, fork: _Fork, choice: int) -> SequenceSpec:
+        asked, request, num_head = self._asked[fork.asked], self._request, len(self._head)
+        tokens = self._head[:]
+        tokens.extend(asked.own)
+        tokens.extend(fork.node)
+        return SequenceSpec(
+            tokens,
+            media=asked.spans,
+            params=PLAIN,
+            choice=choice,
+            max_tokens=0,
+            reads=fork.reads,
+            leaves_prefix=not fork.asked or len(asked.labels.reads) > 1,  # the input, and questions that fork again
+            boundaries=(num_head,) if self._served.engine.model.takes_checkpoints else (),
+            deadline=self._deadline,
+            owner=request.owner,
+            deferrable=request.deferrable,
+            cache_key=self._cache_key,
+        )
+
+    # ------------------------------------------------------------ from the engine
+
+    def _read(self, stream: TokenStream, group: list[_Fork]) -> None:
+        left = len(group)
+        while left:
+            # A cancel from another greenlet may come before there is a stream to cancel.
+            if not stream.wait(0.5) and self.cancelled:
+                raise Unavailable("The request was cancelled.")
+            for item in stream.take():
+                fork = group[item.choice]
+                if isinstance(item, TokensRead):
+                    self._found[fork.asked][fork.node] = dict(zip(fork.reads, item.logprobs))
+                elif isinstance(item, End):
+                    self._end(item, fork)
+                    left -= 1
+
+    def _end(self, end: End, fork: _Fork) -> None:
+        if end.error is not None:
+            raise end.error.but()  # a copy: other readers may get the same error
+        if end.reason is FinishReason.CANCELLED:
+            raise Unavailable("The request was cancelled." if self.cancelled else "The server is stopping.")
+        if end.reason is FinishReason.FAILED:
+            raise EngineFailure("The model failed to compute this request.")
+        if not self.num_computed:
+            self.num_computed = len(self._head)
+        if fork.asked == 0 and not fork.node:
+            self._cached = end.num_reused
+        self.num_computed += fork.num_own
+
+    def _answers(self) -> tuple[Decided, ...]:
+        settings = self._served.model.settings.decisions
+        shown: list[list[tuple[Sequence[int], Sequence[float]]]] = [[] for _ in self._request.questions]
+        for asked, found in zip(self._asked, self._found):
+            shown[asked.number].append((asked.order, asked.labels.logprobs(found)))
+
+        def answered(question: Question, rows: list[tuple[Sequence[int], Sequence[float]]]) -> Decided:
+            fit = fit_for(settings.fits, question.kind, len(question.options))
+            return answer(rows, fit, settings.min_mass)
+
+        return tuple(map(answered, self._request.questions, shown))

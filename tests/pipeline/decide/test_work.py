@@ -1,0 +1,143 @@
+"""Decisions through the pipeline on the fake model, which knows bytes only: `yes` is a tree of three nodes."""
+
+import math
+
+import pytest
+from decisions import asked, choice, predicate, score
+from serving import RunningService, wait_until
+
+from llamasrv.domain.decide import DecisionSettings, Fit
+from llamasrv.domain.events import Text
+from llamasrv.domain.request import GenerateRequest, Message, TokenPrompt
+from llamasrv.engine.engine import EngineOptions
+from llamasrv.errors import BodyTooLarge, ContextTooLong, Unavailable
+
+INPUT = "The same input for all of them. " * 4
+ALL = (predicate("Is it so?"), choice("Which?", "a", "b", "c"), score("How much?", *map(str, range(12))))
+
+
+@pytest.fixture
+def serve():
+    """`serve(min_mass=..., fits=..., deterministic=...)`: a running service."""
+    started = []
+
+    def start(min_mass=0.0, fits=(), **options):
+        options = EngineOptions(**{"parallel": 8, **options})
+        settings = DecisionSettings(min_mass, dict(fits))
+        started.append(RunningService(model={"decisions": settings}, options=options, num_cells=16384))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.close()
+
+
+def decide(served, *questions, text=INPUT, **settings):
+    return served.service.pipeline.decide(asked(text, *questions, **settings))
+
+
+def forced(served, tokens, label):
+    """The log-probability of a label after a prompt, computed as a scored prompt."""
+    prompt = TokenPrompt((*tokens, *label))
+    run = served.service.pipeline.submit(GenerateRequest((prompt,), echo=True, logprobs=0, max_tokens=0))
+    scores = []
+    while not run.done:
+        scores += [item for event in run.events() if isinstance(event, Text) for item in event.logprobs]
+    return sum(score.logprob for score in scores[-len(label) :])
+
+
+def test_probabilities_are_those_of_teacher_forced_labels(serve):
+    served = serve()
+    answer = decide(served, ALL[0]).answers[0]
+    prompt = min((seq.spec.tokens for seq in served.engine.arrived), key=len)
+    yes, no = (math.exp(forced(served, prompt, word.encode())) for word in ("yes", "no"))
+    assert answer.probabilities == pytest.approx((yes / (yes + no), no / (yes + no)), abs=1e-4)
+    assert answer.mass == pytest.approx(yes + no, rel=1e-4)
+
+
+def test_no_answer_depends_on_the_other_questions(serve):
+    together = decide(serve(), *ALL).answers
+    backwards = decide(serve(), *ALL[::-1]).answers
+    alone = [decide(serve(), question).answers[0] for question in ALL]
+    assert together == backwards[::-1] == tuple(alone)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_same_request_has_the_same_answers(serve, deterministic):
+    served = serve(deterministic=deterministic)
+    assert decide(served, *ALL).answers == decide(served, *ALL).answers
+
+
+def test_the_input_is_computed_once(serve):
+    served = serve()
+    questions = [predicate(f"Is it {n}?") for n in range(40)]
+    before = served.engine.metrics.prompt_tokens
+    made = decide(served, *questions)
+    computed = served.engine.metrics.prompt_tokens - before
+    forks = len(served.engine.arrived)
+    assert computed <= made.prompt_tokens + 8 * forks
+    assert made.cached_tokens == 0
+    again = decide(served, *questions)
+    assert again.prompt_tokens == made.prompt_tokens and again.cached_tokens >= len(INPUT)
+
+
+def test_every_question_counts_its_own_tokens(serve):
+    served = serve()
+    first, second = (decide(served, question).prompt_tokens for question in ALL[:2])
+    head = len(served.service.pipeline.peek(None).vocab.tokenize(f"<|im_start|>user\n{INPUT}\n\n"))
+    assert decide(served, *ALL[:2]).prompt_tokens == first + second - head
+
+
+def test_permuted_options_have_permuted_probabilities(serve):
+    served = serve()
+    values = ("b", True, "a", "d", "c")
+    one, other = (
+        decide(served, choice("Which?", *shown), orders=3).answers[0] for shown in (values, values[::-1])
+    )  # fmt: skip
+    assert one.probabilities == pytest.approx(other.probabilities[::-1], abs=1e-6)
+    assert one.mass == pytest.approx(other.mass)
+
+
+def test_a_fit_of_the_operator_changes_probabilities_only(serve):
+    plain = decide(serve(), ALL[1]).answers[0]
+    flat = decide(serve(fits={"choice": Fit(20.0)}), ALL[1]).answers[0]
+    assert max(flat.probabilities) < max(plain.probabilities) and flat.mass == plain.mass
+
+
+@pytest.mark.parametrize(("bound", "refused"), [(0.0, False), (1.0, True)])
+def test_too_little_mass_refuses_each_question_by_itself(serve, bound, refused):
+    assert [a.refused for a in decide(serve(bound), *ALL).answers] == [refused] * 3
+
+
+def test_one_option_is_certain(serve):
+    assert decide(serve(), choice("Which?", "only")).answers[0].probabilities == (1.0,)
+
+
+def test_a_question_that_does_not_fit_is_named(serve):
+    with pytest.raises(ContextTooLong) as caught:
+        decide(serve(), predicate("so?" * 500))
+    assert caught.value.param == "questions"
+
+
+def test_all_rows_together_are_bounded(serve):
+    with pytest.raises(BodyTooLarge):
+        decide(serve(), *ALL, most_tokens=200)
+
+
+def test_a_cancelled_request_leaves_nothing(serve):
+    served = serve()
+    work = served.service.pipeline.submit_decide(asked(INPUT, *[predicate(f"{n}?") for n in range(100)]))
+    work.cancel()
+    with pytest.raises(Unavailable):
+        work.result()
+    wait_until(lambda: served.engine.num_open == 0)
+
+
+def test_a_decision_about_a_conversation_finds_its_prefix(serve):
+    served = serve()
+    talk = (Message("user", INPUT), Message("assistant", "Yes."))
+    request = asked("", *ALL[:1])
+    decide_about = served.service.pipeline.decide
+    decide_about(type(request)(talk, ALL[:1]))
+    made = decide_about(type(request)((*talk, Message("user", "And now?")), ALL[:1]))
+    assert made.cached_tokens > len(INPUT)
