@@ -24,6 +24,7 @@ class CallReader:
         self._closers = calls.closers
         self._marks = marks(*self._closers, *self.openers)
         self._text, self._out, self._tools = text, out, tools
+        self.is_reading = False  # a section
 
     def section(self, mark: str, *, written: bool = True, announced: bool = True, lost: Give | None = None) -> Steps:
         """Read from the first mark of a call, perhaps with the gap before it, until something follows that is not part
@@ -33,21 +34,24 @@ class CallReader:
         announced = announced and not calls.bare
         in_lists = calls.listed or (calls.notation.listed and announced)
         text.trail = [mark] if written else []
+        self.is_reading = True
         mark = mark.removeprefix(calls.gap)
         made = 0
+        due = False  # the next call has begun, but not its name
         while True:
             if not (yield from text.skip_space()):
                 break
             char = yield from text.char()
             if char in "[,]" and in_lists:
                 text.eat(text.position + 1)
+                due = char == ","
                 continue
             if mark == calls.ready or calls.notation.may_begin(char):
                 call = self.open_call(announced)
                 yield from calls.notation.read(text, call)
                 if not call.started:
                     break
-                made += 1
+                made, due = made + 1, False
                 mark = "\n"  # any text that is no mark
                 text.trail = []
                 continue
@@ -56,6 +60,11 @@ class CallReader:
                 break
             if mark in self._closers and made:
                 text.trail = []
+            due = mark in self.openers
+        self.is_reading = False
+        if made and due and text.cut_in_call:
+            text.drop_rest()
+            text.trail = []
         self._give_back(made, lost or self._out.say)
         return made
 
@@ -79,5 +88,7 @@ class CallReader:
         if made:
             self._out.between_marks()
             trail = trail.lstrip(" \t\r\n],")
+        else:
+            self._text.cut_in_call = False
         if trail:
             lost(trail)

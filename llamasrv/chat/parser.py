@@ -3,7 +3,8 @@
 One parser for all formats, driven by ChatFormat. It takes text in any pieces and gives events as early as they are
 certain; together they are the same for every way of cutting the text. Its work is linear in the text. It never
 raises on what a model writes and never loses any of it: what does not parse is content. A call that was announced
-and then cut off or spoilt stays what it is, incomplete, and counts in `complete_calls` no more.
+and then cut off or spoilt stays what it is, incomplete, and counts in `complete_calls` no more. Only the beginning of a
+mark at which a call was cut off says nothing.
 Knows nothing of tokens and protocols.
 """
 
@@ -66,9 +67,11 @@ class Parser:
         scanner.shrink()
         return self._out.taken()
 
-    def finish(self) -> list[Event]:
-        """The text has ended: return what was held back."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """The text has ended: return what was held back. A text that was `cut` off in a call may end in the beginning
+        of a mark; that is dropped."""
         self._text.ended = True
+        self._text.cut_in_call = cut and self._calls is not None and self._calls.is_reading
         self._advance()
         return self._out.taken()
 

@@ -32,6 +32,7 @@ class Scanner:
         self.buffer = ""
         self.position = 0
         self.ended = False  # no more text will come
+        self.cut_in_call = False  # the text was cut off in a call: a mark's beginning at its end is no text
         self.trail: list[str] | None = None  # while set, keeps what is eaten: it may have to be given back
         self.may_read_twice = True  # once only, so that reading stays linear
 
@@ -53,6 +54,9 @@ class Scanner:
             self.trail.append(text)
         return text
 
+    def drop_rest(self) -> None:
+        self.position = len(self.buffer)
+
     def put_back(self, text: str) -> None:
         """Text that was eaten last is read again."""
         self.buffer = text + self.buffer[self.position :]
@@ -73,10 +77,11 @@ class Scanner:
                     give(self.eat(found.start()))
                 self.eat(found.end())
                 return found.group()
-            end = len(buffer) if self.ended else stops.begun(buffer, position)
+            end = len(buffer) if self.ended and not self.cut_in_call else stops.begun(buffer, position)
             if end > position:
                 give(self.eat(end))
             if self.ended:
+                self.drop_rest()
                 return None
             yield
 
@@ -106,6 +111,9 @@ class Scanner:
     def mark(self, words: Marks) -> Steps:
         """Consume the mark at this position; None if there is none."""
         while True:
+            if self.cut_in_call and words.may_grow(self.buffer[self.position :]):
+                self.drop_rest()
+                return None
             if not self.ended and words.may_grow(self.buffer[self.position : self.position + words.longest]):
                 if len(self.buffer) - self.position < words.longest:
                     yield

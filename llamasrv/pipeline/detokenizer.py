@@ -54,7 +54,7 @@ class Detokenizer:
         if not self._pending()[0]:
             self._flush(delta.choice, out)
 
-    def finish(self, choice: int, out: list[Event]) -> None:
+    def finish(self, choice: int, out: list[Event], *, cut: bool = False) -> None:
         self._text += self._decode(b"", True)
         if self._text or self._logprobs:
             self._flush(choice, out)
@@ -86,9 +86,9 @@ class NumberedDetokenizer(Detokenizer):
         super().hold(delta, out)
         self._number(out, start)
 
-    def finish(self, choice: int, out: list[Event]) -> None:
+    def finish(self, choice: int, out: list[Event], *, cut: bool = False) -> None:
         start = len(out)
-        super().finish(choice, out)
+        super().finish(choice, out, cut=cut)
         if self._tokens and len(out) == start:
             out.append(Text(choice, ""))
         self._number(out, start)
@@ -199,13 +199,13 @@ class ChatDetokenizer(Detokenizer):
             taken += 1
         return taken, tuple(own), at > end
 
-    def finish(self, choice: int, out: list[Event]) -> None:
+    def finish(self, choice: int, out: list[Event], *, cut: bool = False) -> None:
         parser = self._parser
         if parser is None:
-            super().finish(choice, out)
+            super().finish(choice, out, cut=cut)
             return
         text = self._decode(b"", True)
-        events = (parser.feed(text) if text else []) + parser.finish()
+        events = (parser.feed(text) if text else []) + parser.finish(cut=cut)
         if self._waiting or self._held:
             self._held += events
             self._let_go(out, everything=True)

@@ -304,7 +304,7 @@ class Run:
 
     def _convert_end(self, work: Submitted, end: End, out: list[Event]) -> None:
         choice, text = end.choice, work.choices[end.choice]
-        text.finish(choice, out)
+        text.finish(choice, out, cut=end.reason is not FinishReason.STOP)
         if end.error is not None:
             out.append(Failed(choice, end.error.but()))  # a copy: other readers may get the same error
         elif end.reason is FinishReason.CANCELLED and not self._is_stopped:

@@ -150,6 +150,30 @@ def test_a_cut_off_call_is_never_complete(name, format):
             assert (parser.complete_calls == 1) == (call["arguments"] == whole)
 
 
+@pytest.mark.parametrize("name, format", list(all_formats()))
+def test_the_beginning_of_a_mark_at_which_a_call_was_cut_off_is_dropped(name, format):
+    """A forced call that was cut off inside its end mark showed `</tool_cal` as text."""
+    made = [("note", '{"text": "ab", "tags": ["x"]}'), ("ping", "{}")][: 2 if format.calls.parallel else 1]
+    text = format.calls.write(made).strip()
+    whole = [call["arguments"] for call in parse(format, text)[0]["tool_calls"]]
+    for cut in range(len(text)):
+        parser = Parser(format, tools=TOOLS)
+        events = [event for at in range(0, cut, 5) for event in parser.feed(text[at : min(at + 5, cut)])]
+        message = message_of(events + parser.finish(cut=True))
+        calls = message["tool_calls"]
+        assert not calls or not message["content"], text[:cut]
+        if not getattr(format.calls.notation, "elements", False):  # these stay as they are written while incomplete
+            assert all(all_of.startswith(call["arguments"]) for all_of, call in zip(whole, calls)), text[:cut]
+
+
+def test_what_was_cut_off_elsewhere_keeps_its_end():
+    for text in ("a <", "<tool_cal", "I think that 1 </tool_call", '<tool_call>{"na', '<tool_call>{"x": 1} <'):
+        parser = Parser(PLAIN, tools=TOOLS)
+        assert message_of(parser.feed(text) + parser.finish(cut=True))["content"] == text
+    parser = Parser(PLAIN, tools=TOOLS)
+    assert message_of(parser.feed(CALL + " and <") + parser.finish(cut=True))["content"] == "and <"
+
+
 # -- reasoning
 
 
