@@ -182,6 +182,11 @@ _ELSEWHERE = {
     "get": "; use `llamasrv pull hf:OWNER/REPO:QUANT`",
     "status": "; use `llamasrv ps`",
     "complete": "; use `llamasrv run MODEL TEXT`",
+    "server": "; use `llamasrv serve`; Ctrl-C or SIGTERM ends it, `llamasrv ps` shows what it has loaded",
+    "import": "; move the file into the models folder, or use `llamasrv serve FILE.gguf`",
+    "log": "; the log goes to standard error, or to --log-file FILE",
+    "collect-env": "; use `llamasrv doctor`",
+    "version": "; use `llamasrv --version`",
     "run-batch": "; batches go to POST /v1/batches of a running server",
     "help": "; use `llamasrv --help` or `llamasrv COMMAND --help`",
 }

@@ -104,6 +104,7 @@ NEIGHBOURS = {
     "web/test_llamacpp_tools.py": "web/streams/tool_stream",
     "web/test_models_pull.py": "models/pulls",
     "web/test_ollama_manage.py": "models/derived_files",
+    "web/test_other_servers.py": "protocols/lmstudio",
     "web/test_ops.py": "engine/base/metrics web/ops/diagnostics web/ops/llama_metrics web/ops/metrics",
     "web/test_responses.py": "web/jobs/background",
     "web/test_streaming.py": "web/streams/body",

@@ -13,6 +13,7 @@ from models.test_stores import OllamaStore
 
 from llamasrv import cli
 from llamasrv.config import OPTIONS, paths
+from llamasrv.config.foreign import foreign
 from llamasrv.domain.option import PREFIX
 from llamasrv.models.stores import ollama
 
@@ -137,44 +138,83 @@ def test_models_of_other_programs_are_not_deleted(run, home):
     assert run("rm", "-y", "pulled")[0] == 0 and not list(paths.models_dir().rglob("*.gguf"))
 
 
-# What is typed in other programs, and what it does here: an exit code, and a part of the output.
+# The ten first commands of each program, what they come to here (an exit code, a part of the output), and slips. What
+# `serve` would serve is printed by the fixture `served`.
 FIRST_COMMANDS = [
     # Ollama
-    ("list --port 9", 0, "llama3.2"),
-    ("ls --port 9", 0, "llama3.2"),
-    ("show llama3.2 --port 9", 0, "quantization"),
+    ("serve", 0, "serves None on 8080"),
+    ("pull llama3.2", 69, "hf:owner/repo"),
+    ("run nothing", 78, "no file and no local model 'nothing'; here: Pulled:Q8_0, llama3.2"),
+    ("list --port 9", 0, "llama3.2:3b"),
     ("ps --port 9", 69, "no server responds at http://127.0.0.1:9; start one with `llamasrv serve`"),
+    ("show llama3.2 --port 9", 0, "quantization"),
     ("stop llama3.2 --port 9", 69, "no server responds"),
     ("rm nothing -y", 78, "no model 'nothing'"),
-    ("pull llama3.2", 69, "hf:owner/repo"),
-    ("push me/model", 64, "models are not uploaded from here"),
+    ("create mine", 78, "Modelfile"),
     ("cp a b", 64, "llamasrv create NAME --from MODEL"),
+    ("push me/model", 64, "models are not uploaded from here"),
     ("signin", 64, "this server has no account"),
-    ("help", 64, "`llamasrv --help`"),
     # llama-server
+    ("-m demo.gguf", 0, "serves demo.gguf on 8080"),
+    ("demo.gguf", 0, "serves demo.gguf on 8080"),
+    ("-hf owner/model:Q4_K_M", 0, "serves owner/model:Q4_K_M on 8080"),
+    ("-m demo.gguf -c 8192 -ngl 99 -fa on --jinja", 0, "serves demo.gguf on 8080"),
+    ("-m demo.gguf -np 4 --cont-batching --metrics --slots", 0, "serves demo.gguf on 8080"),
+    ("-m demo.gguf --host 127.0.0.1 --port 8081 --api-key k", 0, "serves demo.gguf on 8081"),
+    ("-m demo.gguf --embedding --pooling mean -ub 4096", 0, "serves demo.gguf on 8080"),
+    ("-m demo.gguf --mmproj eyes.gguf --no-mmap --mlock", 0, "serves demo.gguf on 8080"),
+    ("--list-devices", 0, ""),
     ("--version", 0, "llamasrv "),
-    ("-m nothing.gguf", 78, "nothing.gguf: No such file or directory"),
-    ("nothing.gguf", 78, "nothing.gguf: No such file or directory"),
-    ("serve nothing.gguf", 78, "nothing.gguf: No such file or directory"),
+    ("-m demo.gguf --grammar x", 78, "send grammar with the request"),
     # vLLM
-    ("serve nothing", 78, "no file and no local model 'nothing'; here: Pulled:Q8_0, llama3.2"),
+    ("serve pulled", 0, "serves pulled on 8080"),
+    ("serve pulled --max-model-len 8192 --dtype auto --gpu-memory-utilization 0.9", 0, "serves pulled on 8080"),
+    ("serve pulled --served-model-name a b --api-key k --port 8000", 0, "serves pulled as a, b on 8000"),
+    ("serve pulled -tp 2 --enable-auto-tool-choice --tool-call-parser hermes", 0, "serves pulled on 8080"),
+    ("serve pulled --enable-lora --lora-modules sql=sql.gguf", 0, "serves pulled on 8080"),
+    ("serve pulled --quantization awq", 78, "choose with hf:OWNER/REPO:QUANT"),
+    ("serve Qwen/Qwen3-8B", 0, "serves Qwen/Qwen3-8B on 8080"),
+    ("check --model Qwen/Qwen3-8B", 78, "`llamasrv pull hf:Qwen/Qwen3-8B:QUANT` downloads one"),
+    ("bench nothing.gguf", 78, "nothing.gguf: No such file or directory"),
     ("complete", 64, "llamasrv run MODEL TEXT"),
-    ("run-batch", 64, "POST /v1/batches"),
+    ("run-batch -i in.jsonl", 64, "POST /v1/batches"),
+    ("collect-env", 64, "llamasrv doctor"),
     # LM Studio
-    ("load x", 64, "llamasrv serve MODEL"),
-    ("unload x", 64, "llamasrv stop MODEL"),
+    ("server start --port 1234", 64, "use `llamasrv serve`"),
+    ("server status", 64, "llamasrv ps"),
+    ("ls --port 9", 0, "llama3.2:3b"),
+    ("load x --gpu max", 64, "llamasrv serve MODEL"),
+    ("serve pulled --gpu max --context-length 4096 --identifier me", 0, "serves pulled as me on 8080"),
+    ("unload --all", 64, "llamasrv stop MODEL"),
     ("get x", 64, "llamasrv pull"),
     ("status", 64, "llamasrv ps"),
+    ("import x.bin", 64, "llamasrv serve FILE.gguf"),
+    ("log stream", 64, "--log-file FILE"),
+    ("version", 64, "llamasrv --version"),
     # slips
+    ("help", 64, "`llamasrv --help`"),
     ("sevre", 64, "did you mean serve?"),
     ("serve a --model b", 78, "two models: a and --model b; give one of them"),
     ("run", 78, "Missing argument 'MODEL'"),
     ("models rm nothing -y", 78, "no model 'nothing'"),
+    ("check --model nothing.gguf", 78, "nothing.gguf: No such file or directory"),
 ]
 
 
+@pytest.fixture
+def served(monkeypatch):
+    """`serve` prints what it would serve."""
+
+    def serve(settings):
+        name = settings.model.path or settings.model.hf_repo
+        print(f"serves {name}{' as ' + ', '.join(settings.model.alias) if settings.model.alias else ''}", end=" ")
+        print(f"on {settings.server.port}")
+
+    monkeypatch.setattr("llamasrv.commands.serve.run", serve)
+
+
 @pytest.mark.parametrize(("line", "code", "part"), FIRST_COMMANDS, ids=[line for line, *_ in FIRST_COMMANDS])
-def test_the_first_commands_of_other_programs_work_or_say_what_to_type(run, line, code, part):
+def test_the_first_commands_of_other_programs_work_or_say_what_to_type(run, served, line, code, part):
     status, out, err = run(*line.split())
     assert status == code and part in out + err
     assert code == 0 or err.count("\n") == 1
@@ -198,6 +238,7 @@ def test_no_command_line_ends_in_a_traceback(run, monkeypatch):
     monkeypatch.setattr("llamasrv.commands.serve.run", lambda settings: None)
     rng = random.Random(7)
     flags = [flag for option in OPTIONS for flag in option.flags]
+    flags += [name for flag in foreign() for name in (*flag.names, *flag.negations)]
     words = ["", "-", "x", "0", "-1", "1e999", "auto", "a=b", "é", "{", "/", "llama3.2", "999999999999999999999", "--"]
     commands = ["serve", "models", "ls", "show", "ps", "stop", "create", "key", "usage", "parse", "nonsense"]
     for _ in range(500):

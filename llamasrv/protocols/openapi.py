@@ -21,6 +21,7 @@ from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
 from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
+from llamasrv.protocols.llamacpp.lora import AdapterSchema
 from llamasrv.protocols.llamacpp.models import ModelSchema
 from llamasrv.protocols.llamacpp.streams import ControlSchema, LookupSchema
 from llamasrv.protocols.llamacpp.tokenize import DetokenizeSchema, TokenizeSchema
@@ -244,6 +245,15 @@ OPERATIONS: dict[str, Operation] = {
         "and `scale` loads one more, from the folder of --lora-dir.", None,
         [{"id": 0, "scale": 0.5}], query=_MODEL,
     ),
+    "POST /v1/load_lora_adapter": Operation(
+        "Load an adapter from the folder of --lora-dir, in vLLM's form.", AdapterSchema,
+        {"lora_name": "sql", "lora_path": "sql.gguf"},
+    ),
+    "POST /v1/unload_lora_adapter": Operation("Not offered: adapters stay.", AdapterSchema, {"lora_name": "sql"}),
+    "GET /version": Operation("This server's version, in vLLM's form."),
+    "GET /api/status": Operation("Whether models run elsewhere, in Ollama's form: they do not."),
+    "GET /api/v0/models": Operation("The models, in LM Studio's form."),
+    "GET /api/v0/models/<path:name>": Operation("One model, in LM Studio's form."),
     "GET /v1/stream": Operation(
         "A stream that was named with X-Conversation-Id, from any byte on.",
         query=(*_CONVERSATION, ("from", "the first byte; default 0")), answers=EVENTS,

@@ -10,6 +10,7 @@ A repository (hf:OWNER/REPO:QUANT) is left to `model_options.with_pulled`, which
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from llamasrv.models.scan import FolderModel, scan
 from llamasrv.models.stores import ollama
 from llamasrv.startup.model_options import DEMO_NAME
 
+_REPOSITORY = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 MAX_NAMES = 8  # names in an error message
 
 
@@ -65,9 +67,10 @@ def resolve(name: str, settings: Settings) -> FolderModel:
         return match
     names = [one.name for one in seen]
     listed = f"; here: {_listed(names)}" if names else ""
+    there = name if _REPOSITORY.fullmatch(name) else "OWNER/REPO"
     raise ConfigError(
         f"no file and no local model {name!r}{nearest(name, names)}{listed}. "
-        "`llamasrv pull hf:OWNER/REPO:QUANT` downloads one"
+        f"`llamasrv pull hf:{there}:QUANT` downloads one"
     )
 
 

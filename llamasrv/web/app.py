@@ -27,6 +27,7 @@ from llamasrv.web.routes import (
     openai,
     openapi,
     ops,
+    other_servers,
     responses,
     ui,
     usage,
@@ -43,7 +44,7 @@ BLUEPRINTS = (
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint, openapi.blueprint,
-    usage.blueprint, vertex.blueprint,
+    usage.blueprint, vertex.blueprint, other_servers.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

@@ -108,6 +108,17 @@ def test_one_more_is_loaded_from_the_operators_folder(loading):
     assert loading.post("/lora-adapters", json={"path": "french.gguf", "name": "other"}).get_json()["id"] == 3
 
 
+def test_vllms_clients_load_one_under_their_names(loading):
+    body = {"lora_name": "fr", "lora_path": "french.gguf"}
+    reply = loading.post("/v1/load_lora_adapter", json=body)
+    assert (reply.status_code, reply.text) == (200, "Success: LoRA adapter 'fr' added successfully.")
+    assert answer(loading, "fake:fr") == "You said, fr 1: hi"
+    reply = loading.post("/v1/load_lora_adapter", json={"lora_name": "x"})
+    assert reply.status_code == 400 and reply.get_json()["error"]["param"] == "lora_path"
+    reply = loading.post("/v1/unload_lora_adapter", json={"lora_name": "fr"})
+    assert reply.status_code == 400 and "stays until the server restarts" in reply.get_json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "body, line",
     [

@@ -29,10 +29,18 @@ class LoadSchema(WireSchema):
     scale = Number(-100.0, 100.0, "what it counts where a request names it without one; absent: 1")
 
 
+class AdapterSchema(WireSchema):
+    """vLLM's body of POST /v1/load_lora_adapter and /v1/unload_lora_adapter."""
+
+    lora_name = String("what requests call it")
+    lora_path = String("a file in the folder of `--lora-dir`")
+
+
 class StandingAdapters:
     def __init__(self, limits: Limits) -> None:
         self._load = Loader(StandingSchema, limits).load
         self._load_one = Loader(LoadSchema, limits).load
+        self._load_named = Loader(AdapterSchema, limits).load
 
     def parse(self, body: list[Any]) -> tuple[tuple[str, float], ...]:
         """(name or number, scale) of each."""
@@ -44,6 +52,14 @@ class StandingAdapters:
         if not data.get("path"):
             raise InvalidRequest("path is required", param="path", code="missing_required_parameter")
         return data["path"], data.get("name", ""), data.get("scale", 1.0)
+
+    def parse_named(self, body: dict[str, Any], *fields: str) -> tuple[str, ...]:
+        """vLLM's fields, all of them required."""
+        data = self._load_named(body)
+        for field in fields:
+            if not data.get(field):
+                raise InvalidRequest(f"{field} is required", param=field, code="missing_required_parameter")
+        return tuple(data[field] for field in fields)
 
 
 def adapters_body(adapters: Iterable[tuple[str, str]], standing: Iterable[tuple[int, float]]) -> bytes:

@@ -30,6 +30,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
         "/cors-proxy", "/tokenizer_info", "/openapi.json",
+        "/version", "/api/status", "/api/v0/models", "/api/v0/models/<path:name>",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
     # tokenizing and rendering: work without the model, for either kind of key
@@ -64,7 +65,9 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream"),
     # programs on this machine
     "tools": ("/tools",),
-    "admin": ("POST /models", "DELETE /models", "POST /props"),
+    "admin": (
+        "POST /models", "DELETE /models", "POST /props", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
+    ),
 }  # fmt: skip
 """Routes by scope, as declared in web/routes; with a method in front, only that method."""
 

@@ -12,7 +12,7 @@ from llamasrv.errors import Unsupported
 from llamasrv.models import adapters
 from llamasrv.models.model import Model
 from llamasrv.protocols.llamacpp.lora import StandingAdapters, adapters_body, loaded_body
-from llamasrv.web.http.body import read_json_value
+from llamasrv.web.http.body import read_json, read_json_value
 from llamasrv.web.service import Service
 from llamasrv.web.views import json_answer
 
@@ -37,6 +37,22 @@ def blueprint(service: Service) -> Blueprint:
         asked = standing.parse(body)
         model.standing_adapters = adapters.choose(model.adapters, None, asked)
         return json_answer(b'{"success":true}')
+
+    @routes.post("/v1/load_lora_adapter")
+    def load_named() -> Response:
+        """vLLM's."""
+        name, path = standing.parse_named(read_json(request.environ, limits), "lora_name", "lora_path")
+        load_adapter(service.registry.find(None), path, name, 1.0)
+        return Response(f"Success: LoRA adapter '{name}' added successfully.", content_type="text/plain")
+
+    @routes.post("/v1/unload_lora_adapter")
+    def unload_named() -> Response:
+        """vLLM's. An adapter that no request names costs nothing but its memory."""
+        (name,) = standing.parse_named(read_json(request.environ, limits), "lora_name")
+        raise Unsupported(
+            f"The adapter '{name[:64]}' stays until the server restarts. Requests that do not name it do not use it.",
+            param="lora_name",
+        )
 
     def load_adapter(model: Model, path: str, name: str, scale: float) -> Response:
         folder = service.options.lora_folder

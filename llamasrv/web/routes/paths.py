@@ -20,7 +20,7 @@ _SLASHES = re.compile(r"/{2,}")
 _PREFIXES = re.compile(r"(?:/(?:v1|api))+(?=/(?:v1|api)/)")
 _BARE_MESSAGES = re.compile(r"/messages(?=\Z|/count_tokens\Z)")
 _WORK = re.compile(
-    r"/v1/(?!loads\Z).+|/v1beta/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
+    r"/v1/(?!loads\Z|(?:un)?load_lora_adapter\Z).+|/v1beta/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
     r"|/chat/completions(?:/(?:input_tokens|control))?|/completions?|/embeddings?|/infill|/rerank|/reranking|/responses(?:/.+)?|/conversations(?:/.+)?"
 )
 
