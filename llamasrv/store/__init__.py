@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from llamasrv.errors import ConfigError, InvalidRequest, Unavailable
+from llamasrv.store.quotas import QuotaBook
 from llamasrv.store.shelf import Shelf
 
 CHAIN = 10_000  # max turns per conversation
@@ -102,6 +103,9 @@ class ResponseStore(Protocol):
 
     def shelf(self, name: str) -> Shelf | None:
         """A shelf for files or batches next to the responses; None if this backend cannot hold them."""
+
+    def quotas(self) -> QuotaBook | None:
+        """Counts quotas over all servers that share this store; None if this backend has one server only."""
 
     def close(self) -> None: ...
 

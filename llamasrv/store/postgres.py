@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from llamasrv.errors import ConfigError
-from llamasrv.store import StoreOptions, postgres_shelf
+from llamasrv.store import StoreOptions, postgres_quotas, postgres_shelf
 from llamasrv.store.sql import TABLES, SqlDialect, SqlStore
 
 try:
@@ -41,7 +41,9 @@ class PostgresDialect(SqlDialect):
         return psycopg.connect(**settings, autocommit=True)
 
     def make_tables(self, db: Any) -> None:
-        db.execute(_LOCK + TABLES.format(table=self.table, blob="BYTEA") + postgres_shelf.TABLES)
+        db.execute(
+            _LOCK + TABLES.format(table=self.table, blob="BYTEA") + postgres_shelf.TABLES + postgres_quotas.TABLES
+        )
 
     def works(self, db: Any) -> bool:
         try:
@@ -60,3 +62,6 @@ class PostgresStore(SqlStore):
 
     def shelf(self, name: str) -> postgres_shelf.PostgresShelf:
         return postgres_shelf.PostgresShelf(self.connection, name)
+
+    def quotas(self) -> postgres_quotas.PostgresQuotas:
+        return postgres_quotas.PostgresQuotas(self.connection)

@@ -2,6 +2,8 @@
 
 llamasrv:response:OWNER:ID    a hash: body, previous, lease
 llamasrv:usage:DAY            a hash: OWNER:MODEL:FIGURE
+
+Files and batches are in redis_shelf.py, quotas in redis_quotas.py.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from llamasrv.store import (
     unpack,
     unpack_all,
 )
+from llamasrv.store.redis_quotas import RedisQuotas
 from llamasrv.store.redis_shelf import RedisShelf
 
 try:
@@ -125,6 +128,9 @@ class RedisStore:
 
     def shelf(self, name: str) -> RedisShelf:
         return RedisShelf(self._db, name, _redis_errors)
+
+    def quotas(self) -> RedisQuotas:
+        return RedisQuotas(self._db, _redis_errors)
 
     def close(self) -> None:
         self._db.close()

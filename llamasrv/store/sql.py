@@ -28,6 +28,7 @@ from llamasrv.store import (
     unpack,
     unpack_all,
 )
+from llamasrv.store.quotas import QuotaBook
 from llamasrv.store.shelf import Shelf
 
 TABLES = """
@@ -191,6 +192,9 @@ class SqlStore:
             return [DailyUsage(*row) for row in self._run(db, _USAGE, {"first": first, "last": last}).fetchall()]
 
     def shelf(self, name: str) -> Shelf | None:
+        return None
+
+    def quotas(self) -> QuotaBook | None:
         return None
 
     def close(self) -> None:

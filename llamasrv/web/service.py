@@ -27,6 +27,7 @@ from llamasrv.tools.definitions import Definition
 from llamasrv.tools.runtime import Image, Runtime
 from llamasrv.tools.toolbox import Toolbox
 from llamasrv.web.access.auth import Access, Network
+from llamasrv.web.access.shared_quotas import SharedQuotas
 from llamasrv.web.jobs.background import Background
 from llamasrv.web.jobs.batches import BatchRunner
 from llamasrv.web.jobs.idle_gate import IdleGate
@@ -89,6 +90,8 @@ class Service:
         self.hub_stalls = Histogram(STALLS)
         self.access = Access()
         self.options = options
+        book = None if store is None else store.quotas()
+        self._shared_quotas = None if book is None else SharedQuotas(book)
         self.pulls = Pulls(
             options.folder or paths.models_dir(),
             notice=None if registry.loader is None else registry.loader.notice,
@@ -151,6 +154,7 @@ class Service:
             monitor_networks=options.monitor_networks,
             most_open=options.most_open,
             before=self.access,
+            shared=self._shared_quotas,
         )
 
 

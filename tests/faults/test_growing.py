@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
@@ -27,6 +28,40 @@ def replicas(redis):
     yield [wait_until_ready(server) for server in servers]
     for server in servers:
         server.end()
+
+
+def test_six_a_minute_stay_six_over_three_replicas(redis, tmp_path):
+    """They were 17 or 18: each replica counted for itself."""
+    keys = tmp_path / "keys.toml"
+    digest = hashlib.sha256(b"secret-of-ann").hexdigest()
+    keys.write_text(f'[keys.ann]\nsha256 = "{digest}"\nrequests_per_minute = 6\n')
+    flags = [
+        "--port",
+        "0",
+        "--fake",
+        "--store",
+        redis,
+        "--api-key-file",
+        str(keys),
+        "--monitor-networks",
+        "127.0.0.0/8",
+    ]
+    servers = [ServerProcess(flags) for _ in range(3)]
+    try:
+        statuses = []
+        for n in range(18):
+            connection = http.client.HTTPConnection(*wait_until_ready(servers[n % 3]).address, timeout=20)
+            headers = {"Authorization": "Bearer secret-of-ann"}
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1}), headers)
+            reply = connection.getresponse()
+            statuses.append(reply.status)
+            assert reply.status == 200 or int(reply.headers["Retry-After"]) > 0
+            connection.close()
+        # a seventh comes back after ten seconds
+        assert statuses[:6] == [200] * 6 and statuses.count(200) <= 7 and set(statuses) == {200, 429}
+    finally:
+        for server in servers:
+            server.end()
 
 
 def respond(front, place, *, tries=1, **body):

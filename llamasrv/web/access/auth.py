@@ -20,6 +20,7 @@ from llamasrv.domain.key import Key
 from llamasrv.errors import Forbidden, Unauthorized
 from llamasrv.web.access.origins import Origins, host_of
 from llamasrv.web.access.quota import Quota
+from llamasrv.web.access.shared_quotas import SharedQuotas
 
 OPEN, ANY, PAGE, WORK = "open", "any", "page", "infer or embed"
 
@@ -98,7 +99,7 @@ def scope_of(rule: str, method: str = "GET") -> str:
 class Access:
     """Identifies and authorises requests. Without keys, any request with an allowed host and origin may do everything.
     `monitor_networks`: peers there need no key for MONITORED routes. `before`: the Access that this one replaces; its
-    keys' quota usage carries over."""
+    keys' quota usage carries over. `shared` counts quotas over several servers."""
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class Access:
         monitor_networks: Sequence[Network] = (),
         most_open: int | None = None,
         before: Access | None = None,
+        shared: SharedQuotas | None = None,
     ) -> None:
         self._keys = tuple(keys)
         self._scopes = {key.name: key.scopes for key in keys}
@@ -121,7 +123,9 @@ class Access:
             old = used.get(key.name)
             # with a single key there is no one to share with
             share = most_open if len(self._keys) > 1 else None
-            self.quotas[key.name] = old if old is not None and old.key == key else Quota(key, most_open=share)
+            if old is None or old.key != key:
+                old = Quota(key, most_open=share, shared=shared)
+            self.quotas[key.name] = old
 
     def identify(self, environ: Mapping[str, Any], rule: str | None) -> Key | None:
         """The key that the request presents; None if none is needed. Raises Unauthorized or Forbidden."""

@@ -1,7 +1,8 @@
 """Quotas of a key: requests and tokens per minute, and concurrent requests.
 
 Token buckets: a minute's worth may be used at once, and refills steadily. Tokens are counted when a request ends, so a
-bucket can go below zero; the next request waits until it is positive again. Knows no HTTP.
+bucket can go below zero; the next request waits until it is positive again. Where servers share a store, a request must
+also pass what all of them have counted (shared_quotas.py). Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import RateLimited
+from llamasrv.store.quotas import QuotaVerdict
+from llamasrv.web.access.shared_quotas import SharedQuotas
 
 _BUSY_RETRY = 1.0  # seconds: we cannot know when one of the key's requests ends
 
@@ -35,44 +38,78 @@ class Bucket:
     def take(self, units: float) -> None:
         self._level = self.level - units
 
-    def seconds_until(self, units: float) -> float:
-        return max(0.0, (units - self.level) * 60 / self.size)
+    def seconds_until(self, units: float, level: float) -> float:
+        """Until there are so many, from `level` on."""
+        return max(0.0, (units - level) * 60 / self.size)
 
 
 class Quota:
-    """One key's usage. `most_open`: the concurrency limit if the key sets none."""
+    """One key's usage. `most_open`: the concurrency limit if the key sets none; of this process alone, as its queue
+    is. `shared`: counts over other servers, too."""
 
-    def __init__(self, key: Key, *, most_open: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        key: Key,
+        *,
+        most_open: int | None = None,
+        shared: SharedQuotas | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.key = key
         self.num_open = 0
         self.num_refused = 0
+        self._shared = shared
         self._most_open = most_open if key.concurrency is None else key.concurrency
         self._requests = None if key.requests_per_minute is None else Bucket(key.requests_per_minute, clock)
         self._tokens = None if key.tokens_per_minute is None else Bucket(key.tokens_per_minute, clock)
 
     def check(self) -> None:
-        """Raises RateLimited, with the time to wait, if the key's quota is used up."""
+        """Raises RateLimited, with the time to wait, if this process alone has used up the key's quota."""
         if self._most_open is not None and self.num_open >= self._most_open:
-            raise self._refusal(f"this key already has {self._most_open} requests running", _BUSY_RETRY)
+            raise self._refusal("running")
         if self._requests is not None and self._requests.level < 1:
-            raise self._refusal(f"limit of {self._requests.size} requests per minute", self._requests.seconds_until(1))
+            raise self._refusal("requests")
         if self._tokens is not None and self._tokens.level <= 0:
-            raise self._refusal(f"limit of {self._tokens.size} tokens per minute", self._tokens.seconds_until(1))
+            raise self._refusal("tokens")
 
     def enter(self) -> None:
-        """Count a request that starts. Raises RateLimited as `check` does."""
+        """Count a request that starts. Raises RateLimited as `check` does, also if all servers together have used up
+        the quota."""
         self.check()
-        if self._requests is not None:
-            self._requests.take(1)
-        self.num_open += 1
+        self._start(1)
+        if self._shared is None:
+            return
+        try:
+            verdict = self._shared.enter(self.key)
+        except BaseException:
+            self._start(-1)
+            raise
+        if verdict is not None and verdict.refused:
+            self._start(-1)
+            raise self._refusal(verdict.refused, verdict)
 
     def leave(self, num_tokens: int) -> None:
         """Count the tokens of a request that has ended."""
         self.num_open -= 1
         if self._tokens is not None:
             self._tokens.take(num_tokens)
+        if self._shared is not None:
+            self._shared.leave(self.key, num_tokens)
 
-    def _refusal(self, reason: str, seconds: float) -> RateLimited:
+    def _start(self, number: int) -> None:
+        if self._requests is not None:
+            self._requests.take(number)
+        self.num_open += number
+
+    def _refusal(self, limit: str, levels: QuotaVerdict | None = None) -> RateLimited:
+        """`levels`: those of all servers together."""
         self.num_refused += 1
+        bucket = self._requests if limit == "requests" else self._tokens
+        if limit == "running" or bucket is None:
+            reason, seconds = f"this key already has {self._most_open} requests running", _BUSY_RETRY
+        else:
+            reason = f"limit of {bucket.size} {limit} per minute"
+            level = bucket.level if levels is None else levels.requests if limit == "requests" else levels.tokens
+            seconds = bucket.seconds_until(1, level)
         wait = max(1.0, float(math.ceil(seconds)))  # whole seconds: clients parse only integers in Retry-After
         return RateLimited(f"Rate limit reached: {reason}. Please try again in {wait:g} s.", retry_after=wait)
