@@ -80,6 +80,7 @@ NEIGHBOURS = {
     "startup/test_service.py": "startup/companions startup/model_options startup/preparation",
     "store/test_batches.py": "store/folder_shelf store/postgres_shelf store/redis_shelf store/shelf",
     "store/test_files.py": "store/paging store/storage_quota",
+    "store/test_quotas.py": "store/postgres_quotas store/redis_quotas",
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",
     "test_cli.py": "commands/bench commands/doctor commands/key commands/serve commands/server",
