@@ -275,7 +275,8 @@ def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: 
 @click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object per line.")
 @with_options("models")
 def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
-    """Fetch models from the Hugging Face Hub: NAME is hf:owner/repo, with :QUANT or :FILE.gguf to select a file.
+    """Fetch models. From the Hugging Face Hub NAME is hf:owner/repo, with :QUANT or :FILE.gguf to select a file; from
+    Ollama's registry it is as there (llama3.2:3b), or ollama:NAMESPACE/NAME.
 
     Resumes interrupted downloads. HF_TOKEN opens private repositories, HF_ENDPOINT names a mirror.
     """

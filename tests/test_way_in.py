@@ -143,7 +143,7 @@ def test_models_of_other_programs_are_not_deleted(run, home):
 FIRST_COMMANDS = [
     # Ollama
     ("serve", 0, "serves None on 8080"),
-    ("pull llama3.2", 69, "hf:owner/repo"),
+    ("pull 127.0.0.1:9/library/llama3.2", 69, "cannot reach 127.0.0.1:9"),
     ("run nothing", 78, "no file and no local model 'nothing'; here: Pulled:Q8_0, llama3.2"),
     ("list --port 9", 0, "llama3.2:3b"),
     ("ps --port 9", 69, "no server responds at http://127.0.0.1:9; start one with `llamasrv serve`"),

@@ -1,4 +1,4 @@
-"""`llamasrv pull`: downloads models from the Hugging Face Hub, with a progress bar per file.
+"""`llamasrv pull`: downloads models from the Hugging Face Hub and from Ollama's registry, with a progress bar per file.
 
 Without a terminal it prints a line every few seconds; with `--json` one object per line, which is how a server follows
 the pulls that it starts.
@@ -20,6 +20,7 @@ from rich.progress import Progress as Bars
 
 from llamasrv.config import Settings, paths
 from llamasrv.errors import ConfigError
+from llamasrv.models import ollama_registry
 from llamasrv.models.pull import PullFailed, PullProgress, pull, pulled
 from llamasrv.startup.model_options import draft_repository, repository
 
@@ -36,7 +37,11 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
         display = _Lines(JSON_EVERY) if as_json else _Display(Console(stderr=True))
         try:
             with display:
-                files = pull(name, folder, report=display.show)
+                named = ollama_registry.RegistryName.parse(name)
+                if named is not None:
+                    files = ollama_registry.pull(named, folder, report=display.show)
+                else:
+                    files = pull(name, folder, report=display.show)
         except PullFailed as error:
             if as_json:
                 _say({"error": str(error)})

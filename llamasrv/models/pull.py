@@ -94,6 +94,8 @@ class RemoteFile:
     size: int
     digest: str  # sha256:..., or git:... for small files without LFS
     url: str = ""
+    is_gguf: bool = True
+    is_public: bool = False  # not the Hub's: it gets no token
 
     @property
     def partial(self) -> str:
@@ -111,11 +113,18 @@ def pull(
     report(PullProgress("pulling manifest"))
     files = _resolve(reference, endpoint)
     places = [folder / reference.repo / file.path for file in files]
+    download(list(zip(files, places)), folder, report)
+    report(PullProgress("success"))
+    return tuple(places)
+
+
+def download(files: list[tuple[RemoteFile, Path]], folder: Path, report: Report) -> None:
+    """Download what is missing, then move all of it into place, the first file last. Raises PullFailed."""
     partials = folder / ".partial"
     try:
         partials.mkdir(parents=True, exist_ok=True)
         _forget_old(partials)
-        missing = [(file, place) for file, place in zip(files, places) if not _in_place(file, place, report)]
+        missing = [(file, place) for file, place in files if not _in_place(file, place, report)]
         _check_space([file for file, _ in missing], partials)
         for file, _ in missing:
             _fetch(file, partials / file.partial, report)
@@ -123,8 +132,6 @@ def pull(
             _put(partials / file.partial, place)
     except OSError as error:
         raise PullFailed(f"{folder}: {_reason(error)}") from error
-    report(PullProgress("success"))
-    return tuple(places)
 
 
 def pulled(text: str, folder: Path) -> Path | None:
@@ -270,19 +277,19 @@ def _fetch(file: RemoteFile, partial: Path, report: Report) -> None:
         digest.read(data, report, status="pulling")
         data.truncate(digest.count)
         if digest.count < file.size:
-            _download(file, data, digest, report)
+            _download_rest(file, data, digest, report)
         report(PullProgress("verifying", file.path, file.digest, digest.count, file.size))
         if not digest.right:
             data.truncate(0)
             raise PullFailed(f"{file.path}: checksum mismatch; the download was discarded. Try again.")
-        if digest.start != b"GGUF":
+        if file.is_gguf and digest.start != b"GGUF":
             data.truncate(0)
             raise PullFailed(f"{file.path}: not a GGUF file")
         data.flush()
         os.fsync(data.fileno())
 
 
-def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
+def _download_rest(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
     """Download the rest of the file, retrying as long as there is progress. The library's own downloads discard partial
     files when the process dies, so the stream is written here."""
     from huggingface_hub.utils import logging
@@ -308,10 +315,11 @@ def _download(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report)
 
 
 def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -> None:
-    """One response of the Hub, starting at the end of the partial file."""
+    """One response, starting at the end of the partial file."""
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={digest.count}-"}
+    headers = {} if file.is_public else build_hf_headers()
+    headers |= {"Accept-Encoding": "identity", "Range": f"bytes={digest.count}-"}
     with http_stream_backoff(
         "GET", file.url, headers=headers, timeout=TIMEOUT, retry_on_exceptions=(), retry_on_status_codes=(408, 429)
     ) as response:
@@ -323,7 +331,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
         for piece in response.iter_bytes(CHUNK):
             if digest.count + len(piece) > file.size:
                 data.truncate(0)
-                raise PullFailed(f"{file.path}: the download is larger than the {file.size} bytes announced by the Hub")
+                raise PullFailed(f"{file.path}: the download is larger than the {file.size} bytes announced")
             data.write(piece)
             digest.add(piece)
             report(PullProgress("pulling", file.path, file.digest, digest.count, file.size))
@@ -340,7 +348,7 @@ def _refusal(error: Exception) -> str | None:
     if isinstance(error, RevisionNotFoundError):
         return "no such revision"
     if isinstance(error, HfHubHTTPError):
-        return f"the Hub returned {error.response.status_code}"
+        return f"the server returned {error.response.status_code}"
     return None
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from llamasrv.concurrency import Notice
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
+from llamasrv.models.ollama_registry import RegistryName
 from llamasrv.models.pull import PullFailed, PullProgress, Reference
 
 log = logging.getLogger("llamasrv")
@@ -25,6 +26,11 @@ log = logging.getLogger("llamasrv")
 MOST = 2  # concurrent pulls
 MOST_REMEMBERED = 50  # finished pulls to remember
 LONGEST_LINE = 65_536  # max bytes of a child's output line
+
+
+def reference(name: str) -> str:
+    """The full name of what to pull: from Ollama's registry or from the Hub. Raises PullFailed."""
+    return str(RegistryName.parse(name) or Reference.parse(name))
 
 
 class Pull:
@@ -94,7 +100,7 @@ class Pulls:
     def start(self, name: str) -> Pull:
         """Start a pull, or join a running one. It continues until it is cancelled. Raises InvalidRequest, QueueFull."""
         try:
-            key = str(Reference.parse(name))
+            key = reference(name)
         except PullFailed as error:
             raise InvalidRequest(str(error), param="model") from None
         if key in self._children:
@@ -121,7 +127,7 @@ class Pulls:
     def cancel(self, name: str) -> bool:
         """Stop a running pull; the next one resumes. Returns False if there is none."""
         try:
-            child = self._children.get(str(Reference.parse(name)))
+            child = self._children.get(reference(name))
         except PullFailed:
             return False
         if child is None:

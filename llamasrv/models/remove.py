@@ -12,11 +12,14 @@ from pathlib import Path
 
 from llamasrv.errors import Forbidden
 from llamasrv.models.details import Details
+from llamasrv.models.stores import ollama
 
 
 def remove(details: Details, folder: Path) -> list[Path]:
     """Delete the model's files; returns the deleted ones. Raises Forbidden, or OSError from the system."""
     top = folder.resolve()
+    if details.path is not None and (store := ollama.folder_of(details.path)) is not None and _is_inside(store, top):
+        return ollama.remove(store, details.path)
     files = list(details.parts)
     if not files or not all(_is_inside(path, top) for path in files):
         raise Forbidden("This model's file is not in the models folder; it cannot be deleted here.")

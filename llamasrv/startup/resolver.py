@@ -20,6 +20,7 @@ from llamasrv.config.settings import fitting
 from llamasrv.errors import ConfigError
 from llamasrv.models import stores
 from llamasrv.models.names import canonical
+from llamasrv.models.ollama_registry import STORE
 from llamasrv.models.scan import FolderModel, scan
 from llamasrv.models.stores import ollama
 from llamasrv.startup.model_options import DEMO_NAME
@@ -70,7 +71,7 @@ def resolve(name: str, settings: Settings) -> FolderModel:
     there = name if _REPOSITORY.fullmatch(name) else "OWNER/REPO"
     raise ConfigError(
         f"no file and no local model {name!r}{nearest(name, names)}{listed}. "
-        f"`llamasrv pull hf:{there}:QUANT` downloads one"
+        f"`llamasrv pull hf:{there}:QUANT` downloads one from the Hub, `llamasrv pull NAME:TAG` from Ollama's registry"
     )
 
 
@@ -92,6 +93,8 @@ def pulled(settings: Settings) -> Iterator[FolderModel]:
     folder = settings.models.dir or paths.models_dir()
     if folder.is_dir():
         yield from ollama.models(folder) if ollama.is_store(folder) else scan(folder)
+        if ollama.is_store(folder / STORE):
+            yield from ollama.models(folder / STORE)
 
 
 def _looks_like_file(text: str) -> bool:

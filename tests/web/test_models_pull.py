@@ -115,7 +115,7 @@ def test_no_more_than_two_at_once(hub, service):
 
 
 def test_what_is_no_repository_is_refused(hub, service):
-    for name in ("../etc/passwd", "model", "--help"):
+    for name in ("../etc/passwd", "a model", "--help"):
         reply = service.client.post("/models", json={"model": name})
         assert reply.status_code == 400 and reply.get_json()["error"]["param"] == "model"
 

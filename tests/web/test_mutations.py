@@ -114,7 +114,7 @@ BODIES = {
     "/v1/chat/completions/control": {"id": "x", "action": "stop"}, "/v1/streams/lookup": {"ids": ["x"], "names": ["x"]},
     "/tools": {"tool": "t", "params": {"a": "b"}}, "/models/load": {"model": "none"}, "/models/unload": {"model": "none"},
     "/lora-adapters": [{"id": 0, "scale": 1.0}], "/v1/load_lora_adapter": {"lora_name": "n", "lora_path": "none"},
-    "/v1/unload_lora_adapter": {"lora_name": "n"}, "/props": {"a": "b"}, "/api/pull": {"model": "none"}, "/api/delete": {"model": "none"},
+    "/v1/unload_lora_adapter": {"lora_name": "n"}, "/props": {"a": "b"}, "/api/pull": {"model": "no/../ne"}, "/api/delete": {"model": "none"},
     "/api/copy": {"source": "none", "destination": "other"}, "/api/create": {"model": "new", "from": "none", "template": "t",
                                                                            "parameters": {"stop": "s"}, "messages": [{"role": "user", "content": "x"}]},
     "/slots/0?action=save": {"filename": "x"}, "/predict": {"instances": [{"@requestFormat": "chatCompletions", **FORM}]},

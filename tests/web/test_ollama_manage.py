@@ -276,5 +276,5 @@ def test_a_pull_that_fails_has_one_line_of_an_error_and_it_is_the_last(manager, 
 
 
 def test_a_name_that_is_no_repository_is_refused_at_once(managing):
-    response = managing.post("/api/pull", json={"model": "llama3"})
+    response = managing.post("/api/pull", json={"model": "../llama3"})
     assert response.status_code == 400 and "llama3" in error(response)

@@ -72,6 +72,22 @@ def model_of(folder: Path, blob: Path, names: Collection[str]) -> FolderModel | 
     return next((one for one in found if canonical(one.name) in wanted), found[0] if found else None)
 
 
+def remove(folder: Path, blob: Path) -> list[Path]:
+    """Delete the manifests that name this blob, and then the blobs that no manifest names; returns what is gone. Only
+    for a store of our own. Raises OSError."""
+    kept, gone = set(), []
+    for path in _manifests(folder):
+        digests = {match[1] for match in _DIGEST.finditer(_text(path))}
+        if blob.name.removeprefix("sha256-") in digests:
+            gone.append(path)
+        else:
+            kept |= digests
+    gone += [path for path in (folder / "blobs").glob("sha256-*") if path.name.removeprefix("sha256-") not in kept]
+    for path in gone:
+        path.unlink(missing_ok=True)
+    return gone
+
+
 def _manifests(folder: Path) -> Iterator[Path]:
     root, left = folder / "manifests", MOST
     stack = [(root, 0)]
