@@ -39,13 +39,6 @@ NOT_READ = {
         "test_multiple_reasoning_blocks_concatenate", "test_text_after_tool_call", "test_text_then_tool",
         "test_reasoning_then_tool",
     ),
-    "GigaChat3.5": (
-        "thinking", "and call", "tests/test-chat.cpp: parallel",
-    ),
-    "Kimi-K2.5": (
-        "single_tool_call", "three_tool_calls", "angle_brackets_in_json", "multiline_json", "no_functions_prefix",
-        "empty_arguments",
-    ),
 }  # fmt: skip
 """By template, how the sources of those end that are not read yet."""
 

@@ -35,7 +35,10 @@ def prompt_of(request: dict[str, Any]) -> ChatPrompt:
     return ChatPrompt(
         messages,
         tools=tools_of(request),
-        template_kwargs={"enable_thinking": request.get("enable_thinking", True)},
+        template_kwargs={
+            "enable_thinking": request.get("enable_thinking", True),
+            **request.get("chat_template_kwargs", {}),
+        },
         add_generation_prompt=request.get("add_generation_prompt", True),
         continue_final_message=bool(request.get("continue_final_message")),
     )
