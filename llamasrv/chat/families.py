@@ -207,6 +207,30 @@ TABLE: tuple[Family, ...] = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """Marks around a whole answer, which the template of earlier turns leaves out."""
+
+    words: tuple[str, ...]  # of the template's source
+    start: str
+    end: str
+
+
+WRAPPED: tuple[Wrapped, ...] = (
+    # Hunyuan-A13B: its template shows earlier answers without them.
+    Wrapped(("<|startoftext|>", "<|extra_0|>"), "<answer>", "</answer>"),
+)
+
+
+def wrapped(format: ChatFormat, source: str) -> ChatFormat:
+    """The format with the marks that this template's model writes around an answer, if any."""
+    code = _COMMENT.sub("", source)
+    for row in WRAPPED:
+        if all(word in code for word in row.words):
+            return replace(format, leads=(*format.leads, row.start), role_ends=(*format.role_ends, row.end))
+    return format
+
+
 def known_families(source: str) -> Iterator[ChatFormat]:
     """The rows of the table that match a template. Its comments do not count: they also name what is not used."""
     code = _COMMENT.sub("", source)

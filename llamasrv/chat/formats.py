@@ -15,6 +15,7 @@ from typing import Any
 from llamasrv.chat.markers import pieces
 from llamasrv.chat.notations.base import Notation, options_of
 
+_WHOLE_MARK = re.compile(r"<[^<>\s]+>")
 _MARK_AND_WORD = re.compile(r"(<[^<>\s]+>)\w+\Z")
 
 
@@ -65,9 +66,47 @@ class Headers:
         return self.to + recipient + self.body
 
     @property
+    def text_start(self) -> str:
+        return self.opening(self.user)
+
+    @property
+    def thought_start(self) -> str:
+        """Empty if there are no thoughts."""
+        return self.opening(self.thinker) if self.thinker else ""
+
+    @property
     def next(self) -> str:
         """The text between two messages."""
         return self.more + self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """An answer made of blocks, each behind a header that says what it is, with `more` and `start` before the next
+    one, or `last`. The header of a call belongs to Calls."""
+
+    start: str  # what begins a block; the prompt ends with it
+    text_start: str
+    thought_start: str
+    more: str  # ends a block that another follows
+    last: str  # ends the last one
+
+    @property
+    def next(self) -> str:
+        """The text between two blocks."""
+        return self.more + self.start
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The marks that may end a block."""
+        return tuple(dict.fromkeys((self.more.strip(), *_WHOLE_MARK.findall(self.last))))
+
+    def begun_by(self, prompt: str) -> str | None:
+        """What the end of a prompt has begun: reasoning, content, or nothing yet."""
+        for start, what in ((self.thought_start, "reasoning"), (self.text_start, "content")):
+            if prompt.endswith(self.start + start):
+                return what
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +197,13 @@ class ChatFormat:
     calls: Calls | None = None
     content_start: str = ""  # around the content
     content_end: str = ""
+    leads: tuple[str, ...] = ()  # may stand before the whole answer and say nothing; what ends it is in `role_ends`
     aside: str = ""  # begins words for the user that come before a call; they end as a thought does
     turn_end: str = ""  # written before the end token
     silent: tuple[str, ...] = ()  # marks that say nothing
     role_ends: tuple[str, ...] = ()  # written behind every turn; a model may write them as text
     headers: Headers | None = None  # the answer is a row of messages
+    blocks: Blocks | None = None  # the answer is a row of blocks
     others: tuple[str, ...] = ()  # marks that the parser knows by itself
     learned: bool = False  # by the probe, not from the table
     unsure: tuple[str, ...] = ()  # kinds of turns that do not come back as the template shows them
@@ -172,7 +213,7 @@ class ChatFormat:
         if not token.strip():
             return False
         notation = self.calls.notation if self.calls is not None else None
-        parts = (self, self.reasoning, self.calls, self.headers, notation)
+        parts = (self, self.reasoning, self.calls, self.headers, self.blocks, notation)
         texts = [text for part in parts if part is not None for text in options_of(part).values()]
         marks = [text for text in texts if isinstance(text, str)] + [*self.silent, *self.others]
         return any(token in mark for mark in marks)
@@ -200,7 +241,9 @@ class ChatFormat:
             told["calls"] = {**options_of(self.calls), "notation": notation.name, **notation.options()}
         if self.headers is not None:
             told["headers"] = options_of(self.headers)
-        for name in ("content_start", "content_end", "turn_end", "silent", "role_ends", "unsure"):
+        if self.blocks is not None:
+            told["blocks"] = options_of(self.blocks)
+        for name in ("content_start", "content_end", "leads", "turn_end", "silent", "role_ends", "unsure"):
             if getattr(self, name):
                 told[name] = getattr(self, name)
         return told

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from llamasrv.chat import structural_tag
 from llamasrv.chat.argument_rules import after
 from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
-from llamasrv.chat.formats import Calls, ChatFormat
+from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers
 from llamasrv.chat.markers import pieces
 from llamasrv.chat.rules import TEXT, RuleWriter, escaped
 from llamasrv.chat.schema_references import check_references
@@ -59,9 +59,12 @@ def constrain(
     if must_call and calls is None:
         raise InvalidRequest("'tool_choice' requires a tool call, but no tools were given.", param="tool_choice")
     rules = RuleWriter(special_tokens or {})
-    if format.headers is not None:
-        called = _messages(rules, format, tools, parallel) if calls is not None else ""
-        return Constraint(rules.text(_row(rules, format, called, must_call, content, thinking, continues)))
+    row = format.headers or format.blocks
+    if row is not None:
+        called = _messages(rules, calls, tools, parallel) if calls is not None else ""
+        if isinstance(row, Blocks):
+            continues = continues or row.begun_by(prompt)
+        return Constraint(rules.text(_row(rules, row, called, must_call, content, thinking, continues)))
     is_open = _is_thinking(format, prompt, continues)
     head = _thinking(rules, format, is_open, thinking and continues is None)
     instead = ""
@@ -80,19 +83,17 @@ def constrain(
 
 def _row(
     rules: RuleWriter,
-    format: ChatFormat,
+    row: Headers | Blocks,
     called: str,
     must_call: bool,
     content: Content | None,
     thinking: bool,
     continues: str | None,
 ) -> str:
-    """A series of messages: a thought, words for the user, and calls or the answer."""
-    headers = format.headers
-    assert headers is not None
+    """A row of messages or blocks: a thought, words for the user, and calls or the answer."""
     text = TEXT if content is None else _form(rules, content)
-    until = f"{rules.until(headers.more)} {rules.literal(headers.start)}"
-    said = f"{rules.literal(headers.opening(headers.user))} "
+    until = f"{rules.until(row.more)} {rules.literal(row.start)}"
+    said = f"{rules.literal(row.text_start)} "
     answer = called if must_call else f"{said}{text} | {called}" if called else f"{said}{text}"
     before = f"({said}{until})? " if called and not must_call and content is None else ""
     rest = f"{before}{rules.rule(answer)}"
@@ -100,15 +101,15 @@ def _row(
         return f"{until} {rest}"
     if continues == "content":
         return f"{text} | {until} {called}" if called and content is None else text
-    if not thinking or not headers.thinker:
+    if not thinking or not row.thought_start:
         return rest
-    return f"({rules.literal(headers.opening(headers.thinker))} {until})? {rest}"
+    return f"({rules.literal(row.thought_start)} {until})? {rest}"
 
 
-def _messages(rules: RuleWriter, format: ChatFormat, tools: Sequence[Tool], parallel: bool) -> str:
-    """Messages to tools."""
-    calls = format.calls
-    assert calls is not None
+def _messages(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], parallel: bool) -> str:
+    """Calls that are messages or blocks of their own, or one list of them in a block."""
+    if calls.section_start:
+        return _made(rules, calls, tools, "", parallel and calls.parallel).text(rules)
     branches = []
     for tool in tools:
         opening = calls.header.replace("{name}", tool.name) + calls.call_start

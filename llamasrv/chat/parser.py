@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from llamasrv.chat import harmony, messages
+from llamasrv.chat.blocks import read_blocks
 from llamasrv.chat.calls import CallReader
 from llamasrv.chat.emitter import Emitter, Event
 from llamasrv.chat.formats import ChatFormat, ReasoningMarks
@@ -115,6 +116,9 @@ class Parser:
         if format.headers is not None:
             yield from messages.read_messages(self._text, self._out, format.headers, calls, continues)
             return
+        if format.blocks is not None:
+            yield from read_blocks(self._text, self._out, format, calls, prompt, continues)
+            return
         if format.calls is not None and format.calls.notation.in_header:
             yield from harmony.read_messages(self._text, self._out, calls, continues)
             return
@@ -153,6 +157,8 @@ class Parser:
             mark = yield from self._opening()
             if mark is None:
                 return
+            if format.leads and not out.seen_content:
+                yield from self._led()
             if self._json_content and not out.seen_content:
                 yield from self._fenced()
 
@@ -181,7 +187,7 @@ class Parser:
     def _opening(self) -> Steps:
         """Read what may stand before the content. None at the end of the text; True where content begins."""
         format, thought, text, out = self._format, self._format.reasoning, self._text, self._out
-        words = [*format.silent, *format.stray]
+        words = [*format.silent, *format.stray, *format.leads]
         if thought is not None:
             words += [thought.start.strip(), thought.end.strip()]
         early = marks(*words)
@@ -210,6 +216,14 @@ class Parser:
                     out.say(space + mark)
                 else:
                     out.drop_space = True
+
+    def _led(self) -> Steps:
+        """What may stand before the answer, behind a thought, is dropped."""
+        space = yield from self._text.space()
+        if (yield from self._text.mark(marks(*self._format.leads))) is None:
+            self._out.hold(space)
+        else:
+            self._out.between_marks()
 
     def _fenced(self) -> Steps:
         """Content that must be JSON inside a code fence: the fence is dropped."""

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from llamasrv.chat.families import GENERIC_CALLS, THINK, known_families
-from llamasrv.chat.formats import Calls, ChatFormat, Headers, ReasoningMarks
+from llamasrv.chat.families import GENERIC_CALLS, THINK, known_families, wrapped
+from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers, ReasoningMarks
 from llamasrv.chat.notations import NOTATIONS, trial
 from llamasrv.chat.notations.base import Notation, decoded
 from llamasrv.chat.notations.in_header import InHeader
+from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.python_call import PYTHON_MARKS, PythonCall
 from llamasrv.chat.traits import Traits
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
@@ -45,7 +47,7 @@ _PARAMETERS = {
     "required": ["zqfirst", "zqsecond"],
 }
 _TOOLS = tuple(Tool(name, "zq", _PARAMETERS) for name in trial.NAMES)
-_PYTHON_TAG = "<|python_tag|>"  # Llama may write it before a call
+_PYTHON_TAGS = re.compile(r"<\|python_\w+\|>")  # may stand before a call
 _USER = Message("user", "zquser")
 _ANSWER = Message("assistant", "zqanswer")
 
@@ -53,17 +55,28 @@ _ANSWER = Message("assistant", "zqanswer")
 def candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
     """How this template's model may write, the likeliest first: a row of the table, what each notation learns, and at
     last the generic format. Which of them is right shows in a round trip."""
+    for format in _candidates(template):
+        yield wrapped(format, template.source)
+
+
+def _candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
     shown = _Shown.of(template)
     for known in known_families(template.source):
         yield replace(known, role_ends=_role_ends(template, shown, known.calls))
     headers = _learn_headers(shown)
     if headers is not None:
         yield _format_of_messages(shown, headers)
+    blocks = _learn_blocks(shown)
+    if blocks is not None:
+        yield _format_of_blocks(template, shown, blocks)
     text = _learn_text(shown)
     reasoning = _learn_reasoning(template, shown, text)
     for notation in NOTATIONS if template.traits.calls else ():
         calls = _learn_calls(template, shown.answer, reasoning, notation)
         if calls is not None:
+            asked = _as_instructed(shown, calls)
+            if asked is not None:
+                yield _with_calls(template, shown, text, reasoning, asked)
             yield _with_calls(template, shown, text, reasoning, calls)
     yield _with_calls(template, shown, text, reasoning, None)
 
@@ -73,18 +86,31 @@ def _with_calls(
 ) -> ChatFormat:
     """The format with calls as they were learned, or generic ones."""
     silent: tuple[str, ...] = tuple(mark for mark in (text.start.strip(), text.end.strip()) if mark)
-    if calls is not None and calls.bare and _PYTHON_TAG in template.source:
-        silent += (_PYTHON_TAG,)
+    if calls is not None and calls.bare:
+        silent += tuple(dict.fromkeys(_PYTHON_TAGS.findall(template.source)))
+        silent += PYTHON_MARKS if isinstance(calls.notation, PythonCall) else ()
     return ChatFormat(
         "generic" if calls is None else calls.notation.name,
         reasoning=reasoning,
         calls=calls or GENERIC_CALLS,
         content_start=text.start,
         content_end=text.end,
+        leads=_leads(shown),
         silent=silent,
         role_ends=_role_ends(template, shown, calls),
         learned=calls is not None,
     )
+
+
+_INSTRUCTED = re.compile(r"""([^\s\[\]{}"'`]+)\[\s*\{\s*["']name["']""")
+
+
+def _as_instructed(shown: _Shown, calls: Calls) -> Calls | None:
+    """The mark that the instructions ask for in front of a list of calls, where the history shows none."""
+    found = _INSTRUCTED.search(shown.prompt.partition("zquser")[0])
+    if found is None or not calls.bare or not isinstance(calls.notation, JsonObject):
+        return None
+    return Calls(calls.notation, section_start=f"{found[1]}[", section_end="]", separator=", ")
 
 
 def with_gap(template: ProbedTemplate, format: ChatFormat) -> ChatFormat:
@@ -167,6 +193,15 @@ def _learn_text(shown: _Shown) -> _Text:
     if not _ONE_MARK.match(end):
         return _Text()  # a mark before the text alone belongs to the turn's head
     return _Text(start, end)
+
+
+def _leads(shown: _Shown) -> tuple[str, ...]:
+    """A word with a colon before each answer: the model writes it because the template does."""
+    before = _before(shown, "zqanswer", shown.answer).strip()
+    return (before,) if _LEAD.match(before) else ()
+
+
+_LEAD = re.compile(r"[^\s<>\[\]{}:]{1,32}[:：]\Z")
 
 
 def _role_ends(template: ProbedTemplate, shown: _Shown, calls: Calls | None) -> tuple[str, ...]:
@@ -265,6 +300,59 @@ def _format_of_messages(shown: _Shown, headers: Headers) -> ChatFormat:
         parallel=bool(shown.calls),
     )
     return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
+
+
+# ---------------------------------------------------------------- blocks with a kind
+
+
+def _learn_blocks(shown: _Shown) -> Blocks | None:
+    """Blocks: between a thought and the answer stands what the prompt ends with."""
+    start, size = _MARK_LED.search(shown.prompt), len(shown.prompt)
+    if start is None or not (shown.answer.startswith(shown.prompt) and shown.thought.startswith(shown.prompt)):
+        return None
+    text_start, _, last = shown.answer[size:].partition("zqanswer")
+    thought_start, thought, rest = shown.thought[size:].partition("zqthought")
+    more, again, before_text = rest.partition("zqanswer")[0].partition(start[0])
+    if not thought or not again or before_text != text_start or thought_start == text_start or not more.strip():
+        return None
+    return Blocks(start[0], text_start, thought_start, more, last)
+
+
+def _format_of_blocks(template: ProbedTemplate, shown: _Shown, blocks: Blocks) -> ChatFormat:
+    calls = _calls_in_blocks(shown, blocks) if shown.call.startswith(shown.prompt) else None
+    return ChatFormat(
+        "blocks",
+        reasoning=ReasoningMarks(blocks.thought_start, blocks.next),
+        calls=calls,
+        role_ends=_role_ends(template, shown, calls),
+        blocks=blocks,
+        learned=True,
+    )
+
+
+def _calls_in_blocks(shown: _Shown, blocks: Blocks) -> Calls | None:
+    """Each call in a block of its own, or all of them as a list in one."""
+    turn, begin, name = shown.calls or shown.call, len(shown.prompt), trial.NAMES[0]
+    for notation in NOTATIONS:
+        first = notation.learn(turn, begin, 0)
+        if first is None:
+            continue
+        before, after = turn[begin : first.start], turn[first.end :]
+        second = notation.learn(turn, first.end, 1) if shown.calls else None
+        if second is not None and blocks.start not in turn[first.end : second.start]:
+            after = turn[second.end :].partition(blocks.more.strip())[0]
+            return _with_section(first.notation, before, turn[first.end : second.start], after)
+        header, named, call_start = before.rpartition(name)
+        end = after[: after.find(blocks.more.strip())] if blocks.more.strip() in after else ""
+        return Calls(
+            first.notation,
+            header=header + "{name}" if named else "",
+            call_start=call_start,
+            call_end=end + blocks.more,
+            separator=blocks.start,
+            parallel=second is not None,
+        )
+    return None
 
 
 # ---------------------------------------------------------------- reasoning

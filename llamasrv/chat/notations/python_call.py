@@ -17,6 +17,9 @@ from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
+PYTHON_MARKS = ("<|python_start|>", "<|python_end|>")
+"""Tokens that models may write around a list of calls that their template shows without marks."""
+
 
 @dataclass(frozen=True, slots=True)
 class PythonCall(Notation):
