@@ -205,6 +205,8 @@ class Parser:
                     # Small models forget the marks: an object with the name of a tool is a call all the same.
                     yield from self._calls.section("", announced=False)
                 return True
+            if mark in format.leads:
+                out.drop_space = True
             if thought is not None and mark == thought.start.strip():
                 if out.split:
                     out.between_marks()

@@ -8,15 +8,16 @@ import pytest
 from chat_samples import FAMILIES, HERMES, STRICT
 
 from llamasrv.chat.families import GENERIC_CALLS, TABLE
-from llamasrv.chat.formats import Calls
+from llamasrv.chat.formats import Blocks, Calls
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.named import Named
 from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
+from llamasrv.chat.round_trip import probe_tools
 from llamasrv.chat.template import ChatTemplate, fallback_source
-from llamasrv.domain.events import Text
+from llamasrv.domain.events import Reasoning, Text
 from llamasrv.domain.request import Tool
 
 LEARNED = {
@@ -141,9 +142,74 @@ def test_a_format_is_derived_once():
     assert template.format is template.format
 
 
+BLOCKS = (
+    "{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% if m.reasoning_content %}<|model|><|thought|>{{ m.reasoning_content }}<|end|>{% endif %}"
+    "{% if m.content %}<|model|><|text|>{{ m.content }}<|end|>{% endif %}"
+    "{% for c in m.tool_calls %}<|model|>{{ c.function.name }}<|call|>"
+    '{"name": "{{ c.function.name }}", "args": {{ c.function.arguments | tojson }}}<|end|>{% endfor %}<|done|>'
+    "{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|model|>{% endif %}"
+)
+
+
+def test_rows_of_typed_blocks_are_learned():
+    """Every mark of a header was taken for the recipient's of a message, and what stood in the blocks was lost."""
+    format = ChatTemplate(BLOCKS).format
+    assert (format.name, format.unsure) == ("blocks", ())
+    assert format.blocks == Blocks("<|model|>", "<|text|>", "<|thought|>", "<|end|>", "<|end|><|done|>")
+    assert format.calls is not None and (format.calls.header, format.calls.call_start) == ("{name}", "<|call|>")
+
+
+@pytest.mark.parametrize(
+    "output, expected",
+    [
+        ("<|text|>Hi<|end|><|done|>", ("Hi", "", 0)),
+        ("Hi there<|end|>", ("Hi there", "", 0)),
+        ("<|thought|>Hm<|end|><|model|><|text|>Hi", ("Hi", "Hm", 0)),
+        ("<|thought|>a<|end|><|model|><|text|>b<|end|><|model|><|thought|>c<|end|>", ("b", "ac", 0)),
+        ('zqtool<|call|>{"name": "zqtool", "args": {}}<|end|><|model|><|text|>x', ("x", "", 1)),
+        ('<|call|>{"name": "zqtool", "args": {}}<|end|><|model|>a<|call|>{"name": "a", "args": {}}', ("", "", 2)),
+    ],
+)
+def test_blocks_are_read_however_the_text_is_cut(output, expected):
+    for cut in range(len(output) + 1):
+        parser = Parser(ChatTemplate(BLOCKS).format, prompt="<|model|>", tools=probe_tools())
+        events = parser.feed(output[:cut]) + parser.feed(output[cut:]) + parser.finish()
+        said = "".join(event.text for event in events if isinstance(event, Text))
+        thought = "".join(event.text for event in events if isinstance(event, Reasoning))
+        assert (said, thought, parser.complete_calls) == expected, cut
+
+
+def test_a_mark_that_only_the_instructions_show_is_learned():
+    """A model wrote what it was asked for, and each call came back as text."""
+    source = (
+        '{% if tools %}Write calls as calltools[{"name": NAME, "arguments": ...}]. {{ tools | tojson }}{% endif %}'
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}{% for c in m.tool_calls %}"
+        '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+        "{% endfor %}{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}<|assistant|>"
+    )
+    calls = ChatTemplate(source).format.calls
+    assert calls is not None and (calls.section_start, calls.section_end) == ("calltools[", "]")
+
+
+def test_a_word_before_each_answer_is_no_part_of_it():
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}Helper: {% endif %}{{ m.content }}<|end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    format = ChatTemplate(source).format
+    assert format.leads == ("Helper:",)
+    for output, expected in (("Helper: Hi", "Hi"), ("Hi Helper: no", "Hi Helper: no")):
+        parser = Parser(format)
+        events = parser.feed(output) + parser.finish()
+        assert "".join(event.text for event in events if isinstance(event, Text)) == expected
+
+
 FAMILIES_OF_THE_COLLECTION = {
     "Llama-3.2-pythonic": "python", "Llama-4-pythonic": "python", "GigaChat3.5": "tagged", "Phi-4-mini": "json",
-    "Command-A-Reasoning": "command r7b", "Hunyuan": "json", "HyperCLOVAX": "messages", "Inkling": "messages",
+    "Command-A-Reasoning": "command r7b", "Hunyuan": "json", "HyperCLOVAX": "blocks", "Inkling": "blocks",
     "xLAM": "json", "FunctionGemma": "braces",
     "Llama-3": "json", "Hermes": "json", "Qwen2.5": "json", "Mistral-Nemo": "json", "firefunction": "json", "QwQ": "json",
     "functionary-medium-v3.1": "named", "functionary-medium-v3.2": "functionary 3.2", "command-r7b": "command r7b",
