@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from llamasrv.store.shelf import AT_ONCE, PIECE, ExpiringLock, PieceWriter, Shelf, StoredContent
+from llamasrv.store.shelf import AT_ONCE, PIECE, Claims, ExpiringLock, PieceWriter, Shelf, StoredContent
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS llamasrv_records (
@@ -125,6 +125,7 @@ VALUES (%(name)s, %(holder)s, now() + %(seconds)s * interval '1 second')
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
 WHERE l.holder = excluded.holder OR l.until < now()
 """
+_OLD_LOCKS = "DELETE FROM llamasrv_locks WHERE until < to_timestamp(%(before)s)"
 _RELEASE_LOCK = "DELETE FROM llamasrv_locks WHERE name = %(name)s AND holder = %(holder)s"
 
 
@@ -210,9 +211,17 @@ class PostgresShelf(Shelf):
 
     def sweep(self, before: float) -> None:
         self._run(_SWEEP, before=before)
+        self._run(_OLD_LOCKS, before=before)
 
     def lock(self) -> ExpiringLock:
         return ExpiringLock(self.renew_lock, self.release_lock)
+
+    def claims(self) -> Claims:
+        return Claims(
+            lambda name, holder, seconds: (
+                self._run(_RENEW_LOCK, name=f"{self.name}:{name}", holder=holder, seconds=seconds) > 0
+            )
+        )
 
     def ledger(self) -> PostgresLedger:
         return PostgresLedger(self.connection)

@@ -5,6 +5,7 @@ llamasrv:SHELF:records:OWNER        a hash: records by id
 llamasrv:SHELF:contents:OWNER:ID    a hash: blobs by part
 llamasrv:SHELF:open                 a set: OWNER:ID of each record that is open
 llamasrv:SHELF:lock                 a string: the holder
+llamasrv:SHELF:claim:NAME           a string: the holder
 llamasrv:blob:BLOB                  a hash: last (number of the last piece), size, links (reference count)
 llamasrv:blob:BLOB:N                a piece
 llamasrv:sums                       a hash: the ledger
@@ -20,13 +21,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from llamasrv.store import StoreError
-from llamasrv.store.shelf import AT_ONCE, PIECE, ExpiringLock, PieceWriter, Shelf, StoredContent
+from llamasrv.store.shelf import AT_ONCE, PIECE, Claims, ExpiringLock, PieceWriter, Shelf, StoredContent
 
 _BLOB = "llamasrv:blob:"
 _UNFINISHED = "llamasrv:unfinished"
 _SUMS = "llamasrv:sums"
 
+# What is added to a content that was deleted meanwhile is dropped.
 _ADD = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return end
 local n = tonumber(redis.call('HGET', KEYS[1], 'last') or '0')
 if redis.call('APPEND', KEYS[1] .. ':' .. n, ARGV[1]) >= tonumber(ARGV[2]) then n = n + 1 end
 redis.call('HSET', KEYS[1], 'last', n)
@@ -234,11 +237,17 @@ class RedisShelf(Shelf):
     def lock(self) -> ExpiringLock:
         return ExpiringLock(self.renew_lock, self.release_lock)
 
+    def claims(self) -> Claims:
+        return Claims(lambda name, holder, seconds: self._renew(self._key("claim", name), holder, seconds))
+
     def ledger(self) -> RedisLedger:
         return RedisLedger(self.db, self._redis_errors, self._scripts[_ADD_TO_SUM])
 
     def renew_lock(self, holder: str, seconds: float) -> bool:
-        return bool(self._run(_RENEW_LOCK, [self._key("lock")], holder, int(seconds * 1000)))
+        return self._renew(self._key("lock"), holder, seconds)
+
+    def _renew(self, key: str, holder: str, seconds: float) -> bool:
+        return bool(self._run(_RENEW_LOCK, [key], holder, int(seconds * 1000)))
 
     def release_lock(self, holder: str) -> None:
         self._run(_RELEASE_LOCK, [self._key("lock")], holder)

@@ -5,6 +5,7 @@
     StoredContent   one content of an object; read piece by piece or line by line
     PieceWriter     cuts a byte stream into pieces
     ExpiringLock    a lock on a server; expires when its holder dies
+    Claims          parts of the work on an object, each with a holder for a while
 
 Owners are identified by a digest (`owner_key`), so that no owner's name can escape a folder or reach another's keys.
 Knows no protocol, nor what a record contains.
@@ -162,6 +163,10 @@ class Shelf(ABC):
     @abstractmethod
     def lock(self) -> ShelfLock: ...
 
+    def claims(self) -> Claims | None:
+        """None if one server at a time works on this shelf."""
+        return None
+
     @abstractmethod
     def ledger(self) -> Ledger:
         """The sums, shared by all servers that use this shelf."""
@@ -310,3 +315,16 @@ class ExpiringLock:
             with suppress(Unavailable):
                 if self.is_held:
                     self._attempt()
+
+
+class Claims:
+    """Claims of one process. They are not given up but expire LOCK_SECONDS after they were last taken, so whoever gets
+    one that another process had can already read what that one wrote. `renew(name, holder, seconds)` as for a lock."""
+
+    def __init__(self, renew: Callable[[str, str, float], bool]) -> None:
+        self._renew = renew
+        self._holder = secrets.token_hex(16)
+
+    def take(self, name: str) -> bool:
+        """Take or renew it; returns whether it is ours now."""
+        return self._renew(name, self._holder, LOCK_SECONDS)

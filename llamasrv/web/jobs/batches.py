@@ -3,7 +3,9 @@
 Each request goes through the application like any other, without a socket, and is marked as deferrable: the engine
 computes it only while it has nothing else, and the hub works on it in idle moments (idle_gate.py). Answers go to the
 batch's journal as they come, so after a restart or a kill a batch continues with the requests that have no answer yet.
-Several servers may share the shelf: one of them works on batches, and another takes over when it is gone.
+Several servers may share the shelf. One of them, which holds the lock, begins and ends batches; another takes over when
+it is gone. In Redis and PostgreSQL all of them answer requests, in parts of PART lines that they claim for a while, and
+what a killed one leaves is claimed by another. In a folder the one with the lock answers all.
 
     BatchRunner   takes batches up, one request after the other of each, and ends them
     ActiveBatch   one that is worked on
@@ -18,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ from llamasrv.protocols.openai import batches as openai
 from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchNotFound, BatchResult, BatchStore, Journal, StoredBatch, read_journal
 from llamasrv.store.files import FileNotFound, FileStore
+from llamasrv.store.shelf import Claims
 from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.context import KEY, RequestContext
 from llamasrv.web.jobs.batch_input import InputLine, breathing, check_input, lines_of
@@ -41,6 +44,8 @@ from llamasrv.web.streams.body import CLIENT_CLOSED
 log = logging.getLogger("llamasrv")
 
 AT_ONCE = 8  # requests under way
+PART = 100  # requests that one server claims at a time
+FRESH = 4.0  # seconds for which the journal as read shows what others answered; well within a claim's time
 LOOK = 2.0  # seconds between two looks for what others have changed
 AGAIN = frozenset((408, 429, 502, 503, 504))  # answers that may be another one later
 SLOWEST_RETRY = 30.0  # seconds
@@ -110,6 +115,7 @@ class BatchRunner:
         self._idle_gate = idle_gate
         self.send: Send | None = None  # as soon as there is an application
         self.lock = batches.shelf.lock()
+        self._claims = batches.shelf.claims()
         self._is_ours = False
         self._next_sweep = 0.0  # on the monotonic clock
         self._active: deque[ActiveBatch] = deque()
@@ -154,7 +160,7 @@ class BatchRunner:
         while not self._closed:
             self._news.clear()
             try:
-                if self._take_lock():
+                if self._take_lock() or self._claims is not None:
                     self._look_around()
                 trouble = ""
             except (OSError, StoreError) as error:
@@ -170,7 +176,7 @@ class BatchRunner:
         if self._is_ours:
             if not was_ours or time.monotonic() >= self._next_sweep:
                 self._sweep()
-        else:
+        elif self._claims is None:
             for active in list(self._active):  # another server continues it
                 active.is_dropped = True
             self._put_away()
@@ -198,12 +204,14 @@ class BatchRunner:
         for batch in found:
             active = here.pop(batch.id, None)
             if active is None:
-                self._try(batch, self._take_up, batch)
+                if self._is_ours or _can_help_with(batch):
+                    self._try(batch, self._take_up, batch)
                 continue
             if batch.status == "cancelling" and active.batch.status != "cancelling":
                 active.batch = batch
             if time.time() >= batch.expires_at:
                 active.expired = True
+            self._try(batch, active.keep_up)
         for active in here.values():  # ended by another server
             active.is_dropped = True
         self._put_away()
@@ -244,7 +252,7 @@ class BatchRunner:
                 active.cancel()
             if not active.is_over:
                 continue
-            if active.is_dropped:
+            if active.is_dropped or not self._is_ours:
                 if active.is_broken:
                     self._let_rest(active.batch)
             elif not self._try(active.batch, self._end, active):
@@ -267,7 +275,7 @@ class BatchRunner:
             status = batch.status if batch.status == "cancelling" else "in_progress"
             batch = batch.moved(status, time.time(), total=total)
             self.batches.save(batch)
-        active = ActiveBatch(batch, self.batches)
+        active = ActiveBatch(batch, self.batches, self._claims)
         if time.time() >= batch.expires_at:
             active.expired = True
         self._active.append(active)
@@ -287,6 +295,7 @@ class BatchRunner:
         status = "cancelled" if "cancelling" in batch.times else "expired" if active.expired else "completed"
         if active.error is None and status != "completed":
             active.give_up(status)
+        active.recount()
         batch = active.counted(batch)
         if batch.status != "finalizing":
             batch = batch.moved("finalizing", time.time())
@@ -402,11 +411,21 @@ def _refusal(batch: StoredBatch, error: LlamasrvError) -> Answer:
     return Answer(error.status, "", (anthropic_body if batch.protocol == "anthropic" else openai_body)(error))
 
 
-class ActiveBatch:
-    """A batch in progress. Its requests are read as they are needed."""
+def _can_help_with(batch: StoredBatch) -> bool:
+    """Whether a server without the lock may answer its requests."""
+    return batch.status == "in_progress" and time.time() < batch.expires_at
 
-    def __init__(self, batch: StoredBatch, store: BatchStore) -> None:
+
+class ActiveBatch:
+    """A batch in progress. Its requests are read as they are needed. With `claims` other servers work on it, too."""
+
+    def __init__(self, batch: StoredBatch, store: BatchStore, claims: Claims | None = None) -> None:
         self.batch = batch
+        self._claims = claims
+        self._mine: set[int] = set()  # parts
+        self._others: set[int] = set()  # parts that were theirs in this pass
+        self._part = -1  # of the line that was given out last
+        self._under_way: dict[int, int] = {}  # a line's number to its part
         self.jobs: set[BackgroundJob] = set()  # under way
         self.expired = False
         self.is_dropped = False  # not ours any more, or to be taken up anew
@@ -415,13 +434,9 @@ class ActiveBatch:
         self._store = store
         self._journal = Journal(store.journal_of(batch))
         self._done: set[int] = set()
-        self._succeeded = self._errored = self._left = 0
-        self._usage: dict[str, int] = {}
-        for entry in breathing(read_journal(store.journal_of(batch))):
-            self._count(entry)
-        self._input = store.input_of(batch).open()
-        self._lines = lines_of(self._input, batch)
-        self.is_read = False  # all its lines were given out
+        self._counts = BatchCounts()
+        self.recount()
+        self._read_on()
 
     @property
     def is_given_up(self) -> bool:
@@ -429,7 +444,11 @@ class ActiveBatch:
 
     @property
     def is_over(self) -> bool:
-        return not self.jobs and (self.is_read or self.is_given_up)
+        return not self.jobs and (self.is_given_up or self.is_read and (self._claims is None or self._is_answered))
+
+    @property
+    def _is_answered(self) -> bool:
+        return len(self._done) >= self.batch.total
 
     def cancel(self) -> None:
         for job in list(self.jobs):
@@ -440,17 +459,72 @@ class ActiveBatch:
             self.is_read = True
         while not self.is_read:
             try:
-                line = next(self._lines, None)
+                found = next(self._lines, None)
+                if found is None:
+                    self.is_read = True
+                    continue
+                place, line = found
+                if line.n not in self._done and self._is_mine(place // PART, line.n):
+                    return line
             except (OSError, StoreError) as error:
                 self._fail("The requests cannot be read", error)
-                return None
-            if line is None:
-                self.is_read = True
-            elif line.n not in self._done:
-                return line
         return None
 
+    def _is_mine(self, part: int, n: int) -> bool:
+        """Whether this server is to answer line `n`, which is in that part."""
+        if self._claims is None:
+            return True
+        if part not in self._mine:
+            if part in self._others:
+                return False
+            if time.monotonic() - self._counted_at > FRESH:
+                self.recount()
+            if n in self._done:
+                return False
+            if not self._claims.take(self._name_of(part)):
+                self._others.add(part)
+                return False
+            self._mine.add(part)
+        self._part = self._under_way[n] = part
+        return True
+
+    def _name_of(self, part: int) -> str:
+        return f"{self.batch.id}:{part}"
+
+    def keep_up(self) -> None:
+        """Renew the claims of what is under way, and see what others have answered. What they left is tried once this
+        server has answered its own."""
+        if self._claims is None or self.is_given_up:
+            return
+        for part in {*self._under_way.values(), self._part} & self._mine:
+            if not self._claims.take(self._name_of(part)):
+                self._mine.discard(part)
+        is_idle = self.is_read and not self.jobs
+        if is_idle or time.monotonic() - self._counted_at > FRESH:
+            self.recount()
+        if is_idle and not self._is_answered:
+            self._input.close()
+            self._mine.clear()
+            self._others.clear()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """From the first line on; those that are answered are passed over."""
+        self._input = self._store.input_of(self.batch).open()
+        self._lines: Iterator[tuple[int, InputLine]] = enumerate(breathing(lines_of(self._input, self.batch)))
+        self.is_read = False  # all its lines were given out, or are others'
+
+    def recount(self) -> None:
+        """Count what the journal has. What is answered meanwhile stays answered."""
+        self._counted_at = time.monotonic()
+        counts = BatchCounts()
+        for entry in breathing(read_journal(self._store.journal_of(self.batch))):
+            counts.add(entry)
+            self._done.add(entry.n)
+        self._counts = counts
+
     def answer(self, line: InputLine, answer: Answer | None) -> None:
+        self._under_way.pop(line.n, None)
         if answer is None:
             return
         entry = BatchResult(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
@@ -461,7 +535,8 @@ class ActiveBatch:
         except (OSError, StoreError) as error:
             self._fail("The answers cannot be written", error)
         else:
-            self._count(entry)
+            self._done.add(entry.n)
+            self._counts.add(entry)
 
     def fail(self, error: LlamasrvError) -> None:
         self.error = {"code": error.code, "message": error.message}
@@ -482,29 +557,38 @@ class ActiveBatch:
                 if line.n not in self._done:
                     entry = BatchResult(line.n, line.custom_id, None, "", status)
                     self._journal.add(entry)
-                    self._count(entry)
+                    self._done.add(entry.n)
+                    self._counts.add(entry)
 
     def counted(self, batch: StoredBatch) -> StoredBatch:
+        counts = self._counts
         return batch._replace(
-            succeeded=self._succeeded, errored=self._errored, left=self._left, usage=dict(self._usage)
+            succeeded=counts.succeeded, errored=counts.errored, left=counts.left, usage=dict(counts.usage)
         )
-
-    def _count(self, entry: BatchResult) -> None:
-        self._done.add(entry.n)
-        if entry.status is None:
-            self._left += 1
-            return
-        if entry.status >= 400:
-            self._errored += 1
-            return
-        self._succeeded += 1
-        for name, number in tokens_of(entry.body).items():
-            self._usage[name] = self._usage.get(name, 0) + number
 
     def close(self) -> None:
         self._input.close()
         with suppress(OSError, LlamasrvError):  # all that was added is there
             self._journal.close()
+
+
+class BatchCounts:
+    """Of the results in a journal."""
+
+    def __init__(self) -> None:
+        self.succeeded = self.errored = self.left = 0
+        self.usage: dict[str, int] = {}
+
+    def add(self, entry: BatchResult) -> None:
+        if entry.status is None:
+            self.left += 1
+            return
+        if entry.status >= 400:
+            self.errored += 1
+            return
+        self.succeeded += 1
+        for name, number in tokens_of(entry.body).items():
+            self.usage[name] = self.usage.get(name, 0) + number
 
 
 def tokens_of(body: Any) -> dict[str, int]:
