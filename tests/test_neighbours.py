@@ -62,6 +62,7 @@ NEIGHBOURS = {
     "pipeline/test_pipeline.py": "pipeline/constraint",
     "pipeline/test_run.py": "pipeline/load_wait pipeline/run_usage",
     "protocols/anthropic/test_blocks.py": "protocols/anthropic/turns",
+    "protocols/anthropic/test_messages.py": "protocols/anthropic/reply",
     "protocols/gemini/test_generate.py": "protocols/gemini/config protocols/gemini/contents protocols/gemini/reply"
     " protocols/gemini/schemas protocols/gemini/wire",
     "protocols/llamacpp/test_completion.py": "protocols/llamacpp/final",

@@ -83,12 +83,13 @@ class ToolChoice:
     """How the tools of a prompt may be used.
 
     `mode` is none, auto or required; `names` restricts the callable tools, empty means all; without `parallel` at most
-    one call is made.
+    one call is made. With none the tools are left out of the prompt, unless `shown`: then its prefix stays what it was.
     """
 
     mode: str = "auto"
     names: tuple[str, ...] = ()
     parallel: bool = True
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class LoadedModel:
         offered = prompt.offered
         if choice.mode == "none":
             offered = ()
-            prompt = replace(prompt, tools=()) if prompt.tools else prompt
+            prompt = replace(prompt, tools=()) if prompt.tools and not choice.shown else prompt
         tools = _callable(offered, choice)
         rendered, profile = self.rendered(prompt)
         before = self._checked(TokenPrompt(prompt.before)) if prompt.before else []

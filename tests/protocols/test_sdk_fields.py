@@ -10,7 +10,7 @@ import typing
 import pytest
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesSchema
+from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import HONOURED, IGNORED, REFUSED, rows
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatSchema
@@ -41,7 +41,7 @@ REFUSALS = {
     ChatSchema: {"web_search_options"},
     CompletionsSchema: set(),
     ResponsesSchema: {"prompt"},
-    MessagesSchema: {"compaction", "mcp_servers"},
+    MessagesSchema: {"mcp_servers"},
 }
 
 
@@ -121,9 +121,3 @@ def test_verbosity_reaches_the_template():
     assert prompt.template_kwargs["verbosity"] == "low"
     (prompt,) = Responses(limits).parse({"input": "Hi", "text": {"verbosity": "high"}})[0].prompts
     assert prompt.template_kwargs["verbosity"] == "high"
-
-
-def test_a_request_for_a_summary_of_the_conversation_is_refused():
-    body = {"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], "compaction": {"type": "auto"}}
-    with pytest.raises(InvalidRequest, match="compaction"):
-        MessagesEndpoint(Limits()).parse(body)

@@ -299,3 +299,36 @@ def test_where_no_edit_was_needed_the_list_is_empty(start):
     body = {**BODY, "messages": list(agent(2)), "tools": TOOLS, "context_management": EDITS}
     assert client.post(MESSAGES, json=body).get_json()["context_management"] == {"applied_edits": []}
     assert "context_management" not in client.post(MESSAGES, json=BODY).get_json()
+
+
+# ---------------------------------------------------------------- compaction
+
+TALK = [*HELLO, {"role": "assistant", "content": "Hello"}]
+SUMMARY = {**BODY, "messages": TALK, "compaction": {"type": "summarize", "instructions": "Sum up"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_reply_is_one_block_that_can_be_sent_back(client, stream):
+    reply = client.post(MESSAGES, json={**SUMMARY, "stream": stream})
+    if stream:
+        lines = events(reply)
+        kinds = [json.loads(line)["type"] for line in lines]
+        assert kinds == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
+        message = add_up(lines)
+    else:
+        message = reply.get_json()
+    (block,) = message["content"]
+    assert block["type"] == "compaction" and block["content"] and block["signature"]
+    assert message["stop_reason"] == "compaction"
+    usage = message["usage"]
+    assert usage["output_tokens"] == usage["input_tokens"] == 0
+    (iteration,) = usage["iterations"]
+    assert iteration["type"] == "compaction" and iteration["output_tokens"] > 0
+    later = [{"role": "assistant", "content": [block]}, {"role": "user", "content": "And now?"}]
+    answer = client.post(MESSAGES, json={**BODY, "messages": later}).get_json()
+    assert answer["content"][0]["text"] == "You said: And now?"
+
+
+def test_a_summary_that_was_cut_off_is_none(client):
+    message = client.post(MESSAGES, json={**SUMMARY, "max_tokens": 2}).get_json()
+    assert (message["content"], message["stop_reason"]) == ([], "max_tokens")

@@ -10,7 +10,8 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from llamasrv.domain.request import GenerateRequest
-from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions, count_body
+from llamasrv.protocols.anthropic.messages import MessagesEndpoint
+from llamasrv.protocols.anthropic.reply import MessagesOptions, count_body
 from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
 from llamasrv.protocols.common.headers import LEFT_OUT, header_of
 from llamasrv.web.http.body import parsed, read_json

@@ -5,7 +5,8 @@ import pytest
 from llamasrv.domain.events import Usage
 from llamasrv.domain.request import Pin
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.anthropic.messages import MessagesEndpoint, usage_body
+from llamasrv.protocols.anthropic.messages import MessagesEndpoint
+from llamasrv.protocols.anthropic.reply import usage_body
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits())

@@ -22,7 +22,8 @@ from llamasrv.domain.events import (
 )
 from llamasrv.domain.request import Content, Tool, ToolChoice
 from llamasrv.errors import EngineFailure, InvalidRequest, Unsupported
-from llamasrv.protocols.anthropic.messages import MessagesEndpoint, MessagesOptions
+from llamasrv.protocols.anthropic.messages import MessagesEndpoint
+from llamasrv.protocols.anthropic.reply import MessagesOptions
 from llamasrv.protocols.anthropic.turns import sealed
 from llamasrv.protocols.limits import Limits
 

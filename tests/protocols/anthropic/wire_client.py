@@ -21,7 +21,8 @@ def add_up(chunks):
         if kind == "content_block_start":
             assert open_at is None and event["index"] == len(message["content"])
             block = event["content_block"]
-            assert {"text": "text", "thinking": "thinking", "tool_use": "input"}[block["type"]] in block
+            needed = {"text": "text", "thinking": "thinking", "tool_use": "input", "compaction": "content"}
+            assert needed[block["type"]] in block
             message["content"].append(block)
             open_at, pieces = event["index"], ""
         elif kind == "content_block_delta":

@@ -206,7 +206,7 @@ def _request(
     if _is_warm_up(data):
         others["max_tokens"] = 0
     if turns.compact:
-        logprobs, tool_choice = None, replace(tool_choice, mode="none")
+        logprobs, tool_choice = None, replace(tool_choice, mode="none", shown=True)
         others |= {
             "content": None,
             "max_tokens": data.parts.get("max_tokens", _SUMMARY_TOKENS),
