@@ -70,7 +70,7 @@ def with_order(messages: Sequence[Message], order: str) -> tuple[Message, ...]:
     return (*messages, Message("user", order))
 
 
-class CompactionReply(MessagesReply):
+class SummaryReply(MessagesReply):
     """The summary as one block. Usage counts nothing at the top: what the summary cost is its own iteration."""
 
     def chunks(self, events: Sequence[Event]) -> list[bytes]:

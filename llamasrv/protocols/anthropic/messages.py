@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.cache import CacheControl, Diagnostics, pins_of
-from llamasrv.protocols.anthropic.compaction import CompactionField, CompactionReply, check_alone, with_order
+from llamasrv.protocols.anthropic.compaction import CompactionField, SummaryReply, check_alone, with_order
 from llamasrv.protocols.anthropic.context_management import ContextManagement, without_effect
 from llamasrv.protocols.anthropic.reply import Keep, MessagesOptions, MessagesReply
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_turn, whole_body
@@ -227,7 +227,7 @@ class MessagesEndpoint(SchemaEndpoint):
         return [*super().unheard(body), *inside, *without_effect(body.get("context_management"))]
 
     def reply(self, options: MessagesOptions, keep: Keep | None = None) -> MessagesReply:
-        return CompactionReply(options) if options.compaction else MessagesReply(options, keep)
+        return SummaryReply(options) if options.compaction else MessagesReply(options, keep)
 
 
 _IGNORED_INSIDE = (("output_config", "task_budget"), ("thinking", "block_binding"))
