@@ -137,7 +137,6 @@ def test_the_files_for_operators_agree_with_the_defaults():
     settings = load(environ={})
     largest = max(settings.limits.body_bytes, settings.media.body_bytes), settings.store.files_bytes
     assert re.findall(r"client_max_body_size (\w+);", nginx) == [f"{largest[0] >> 20}m", f"{largest[1] >> 30}g"]
-    assert f"proxy-body-size: {largest[1] >> 30}g\n" in (ROOT / "conf/kubernetes.yml").read_text("utf-8")
     service = (ROOT / "conf/llamasrv.service").read_text("utf-8")
     assert "RestartPreventExitStatus=78" in service
 

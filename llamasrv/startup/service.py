@@ -122,6 +122,15 @@ def response_store(settings: Settings) -> ResponseStore | None:
         return open_store("memory", options)
 
 
+def warn_of_unshared_store(settings: Settings, store: ResponseStore | None) -> None:
+    """Several processes on one port are replicas: a client's next request may reach another one."""
+    if settings.server.reuse_port and store is not None and store.quotas() is None:
+        log.warning(
+            "with server.reuse_port several servers may answer, and each has a store of its own: previous_response_id, "
+            "conversations, batches and quotas are not shared. store.url = redis://HOST or postgresql://HOST is"
+        )
+
+
 def build(settings: Settings) -> Service:
     """Build the service and start loading its models in the background. Call it in the process that serves."""
     settings = filled_in(settings)
@@ -148,7 +157,9 @@ def build(settings: Settings) -> Service:
         model_list.models(settings), loader=loader, aliases=settings.aliases, any_name=settings.models.names == "any"
     )
     options = web_options(settings, takes_media=takes_media(settings, registry.models))
-    service = Service.of(registry, options, response_store(settings))
+    store = response_store(settings)
+    warn_of_unshared_store(settings, store)
+    service = Service.of(registry, options, store)
     updates = ModelUpdates(registry, settings)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)

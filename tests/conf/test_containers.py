@@ -146,12 +146,127 @@ def test_one_replica_at_a_time_may_go_and_all_are_found():
     assert found["Service"]["spec"]["selector"].items() <= labels.items()
     assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
-    backend = found["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
-    assert backend["name"] == found["Service"]["metadata"]["name"]
-    assert (
-        "$http_x_prefix_key"
-        in found["Ingress"]["metadata"]["annotations"]["nginx.ingress.kubernetes.io/upstream-hash-by"]
-    )
+
+
+# In front of them
+
+
+@pytest.fixture(scope="module")
+def running():
+    service = RunningService()
+    yield service
+    service.close()
+
+
+def of_the_gateway():
+    return {one["kind"]: one for one in yaml.safe_load_all((CONF / "kubernetes-gateway.yml").read_text())}
+
+
+TEXT, LABELS = {"type": "string", "minLength": 1}, {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def exactly(required="", **properties):
+    wanted = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**wanted, "required": required.split()}
+
+
+PORT = exactly("number", number={"type": "integer", "minimum": 1, "maximum": 65535})
+SPECS = {
+    # As the Inference Extension documents them; what these files have no use for is left out.
+    ("inference.networking.k8s.io/v1", "InferencePool"): exactly(
+        "selector targetPorts endpointPickerRef",
+        selector=exactly("matchLabels", matchLabels=LABELS),
+        targetPorts={"type": "array", "items": PORT, "minItems": 1, "maxItems": 8},
+        endpointPickerRef=exactly(
+            "name", group=TEXT, kind=TEXT, name=TEXT, port=PORT, failureMode={"enum": ["FailOpen", "FailClose"]}
+        ),
+    ),
+    # As the Gateway API does.
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): exactly(
+        "parentRefs rules",
+        parentRefs={"type": "array", "items": exactly("name", name=TEXT, namespace=TEXT, sectionName=TEXT)},
+        hostnames={"type": "array", "items": TEXT, "maxItems": 16},
+        rules={
+            "type": "array",
+            "maxItems": 16,
+            "items": exactly(
+                "backendRefs",
+                matches={
+                    "type": "array",
+                    "items": exactly(
+                        path=exactly("value", type={"enum": ["Exact", "PathPrefix", "RegularExpression"]}, value=TEXT)
+                    ),
+                },
+                backendRefs={"type": "array", "items": exactly("name", group=TEXT, kind=TEXT, name=TEXT)},
+                timeouts=exactly(request={"type": "string", "pattern": r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
+            ),
+        },
+    ),
+    # As KEDA does.
+    ("keda.sh/v1alpha1", "ScaledObject"): exactly(
+        "scaleTargetRef triggers",
+        scaleTargetRef=exactly("name", name=TEXT),
+        minReplicaCount={"type": "integer"},
+        maxReplicaCount={"type": "integer"},
+        cooldownPeriod={"type": "integer"},
+        triggers={
+            "type": "array",
+            "items": exactly(
+                "type metadata", type=TEXT, metricType={"enum": ["Value", "AverageValue"]}, metadata=LABELS
+            ),
+        },
+    ),
+}
+
+
+@installed("kubernetes_validate")
+@pytest.mark.parametrize("kind", sorted(of_the_gateway()))
+def test_what_is_in_front_has_the_shape_of_its_schema(kind):
+    import jsonschema
+    import kubernetes_validate
+
+    one = of_the_gateway()[kind]
+    spec = SPECS.get((one["apiVersion"], kind))
+    if spec is None:
+        kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+    else:
+        assert set(one) == {"apiVersion", "kind", "metadata", "spec"}
+        jsonschema.validate(one["spec"], spec)
+
+
+def test_the_pool_finds_the_pods_and_its_paths_are_of_the_api(running):
+    front, behind = of_the_gateway(), manifests()
+    labels = behind["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    for kind, selector in (("InferencePool", "selector"), ("NetworkPolicy", "podSelector")):
+        assert front[kind]["spec"][selector]["matchLabels"].items() <= labels.items()
+    (container,) = pod()["containers"]
+    assert front["InferencePool"]["spec"]["targetPorts"] == [{"number": container["ports"][0]["containerPort"]}]
+    assert front["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == behind["Deployment"]["metadata"]["name"]
+    (rule,) = front["HTTPRoute"]["spec"]["rules"]
+    assert rule["backendRefs"][0]["name"] == front["InferencePool"]["metadata"]["name"]
+    routes = [one.rule for one in running.app.url_map.iter_rules()]
+    for match in rule["matches"]:
+        assert any(route.startswith(match["path"]["value"]) for route in routes)
+
+
+def test_the_picker_and_the_autoscaler_name_gauges_of_a_server(running):
+    kinds = {
+        path: dict(re.findall(r"^# TYPE (\S+) (\w+)$", running.client.get(path).get_data(as_text=True), re.MULTILINE))
+        for path in ("/metrics", "/metrics/load")
+    }
+    query = of_the_gateway()["ScaledObject"]["spec"]["triggers"][0]["metadata"]["query"]
+    names = re.findall(r"llamasrv_\w+", query)
+    assert len(names) == 3 and all(kinds["/metrics"][name] == "gauge" for name in names)
+    values = yaml.safe_load((CONF / "kubernetes-picker.yml").read_text())["inferenceExtension"]
+    picker = yaml.safe_load(values["pluginsCustomConfig"][values["pluginsConfigFile"]])
+    parameters = {one["type"]: one.get("parameters") for one in picker["plugins"]}
+    engine = parameters["core-metrics-extractor"]["engineConfigs"][0]
+    label = manifests()["Deployment"]["spec"]["template"]["metadata"]["labels"]["llm-d.ai/engine-type"]
+    assert engine.pop("name") == label and len(engine) == 4
+    for name in engine.values():
+        assert kinds[parameters["metrics-data-source"]["path"]][name] == "gauge"
+    used = {one["pluginRef"] for profile in picker["schedulingProfiles"] for one in profile["plugins"]}
+    assert used <= set(parameters)
 
 
 @pytest.mark.parametrize("keys", [False, True])

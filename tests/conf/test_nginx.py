@@ -311,6 +311,102 @@ def test_with_no_replica_it_answers_in_json(tmp_path):
         nginx.end()
 
 
+class Counting(BaseHTTPRequestHandler):
+    """Counts requests, and keeps each waiting until `go` is set."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.count += 1
+        self.server.headers_seen.append(dict(self.headers))
+        self.server.go.wait(30)
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def counting():
+    servers = []
+
+    def make(go):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+        server.count, server.go, server.headers_seen = 0, go, []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_what_one_key_has_beyond_a_replicas_share_goes_to_the_next(counting, tmp_path):
+    go = threading.Event()
+    replicas = [counting(go) for _ in range(3)]
+    nginx = Nginx(
+        tmp_path,
+        [replica.server_address for replica in replicas],
+        lambda text: text.replace("max_conns=128", "max_conns=2"),
+    )
+    try:
+        replies = []
+
+        def send():
+            reply, connection = ask(nginx, {"prompt": "x"}, **{"X-Prefix-Key": "one"})
+            replies.append(reply.status)
+            connection.close()
+
+        threads = [threading.Thread(target=send) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: sum(replica.count for replica in replicas) == 6)
+        assert [replica.count for replica in replicas] == [2, 2, 2]
+        go.set()
+        for thread in threads:
+            thread.join(30)
+        assert replies == [200] * 6
+    finally:
+        go.set()
+        nginx.end()
+
+
+def test_the_replicas_stand_in_for_a_gateway_that_is_away(counting, tmp_path):
+    go = threading.Event()
+    go.set()
+    gateway, replica = counting(go), counting(go)
+
+    def with_gateway(text):
+        text = text.replace("# gateway: ", "").replace("# gateway:", "")
+        host, port = gateway.server_address
+        text = text.replace("127.0.0.1:30000", f"{host}:{port}")
+        return text.replace("server 127.0.0.1:8080 backup", f"server 127.0.0.1:{replica.server_address[1]} backup")
+
+    nginx = Nginx(tmp_path, [replica.server_address], with_gateway)
+    try:
+        for path in (CHAT, "/v1/messages", TEXT, "/v1/responses"):
+            reply, connection = ask(nginx, {}, path, **{"X-SMG-Target-Worker": "http://127.0.0.1:1"})
+            assert reply.status == 200
+            connection.close()
+        assert (gateway.count, replica.count) == (2, 2)
+        assert not any("X-SMG-Target-Worker" in seen for seen in gateway.headers_seen)
+        gateway.shutdown()
+        gateway.server_close()
+        for _ in range(10):
+            reply, connection = ask(nginx, {}, CHAT)
+            assert reply.status == 200
+            connection.close()
+        assert replica.count == 12
+    finally:
+        nginx.end()
+
+
 def test_a_killed_replica_takes_only_its_own_streams_with_it(tmp_path):
     servers = [ServerProcess(["--port", "0", "--fake"]) for _ in range(2)]
     nginx = None

@@ -19,7 +19,7 @@ from faults.front import CONF, request, status_of, talk, worker_of
 from llamasrv.config import Settings
 
 ANALYZE = shutil.which("systemd-analyze")
-UNITS = ("llamasrv.service", "llamasrv.socket")
+UNITS = ("llamasrv.service", "llamasrv.socket", "smg.service")
 
 
 @pytest.fixture
@@ -28,6 +28,7 @@ def units(tmp_path):
         pytest.skip("there is no systemd-analyze on this machine")
     for name in UNITS:
         text = (CONF / name).read_text().replace("/opt/llamasrv/bin/llamasrv", "/bin/true")
+        text = text.replace("/opt/smg/bin/smg", "/bin/true")
         (tmp_path / name).write_text(text)
     return [tmp_path / name for name in UNITS]
 

@@ -32,12 +32,13 @@ class Nginx:
         self.address = ("127.0.0.1", free_port())
         self.folder = folder
         text = (CONF / "nginx.conf").read_text()
-        servers = "".join(f"server {host}:{port} max_fails=1 fail_timeout=2s;\n" for host, port in addresses)
+        rest = "max_fails=1 fail_timeout=2s max_conns=128;"
+        servers = "".join(f"server {host}:{port} {rest}\n" for host, port in addresses)
         temporary = "".join(
             f"{name}_temp_path {folder}/{name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         for old, new in (
-            ("server 127.0.0.1:8080 max_fails=1 fail_timeout=2s;", servers),
+            (f"server 127.0.0.1:8080 {rest}", servers),
             ("listen 8000", f"listen 127.0.0.1:{self.address[1]}"),
             ("pid /run/nginx.pid;", f"pid {folder}/nginx.pid;"),
             ("worker_processes auto;", "worker_processes 1;"),

@@ -236,3 +236,12 @@ def test_verbose_is_debug_and_what_the_library_says(monkeypatch):
     startup.configure_log(settings_with(log_verbose=True))
     startup.configure_log(Settings())
     assert [(one["level"], one["llama"]) for one in seen] == [("debug", True), ("info", False)]
+
+
+@pytest.mark.parametrize("reuse_port, told", [(True, 1), (False, 0)])
+def test_replicas_that_share_no_store_are_warned_of(reuse_port, told, caplog):
+    store = open_store("memory", StoreOptions())
+    startup_service.warn_of_unshared_store(settings_with(server_reuse_port=reuse_port), store)
+    store.close()
+    startup_service.warn_of_unshared_store(settings_with(server_reuse_port=reuse_port), None)  # nothing is kept
+    assert caplog.text.count("previous_response_id") == told
