@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from llamasrv.chat.lark import CannotEnforce
 from llamasrv.chat.lark import escaped as escaped_lark
 from llamasrv.chat.lark import raw as raw_lark
 from llamasrv.chat.markers import pieces
-from llamasrv.chat.rules import RuleWriter, escaped
+from llamasrv.chat.rules import RuleWriter, escaped, literal_pattern
 from llamasrv.domain.request import Tool
 from llamasrv.errors import InvalidRequest
 
@@ -181,8 +180,8 @@ def plain_text(rules: RuleWriter, schema: Any, end: str, mark: str | None = None
     if rules.is_special(mark):
         return f"{rules.terminal(f'/{form}/')} {rules.literal(end)}"
     around = end.partition(mark)
-    whole = f"/{form}{escaped(re.escape(end))}/"
-    inside = f"/(?s:.*){escaped(re.escape(mark))}(?s:.{{{len(around[2]) + 1},}})/"
+    whole = f"/{form}{literal_pattern(end)}/"
+    inside = f"/(?s:.*){literal_pattern(mark)}(?s:.{{{len(around[2]) + 1},}})/"
     return rules.rule(rules.terminal(f"{whole} & ~{inside}"), lazy=True)
 
 

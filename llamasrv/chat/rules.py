@@ -127,3 +127,8 @@ class RuleWriter:
 def escaped(pattern: str) -> str:
     """As a regular expression between slashes."""
     return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern).replace("\n", "\\n")
+
+
+def literal_pattern(text: str) -> str:
+    """Exactly this text as a regular expression between slashes."""
+    return escaped(re.escape(text).replace("\\\n", "\n"))  # else a line break is a backslash and an n

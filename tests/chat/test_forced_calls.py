@@ -1,0 +1,79 @@
+"""Whatever a grammar lets a model write where a call must come is read back as that call."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from chat_samples import FAMILIES
+from test_grammar import accepts, matcher
+from vectors import message_of, template_of
+
+from llamasrv.chat.grammar import constrain
+from llamasrv.chat.parser import Parser
+from llamasrv.chat.template import ChatTemplate
+from llamasrv.domain.request import ChatPrompt, Message, Tool
+
+jsonschema = pytest.importorskip("jsonschema")
+
+LIKELY = b"abc <\"'{}[]/|>\n:=,0"  # what marks are made of
+FORCED = (
+    Tool("look_up", "look", {"type": "object", "required": ["at", "n", "on", "free"], "properties": {
+        "at": {"type": "string", "enum": ["sea", "sky <b>"], "description": "where"},
+        "n": {"type": "integer", "description": "how often"}, "on": {"type": "boolean", "description": "whether"},
+        "free": {"type": "string", "maxLength": 12, "description": "anything"}}}),
+    Tool("ping", "ping", {"type": "object", "properties": {}}),
+)  # fmt: skip
+SCHEMAS = {tool.name: tool.parameters for tool in FORCED}
+
+
+def written_under(constraint, seed: int, before: str = "") -> str:
+    """A text that the grammar allows and that is whole: bytes at random, those of marks first."""
+    found, chance, text = matcher(constraint), random.Random(seed), bytearray(before.encode())
+    assert found.try_consume_tokens(list(text)) == len(text)
+    while not found.is_accepting():
+        assert len(text) < 2000, "it does not end"
+        mask = found.compute_bitmask()
+        allowed = [n for n in range(256) if mask[n >> 3] >> (n & 7) & 1]
+        assert allowed, f"nothing may follow {text!r}"
+        token = chance.choice([n for n in allowed if n in LIKELY] or allowed)
+        found.consume_token(token)
+        text.append(token)
+    return text.decode("utf-8", "replace")
+
+
+def check_forced_calls(template: ChatTemplate) -> None:
+    rendered = template.render(ChatPrompt((Message("user", "Hi"),), tools=FORCED))
+    format, prompt = template.format, rendered.text
+    constraint = constrain(format, prompt=prompt, tools=FORCED, must_call=True, thinking=False)
+    thought, rows = format.reasoning, format.headers or format.blocks
+    before = "Hm." + thought.end if thought is not None and not rows and thought.is_open(prompt) else ""
+    for seed in range(3):
+        text = written_under(constraint, seed, before)
+        parser = Parser(format, prompt=prompt, tools=FORCED)
+        message = message_of(parser.feed(text) + parser.finish())
+        assert parser.calls == parser.complete_calls >= 1 and not message["content"].strip(), text
+        for call in message["tool_calls"]:
+            jsonschema.validate(json.loads(call["arguments"]), SCHEMAS[call["name"]])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_forced_call_of_a_template_of_our_own_comes_back(name):
+    check_forced_calls(ChatTemplate(FAMILIES[name]))
+
+
+def test_a_forced_call_of_a_template_of_the_collection_comes_back(template_file):
+    check_forced_calls(template_of(template_file.read_text(encoding="utf-8"))[0])
+
+
+@pytest.mark.parametrize("form", [{"maxLength": 12}, {"pattern": "^[a-z ]+$"}], ids=lambda form: next(iter(form)))
+def test_a_text_of_a_given_form_ends_at_a_mark_on_a_line_of_its_own(form):
+    """The line break before the mark was taken for a backslash and an n: nothing could follow such a value."""
+    tool = Tool(
+        "note", "", {"type": "object", "properties": {"text": {"type": "string", **form}}, "required": ["text"]}
+    )
+    format = ChatTemplate(FAMILIES["values on lines"]).format
+    constraint = constrain(format, tools=(tool,), must_call=True)
+    assert accepts(constraint, format.calls.write([("note", '{"text": "some words"}')]))
+    assert not accepts(constraint, format.calls.write([("note", '{"text": "FAR TOO MANY WORDS"}')]))
