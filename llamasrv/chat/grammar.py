@@ -197,7 +197,7 @@ def _body(
     """Free text and calls, calls only, or content of a given form or calls."""
     called = made.text(rules)
     if must_call:
-        return called
+        return f"{_layout(rules, format, calls)}{called}"
     if content is not None:
         return rules.rule(f"{_content(rules, format, content)} | {called}")
     if calls.bare:
@@ -208,6 +208,15 @@ def _body(
         said = _spoken(rules, format, rules.literal(format.content_start), called, late)
         return f"{_aside(rules, format)}{rules.rule(f'{said} | {called}')}"
     return rules.rule(f"{late} | {TEXT}")
+
+
+def _layout(rules: RuleWriter, format: ChatFormat, calls: Calls) -> str:
+    """What some templates write in front of calls without words: blanks, the marks of an empty text."""
+    blanks = f"({rules.literal(calls.gap)})? " if calls.gap.strip("\n") else ""
+    if not format.content_start.startswith("<") or calls.bare:
+        return blanks
+    end = f" ({rules.literal(format.content_end)})?" if format.content_end else ""
+    return f"({rules.literal(format.content_start)}{end})? {blanks}"
 
 
 def _late(rules: RuleWriter, calls: Calls, made: _Made) -> str:

@@ -12,6 +12,7 @@ from vectors import message_of, template_of
 
 from llamasrv.chat.grammar import constrain
 from llamasrv.chat.parser import Parser
+from llamasrv.chat.round_trip import probe_tools, round_trip
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message, Tool
 
@@ -77,3 +78,39 @@ def test_a_text_of_a_given_form_ends_at_a_mark_on_a_line_of_its_own(form):
     constraint = constrain(format, tools=(tool,), must_call=True)
     assert accepts(constraint, format.calls.write([("note", '{"text": "some words"}')]))
     assert not accepts(constraint, format.calls.write([("note", '{"text": "FAR TOO MANY WORDS"}')]))
+
+
+SHOWN = {
+    "CohereForAI-c4ai-command-r-plus-tool_use": "the mark of its turn stands before the call",
+    "DeepSeek-V3.1-vllm": "blanks of its layout stand before the call",
+    "LFM2.5-8B-A1B": "texts stand in single quotes",
+    "Llama-3.2-pythonic": "texts stand without quotes",
+    "Phi-4-mini": "its instructions show another form than its history",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "the section of one call has no end",
+    "llama-cpp-rwkv-world": "a blank stands before the call",
+    "openai-gpt-oss-120b": "the recipient stands before the channel",
+    "GLM-4.7-Flash": "the end of a thought that nobody began stands before the call",
+    "MiniMax-M3": "the end of a thought that nobody began stands before the call",
+    "deepseek-ai-DeepSeek-V3.2": "the end of a thought that nobody began stands before the call",
+    "Kimi-K2.5": "a call is not shown in a turn of its own",
+}
+"""Templates whose own writing of a call the grammar does not allow, although the parser reads it."""
+
+
+def test_the_own_writing_of_a_call_of_the_collection_is_allowed(template_file):
+    template = template_of(template_file.read_text(encoding="utf-8"))[0]
+    format, trip = template.format, round_trip(template)["call"]
+    thought, rows = format.reasoning, format.headers or format.blocks
+    is_open = (
+        thought is not None and not rows and thought.is_open(trip.prompt) and thought.end.strip() not in trip.output
+    )
+    output = (thought.end if is_open else "") + trip.output.lstrip("\n")
+    found, whole = matcher(constrain(format, prompt=trip.prompt, tools=probe_tools(), must_call=True)), 0
+    for place, byte in enumerate(output.encode(), 1):
+        if not found.try_consume_tokens([byte]):
+            break
+        whole = place if found.is_accepting() else whole
+    parser = Parser(format, prompt=trip.prompt, tools=probe_tools())
+    message = message_of(parser.feed(output.encode()[:whole].decode()) + parser.finish())
+    calls = [(call["name"], sorted(json.loads(call["arguments"]))) for call in message["tool_calls"]]
+    assert (calls == [("zqtool", ["zqfirst", "zqsecond"])]) == (template_file.stem not in SHOWN)

@@ -61,14 +61,16 @@ class JsonObject(Notation):
         name = json.dumps(tool.name, ensure_ascii=False)
         lit = rules.literal
         if self.name_is_key:
-            return f"{lit('{' + name + ': ')} {arguments} {lit('}')}"
-        head = f"{json.dumps(self.name_key)}: {name}, {json.dumps(self.arguments_key)}: "
+            return f"{lit('{' + name + ':')} {_SPACE} {arguments} {lit('}')}"
+        head = _spaced(rules, f"{json.dumps(self.name_key)}:", f"{name},", f"{json.dumps(self.arguments_key)}:")
         if not self.id_key:
-            return f"{lit('{' + head)} {arguments} {lit('}')}"
-        id = f'{json.dumps(self.id_key)}: "'
+            return f"{lit('{')} {head} {arguments} {lit('}')}"
+        id = f"{json.dumps(self.id_key)}:"
         if self.id_first:
-            return f"{lit('{' + id)} {NUMBER} {lit(chr(34) + ', ' + head)} {arguments} {lit('}')}"
-        return f"{lit('{' + head)} {arguments} {lit(', ' + id)} {SHORT_ID} {lit(chr(34) + '}')}"
+            first = f"{lit('{' + id)} {_SPACE} {lit(chr(34))} {NUMBER} {lit(chr(34) + ',')} {_SPACE}"
+            return f"{first} {head} {arguments} {lit('}')}"
+        last = f"{lit(',')} {_SPACE} {lit(id)} {_SPACE} {lit(chr(34))} {SHORT_ID} {lit(chr(34) + '}')}"
+        return f"{lit('{')} {head} {arguments} {last}"
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
@@ -103,6 +105,13 @@ class JsonObject(Notation):
 
 
 _ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates number the calls anew
+
+
+_SPACE = '" "?'  # behind colons and commas; templates have one or none
+
+
+def _spaced(rules: RuleWriter, *parts: str) -> str:
+    return " ".join(f"{rules.literal(part)} {_SPACE}" for part in parts)
 
 
 @dataclass(slots=True)

@@ -28,8 +28,10 @@ class PythonCall(Notation):
     name: ClassVar[str] = "python"
     listed: ClassVar[bool] = True
 
+    all_quoted: bool = False  # quotes stand around numbers and words, too
+
     def write(self, name: str, arguments: str, place: int) -> str:
-        pairs = (f"{key}={_python(value)}" for key, value in values_of(arguments).items())
+        pairs = (f"{key}={_python(value, self.all_quoted)}" for key, value in values_of(arguments).items())
         return f"{name}({', '.join(pairs)})"
 
     def read(self, text: Scanner, call: OpenCall) -> Steps:
@@ -64,14 +66,16 @@ class PythonCall(Notation):
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         items = []
         for key, schema, needed in properties(tool):
-            items.append((rules.rule(f"{rules.literal(key + '=')} {_python_value(rules, schema)}"), needed))
+            items.append(
+                (rules.rule(f"{rules.literal(key + '=')} {_python_value(rules, schema, self.all_quoted)}"), needed)
+            )
         return f"{rules.literal(tool.name + '(')} {members(rules, items, rules.literal(', '))} {rules.literal(')')}"
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
         at = text.find(trial.NAMES[number] + "(", begin)
         found = _TRIAL.match(text, at + len(trial.NAMES[number])) if at >= 0 else None
-        return Learned(at, found.end(), cls()) if found else None
+        return Learned(at, found.end(), cls(all_quoted=bool(found[2]))) if found else None
 
     def may_begin(self, char: str) -> bool:
         return char.isalpha() or char == "_"
@@ -81,8 +85,11 @@ class PythonCall(Notation):
         return ("[",)
 
 
-def _python(value: Any) -> str:
-    return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+def _python(value: Any, quoted: bool) -> str:
+    if isinstance(value, (str, list, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    word = repr(value) if value is None or isinstance(value, bool) else json.dumps(value)
+    return f'"{word}"' if quoted else word
 
 
 _TRIAL = re.compile(r"\(zqfirst=([\"']?)zqtext\1,\s*zqsecond=([\"']?)7\2\)")
@@ -189,7 +196,7 @@ def _quoted(text: Scanner, give: Give, quote: str) -> Steps:
         give(values.escape(text.eat(text.position + size)))
 
 
-def _python_value(rules: RuleWriter, schema: Any) -> str:
+def _python_value(rules: RuleWriter, schema: Any, quoted: bool) -> str:
     if has_grammar(schema):
         return json_text(rules, schema)
     kinds = values.types(schema)
@@ -202,7 +209,11 @@ def _python_value(rules: RuleWriter, schema: Any) -> str:
                 {**schema, "type": sorted(others)} if others and isinstance(schema.get("type"), list) else schema
             )
         )
-    return rules.rule(" | ".join(branches))
+    value = rules.rule(" | ".join(branches))
+    if quoted and kinds and not kinds & {"string", "array", "object"}:  # which quotes cannot be mistaken for
+        mark = rules.literal('"')
+        return f"({mark} {value} {mark} | {value})"
+    return value
 
 
 _PYTHON: Mapping[str, tuple[str, ...]] = {"null": ("None",), "boolean": ("True", "False")}
