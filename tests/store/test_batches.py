@@ -12,6 +12,7 @@ from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchNotFound, BatchResult, BatchStore, Journal, StoredBatch, read_journal
 from llamasrv.store.files import FileNotFound, FileStore, new_id
 from llamasrv.store.folder_shelf import FolderAppender, FolderShelf
+from llamasrv.store.redis_shelf import RedisShelf
 from llamasrv.store.shelf import PIECE, ExpiringLock, StoredContent, owner_key
 from llamasrv.store.storage_quota import StorageFull
 
@@ -212,6 +213,30 @@ def test_the_lock_of_a_dead_holder_expires(server_shelf):
     assert not server_shelf.renew_lock("dead", 5)
     server_shelf.release_lock("dead")  # not its own
     assert not server_shelf.renew_lock("third", 5)
+
+
+def test_a_claim_has_one_holder_and_expires_with_it(server_shelf, monkeypatch):
+    first, second = server_shelf.claims(), server_shelf.claims()
+    assert first.take("batch:0") and first.take("batch:0") and not second.take("batch:0")
+    assert second.take("batch:1") and not first.take("batch:1")
+    monkeypatch.setattr("llamasrv.store.shelf.LOCK_SECONDS", 0.001)  # it is gone at once
+    assert first.take("batch:0")
+    monkeypatch.undo()
+    end = time.monotonic() + 10
+    while not second.take("batch:0"):
+        assert time.monotonic() < end
+
+
+def test_an_answer_that_comes_after_the_end_of_its_batch_is_dropped(server_shelf):
+    """Another server had it under way. In Redis it would have stayed for good."""
+    store = BatchStore(server_shelf)
+    made = store.create(batch(), [b"a"])
+    journal = Journal(store.journal_of(made))
+    store.end(made.moved("completed", 1))
+    journal.add(BatchResult(1, "n1", 200, "r", None))
+    assert list(read_journal(store.journal_of(made))) == []
+    if isinstance(server_shelf, RedisShelf):
+        assert server_shelf.db.keys("llamasrv:blob:*") == []
 
 
 def test_a_lock_is_renewed_while_it_is_held(server_shelf):
