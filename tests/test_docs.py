@@ -161,6 +161,7 @@ SAID = (
     "[DONE]",
     "and so on",
     '"name":"get_weather"',
+    '"x_label_mass":',
     r'"content":"{\"name\":',
     '"text":"yes"',
     '"text":"no"',

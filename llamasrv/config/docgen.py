@@ -18,16 +18,19 @@ from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import WireSchema, rows
 from llamasrv.protocols.gemini.config import GenerationSchema
+from llamasrv.protocols.gemini.decisions import GeminiDecisionsSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import OllamaChatSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
 from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.openai.decisions import DecisionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
+from llamasrv.protocols.typesafe.systemone import SystemOneSchema
 
 
 def as_toml(settings: Settings | None = None) -> str:
@@ -139,6 +142,9 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "embeddings": lambda: as_fields(EmbeddingsSchema),
         "completion": lambda: as_fields(CompletionSchema),
         "rerank": lambda: as_fields(RerankSchema),
+        "decisions": lambda: as_fields(DecisionsSchema),
+        "decisions-google": lambda: as_fields(GeminiDecisionsSchema),
+        "systemone": lambda: as_fields(SystemOneSchema),
     },
 }
 

@@ -92,6 +92,14 @@ class LimitsSection:
         high=65_536,
         help="Maximum choices per request: prompts times n (or best_of).",
     )
+    decision_tokens: int = _limits(
+        "int",
+        262_144,
+        "--max-decision-tokens",
+        low=1,
+        high=2**31 - 1,
+        help="Maximum tokens of one request for decisions: its input once, and all of its questions.",
+    )
     stops: int = _limits("int", 16, "--max-stops", low=1, high=1024, help="Maximum stop strings per request.")
     stop_chars: int = _limits(
         "int",

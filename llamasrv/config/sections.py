@@ -97,6 +97,15 @@ class ModelSection:
         "--reasoning-budget-message",
         help="Text inserted at the end of the reasoning when the budget is used up, before the block is closed.",
     )
+    decision_min_mass: float = _model(
+        "float",
+        0.01,
+        "--decision-min-mass",
+        low=0.0,
+        high=1.0,
+        help="Refuse a question of a decision if the model would answer with any of its options less likely than this. "
+        "0: never.",
+    )
     embd_normalize: int | None = _model(
         "int",
         None,

@@ -6,6 +6,7 @@ too, and for clients that were not let in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ GEMINI_STATUSES = {
     507: "RESOURCE_EXHAUSTED",
 }
 """Status to Google's name of it; every other one is `INVALID_ARGUMENT`."""
+
+_STEP = re.compile(r"[^.\[\]]+")
 
 _GOOGLE = "type.googleapis.com/google.rpc."
 
@@ -140,6 +143,22 @@ def llamacpp_body(error: LlamasrvError) -> bytes:
     return orjson.dumps({"error": body})
 
 
+def system_one_status(error: LlamasrvError) -> int:
+    """What is wrong with a field is 422 there."""
+    if isinstance(error, ContextTooLong):
+        return 413
+    return 422 if error.status == 400 and error.param is not None else error.status
+
+
+def system_one_body(error: LlamasrvError) -> bytes:
+    """A list, as pydantic's, where a field is wrong; else an object."""
+    kind = error.code or OPENAI_TYPES.get(error.status, "invalid_request_error")
+    if system_one_status(error) != 422 or error.param is None:
+        return orjson.dumps({"detail": {"error_type": kind, "message": error.message}})
+    steps = (error.details or {}).get("loc") or _STEP.findall(error.param)
+    return orjson.dumps({"detail": [{"loc": ["body", *steps], "msg": error.message, "type": kind}]})
+
+
 def gemini_body(error: LlamasrvError) -> bytes:
     message = error.message
     if isinstance(error, ContextTooLong):
@@ -169,6 +188,7 @@ OPENAI = Dialect(lambda error, request_id: openai_body(error), lambda error: err
 ANTHROPIC = Dialect(anthropic_body, anthropic_status)
 OLLAMA = Dialect(ollama_body, ollama_status)
 GEMINI = Dialect(lambda error, request_id: gemini_body(error), lambda error: error.status)
+SYSTEM_ONE = Dialect(lambda error, request_id: system_one_body(error), system_one_status)
 LLAMACPP = Dialect(lambda error, request_id: llamacpp_body(error), lambda error: error.status)
 
 NATIVE = (
@@ -176,7 +196,10 @@ NATIVE = (
     "/lora-adapters", "/v1/stream", "/chat/completions", "/tools",
 )  # fmt: skip
 EXACT = {"/metrics": LLAMACPP}
-BY_PATH = (("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), ("/v1beta/", GEMINI), *((path, LLAMACPP) for path in NATIVE))
+BY_PATH = (
+    ("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), ("/v1beta/", GEMINI),
+    ("/v1/systemone", SYSTEM_ONE), ("/systemone", SYSTEM_ONE), *((path, LLAMACPP) for path in NATIVE),
+)  # fmt: skip
 
 
 def dialect(path: str, *, anthropic: bool = False) -> Dialect:

@@ -26,6 +26,7 @@ class Limits:
     dry_breakers: int = 16
     template_kwargs: int = 64
     model_chars: int = 256
+    decision_tokens: int = 262_144  # of the input and all questions of one request for decisions
     media: int = 64  # images and sounds of one request
     media_marker: str = "<__media__>"  # stands for one in a raw prompt
     background: int = 16  # background responses at once

@@ -16,6 +16,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import Array, Count, Flag, Names, Number, Object, String, WireField, WireSchema
+from llamasrv.protocols.gemini.decisions import GeminiDecisionsSchema
 from llamasrv.protocols.gemini.embed import BatchEmbedSchema, EmbedContentSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
 from llamasrv.protocols.limits import Limits
@@ -37,11 +38,13 @@ from llamasrv.protocols.openai.chat import ChatSchema
 from llamasrv.protocols.openai.classify import ClassifySchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
 from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSchema, MetadataSchema
+from llamasrv.protocols.openai.decisions import DecisionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.openai.score import ScoreSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
+from llamasrv.protocols.typesafe.systemone import SystemOneSchema
 
 Query = tuple[str, str]
 """The name of a parameter in the URL, and what it is for."""
@@ -156,6 +159,21 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "POST /v1/score": Operation(
         "How well texts go together, in vLLM's form.", ScoreSchema, {"text_1": "fruit", "text_2": ["apple", "stone"]}
+    ),
+    "POST /v1/decisions": Operation(
+        "Typed questions about one input, answered by probabilities. Google's clients send their own body here.",
+        DecisionsSchema,
+        {"model": "demo", "input": "Hello", "questions": [{"type": "predicate", "instructions": "A greeting?"}]},
+    ),
+    "POST /v1beta/decisions": Operation(
+        "The same, for Google's clients.",
+        GeminiDecisionsSchema,
+        {"model": "demo", "input": "Hello", "questions": {"polite": {"type": "noul", "instructions": "A greeting?"}}},
+    ),
+    "POST /v1/systemone": Operation(
+        "The same, for TypeSafe's clients.",
+        SystemOneSchema,
+        {"model": "demo", "state": "Hello", "questions": {"polite": {"type": "noul", "instructions": "A greeting?"}}},
     ),
     "POST /v1/classify": Operation("The classes of texts, in vLLM's form.", ClassifySchema, {"input": "Hello"}),
     "GET /v1/models": Operation("The models, for OpenAI's and Anthropic's clients."),
@@ -291,20 +309,23 @@ OPERATIONS: dict[str, Operation] = {
 """Method and path to what is there; one of a route's paths is enough."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "AnthropicMessages": ("array",), "CacheControl": ("object",), "CacheRetention": ("string",),
-    "ChatMessages": ("array",), "ChatToolChoice": ("string", "object"), "ChatTools": ("array",),
-    "Choices": ("array",), "Contents": ("array", "object"), "Continue": ("boolean", "string"),
-    "ConversationField": ("string", "object"), "EmbedText": ("object",), "Format": ("string", "object"),
-    "FunctionChoice": ("string", "object"), "Functions": ("array",), "GeminiTools": ("array",),
-    "Grammar": ("string",), "Images": ("array",), "Inputs": ("string", "array"), "Items": ("array",),
-    "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"), "License": ("string", "array"),
-    "LogitBiasField": ("object", "array"), "Modalities": ("array",), "NativePrompts": ("string", "array", "object"),
-    "OllamaInput": ("string", "array"), "OllamaMessages": ("array",), "OllamaThink": ("boolean", "string"),
-    "OneOf": ("string",), "OutputFormat": ("object",), "Pattern": ("string",), "Prompts": ("string", "array"),
-    "ReasoningFormat": ("string",), "ResponseFormat": ("object",), "ResponseInput": ("string", "array"),
-    "ResponseModalities": ("array",), "Samplers": ("array", "string"), "SchemaField": ("object",),
-    "SomeOf": ("array",), "StructuredOutputs": ("object",), "System": ("string", "array"),
-    "SystemInstruction": ("string", "array"), "TextOrTokens": ("string", "array"), "Texts": ("string", "array"),
+    "AnthropicMessages": ("array",), "Assets": ("object",), "CacheControl": ("object",),
+    "CacheRetention": ("string",), "ChatMessages": ("array",), "ChatToolChoice": ("string", "object"),
+    "ChatTools": ("array",), "Choices": ("array",), "Contents": ("array", "object"),
+    "Continue": ("boolean", "string"), "ConversationField": ("string", "object"),
+    "DecisionContents": ("string", "object", "array"), "DecisionInput": ("string", "array"), "EmbedText": ("object",),
+    "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
+    "GeminiTools": ("array",), "Grammar": ("string",), "Images": ("array",), "Inputs": ("string", "array"),
+    "Items": ("array",), "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
+    "License": ("string", "array"), "LogitBiasField": ("object", "array"), "Modalities": ("array",),
+    "NamedQuestions": ("object",), "NativePrompts": ("string", "array", "object"), "OllamaInput": ("string", "array"),
+    "OllamaMessages": ("array",), "OllamaThink": ("boolean", "string"), "OneOf": ("string",),
+    "OutputFormat": ("object",), "Pattern": ("string",), "Prompts": ("string", "array"), "Questions": ("array",),
+    "QuestionsById": ("object",), "ReasoningFormat": ("string",), "ResponseFormat": ("object",),
+    "ResponseInput": ("string", "array"), "ResponseModalities": ("array",), "Samplers": ("array", "string"),
+    "SchemaField": ("object",), "SomeOf": ("array",), "State": ("string", "array", "object"),
+    "StructuredOutputs": ("object",), "System": ("string", "array"), "SystemInstruction": ("string", "array"),
+    "SystemOneImages": ("array",), "TextOrTokens": ("string", "array"), "Texts": ("string", "array"),
     "Think": ("boolean", "string"), "ThinkingConfigField": ("object",), "ThinkingField": ("object",),
     "ThreadField": ("object",), "ToolChoiceField": ("string", "object"), "ToolConfig": ("object",),
     "Truncation": ("string",), "Upload": ("string",),

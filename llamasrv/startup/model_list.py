@@ -18,6 +18,7 @@ from typing import Any
 
 from llamasrv.config import ModelTable, Settings, paths
 from llamasrv.config.option import nearest
+from llamasrv.domain.decide import DecisionSettings
 from llamasrv.engine.base.interface import Adapter, Progress
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, stores
@@ -299,6 +300,7 @@ def model_settings(settings: Settings, aliases: tuple[str, ...], **more: Any) ->
         aliases,
         sampling=settings.sampling_defaults(),
         chat_defaults=chat_defaults(settings),
+        decisions=DecisionSettings(settings.model.decision_min_mass),
         tags=settings.model.tags,
         embd_normalise=settings.model.embd_normalize,
         default_tokens=settings.limits.n_predict,

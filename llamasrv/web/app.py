@@ -12,6 +12,7 @@ from llamasrv.web.routes import (
     audio,
     batches,
     conversations,
+    decisions,
     embeddings,
     files,
     gemini,
@@ -43,8 +44,8 @@ BLUEPRINTS = (
     batches.blueprint, anthropic.blueprint, gemini.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
-    embeddings.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint, openapi.blueprint,
-    usage.blueprint, vertex.blueprint, other_servers.blueprint,
+    embeddings.blueprint, decisions.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,
+    openapi.blueprint, usage.blueprint, vertex.blueprint, other_servers.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

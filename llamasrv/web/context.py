@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipeline
+    from llamasrv.protocols.errors import Dialect
     from llamasrv.web.jobs.idle_gate import BackgroundJob
     from llamasrv.web.ops.request_log import RequestLog
 
@@ -40,7 +41,7 @@ class ResponseChain(Protocol):
 class RequestContext:
     """Made by the connection, or by whatever sends a request without one; the front opens its record."""
 
-    __slots__ = ("connection", "job", "chain", "json", "takes_over", "has_large_body", "_record")
+    __slots__ = ("connection", "job", "chain", "json", "takes_over", "has_large_body", "dialect", "_record")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class RequestContext:
         self.job = job  # of a batch
         self.chain = chain  # of a socket
         self.json = json  # the body, if it was read before
+        self.dialect: Dialect | None = None  # of errors, where the body decides and not the path
         self.takes_over: Callable[[Any], None] | None = None  # takes the connection, which is no longer HTTP
         self.has_large_body = has_large_body  # what is done with it is done off the hub
         self._record: RequestLog | None = None

@@ -52,7 +52,8 @@ def render(
         headers.append(("Allow", ", ".join(error.allowed)))
     if isinstance(error, DeadlineExceeded):
         headers.append(("x-should-retry", "false"))  # it would only pass once more
-    speaks = dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
+    speaks = context_of(environ).dialect
+    speaks = speaks or dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
     return speaks.status(error), headers, speaks.body(error, request_id)
 
 

@@ -61,10 +61,11 @@ def _brief(card: ModelCard) -> dict[str, Any]:
     """The model in the form that llama-server's clients look for."""
     is_multimodal = any(able in card.capabilities for able in _MODALITIES)
     able = [name for name in card.capabilities if name not in _MODALITIES]
+    date = datetime.fromtimestamp(card.created, timezone.utc).strftime("%Y-%m-%d")  # TypeSafe's client wants one
     return {
         "name": card.id, "model": card.id, "modified_at": "", "size": "", "digest": "", "type": "model",
-        "description": "", "tags": card.tags, "capabilities": [*able, "multimodal"] if is_multimodal else able,
-        "parameters": "", "details": _DETAILS,
+        "description": "", "release_date": date, "tags": card.tags, "parameters": "", "details": _DETAILS,
+        "capabilities": [*able, "multimodal"] if is_multimodal else able,
     }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
         "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", "/v1/chat/completions/control",
         "/chat/completions/control",
+        "/v1/decisions", "/decisions", "/v1beta/decisions", "/v1/systemone", "/systemone",
         "/v1/audio/transcriptions", "/audio/transcriptions", "/v1/stream", "/v1/streams/lookup", "/predict",
         "/v1beta/models/<path:name>:generateContent", "/v1beta/models/<path:name>:streamGenerateContent",
         "/v1beta/models/<path:name>:countTokens",

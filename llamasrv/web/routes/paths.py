@@ -21,7 +21,7 @@ _PREFIXES = re.compile(r"(?:/(?:v1|api))+(?=/(?:v1|api)/)")
 _BARE_MESSAGES = re.compile(r"/messages(?=\Z|/count_tokens\Z)")
 _WORK = re.compile(
     r"/v1/(?!loads\Z|(?:un)?load_lora_adapter\Z).+|/v1beta/.+|/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)"
-    r"|/chat/completions(?:/(?:input_tokens|control))?|/completions?|/embeddings?|/infill|/rerank|/reranking|/responses(?:/.+)?|/conversations(?:/.+)?"
+    r"|/chat/completions(?:/(?:input_tokens|control))?|/completions?|/embeddings?|/infill|/decisions|/systemone|/rerank|/reranking|/responses(?:/.+)?|/conversations(?:/.+)?"
 )
 
 
@@ -32,6 +32,8 @@ _GOOGLE = re.compile(r"/v1/models/.+:(?:(?:g|streamG)enerateContent|countTokens)
 def meant(path: str, head: Mapping[str, Any] = {}) -> str:
     """`/v1/messages` for `/v1/v1//messages/` and `/messages`; `/api/chat` for `/v1/api/chat`; other paths unchanged.
     Where one path has two meanings, `head` (WSGI's names) decides, by who is asking."""
+    if path in ("/v1/decisions", "/v1alpha/decisions") and ("HTTP_X_GOOG_API_CLIENT" in head or path[3] == "a"):
+        return "/v1beta/decisions"
     if path.startswith("/v1/models") and ("HTTP_X_GOOG_API_CLIENT" in head or _GOOGLE.fullmatch(path)):
         return "/v1beta" + path[3:]  # where Google's `/v1` is OpenAI's
     if not _ODD.match(path):

@@ -1,0 +1,190 @@
+"""Google's decisions. JSON in, DecideRequest out; Decisions in, JSON out."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from llamasrv.domain.decide import Decided, DecideRequest, DecisionOption, Decisions, Question
+from llamasrv.domain.request import Message, Part, TextPart
+from llamasrv.protocols.common.decisions import (
+    OPTIONS,
+    DecisionSchema,
+    Shown,
+    chosen,
+    level,
+    missing,
+    number_of,
+    only,
+    request_of,
+    users,
+)
+from llamasrv.protocols.common.documents import document_at, document_of_data
+from llamasrv.protocols.common.loader import SchemaEndpoint
+from llamasrv.protocols.common.media import from_base64, from_url
+from llamasrv.protocols.common.names import prompt_in
+from llamasrv.protocols.common.schema import Invalid, Refusal, String, WireField, wrong_type
+
+QUESTIONS = 1000
+LEAST, MOST = 0.01, 0.99  # between which Google tells the probability of a noul
+REFUSED = "The model does not begin its reply with any of the answers."
+
+
+class DecisionContents(WireField):
+    """A text, a content, or a list of contents."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
+        if type(value) is str:
+            return (Message("user", value),)
+        if type(value) is dict:
+            return users([_content(value, "input")])
+        if type(value) is not list:
+            raise wrong_type("a string, an object or an array of contents", value)
+        number_of(value, 1, self.limits.parts, "contents")
+        return users([_content(one, "input", at) for at, one in enumerate(value)])
+
+
+def _content(wire: Any, field: str, *path: int | str) -> Part:
+    if type(wire) is str:
+        return TextPart(wire)
+    if type(wire) is not dict:
+        raise wrong_type("an object", wire, *path)
+    kind = wire.get("type", "text" if "text" in wire else None)
+    if kind == "text":
+        if type(wire.get("text")) is not str:
+            raise wrong_type("a string", wire.get("text"), *path, "text")
+        return TextPart(wire["text"])
+    if kind not in ("image", "audio", "document"):
+        if kind == "video":
+            raise Refusal("this server cannot read video.", *path)
+        raise Invalid("expected 'text', 'image', 'document' or 'audio'.", *path, "type")
+    data, uri = wire.get("data"), wire.get("uri")
+    if data is None and uri is None:
+        raise missing(*path, "data")
+    if kind == "document":
+        return document_at(uri, "", field, *path) if data is None else document_of_data(data, "", field, *path)
+    if data is None:
+        return from_url(uri, kind, field, *path)
+    return from_base64(data, kind, field, *path, is_coarse=wire.get("resolution") == "low")
+
+
+class NamedQuestions(WireField):
+    """An object of nouls, choices and scores."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Shown:
+        if type(value) is not dict:
+            raise wrong_type("an object of questions", value)
+        number_of(value, 1, QUESTIONS, "questions")
+        return Shown(tuple(value), tuple(_question(wire, name) for name, wire in value.items()))
+
+
+def _question(wire: Any, name: str) -> Question:
+    only(wire, ("type", "instructions", "criteria"), name)
+    kind, criteria = wire.get("type"), wire.get("criteria")
+    parts = _instructions(wire.get("instructions"), name, "instructions")
+    param = f"questions.{name}"
+    where = (name, "criteria")
+    if kind == "noul":
+        given = only({} if criteria is None else criteria, ("true_description", "false_description"), *where)
+        for key, text in given.items():
+            if text is not None and type(text) is not str:
+                raise wrong_type("a string", text, *where, key)
+        yes, no = given.get("true_description") or "", given.get("false_description") or ""
+        return Question("predicate", parts, (DecisionOption(True, yes), DecisionOption(False, no)), param)
+    if kind == "choice":
+        if type(criteria) is not dict:
+            raise missing(*where) if criteria is None else wrong_type("an object of strings", criteria, *where)
+        number_of(criteria, 2, OPTIONS, "choices", *where)
+        for option, text in criteria.items():
+            if type(text) is not str:
+                raise wrong_type("a string", text, *where, option)
+            if not option or option != option.strip() or any(unicodedata.category(c) == "Cc" for c in option):
+                raise Invalid(
+                    "a name is not empty, and has no control characters or outer blanks.", *where, option[:64]
+                )
+        options = tuple(DecisionOption(option, text) for option, text in criteria.items())
+        return Question("choice", parts, options, param)
+    if kind == "score":
+        if type(criteria) is not list:
+            raise missing(*where) if criteria is None else wrong_type("an array of strings", criteria, *where)
+        number_of(criteria, 2, OPTIONS, "levels", *where)
+        for at, text in enumerate(criteria):
+            if type(text) is not str:
+                raise wrong_type("a string", text, *where, at)
+        return Question("score", parts, tuple(map(DecisionOption, criteria)), param)
+    raise missing(name, "type") if kind is None else Invalid("expected 'noul', 'choice' or 'score'.", name, "type")
+
+
+def _instructions(wire: Any, *path: int | str) -> tuple[Part, ...]:
+    if wire is None:
+        raise missing(*path)
+    listed = wire if type(wire) is list else [wire]
+    number_of(listed, 1, 1000, "contents", *path)
+    parts = []
+    for at, one in enumerate(listed):
+        where = (*path, at) if type(wire) is list else path
+        part = _content(one, "questions", *where)
+        if not isinstance(part, TextPart):
+            raise Invalid("expected text.", *where)
+        parts.append(part)
+    return tuple(parts)
+
+
+class GeminiDecisionsSchema(DecisionSchema):
+    model = String(
+        "a name or alias, also after `models/`",
+        required=True,
+        to="model",
+        via=lambda n: n.removeprefix("models/"),
+    )
+    input = DecisionContents("a text, a content or several: `text`, `image`, `document`, `audio`", required=True)
+    questions = NamedQuestions("an object of `noul`, `choice` and `score`; at most 1,000", required=True)
+
+
+class GeminiDecisions(SchemaEndpoint):
+    schema = GeminiDecisionsSchema
+    names = prompt_in("input")
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[DecideRequest, Shown]:
+        data = self._load(body)
+        shown: Shown = data["questions"]
+        request = request_of(data, data["input"], shown.questions, self._limits, owner=owner, timeout=timeout)
+        return request, shown
+
+    def whole(self, options: Shown, made: Decisions) -> bytes:
+        answers = {
+            name: _answer(question, answer)
+            for name, question, answer in zip(options.names, options.questions, made.answers)
+            if not answer.refused
+        }
+        told: dict[str, Any] = {"answers": answers}
+        if not answers:
+            told = {"prompt_feedback": {"block_reason": "OTHER", "block_reason_message": REFUSED}}
+        read, thought = made.prompt_tokens, made.thought_tokens
+        told["usage"] = {
+            "total_input_tokens": read, "total_cached_tokens": made.cached_tokens, "total_output_tokens": 0,
+            "total_thought_tokens": thought, "total_tokens": read + thought,
+        }  # fmt: skip
+        return orjson.dumps(told)
+
+
+def _answer(question: Question, answer: Decided) -> dict[str, Any]:
+    mass = {"x_label_mass": answer.mass}
+    found = answer.probabilities
+    if question.kind == "predicate":
+        p = min(MOST, max(LEAST, found[0]))
+        return {"type": "noul", "noul": p, "confidence": max(p, 1 - p), **mass}
+    if question.kind == "choice":
+        values = [str(option.value) for option in question.options]
+        told = {"choice": values[chosen(answer)], "confidence": max(found), "probabilities": dict(zip(values, found))}
+        return {"type": "choice", **told, **mass}
+    return {
+        "type": "score", "score": level(answer), "confidence": max(found),
+        "legend": {str(i): option.value for i, option in enumerate(question.options)},
+        "probabilities": {str(i): p for i, p in enumerate(found)}, **mass,
+    }  # fmt: skip

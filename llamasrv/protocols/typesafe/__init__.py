@@ -1,0 +1,1 @@
+"""TypeSafe's System One."""
