@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from chat_samples import FAMILIES, family
+from vectors import COLLECTION
 
 from llamasrv.chat.families import LFM2_CALLS
 from llamasrv.chat.parser import Parser
@@ -60,3 +62,11 @@ def test_objects_with_commas_between_them_are_calls_without_a_list():
     template = ChatTemplate(family(call, between="{{- ',' -}}"))
     assert template.format.calls.bare and template.format.calls.separator == ","
     assert verdicts(template)["two calls"] == OK
+
+
+@pytest.mark.skipif(not COLLECTION.is_dir(), reason="the collection is not there")
+def test_a_mark_never_contains_an_id_of_the_trial():
+    """With other marks than the table knows, the ids in front of names were learned as part of a mark."""
+    source = (COLLECTION / "upstage-Solar-Open-100B.jinja").read_text(encoding="utf-8")
+    template = ChatTemplate(source.replace("<|begin|>", "<|turn|>").replace("<|tool_calls|>", "<|uses|>"))
+    assert all("zq" not in str(format) for format in template.candidates)
