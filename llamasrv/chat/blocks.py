@@ -11,7 +11,7 @@ from __future__ import annotations
 from llamasrv.chat.calls import CallReader
 from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.formats import ChatFormat
-from llamasrv.chat.markers import marks
+from llamasrv.chat.markers import Marks, marks
 from llamasrv.chat.scanner import NAME, Scanner, Steps
 
 _THOUGHT, _TEXT = "reasoning", "content"
@@ -47,7 +47,10 @@ def read_blocks(
             if not out.split and mark is not None:
                 out.say(mark)
         else:
-            yield from text.until(ends, out.say)
+            if head and blocks.layout:
+                yield from text.mark(marks(blocks.layout))
+            out.drop_space = out.drop_space and not head
+            yield from _text_block(text, out, blocks.start.strip(), ends)
         out.between_marks()
         continues = None
         while (yield from text.skip_space()) and (yield from text.mark(ends)) is not None:
@@ -55,6 +58,18 @@ def read_blocks(
         if not (yield from text.char()):
             return
         head = None
+
+
+def _text_block(text: Scanner, out: Emitter, start: str, ends: Marks) -> Steps:
+    """A text up to its end. A mark that another text follows is part of it."""
+    while True:
+        mark = yield from text.until(ends, out.say)
+        if mark is None or mark == start:
+            return
+        space = yield from text.space()
+        if not (yield from text.char()) or (yield from text.peek(ends)):
+            return
+        out.say(mark + space)
 
 
 def _behind_a_name(text: Scanner, openers: tuple[str, ...]) -> Steps:

@@ -97,6 +97,11 @@ class Blocks:
         return self.more + self.start
 
     @property
+    def layout(self) -> str:
+        """The white space that ends the header of a text."""
+        return self.text_start[len(self.text_start.rstrip()) :]
+
+    @property
     def ends(self) -> tuple[str, ...]:
         """The marks that may end a block."""
         return tuple(dict.fromkeys((self.more.strip(), *_WHOLE_MARK.findall(self.last))))

@@ -167,6 +167,8 @@ def test_rows_of_typed_blocks_are_learned():
     [
         ("<|text|>Hi<|end|><|done|>", ("Hi", "", 0)),
         ("Hi there<|end|>", ("Hi there", "", 0)),
+        ("<|text|>    return 1<|end|><|done|>", ("    return 1", "", 0)),
+        ("<|text|>It is <|end|> that ends<|end|>", ("It is <|end|> that ends", "", 0)),
         ("<|thought|>Hm<|end|><|model|><|text|>Hi", ("Hi", "Hm", 0)),
         ("<|thought|>a<|end|><|model|><|text|>b<|end|><|model|><|thought|>c<|end|>", ("b", "ac", 0)),
         ('zqtool<|call|>{"name": "zqtool", "args": {}}<|end|><|model|><|text|>x', ("x", "", 1)),
