@@ -101,7 +101,7 @@ def test_a_required_call_is_made_and_valid(pipeline, names):
     choice = ToolChoice("required", names, parallel=not names)
     asked = [
         GenerateRequest(
-            (ChatPrompt(USER, tools=TOOLS),), tool_choice=choice, max_tokens=700, sampling={**WILD, "seed": n}
+            (ChatPrompt(USER, tools=TOOLS),), tool_choice=choice, max_tokens=600, sampling={**WILD, "seed": n}
         )
         for n in range(AT_ONCE)
     ]
