@@ -157,8 +157,8 @@ UPWARDS = {
     "backend.draft_model": "kv", "backend.embed": "media roof", "backend.fake": "media roof",
     "base.sequence": "kv media",
     "drafts.drafter": "kv",
-    "kv.disk_tier": "media", "kv.disk_writer": "step", "kv.host_tier": "media", "kv.lane_tier": "media",
-    "kv.manager": "step media",
+    "kv.disk_writer": "step", "kv.lookup": "step media",
+    "kv.manager": "step",
     "media.check": "roof", "media.encoder": "kv",
 }  # fmt: skip
 

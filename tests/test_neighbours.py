@@ -26,7 +26,8 @@ NEIGHBOURS = {
     "engine/drafts/test_ngram.py": "engine/drafts/acceptance",
     "engine/kv/test_checkpoints.py": "engine/kv/checkpointing",
     "engine/kv/test_disk_tier.py": "engine/kv/manager",
-    "engine/kv/test_host_cache.py": "engine/kv/disk_writer engine/kv/lane_tier engine/kv/tier",
+    "engine/kv/test_host_cache.py": "engine/kv/disk_writer",
+    "engine/kv/test_lookup.py": "engine/kv/match engine/kv/timelines",
     "engine/kv/test_pins.py": "engine/kv/pinning",
     "clients/test_responses_socket.py": "web/sockets/websocket",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"

@@ -527,10 +527,10 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
     return DiskTier(
         options.disk_folder,
         options.disk_bytes,
+        core.prefixes.tree,
         facts={"model": options.digest, **backend.state_facts},
         largest=options.cache_bytes,
         adapter_digests=tuple(adapter.digest for adapter in backend.adapters),
-        can_cut=backend.can_cut_saved,
         work=pool.queue(1).put,
         post=lambda act: core.mailbox.put(CoreCommand(lambda _: act())),
         clock=core.clock,

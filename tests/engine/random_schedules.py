@@ -29,7 +29,7 @@ from llamasrv.engine.base.channels import Delta, End, PromptScored
 from llamasrv.engine.base.interface import Adapter, CheckpointKind, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.kv.prefix_index import common_prefix
+from llamasrv.engine.kv.match import common_prefix
 from llamasrv.errors import LlamasrvError
 from llamasrv.web.stored.slots import SavedSlotFiles
 

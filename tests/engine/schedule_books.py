@@ -62,16 +62,16 @@ def _check_lanes(core, backend):
     lanes.check()
     assert lanes.held == {seq.lane for seq in core.running} and len(lanes.held) == len(core.running), "lanes held"
     assert lanes.used_cells == backend.used_cells <= lanes.num_cells, "cells"
-    assert set(memory.cache._timelines) == {*lanes.held, *lanes.resident}, "lanes in the index"
+    assert set(memory.timelines) == {*lanes.held, *lanes.resident}, "whose timelines are known"
     for lane in lanes.free:
         assert not kv[lane], "a free lane is not empty"
     for seq in core.running:
         lane = seq.lane
         assert lanes.lengths[lane] == seq.num_computed == len(kv[lane]), (seq, len(kv[lane]), lanes.lengths[lane])
         assert _same(kv[lane], seq.tokens), f"{seq}: the lane has other tokens"
-        assert memory.cache.cache_key(lane) == seq.spec.cache_key
+        assert memory.timelines[lane].cache_key == seq.spec.cache_key
     for lane in lanes.resident:
-        tokens = memory.cache.tokens(lane)
+        tokens = memory.timelines[lane].tokens
         assert lanes.lengths[lane] == len(kv[lane]) == len(tokens) and _same(kv[lane], tokens), "a resident prefix"
 
 
@@ -84,19 +84,18 @@ def _check_tiers(core):
     host, checkpoints = core.memory.host, core.memory.checkpoints
     entries = host.entries()
     assert host.used == sum(entry.num_bytes for entry in entries) <= max(0, host.limit), "host memory"
-    assert Counter(map(id, entries)) == Counter(id(entry) for group in host._index.values() for entry in group)
     pins = host.pins
     assert pins.used == sum(pin.state.num_bytes for pin in pins._pins.values()) <= pins.limit, "pins"
     assert {id(pin.state) for pin in pins._pins.values()} <= {id(entry) for entry in entries}, "a pin of nothing"
     points = checkpoints.points()
     assert checkpoints.used == sum(point.num_bytes for point in points) <= max(0, checkpoints.limit), "checkpoints"
-    assert len(points) == sum(
-        len(group.along(point.tokens, point.length)) > 0
-        for point in points
-        for group in [checkpoints._groups[point.key]]
+    tree, files = core.memory.tree, [] if core.disk is None else list(core.disk._known.values())
+    tree.check()
+    lanes = [core.memory.timelines[lane] for lane in core.memory.timelines]
+    here = (
+        [lane for lane in lanes if lane.tokens] + entries + points + files + [p for file in files for p in file.points]
     )
-    for point in points:
-        assert checkpoints._groups[point.key].along(point.tokens, point.length)[point.length] is point
+    assert Counter(map(id, here)) == Counter(map(id, tree.holders())), "the tree"
 
 
 def _check_reads(core, opens):

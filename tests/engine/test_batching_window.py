@@ -3,7 +3,7 @@
 import pytest
 
 from llamasrv.engine.core import CoreCommand
-from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.match import Match
 from llamasrv.engine.step.pacing import IDLE_CHECK, STUCK_CHECK
 
 

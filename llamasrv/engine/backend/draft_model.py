@@ -22,7 +22,7 @@ from llamasrv.engine.base.batch import Batch
 from llamasrv.engine.base.interface import LoadFailed, Proposal, Timeline
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import EngineOptions
-from llamasrv.engine.kv.prefix_index import common_prefix
+from llamasrv.engine.kv.match import common_prefix
 
 MOST_DIFFERENCE = 128  # max difference in vocabulary size, for padding
 FIRST_CHECKED = 5  # lower tokens are specials whose texts may differ

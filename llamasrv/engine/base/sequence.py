@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from llamasrv.domain.events import DraftCounts, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.channels import End, PromptComputed, TokenStream
-from llamasrv.engine.kv.prefix_index import Commons, Match
+from llamasrv.engine.kv.match import Match
 from llamasrv.engine.media.timeline import MediaTimeline
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Sequence:
     __slots__ = (
         "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
-        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot", "found", "commons",
+        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot", "found",
     )  # fmt: skip
 
     def __init__(
@@ -106,7 +106,6 @@ class Sequence:
         self.drafts: SequenceDrafts | None = None  # made on first use
         self.pinned: list[tuple[float, int]] = []  # (seconds, number of newly pinned tokens)
         self.found: tuple[int, Match | None] | None = None  # the last lookup: age of the tables, and its result
-        self.commons = Commons()
         self.checkpoints: list[int] = []  # future positions at which to save its state, ascending
 
     def enter(self, state: SequenceState) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
-from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
+from llamasrv.engine.kv.checkpoints import Checkpoints
 
 LEAST = 32  # min tokens that a checkpoint must save beyond the one before it
 APART = 256  # min tokens between checkpoints at starts of messages, except the last two
@@ -27,12 +27,6 @@ class Checkpointing:
         self._metrics = metrics
         self.is_on = bool(checkpoints.limit) and not backend.split
         self._places: dict[int, list[int]] = {}  # of the sequence in a lane
-
-    def along(self, seq: Sequence) -> dict[int, Checkpoint]:
-        """The checkpoints on the sequence's path, by length."""
-        if self._checkpoints.whole:
-            return {}
-        return self._checkpoints.along(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
 
     def occupy(self, lane: int, seq: Sequence) -> None:
         self._places[lane] = seq.checkpoints

@@ -52,6 +52,10 @@ class DiskReads:
             return True
         return seq not in self._answered and (read is not None or stored.size <= room)
 
+    def may_want_any(self, seq: Sequence) -> bool:
+        """Whether `may_want` can be true of any file."""
+        return seq not in self._answered or any(read.state is not None for read in self._reads.values())
+
     def want(self, seq: Sequence, stored: StoredState, seconds: float) -> None:
         """Make a sequence wait for this file, for `seconds` (what computing takes) but at least PATIENCE. It is WAITING
         again when it has its answer."""

@@ -29,12 +29,12 @@ from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH, Commons, Key, common_prefix, key_of, usable_length
-from llamasrv.engine.kv.tier import Entry
-from llamasrv.engine.media.timeline import MediaTimeline
+from llamasrv.engine.kv.match import common_prefix
+from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
 
 log = logging.getLogger("llamasrv.engine")
 
+FILES = (HolderKind.FILE, HolderKind.FILE_CHECKPOINT)
 ENDING = ".prefix"
 MOST_FILES = 2000  # max files indexed per model, most recently used first
 TOKEN_SHARE = 1 / 32  # memory for the tokens of indexed files, relative to that for prefixes
@@ -44,7 +44,7 @@ SHUTDOWN = 10.0  # max seconds to wait for pending writes when the engine ends
 REST, LONGEST_REST = 20.0, 3600.0  # seconds without writing after a failure, doubled with each in a row
 
 
-class StoredState(Entry):
+class StoredState(Holder):
     """A prefix on disk."""
 
     __slots__ = ("path", "size", "points")
@@ -52,10 +52,25 @@ class StoredState(Entry):
     def __init__(
         self, path: Path, tokens: array[int], cache_key: CacheKey, size: int, points: tuple[int, ...] = ()
     ) -> None:
-        super().__init__(tokens, cache_key)
-        self.points = points  # lengths of the checkpoints beside its state
+        super().__init__(HolderKind.FILE, tokens, cache_key)
+        self.points = tuple(FilePoint(self, length) for length in points)
         self.path = path
         self.size = size  # bytes of its state and its checkpoints
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it keeps in memory."""
+        return self.length + sum(point.length for point in self.points)
+
+
+class FilePoint(Holder):
+    """A checkpoint in a file, after its first `length` tokens."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: StoredState, length: int) -> None:
+        super().__init__(HolderKind.FILE_CHECKPOINT, file.tokens[:length], file.cache_key)
+        self.file = file
 
 
 Give = Callable[[StoredState, "SavedState | None"], None]
@@ -72,18 +87,18 @@ class DiskTier:
         self,
         folder: Path,
         limit: int,
+        tree: PrefixTree,
         *,
         facts: dict[str, object],
         largest: int,
         adapter_digests: tuple[str, ...] = (),
-        can_cut: bool = True,
         work: Callable[[Callable[[], None]], object],
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
     ) -> None:
         self.limit = limit
-        self.can_cut = can_cut
+        self._tree = tree
         self.largest = min(largest, limit)  # max bytes of one state
         self.num_read = 0
         self.num_written = 0
@@ -94,14 +109,13 @@ class DiskTier:
         self._digests = adapter_digests
         self._work, self._post, self._clock = work, post, clock
         self._metrics = metrics or EngineMetrics()
-        self._index: dict[Key, list[StoredState]] = {}
-        self.changes = 0  # grows with every change
-        self._known: OrderedDict[Path, StoredState] = OrderedDict()  # the index by path; least recently used first
+        self._known: OrderedDict[Path, StoredState] = OrderedDict()  # least recently used first
         self._most_tokens = int(largest * TOKEN_SHARE) // 4
         self._num_tokens = 0
         self._failures = 0  # failed writes in a row
         self._rests_until = -inf
         self._writing: list[tuple[array[int], CacheKey]] = []
+        tree.drop_kinds(*FILES)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._find()
@@ -119,34 +133,12 @@ class DiskTier:
         self._work(lambda: ended.put(True))
         if not ended.take(SHUTDOWN):
             log.warning("writing prefixes to %s did not finish within %d seconds", self._root, SHUTDOWN)
+        self._tree.drop_kinds(*FILES)
 
     def __len__(self) -> int:
         return len(self._known)
 
     # engine thread
-
-    def match(
-        self,
-        tokens: array[int],
-        limit: int,
-        cache_key: CacheKey,
-        cuts: list[int] | None = None,
-        media: MediaTimeline | None = None,
-        commons: Commons | None = None,
-        *,
-        may_use: Callable[[StoredState], bool] = lambda stored: True,
-    ) -> tuple[StoredState, int] | None:
-        """The file with the longest usable prefix of `tokens[:limit]`, and that length, among those that `may_use`
-        allows."""
-        best, most = None, KEY_LENGTH - 1
-        commons = commons or Commons()
-        for stored in self._index.get(key_of(tokens, cache_key), ()):
-            common = min(commons.of(tokens, stored.tokens, stored.number), limit)
-            points = sorted({*(cuts or ()), *stored.points})
-            common = usable_length(common, stored.length, can_cut=self.can_cut, cuts=points, media=media)
-            if common > most and stored.size <= self.largest and may_use(stored):
-                best, most = stored, common
-        return (best, most) if best is not None else None
 
     @property
     def is_writing(self) -> bool:
@@ -163,14 +155,13 @@ class DiskTier:
 
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
         """The longest prefix of `tokens[:limit]` that any file shares, usable or not."""
-        entries = self._index.get(key_of(tokens, cache_key), ())
-        return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
+        return self._tree.walk(tokens, limit, cache_key).common(HolderKind.FILE)
 
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey) -> bool:
         """Whether a file begins with `tokens[:length]`, or one being written does."""
-        there = [stored.tokens for stored in self._index.get(key_of(tokens, cache_key), ())]
-        there += [other for other, theirs in self._writing if theirs == cache_key]
-        return any(common_prefix(other, tokens) >= length for other in there)
+        there = self.common(tokens, length, cache_key) >= length
+        coming = (other for other, theirs in self._writing if theirs == cache_key)
+        return there or any(common_prefix(other, tokens) >= length for other in coming)
 
     def read(self, stored: StoredState, give: Give) -> None:
         """Start reading a file. `give` is called once, later, with its state, or None if it is unusable."""
@@ -187,7 +178,9 @@ class DiskTier:
         self._work(lambda: self._write(state))
 
     def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
-        for stored in [s for s in self._index.get(key_of(tokens, cache_key), ()) if s.tokens == tokens]:
+        stored = self._tree.exactly(tokens, cache_key, HolderKind.FILE)
+        if stored is not None:
+            assert isinstance(stored, StoredState)
             self._drop(stored.path)
             self._work(partial(stored.path.unlink, missing_ok=True))
 
@@ -220,17 +213,17 @@ class DiskTier:
 
     def _outgrow(self, stored: StoredState) -> None:
         """Delete the file of a conversation's previous turn, now that a longer one exists."""
-        for other in list(self._index.get(key_of(stored.tokens, stored.cache_key), ())):
-            is_prefix = common_prefix(other.tokens, stored.tokens) == other.length
-            if is_prefix and stored.length > other.length > stored.length // 2:
+        path = self._tree.walk(stored.tokens, stored.length, stored.cache_key)
+        for other in list(path.ending(HolderKind.FILE)):
+            if stored.length > other.length > stored.length // 2:
                 self.drop(other.tokens, other.cache_key)
 
     def _add(self, stored: StoredState) -> None:
         self._drop(stored.path)  # the file may have been replaced
-        self._index.setdefault(key_of(stored.tokens, stored.cache_key), []).append(stored)
         self._known[stored.path] = stored
-        self._num_tokens += stored.length
-        self.changes += 1
+        self._num_tokens += stored.num_tokens
+        for holder in (stored, *stored.points):
+            self._tree.put(holder)
         while len(self._known) > MOST_FILES or self._num_tokens > self._most_tokens:
             self._drop(next(iter(self._known)))  # the file stays, for the next start
 
@@ -238,12 +231,9 @@ class DiskTier:
         stored = self._known.pop(path, None)
         if stored is None:
             return
-        self._num_tokens -= stored.length
-        self.changes += 1
-        key = key_of(stored.tokens, stored.cache_key)
-        self._index[key].remove(stored)
-        if not self._index[key]:
-            del self._index[key]
+        self._num_tokens -= stored.num_tokens
+        for holder in (stored, *stored.points):
+            self._tree.drop(holder)
 
     # a native thread
 
@@ -264,7 +254,7 @@ class DiskTier:
         try:
             size = state.data.nbytes + sum(point.data.nbytes for point in state.points)
             gone += self._make_room(size + 4 * state.length + state_file.MOST_HEAD)
-            points = tuple(point.length for point in state.points)
+            points = tuple(point.length for point in state.points if point.length < state.length)
             stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error)

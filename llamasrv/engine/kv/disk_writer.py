@@ -63,8 +63,8 @@ class DiskWriter:
     def _candidates(self, running: list[Sequence]) -> Iterator[_Candidate]:
         memory = self._memory
         for lane in reversed(list(memory.lanes.resident)):
-            tokens, length = memory.cache.tokens(lane), memory.lanes.lengths[lane]
-            yield self._of_lane(lane, tokens[:length], memory.cache.cache_key(lane))
+            timeline, length = memory.timelines[lane], memory.lanes.lengths[lane]
+            yield self._of_lane(lane, timeline.tokens[:length], timeline.cache_key)
         for entry in memory.host.entries():
             yield _of_entry(entry)
         for seq in running:

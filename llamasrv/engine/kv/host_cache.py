@@ -13,14 +13,15 @@ from llamasrv.engine.base.interface import Backend, CheckpointKind
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.host_tier import HostTier
+from llamasrv.engine.kv.tree import HolderKind, PrefixTree
 
 
 class HostCache:
-    """The two tiers in host memory: prefixes and checkpoints."""
+    """Prefixes and checkpoints, and the tree in which an engine's lanes and files are, too."""
 
     def __init__(self) -> None:
-        self.host = HostTier(0)
-        self.checkpoints = Checkpoints(0)
+        self.tree = PrefixTree()
+        self._make((0, 0, 0.0))
         self._made_for: object = None
 
     @property
@@ -40,8 +41,7 @@ class HostCache:
         made_for = options.digest, dict(backend.state_facts), adapters, kind, backend.can_cut_saved, limits
         if made_for != self._made_for:
             self._made_for = made_for
-            self.host = HostTier(limits[0], can_cut=backend.can_cut_saved, pin_share=limits[2])
-            self.checkpoints = Checkpoints(limits[1], whole=kind is CheckpointKind.WHOLE)
+            self._make(limits, can_cut=backend.can_cut_saved, whole=kind is CheckpointKind.WHOLE)
         self.host.pins.clock = clock
         self.host.reserve(0)
         return self
@@ -49,12 +49,20 @@ class HostCache:
     def take_over(self, other: HostCache) -> None:
         """Take over the states of another cache if it was made for the same model and settings; clears that one."""
         if other._made_for is not None and other._made_for == self._made_for and other is not self:
-            for state in reversed(other.host.entries()):
+            states, points = other.host.entries(), other.checkpoints.points()
+            other.clear()
+            for state in reversed(states):
                 self.host.put(state)
-            for point in other.checkpoints.points():
+            for point in points:
                 self.checkpoints.put(point)
         other.clear()
 
     def clear(self) -> None:
         self._made_for = None
-        self.host, self.checkpoints = HostTier(0), Checkpoints(0)
+        self._make((0, 0, 0.0))
+
+    def _make(self, limits: tuple[int, int, float], *, can_cut: bool = True, whole: bool = False) -> None:
+        """Both empty. `limits`: bytes of states, of checkpoints, and the share of pins."""
+        self.tree.drop_kinds(HolderKind.STATE, HolderKind.CHECKPOINT)
+        self.host = HostTier(limits[0], self.tree, can_cut=can_cut, pin_share=limits[2])
+        self.checkpoints = Checkpoints(limits[1], self.tree, whole=whole)

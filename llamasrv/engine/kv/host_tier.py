@@ -14,34 +14,31 @@ from collections.abc import Sequence
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.pins import Pins
-from llamasrv.engine.kv.prefix_index import (
-    EVERYBODY,
-    KEY_LENGTH,
-    Commons,
-    Key,
-    Match,
-    common_prefix,
-    key_of,
-    usable_length,
-)
-from llamasrv.engine.kv.tier import Entry
-from llamasrv.engine.media.timeline import MediaTimeline
+from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind, PrefixTree
 
 ENTRY_BYTES = 600  # overhead of an entry beside its state and tokens, measured
 
 
-class SavedState(Entry):
+class SavedState(Holder):
     """A prefix with its KV: `data` are the back end's own bytes. `origin`: the tier that it came from. `points`: its
-    checkpoints on the way from or to a file."""
+    checkpoints on the way from or to a file. `is_wanted`: restored by name: use it even if computing it again would be
+    cheaper."""
 
-    __slots__ = ("data", "origin", "points")
+    __slots__ = ("data", "origin", "points", "is_wanted")
 
     def __init__(
-        self, tokens: array[int], data: LaneState, cache_key: CacheKey = EVERYBODY, *, origin: str = "host"
+        self,
+        tokens: array[int],
+        data: LaneState,
+        cache_key: CacheKey = EVERYBODY,
+        *,
+        origin: str = "host",
+        kind: HolderKind = HolderKind.STATE,
     ) -> None:
-        super().__init__(tokens, cache_key)
+        super().__init__(kind, tokens, cache_key)
         self.data = data
         self.origin = origin
+        self.is_wanted = False
         self.points: Sequence[SavedState] = ()
 
     @property
@@ -49,24 +46,19 @@ class SavedState(Entry):
         """Bytes of host memory, including overhead, which matters for many small states."""
         return self.data.nbytes + self.tokens.itemsize * self.length + ENTRY_BYTES
 
-    @property
-    def key(self) -> Key:
-        return key_of(self.tokens, self.cache_key)
-
 
 class HostTier:
     """At most `limit` bytes; 0 keeps nothing."""
 
-    def __init__(self, limit: int, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
+    def __init__(self, limit: int, tree: PrefixTree, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
         """`pin_share`: share of `limit` for pins."""
         self.limit = limit
+        self._tree = tree
         self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
         self.used = 0
-        self.changes = 0  # how often what is here, or the room for it, has changed
+        self.changes = 0  # how often the room for new states has changed
         self.reserved = 0  # bytes of it that are lent to others: see `reserve`
-        self.can_cut = can_cut
         self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
-        self._index: dict[Key, list[SavedState]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -91,23 +83,21 @@ class HostTier:
         there = self.exactly(entry.tokens, entry.cache_key)
         if there is not None and self.pins.keeps(there) or entry.num_bytes > self.room:
             return
-        siblings = self._index.get(entry.key, [])
-        for other in [
-            e
-            for e in siblings
-            if e.length <= entry.length and common_prefix(e.tokens, entry.tokens) == e.length and not self.pins.keeps(e)
-        ]:
-            self._drop(other)
+        path = self._tree.walk(entry.tokens, entry.length, entry.cache_key)
+        for other in list(path.ending(HolderKind.STATE)):
+            assert isinstance(other, SavedState)
+            if not self.pins.keeps(other):
+                self._drop(other)
         self._shrink(self.limit - self.reserved - entry.num_bytes)
         self._entries[id(entry)] = entry
-        self.changes += 1
-        self._index.setdefault(entry.key, []).append(entry)
+        self._tree.put(entry)
         self.used += entry.num_bytes
 
     def exactly(self, tokens: array[int], cache_key: CacheKey) -> SavedState | None:
         """The entry of exactly these tokens."""
-        entries = self._index.get(key_of(tokens, cache_key), ())
-        return next((entry for entry in entries if entry.tokens == tokens), None)
+        found = self._tree.exactly(tokens, cache_key, HolderKind.STATE)
+        assert found is None or isinstance(found, SavedState)
+        return found
 
     def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
         """Pin a state for `seconds`; False if its owner's share has no room for it."""
@@ -121,52 +111,23 @@ class HostTier:
         self.changes += 1
         return True
 
-    def match(
-        self,
-        tokens: array[int],
-        limit: int,
-        cache_key: CacheKey = EVERYBODY,
-        cuts: list[int] | None = None,
-        media: MediaTimeline | None = None,
-        commons: Commons | None = None,
-    ) -> tuple[SavedState, int] | None:
-        """The entry with the longest usable prefix of `tokens[:limit]`, and that length; None below KEY_LENGTH."""
-        best, most = None, KEY_LENGTH - 1
-        commons = commons or Commons()
-        for entry in self._index.get(key_of(tokens, cache_key), ()):
-            common = min(commons.of(tokens, entry.tokens, entry.number), limit)
-            common = usable_length(common, entry.length, can_cut=self.can_cut, cuts=cuts, media=media)
-            if common > most:
-                best, most = entry, common
-        if best is None:
-            return None
-        self._entries.move_to_end(id(best))
-        return best, most
-
-    def num_copied(self, entry: Entry) -> int:
-        assert isinstance(entry, SavedState)
-        return entry.data.nbytes
-
-    def take(self, entry: Entry, length: int) -> Match:
-        assert isinstance(entry, SavedState)
-        source, entry.origin = entry.origin, "host"  # from now on it is here
-        return Match(None, length, saved=entry, source=source)
+    def note_use(self, entry: SavedState) -> None:
+        """A sequence starts from this state."""
+        entry.origin = "host"  # from now on it is here
+        if id(entry) in self._entries:
+            self._entries.move_to_end(id(entry))
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.limit and not self.covers(tokens, length, cache_key)
 
-    def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
-        """The longest prefix of `tokens[:limit]` that any entry shares, usable or not."""
-        entries = self._index.get(key_of(tokens, cache_key), ())
-        return max((min(common_prefix(e.tokens, tokens), limit) for e in entries), default=0)
-
     def covers(self, tokens: array[int], length: int, cache_key: CacheKey = EVERYBODY) -> bool:
         """Whether an entry begins with `tokens[:length]`."""
-        return any(common_prefix(e.tokens, tokens) >= length for e in self._index.get(key_of(tokens, cache_key), ()))
+        return self._tree.walk(tokens, length, cache_key).common(HolderKind.STATE) >= length
 
     def drop(self, tokens: array[int], cache_key: CacheKey = EVERYBODY) -> None:
         """Drop the entry of exactly these tokens, if there is one."""
-        for entry in [e for e in self._index.get(key_of(tokens, cache_key), ()) if e.tokens == tokens]:
+        entry = self.exactly(tokens, cache_key)
+        if entry is not None:
             self._drop(entry)
 
     def _shrink(self, size: int) -> None:
@@ -179,10 +140,6 @@ class HostTier:
 
     def _drop(self, entry: SavedState) -> None:
         self.pins.release(entry)
-        self.changes += 1
         del self._entries[id(entry)]
+        self._tree.drop(entry)
         self.used -= entry.num_bytes
-        key = entry.key
-        self._index[key].remove(entry)
-        if not self._index[key]:
-            del self._index[key]

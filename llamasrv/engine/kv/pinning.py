@@ -8,7 +8,7 @@ from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
-from llamasrv.engine.kv.prefix_index import KEY_LENGTH
+from llamasrv.engine.kv.match import SHORTEST
 
 
 class Pinning:
@@ -49,7 +49,7 @@ class Pinning:
         found = []
         for at, seconds in seq.spec.pins:
             at = min(at, seq.num_prompt) if seq.media is None else seq.media.cut(min(at, seq.num_prompt))
-            if at >= KEY_LENGTH:
+            if at >= SHORTEST:
                 found.append((at, seconds))
         if self._backend.can_cut_saved:
             found = [one for one in found if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in found)]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from llamasrv.engine.kv.prefix_index import common_prefix
+from llamasrv.engine.kv.match import common_prefix
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.host_tier import SavedState

@@ -12,7 +12,8 @@ from collections import Counter, OrderedDict
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager
-from llamasrv.engine.kv.prefix_index import EVERYBODY, KEY_LENGTH
+from llamasrv.engine.kv.match import SHORTEST
+from llamasrv.engine.kv.tree import EVERYBODY
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 
 
@@ -60,18 +61,18 @@ class SavedSlots:
         for lane in memory.lanes.resident:
             if (
                 memory.lanes.lengths[lane] == len(tokens)
-                and memory.cache.cache_key(lane) == cache_key
-                and memory.cache.tokens(lane) == tokens
+                and memory.timelines[lane].cache_key == cache_key
+                and memory.timelines[lane].tokens == tokens
             ):
                 return memory.checkpoints.accompany(SavedState(tokens, memory.backend.save(lane), cache_key))
-        found = memory.host.match(tokens, len(tokens), cache_key) if len(tokens) else None
-        if found is None or found[1] < len(tokens) or found[0].length != len(tokens):
+        found = memory.host.exactly(tokens, cache_key)
+        if found is None:
             if len(tokens):
-                reason = f"what it computed is no longer kept; {KEY_LENGTH} tokens are the least that is"
+                reason = f"what it computed is no longer kept; {SHORTEST} tokens are the least that is"
             else:
                 reason = "there is nothing to save"
             raise NotFound(f"Slot {number} is empty: {reason}.")
-        return memory.checkpoints.accompany(SavedState(tokens, found[0].data, cache_key))
+        return memory.checkpoints.accompany(SavedState(tokens, found.data, cache_key))
 
     def restore(self, number: int, entry: SavedState, memory: KVCacheManager) -> None:
         if memory.backend.projector is None and min(entry.tokens) < 0:
@@ -94,7 +95,7 @@ class SavedSlots:
         self._refuse_busy(number)
         tokens, cache_key = self._timelines.pop(number, (array("i"), EVERYBODY))
         for lane in list(memory.lanes.resident):
-            if memory.cache.tokens(lane) == tokens and memory.cache.cache_key(lane) == cache_key:
+            if memory.timelines[lane].tokens == tokens and memory.timelines[lane].cache_key == cache_key:
                 memory.drop(lane)
         memory.host.drop(tokens, cache_key)
         return len(tokens)

@@ -7,9 +7,6 @@ A node is a run of tokens; a holder keeps the KV of the path from the root to th
 never hashes alone, and only within one cache key: the same tokens have different KV with different adapters, and across
 scopes a quicker answer would reveal what another client has sent. A walk costs the length of the prompt, never the
 number of holders. Decides nothing: knows neither values, nor sizes, nor who is evicted.
-
-It is to replace the indexes of the tiers (`prefix_index`, `host_tier`, `disk_tier`, `checkpoints`). Until then only
-`tests/engine/kv/test_tree.py` uses it, which compares what both find.
 """
 
 from __future__ import annotations
@@ -21,7 +18,8 @@ from enum import IntEnum
 import numpy as np
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.prefix_index import EVERYBODY
+
+EVERYBODY = CacheKey()
 
 
 class HolderKind(IntEnum):
@@ -162,12 +160,11 @@ class PrefixTree:
             node = child if at == child.end else None
         return PrefixPath(steps)
 
-    def drop_others(self, *kinds: HolderKind) -> None:
-        """Drop all holders of other kinds."""
-        for root in list(self._roots.values()):
-            for kind in set(HolderKind) - set(kinds):
-                for holder in list(root.below[kind]):
-                    self.drop(holder)
+    def drop_kinds(self, *kinds: HolderKind) -> None:
+        """Drop all holders of these kinds."""
+        for holder in list(self.holders()):
+            if holder.kind in kinds:
+                self.drop(holder)
 
     def exactly(self, tokens: array[int], cache_key: CacheKey, kind: HolderKind) -> Holder | None:
         """A holder of exactly these tokens."""
@@ -175,6 +172,11 @@ class PrefixTree:
         if not steps or not steps[-1].is_whole or steps[-1].length != len(tokens):
             return None
         return next(steps[-1].node.own(kind), None)
+
+    def holders(self) -> Iterator[Holder]:
+        for root in self._roots.values():
+            for kind in HolderKind:
+                yield from root.below[kind]
 
     def check(self) -> None:
         """Raises AssertionError if the tree is inconsistent."""

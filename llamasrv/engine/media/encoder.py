@@ -24,7 +24,7 @@ from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.interface import MediaWork, Projector
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.match import Match
 from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.errors import EngineFailure, LlamasrvError
 

@@ -18,7 +18,7 @@ from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
-from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.match import Match
 from llamasrv.engine.kv.saved_slots import SavedSlots
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible

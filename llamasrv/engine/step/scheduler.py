@@ -25,7 +25,7 @@ from llamasrv.engine.base.batch import Part, StepRows
 from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence
-from llamasrv.engine.kv.prefix_index import FOLLOW, Match
+from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
 from llamasrv.engine.step.cost_model import CostModel
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim

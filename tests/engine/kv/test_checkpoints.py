@@ -11,7 +11,7 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.kv.checkpointing import checkpoint_places
 from llamasrv.engine.kv.checkpoints import Checkpoints
-from llamasrv.engine.kv.prefix_index import EVERYBODY
+from llamasrv.engine.kv.tree import EVERYBODY, PrefixTree
 
 KINDS = {
     "partial": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
@@ -32,7 +32,7 @@ def state(size=1000):
 
 
 def test_it_finds_the_checkpoints_along_a_prompt():
-    table = Checkpoints(100_000)
+    table = Checkpoints(100_000, PrefixTree())
     for text in ("a common start", "a common start, then one", "a common start, then two"):
         table.add(tokens(text), state(), EVERYBODY)
     assert list(table.along(tokens("a common start, then two and more"), 100, EVERYBODY)) == [14, 24]
@@ -43,7 +43,7 @@ def test_it_finds_the_checkpoints_along_a_prompt():
 def test_timelines_with_equal_checksums_have_separate_checkpoints():
     """A client could craft two prompts with equal length, first tokens and CRC-32 in a second: both left a checkpoint
     in one entry, and when both were evicted the step failed, with all requests and prefixes."""
-    table, seen, rng = Checkpoints(100_000), {}, np.random.default_rng(3)
+    table, seen, rng = Checkpoints(100_000, PrefixTree()), {}, np.random.default_rng(3)
     while True:
         text = array("i", [*b"a common beginning", *rng.integers(0, 256, 6).tolist()])
         other = seen.setdefault(zlib.crc32(text), text)
@@ -60,7 +60,7 @@ def test_timelines_with_equal_checksums_have_separate_checkpoints():
 
 
 def test_it_never_exceeds_its_limit():
-    table = Checkpoints(5_000)
+    table = Checkpoints(5_000, PrefixTree())
     for n in range(100):
         table.add(tokens(f"{n:08} and so on"), state(), EVERYBODY)
         assert table.used <= 5_000
@@ -69,7 +69,7 @@ def test_it_never_exceeds_its_limit():
 
 
 def test_valuable_checkpoints_outlive_others():
-    table = Checkpoints(6_000)
+    table = Checkpoints(6_000, PrefixTree())
     table.add(tokens("a long beginning " * 20), state(), EVERYBODY)
     (root,) = table.along(tokens("a long beginning " * 20), 1000, EVERYBODY).values()
     for n in range(50):
@@ -80,7 +80,7 @@ def test_valuable_checkpoints_outlive_others():
 
 
 def test_unused_checkpoints_are_evicted_in_the_end():
-    table = Checkpoints(6_000)
+    table = Checkpoints(6_000, PrefixTree())
     table.add(tokens("a long beginning " * 5), state(), EVERYBODY)
     for n in range(500):
         table.add(tokens(f"{n:08}" * 3), state(), EVERYBODY)

@@ -78,7 +78,7 @@ def test_a_state_read_from_disk_is_held_until_its_sequence_is_seated(tmp_path, m
     again.finish()
     assert end_of(waiting.take()).num_reused > len(SYSTEM) and again.core.disk.num_read == 1
     assert reads.held == host.reserved == 0
-    assert host.match(seq.tokens, 100, seq.spec.cache_key) is not None, "from then on it is a prefix like any other"
+    assert host.covers(seq.tokens, 100, seq.spec.cache_key), "from then on it is a prefix like any other"
     again.end()
 
 

@@ -17,17 +17,20 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import EVERYBODY
+from llamasrv.engine.kv.lookup import most_usable
+from llamasrv.engine.kv.tree import HolderKind, PrefixTree
 
 
 class Store:
     """A DiskTier that does its file work at once, on this thread."""
 
-    def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), **more):
+    def __init__(self, folder, limit=MEGABYTE, *, model="m", digests=(), can_cut=True, **more):
         options = {"facts": {"model": model}, "largest": limit, **more}
+        self.can_cut, self.tree = can_cut, PrefixTree()
         self.disk = DiskTier(
             folder,
             limit,
+            self.tree,
             adapter_digests=digests,
             work=lambda job: job(),
             post=lambda act: act(),
@@ -38,9 +41,14 @@ class Store:
         data = np.arange(size or len(text), dtype=np.int32)
         self.disk.put(SavedState(tokens(text), data, CacheKey(adapters)))
 
+    def look(self, text, adapters=()):
+        """(file, usable length); None."""
+        path = self.tree.walk(tokens(text), len(text) - 1, CacheKey(adapters))
+        return most_usable(path, HolderKind.FILE, can_cut=self.can_cut)
+
     def read(self, text, adapters=()):
         """(length, entry) of the match that is read; None."""
-        found = self.disk.match(tokens(text), len(text) - 1, CacheKey(adapters))
+        found = self.look(text, adapters)
         if found is None:
             return None
         given = []
@@ -133,9 +141,7 @@ def test_the_least_recently_used_files_of_any_model_are_evicted(tmp_path):
     assert store.read("second beginning!") and first.exists()
     store.write("third beginning", size=20_000)
     assert store.read("third beginning!") and store.read("second beginning!") and not first.exists()
-    (second,) = [
-        path for path in files(tmp_path) if path == store.disk.match(tokens("second beginning"), 16, EVERYBODY)[0].path
-    ]
+    (second,) = [path for path in files(tmp_path) if path == store.look("second beginning!")[0].path]
     os.utime(second, (1, 1))
     store.write("fourth beginning", size=20_000)
     assert store.read("fourth beginning!") and store.read("second beginning!") is None
@@ -151,11 +157,7 @@ def test_a_failing_disk_is_logged_once_and_harmless(tmp_path, monkeypatch, caplo
     store = Store(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     store.write("a common beginning")
-    assert (
-        "No space left" in caplog.text
-        and files(tmp_path) == []
-        and store.disk.match(tokens("a common b"), 9, EVERYBODY) is None
-    )
+    assert "No space left" in caplog.text and files(tmp_path) == [] and store.look("a common b") is None
     monkeypatch.undo()
     store.write("a common beginning")
     assert store.read("a common beginning!")
@@ -262,9 +264,10 @@ from pathlib import Path
 import numpy as np
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.tree import PrefixTree
 os.fsync = lambda fd: None
 disk = DiskTier(
-    Path(sys.argv[1]), 2**30, facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda act: act()
+    Path(sys.argv[1]), 2**30, PrefixTree(), facts={"model": "m"}, largest=2**30, work=lambda job: job(), post=lambda act: act()
 )
 for n in range(200):
     data = np.full(2**18, n, np.int32)

@@ -10,6 +10,7 @@ from engine_driver import end_of
 
 from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.kv.host_tier import ENTRY_BYTES, HostTier, SavedState
+from llamasrv.engine.kv.tree import PrefixTree
 
 SIZE = 1000  # bytes of a state, with all that counts
 
@@ -29,7 +30,7 @@ class Clock:
 @pytest.fixture
 def tier():
     """Room for ten states, four of them pinned."""
-    host = HostTier(10 * SIZE, pin_share=0.4)
+    host = HostTier(10 * SIZE, PrefixTree(), pin_share=0.4)
     host.pins.clock = Clock()
     return host
 

@@ -6,12 +6,11 @@ import random
 from array import array
 
 import pytest
-from random_schedules import Episode
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.kv import tree as module
-from llamasrv.engine.kv.prefix_index import EVERYBODY, PrefixIndex, common_prefix
-from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
+from llamasrv.engine.kv.match import common_prefix
+from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind, PrefixTree
 
 LANE, STATE = HolderKind.LANE, HolderKind.STATE
 
@@ -144,48 +143,3 @@ def test_random_holders_are_found_like_by_comparing_with_each(tree, seed):
     for one in here:
         tree.drop(one)
     assert not tree._roots
-
-
-@pytest.fixture
-def shadow(monkeypatch):
-    """A tree beside each index of lanes; compares what they find, and counts the lookups."""
-    trees: dict[PrefixIndex, tuple[PrefixTree, dict[int, Holder]]] = {}
-    lookups = []
-    put, drop, common = PrefixIndex.put, PrefixIndex.drop, PrefixIndex.common
-
-    def shadowed(index):
-        return trees.setdefault(index, (PrefixTree(), {}))
-
-    def put_both(self, lane, tokens, cache_key=EVERYBODY):
-        put(self, lane, tokens, cache_key)
-        tree, holders = shadowed(self)
-        if tokens:
-            holders[lane] = Holder(LANE, tokens, cache_key)
-            tree.put(holders[lane])
-
-    def drop_both(self, lane):
-        drop(self, lane)
-        tree, holders = shadowed(self)
-        if lane in holders:
-            tree.drop(holders.pop(lane))
-
-    def common_of_both(self, tokens, limit, cache_key, commons=None):
-        tree, holders = shadowed(self)
-        found = list(common(self, tokens, limit, cache_key, commons))
-        shared = dict(tree.walk(tokens, limit, cache_key).sharing(LANE))
-        for lane, length in found:
-            if lane in holders:
-                assert shared.get(holders[lane], 0) == length
-        tree.check()
-        lookups.append(len(found))
-        return iter(found)
-
-    for name, function in (("put", put_both), ("drop", drop_both), ("common", common_of_both)):
-        monkeypatch.setattr(PrefixIndex, name, function)
-    return lookups
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_in_random_schedules_it_finds_what_the_index_of_lanes_finds(tmp_path, shadow, seed):
-    Episode(seed, tmp_path).run()
-    assert len(shadow) > 20

@@ -397,7 +397,7 @@ def test_a_saved_slot_with_an_image_needs_a_projector(see, drive, tmp_path):
     blind = drive()
     with pytest.raises(InvalidRequest, match="Cannot restore media tokens without an mmproj"):
         blind.core.admission.slots.restore(0, files.read("talk")[0], blind.core.memory)
-    assert blind.core.memory.host.match(state.tokens, len(state.tokens), state.cache_key) is None
+    assert blind.core.memory.host.exactly(state.tokens, state.cache_key) is None
 
 
 def test_an_engine_that_closes_does_not_wait_for_an_encode(see):

@@ -7,7 +7,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.interface import CheckpointKind
 from llamasrv.engine.base.sequence import SequenceState
-from llamasrv.engine.kv.prefix_index import Match
+from llamasrv.engine.kv.match import Match
 
 
 def stands(driver):
@@ -145,15 +145,15 @@ def test_a_match_whose_window_has_moved_on_is_looked_up_again(drive):
 
 
 def counting(driver):
-    """How often the lanes were searched, as a list of one number."""
-    tier, count = driver.core.memory.tiers[0], [0]
-    match = tier.match
+    """How often the tree was walked, as a list of one number."""
+    tree, count = driver.core.memory.tree, [0]
+    walk = tree.walk
 
     def counted(*arguments):
         count[0] += 1
-        return match(*arguments)
+        return walk(*arguments)
 
-    tier.match = counted
+    tree.walk = counted
     return count
 
 

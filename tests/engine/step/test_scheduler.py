@@ -7,7 +7,7 @@ from engine_driver import sequence as make_sequence
 from plans import planned
 
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.prefix_index import FOLLOW, Match
+from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.step.scheduler import AGEING, Pool, Scheduler
 
 

@@ -1,0 +1,252 @@
+"""Finds what a sequence can start from: the deepest node on its path with a holder that this memory can use.
+
+A memory that can be cut uses any holder below a node. One that cannot (recurrent, hybrid, a window that has slid) uses
+what ends on the path, or is brought back to a checkpoint there. One walk serves all kinds of holders; nearer ones are
+preferred to those that must be copied or read first. Has no effects on what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.sequence import Sequence
+from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
+from llamasrv.engine.kv.disk_reads import DiskReads
+from llamasrv.engine.kv.disk_tier import DiskTier, FilePoint, StoredState
+from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.kv.match import FOLLOW, SHORTEST, Match, common_prefix, longest
+from llamasrv.engine.kv.timelines import LaneTimeline
+from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixPath, PrefixTree
+from llamasrv.engine.media.timeline import MediaTimeline
+from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.preemption import RestoreCost
+
+WORTH_COPYING = 0.002  # min seconds of computing that a copy must save
+WORTH_READING = 0.05  # the same for reading a file
+
+H = TypeVar("H", bound=Holder)
+
+
+class PrefixLookup:
+    """One per context. Belongs to the engine thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        tree: PrefixTree,
+        lanes: LaneTable,
+        *,
+        host: HostTier,
+        checkpoints: Checkpoints,
+        disk: DiskTier | None,
+        reads: DiskReads | None,
+        time: CostModel,
+        restore_cost: RestoreCost,
+    ) -> None:
+        self._backend, self._tree, self._lanes = backend, tree, lanes
+        self._host, self._checkpoints = host, checkpoints
+        self._disk, self._reads = disk, reads
+        self._time, self._restore_cost = time, restore_cost
+        # Whether sequences with a common prefix may wait until one of them has computed it.
+        self.follows = bool(checkpoints.limit) if not backend.can_cut else backend.can_share
+
+    def find(self, seq: Sequence) -> Match | None:
+        """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none. The
+        result is remembered until a holder has come or gone, or a growing prefix is nearly done."""
+        if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self._backend.split:
+            return None
+        age = self._age()
+        if seq.found is None or seq.found[0] != age or not self._stands(seq.found[1]):
+            match = self._find(seq)
+            seq.found = self._age(), match
+        return seq.found[1]
+
+    def common(self, a: Sequence, b: Sequence) -> int:
+        """How many tokens `a` could reuse once `b` has computed them."""
+        if (
+            not (self.follows and a.spec.cache_prompt and b.spec.cache_prompt)
+            or a.spec.prompt_logprobs
+            or a.spec.cache_key != b.spec.cache_key
+            or self._backend.split
+        ):
+            return 0
+        return _cut(min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1), a.media)
+
+    def is_stale(self, match: Match) -> bool:
+        """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have
+        left its window to whatever is computed, restored or copied."""
+        if match.lane is None:
+            return False
+        if match.generation != self._lanes.generations[match.lane]:
+            return True
+        return bool(match.length) and match.checkpoint is None and not self._ends_at(match)
+
+    def worth(self, num_copied: int) -> float:
+        """Min seconds of computing that a copy of that many bytes must save; negative if nothing is copied."""
+        return max(WORTH_COPYING, self._restore_cost.copy_seconds(num_copied)) if num_copied else -1.0
+
+    def _age(self) -> int:
+        """A counter that grows with every change of what is kept."""
+        reads = 0 if self._reads is None else self._reads.changes
+        return self._tree.changes + self._lanes.changes + self._host.changes + reads
+
+    def _stands(self, match: Match | None) -> bool:
+        """Whether a remembered match still holds although running lanes have grown."""
+        if match is None or match.lane is None:
+            return match is None or not match.coming
+        if self.is_stale(match):
+            return False
+        if not match.coming:
+            return not match.held or self._backend.can_cut  # otherwise the lane may have grown past the usable state
+        return match.length + match.coming - self._lanes.lengths[match.lane] >= FOLLOW
+
+    def _find(self, seq: Sequence) -> Match | None:
+        path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
+        points = {} if self._checkpoints.whole else {point.length: point for point in self._checkpoints.on(path)}
+        cuts = sorted(points)
+        match = self._in_lanes(seq, path, cuts)
+        at_hand = 0 if match is None else match.length + match.coming
+        for state, length, source in self._in_memory(seq, path, cuts):
+            spared = self._time.prompt_seconds(length - at_hand)
+            if spared > (0.0 if state.is_wanted else self.worth(state.data.nbytes)):
+                match, at_hand = Match(None, length, saved=state, source=source), length
+        if self._reads is not None:
+            match = self._on_disk(seq, path, points, at_hand) or match
+        if match is None or match.file is not None or match.checkpoint is not None:
+            return match
+        if seq.media is not None:
+            match = replace(match, position=seq.media.position(match.length))
+        point = points.get(match.length)
+        if point is None or self._ends_at(match):
+            return match
+        return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
+
+    def _in_lanes(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Match | None:
+        """Tokens that a lane is about to compute count like computed ones, where sequences follow each other."""
+        backend, lanes = self._backend, self._lanes
+        best: Match | None = None
+        best_total = SHORTEST - 1
+        for holder, common in path.sharing(HolderKind.LANE):
+            assert isinstance(holder, LaneTimeline)
+            lane = holder.lane
+            computed, is_held = lanes.lengths[lane], lane in lanes.held
+            have, common = _cut(min(common, computed), seq.media), _cut(common, seq.media)
+            if not (backend.can_cut_saved or have == computed or backend.usable(lane, _position(have, seq.media))):
+                have = longest(cuts, have)
+            follows = self.follows and (is_held or backend.can_cut) and computed < common
+            total = max(have, common) if follows else have
+            if is_held and not backend.can_share:
+                have, total = 0, total if follows else 0  # it can be waited for, until it is resident
+            if total > best_total or (best and total == best_total and have > best.length):
+                source = "running" if is_held else "resident"
+                generation = lanes.generations[lane]
+                best = Match(lane, have, total - have, is_held, source=source, generation=generation)
+                best_total = total
+        return best
+
+    def _in_memory(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Iterable[tuple[SavedState, int, str]]:
+        """(state, usable length, source) of the best state of each kind in host memory."""
+        if self._checkpoints.whole:
+            for point in self._checkpoints.on(path):
+                yield point, point.length, "checkpoint"
+                break
+        can_cut = self._backend.can_cut_saved
+        found = most_usable(path, HolderKind.STATE, can_cut=can_cut, cuts=cuts, media=seq.media)
+        if found is not None:
+            state, length = found
+            assert isinstance(state, SavedState)
+            yield state, length, state.origin
+
+    def _on_disk(self, seq: Sequence, path: PrefixPath, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
+        """A match with a state read for the sequence, or with a file to wait for, if it saves enough beyond the
+        `at_hand` tokens of nearer holders."""
+        disk, reads = self._disk, self._reads
+        assert disk is not None and reads is not None
+        state = reads.state_for(seq)
+        if state is None:
+            if not reads.may_want_any(seq):
+                return None
+            room = self._host.room
+
+            def may_use(stored: Holder) -> bool:
+                assert isinstance(stored, StoredState)
+                return stored.size <= disk.largest and reads.may_want(seq, stored, room)
+
+            can_cut = self._backend.can_cut_saved
+            found = most_usable(
+                path, HolderKind.FILE, can_cut=can_cut, cuts=sorted(points), media=seq.media, may_use=may_use
+            )
+            if found is None:
+                return None
+            stored, length = found
+            assert isinstance(stored, StoredState)
+            spared = self._time.prompt_seconds(length - at_hand)
+            if spared <= WORTH_READING:
+                return None
+            state = reads.share(seq, stored)
+            if state is None:
+                return Match(None, 0, coming=length, file=stored, seconds=spared)
+        return self._of_state(state, seq, points, at_hand)
+
+    def _of_state(self, state: SavedState, seq: Sequence, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
+        """The match of a sequence with a state read from disk and its checkpoints."""
+        own = {point.length: point for point in state.points if isinstance(point, Checkpoint)}
+        length = _cut(min(common_prefix(state.tokens, seq.tokens), seq.num_tokens - 1), seq.media)
+        can_cut = self._backend.can_cut_saved
+        if not can_cut and length < state.length:
+            length = longest(sorted({*points, *own}), length)
+        if length < SHORTEST or self._time.prompt_seconds(length - at_hand) <= self.worth(state.data.nbytes):
+            return None
+        match = Match(None, length, saved=state, source="disk")
+        if seq.media is not None:
+            match = replace(match, position=seq.media.position(length))
+        if can_cut or length == state.length:
+            return match
+        point = own.get(length) or points[length]
+        return replace(match, saved=point) if self._checkpoints.whole else replace(match, checkpoint=point)
+
+    def _ends_at(self, match: Match) -> bool:
+        """Whether what was found ends at the match's length or can be cut there."""
+        if match.saved is not None:
+            return match.saved.length == match.length
+        lane = match.lane
+        return lane is None or match.length == self._lanes.lengths[lane] or self._backend.usable(lane, match.end)
+
+
+def most_usable(
+    path: PrefixPath,
+    kind: HolderKind,
+    *,
+    can_cut: bool = True,
+    cuts: list[int] | None = None,
+    media: MediaTimeline | None = None,
+    may_use: Callable[[Holder], bool] = lambda holder: True,
+) -> tuple[Holder, int] | None:
+    """The saved state of which most is usable, and how much; None below SHORTEST. One that cannot be cut is usable
+    whole, or up to one of `cuts`, ascending lengths, or to a checkpoint of its own file. `media` are never cut."""
+    shared = ((holder, _cut(common, media)) for holder, common in path.sharing(kind))
+    if can_cut:
+        candidates = [shared]
+    else:
+        candidates = [
+            ((holder, longest(cuts or [], common)) for holder, common in shared),
+            ((holder, holder.length) for holder in path.ending(kind) if _cut(holder.length, media) == holder.length),
+        ]
+        if kind is HolderKind.FILE:
+            points = (point for point in path.ending(HolderKind.FILE_CHECKPOINT) if isinstance(point, FilePoint))
+            candidates.append((point.file, point.length) for point in points)
+    firsts = (next((found for found in some if may_use(found[0])), None) for some in candidates)  # longest first
+    best = max((found for found in firsts if found is not None), key=lambda found: found[1], default=None)
+    return best if best is not None and best[1] >= SHORTEST else None
+
+
+def _cut(length: int, media: MediaTimeline | None) -> int:
+    return length if media is None else media.cut(length)
+
+
+def _position(length: int, media: MediaTimeline | None) -> int:
+    return length if media is None else media.position(length)

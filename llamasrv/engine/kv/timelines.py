@@ -1,0 +1,42 @@
+"""Which timeline is in which lane: the lanes as holders of the prefix tree."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
+
+
+class LaneTimeline(Holder):
+    __slots__ = ("lane",)
+
+    def __init__(self, lane: int, tokens: array[int], cache_key: CacheKey) -> None:
+        super().__init__(HolderKind.LANE, tokens, cache_key)
+        self.lane = lane
+
+
+class LaneTimelines:
+    """By lane. Running ones are the sequences' own tokens and grow; those of a context that is gone are dropped."""
+
+    def __init__(self, tree: PrefixTree) -> None:
+        self._tree = tree
+        self._there: dict[int, LaneTimeline] = {}
+        tree.drop_kinds(HolderKind.LANE)
+
+    def __getitem__(self, lane: int) -> LaneTimeline:
+        return self._there[lane]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._there)
+
+    def put(self, lane: int, tokens: array[int], cache_key: CacheKey) -> None:
+        self.drop(lane)
+        self._there[lane] = timeline = LaneTimeline(lane, tokens, cache_key)
+        if tokens:
+            self._tree.put(timeline)
+
+    def drop(self, lane: int) -> None:
+        if lane in self._there:
+            self._tree.drop(self._there.pop(lane))
