@@ -276,7 +276,7 @@ class EngineCore:
         if not self.running and wait:
             pace.burst = 0  # the next burst starts from here
             if not mail and seconds == IDLE_CHECK:
-                self.memory.lanes.check()
+                self.memory.check()
                 self.scheduler.drop_owners()
 
     # plan, and carry it out

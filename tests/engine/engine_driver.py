@@ -112,7 +112,8 @@ def no_leaks(driver):
     engine, core, backend = driver.engine, driver.core, driver.backend
     engine.turn()
     assert not core.running and not core.waiting and engine.num_open == 0
-    core.memory.lanes.check()
+    core.memory.check()
+    core.memory.tree.check()
     assert not core.memory.lanes.held and core.memory.lanes.held_cells == 0
     assert core.admission.swapped_bytes == 0
     assert core.encoder is None or (not core.encoder.num_waiting and not core.encoder.num_pinned)

@@ -45,7 +45,8 @@ class RealEpisode:
             assert real.engine.host.turn(wait=False), "the engine gave up"
             assert not real.engine.metrics.restarts, "the loop failed"
             check_sequences(real.core, real.sequences)
-            real.core.memory.lanes.check()
+            real.core.memory.check()
+            real.core.memory.tree.check()
             for seq in real.core.running:
                 if seq.media is None:
                     assert real.backend.length(seq.lane) == seq.num_computed, seq

@@ -161,7 +161,7 @@ class LaneTable:
         self._num_numbers = top + len(gone)
 
     def check(self) -> None:
-        """Raises AssertionError if the table is inconsistent. Runs when the loop is idle."""
+        """Raises AssertionError if the table is inconsistent."""
         lanes = set(self.free) | self.held | set(self.resident)
         assert len(lanes) == self.num_lanes == len(self.free) + len(self.held) + len(self.resident), "lanes lost"
         refs = np.zeros_like(self._refs)

@@ -31,6 +31,7 @@ from llamasrv.engine.step.preemption import RestoreCost
 log = logging.getLogger("llamasrv.engine")
 
 WORTH_WRITING = 0.1  # min seconds of computing that writing a file must save
+CHECKED = 50  # holders of prefixes looked at in one check
 BUSY_BYTES = 64 * 2**20  # max size of a state to copy for the disk while other sequences run
 
 
@@ -253,6 +254,12 @@ class KVCacheManager:
         lanes = self.lanes
         while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
             self.evict()
+
+    def check(self) -> None:
+        """Raises AssertionError if lanes, cells, or some of what is kept are inconsistent. Runs when the loop is idle."""
+        self.lanes.check()
+        assert set(self.timelines) == {*self.lanes.held, *self.lanes.resident}, "timelines of other lanes"
+        self.tree.check_some(CHECKED)
 
     def drop(self, lane: int) -> None:
         """Free and empty a lane, here and in the back end. Raises Unclean."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from itertools import islice
 
 import numpy as np
 
@@ -120,6 +121,7 @@ class PrefixTree:
     def __init__(self) -> None:
         self.changes = 0
         self._roots: dict[CacheKey, PrefixNode] = {}
+        self._checked = 0  # holders that `check_some` has seen in this round
 
     def put(self, holder: Holder) -> None:
         """Register a holder with its present tokens, at least one."""
@@ -178,8 +180,23 @@ class PrefixTree:
             for kind in HolderKind:
                 yield from root.below[kind]
 
+    def check_some(self, count: int) -> None:
+        """Raises AssertionError if `count` of the holders, others with each call, are not where they belong."""
+        some = list(islice(self.holders(), self._checked, self._checked + count))
+        self._checked = self._checked + count if len(some) == count else 0
+        for holder in some:
+            node = holder.node
+            assert node is not None and holder in node.holders and node.end <= holder.length, "a holder elsewhere"
+            while node.parent is not None:
+                start = node.parent.end
+                assert holder.tokens[start : node.end] == node.run, "a holder of other tokens"
+                assert node.parent.children[node.run[0]] is node, "a lost child"
+                assert holder in node.below[holder.kind], "holders miscounted"
+                node = node.parent
+            assert self._roots[holder.cache_key] is node, "a holder of another key"
+
     def check(self) -> None:
-        """Raises AssertionError if the tree is inconsistent."""
+        """Raises AssertionError if the tree is inconsistent. Looks at all of it."""
         for key, root in self._roots.items():
             assert root.parent is None and not root.end and (root.children or root.holders), "an empty tree"
             for node, path in _nodes(root, array("i")):

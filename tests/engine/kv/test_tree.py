@@ -109,6 +109,20 @@ def test_a_walk_compares_the_prompt_once_whatever_is_kept(tree, monkeypatch):
     assert counts[0] == counts[1] < 1010
 
 
+def test_some_holders_are_checked_at_a_time_and_all_in_turn(tree):
+    put(tree, *(holder(f"{number} and so on") for number in range(7)))
+    (wrong,) = tree.walk(tokens("5 and so on"), 11).ending(STATE)
+    wrong.tokens[3] += 1
+    found = 0
+    for _ in range(12):  # four calls are a round
+        try:
+            tree.check_some(2)
+        except AssertionError:
+            found += 1
+    assert found == 3
+    wrong.tokens[3] -= 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_holders_are_found_like_by_comparing_with_each(tree, seed):
     rng = random.Random(seed)
