@@ -256,7 +256,7 @@ class KVCacheManager:
             self.evict()
 
     def check(self) -> None:
-        """Raises AssertionError if lanes, cells, or some of what is kept are inconsistent. Runs when the loop is idle."""
+        """Raises AssertionError if lanes, cells, or some of what is kept are inconsistent. Runs when idle."""
         self.lanes.check()
         assert set(self.timelines) == {*self.lanes.held, *self.lanes.resident}, "timelines of other lanes"
         self.tree.check_some(CHECKED)
