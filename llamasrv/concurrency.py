@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
 _start_new_thread = monkey.get_original("_thread", "start_new_thread")
+_get_ident = monkey.get_original("_thread", "get_ident")
 _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 _stack_size = monkey.get_original("_thread", "stack_size")
 _starting = _allocate_lock()
@@ -29,6 +31,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 COMPUTING = 2  # threads of `compute_off_hub`, which hold the GIL while they work
+
+
+def cpu_clock() -> Callable[[], float]:
+    """The CPU time of the calling thread in seconds, for any thread to read while that one lives. Where the system does
+    not tell it, the time on the wall."""
+    if hasattr(time, "pthread_getcpuclockid"):
+        return partial(time.clock_gettime, time.pthread_getcpuclockid(_get_ident()))
+    return time.monotonic
 
 
 class NativeLock(Protocol):

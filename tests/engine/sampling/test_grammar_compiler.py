@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 
 import llguidance
 import pytest
@@ -50,6 +51,7 @@ def test_a_slow_grammar_is_refused_and_others_have_to_wait(compiler, monkeypatch
     monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.01)
     monkeypatch.setattr(grammar_compiler, "WAIT_SECONDS", 0.5)
     compiled = llguidance.LLMatcher
+    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
     monkeypatch.setattr(llguidance, "LLMatcher", lambda *a, **k: gate.wait(20) and compiled(*a, **k))
     for n in range(grammar_compiler.COMPILERS):
         with pytest.raises(InvalidRequest, match="took too long"):
@@ -70,6 +72,7 @@ def held(monkeypatch):
             gate.wait(20)
         return compiled(tokenizer, text, **options)
 
+    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
     monkeypatch.setattr(llguidance, "LLMatcher", compile)
     monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.2)
     monkeypatch.setattr(grammar_compiler, "WAIT_SECONDS", 0.2)
@@ -90,6 +93,21 @@ def test_an_owner_has_one_compilation_at_a_time(compiler, held):
     assert begun == ['start: "held 1"', WORDS]
     gate.set()
     wait_until(lambda: compiler.compile(WORDS, owner="greedy", scope="greedy"))
+
+
+def test_a_busy_machine_makes_no_grammar_too_complex(compiler, monkeypatch):
+    """What counted was the time on the wall: under load, small schemas were refused as too complex for a minute."""
+    compiled = llguidance.LLMatcher
+    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.05)
+    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: lambda: 0.0)  # the thread gets no core
+    waits = iter((0.2, 30.0))
+    gate = threading.Event()
+    monkeypatch.setattr(llguidance, "LLMatcher", lambda *a, **k: [gate.wait(next(waits)), compiled(*a, **k)][1])
+    assert compiler.compile(WORDS)
+    monkeypatch.setattr(grammar_compiler, "BUSY_SECONDS", 0.1)
+    with pytest.raises(Unavailable, match="busy"):
+        compiler.compile('start: "other"')
+    gate.set()
 
 
 def test_a_refused_grammar_is_remembered_for_a_while(compiler, held, monkeypatch):
@@ -186,6 +204,7 @@ def test_a_conversion_has_the_same_bounds(compiler, monkeypatch):
     assert len(calls) == 1
     gate = threading.Event()
     monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.05)
+    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
     with pytest.raises(InvalidRequest, match="took too long"):
         compiler.convert("slow", lambda: gate.wait(20), owner="a")
     gate.set()
