@@ -57,6 +57,8 @@ def main(memory: str, cpu: str) -> int:
         limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_AS: int(memory)}
         for what, most in limits.items():
             resource.setrlimit(what, (most, most))
+    with contextlib.suppress(AttributeError, OSError):
+        os.nice(10)  # yield to the model's threads: clients may send templates
     try:
         _ = ChatTemplate(sys.stdin.buffer.read().decode("utf-8", "surrogatepass")).format
     except (MemoryError, TemplateTooLarge):

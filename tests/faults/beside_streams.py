@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -231,12 +231,12 @@ KINDS: dict[str, Callable[[random.Random], bytes]] = {
 REFUSED = {"origin": {b"403"}}  # what these must be answered with
 
 
-def hostile(number: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """`number` requests with the names of their kinds, all kinds in turn, the same ones for a seed."""
-    dice = random.Random(seed)
+def hostile(numbers: Iterable[int], seed: int) -> Iterator[tuple[str, bytes]]:
+    """The requests of these numbers with the names of their kinds: all kinds in turn, the same ones for a seed."""
     names = sorted(KINDS)
-    for n in range(number):
-        yield names[n % len(names)], KINDS[names[n % len(names)]](dice)
+    for n in numbers:
+        name = names[n % len(names)]
+        yield name, KINDS[name](random.Random(f"{seed} {n}"))
 
 
 def send(address: tuple[str, int], kind: str, data: bytes) -> bytes:
@@ -266,13 +266,12 @@ def send(address: tuple[str, int], kind: str, data: bytes) -> bytes:
 def sender(address: tuple[str, int], number: int, seed: int, share: tuple[int, int], results: object) -> None:
     """Every `share[1]`th of the requests, from the `share[0]`th on; a process of its own."""
     os.nice(10)  # who measures comes first
-    for n, (kind, data) in enumerate(hostile(number, seed)):
-        if n % share[1] == share[0]:
-            try:
-                status = send(address, kind, data)
-            except OSError:
-                status = b"nobody there"
-            results.put((kind, status))  # type: ignore[attr-defined]
+    for kind, data in hostile(range(share[0], number, share[1]), seed):
+        try:
+            status = send(address, kind, data)
+        except OSError:
+            status = b"nobody there"
+        results.put((kind, status))  # type: ignore[attr-defined]
 
 
 @dataclass
