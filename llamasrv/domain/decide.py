@@ -29,13 +29,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class DecideRequest:
-    """Each question is answered by itself, as if it were the only one."""
+    """Each question is answered by itself, as if it were the only one. The model does not think first."""
 
     input: tuple[Message, ...]
     questions: tuple[Question, ...]
     model: str | None = None
     orders: int = 1  # orders of a choice's options that are averaged; from 2 on the client's order has no effect
-    thinking: int | None = None  # tokens that the model may think before each answer; None: it does not think
     most_tokens: int = 262_144  # of the input and all questions together
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # API key's name, for fair sharing
@@ -63,7 +62,6 @@ class Decisions:
     answers: tuple[Decided, ...]
     prompt_tokens: int
     cached_tokens: int
-    thought_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.media import RequestMedia
 
 NO_THINKING = {"enable_thinking": False, "thinking": False}
-THINKING = {"enable_thinking": True, "thinking": True}
 
 
 def new_mark() -> str:
@@ -41,8 +40,7 @@ def conversation(request: DecideRequest, mark: str, question: tuple[Part, ...] =
         last = f"{last}\n\n{mark}" if last else mark
     else:
         last = (*parts, TextPart(f"\n{mark}" if parts else mark), *question)
-    thinks = THINKING if request.thinking is not None else NO_THINKING
-    return ChatPrompt((*turns, Message("user", last)), template_kwargs=thinks)
+    return ChatPrompt((*turns, Message("user", last)), template_kwargs=NO_THINKING)
 
 
 def written(question: Question, labels: Sequence[str], order: Sequence[int], *, above: bool = True) -> str:
@@ -99,8 +97,7 @@ def cut(served: LoadedModel, prompt: ChatPrompt, mark: str, media: RequestMedia)
         num_head = len(tokens)
         rest = [*_text(after, segment[1]), *segments[at + 1 :]]
         start = profile.format.content_start
-        thinks = prompt.template_kwargs == THINKING
-        if start and not thinks and not rendered.text.rstrip().endswith(start.strip()):
+        if start and not rendered.text.rstrip().endswith(start.strip()):
             rest.append((start, True))
         tokens, more = served.tokens_of(rest, parts, media, tokens)
         last = rest[-1] if rest else None

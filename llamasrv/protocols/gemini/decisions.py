@@ -165,10 +165,10 @@ class GeminiDecisions(SchemaEndpoint):
         told: dict[str, Any] = {"answers": answers}
         if not answers:
             told = {"prompt_feedback": {"block_reason": "OTHER", "block_reason_message": REFUSED}}
-        read, thought = made.prompt_tokens, made.thought_tokens
+        read = made.prompt_tokens
         told["usage"] = {
             "total_input_tokens": read, "total_cached_tokens": made.cached_tokens, "total_output_tokens": 0,
-            "total_thought_tokens": thought, "total_tokens": read + thought,
+            "total_thought_tokens": 0, "total_tokens": read,
         }  # fmt: skip
         return orjson.dumps(told)
 
