@@ -41,9 +41,10 @@ def edited(
             applied.append(AppliedEdit("thoughts", number, max(0, total - left)))
             prompt, total = shorter, left
     rule = edits.results
-    if rule is not None and any(message.role == "tool" for message in prompt.messages):
+    results = [] if rule is None else _clearable(prompt.messages, rule)
+    if rule is not None and _may_clear(rule, len(results)):
         total = count(prompt) if total is None else total
-        messages, number = _without_results(prompt, rule, total, weigh, context)
+        messages, number = _without_results(prompt, rule, results, total, weigh, context)
         if number:
             prompt = replace(prompt, messages=messages)
             applied.append(AppliedEdit("results", number, max(0, total - count(prompt))))
@@ -56,20 +57,35 @@ def _without_thoughts(messages: Sequence[Message], keep: int) -> tuple[tuple[Mes
     return tuple(replace(m, reasoning=None) if at in old else m for at, m in enumerate(messages)), len(old)
 
 
-def _without_results(
-    prompt: ChatPrompt, rule: ClearResults, total: int, weigh: Callable[[str], int], context: int
-) -> tuple[tuple[Message, ...], int]:
-    messages = prompt.messages
+def _clearable(messages: Sequence[Message], rule: ClearResults) -> list[int]:
+    """The places of the results that the rule is about."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
-    results = [
+    return [
         at
         for at, message in enumerate(messages)
         if message.role == "tool" and _tool_of(message, names) not in rule.excluded
     ]
+
+
+def _may_clear(rule: ClearResults, num_results: int) -> bool:
+    """Whether this number of results may need clearing. Usually not, and then no prompt is counted."""
+    least = rule.keep if rule.max_tokens is not None or rule.max_results is None else max(rule.keep, rule.max_results)
+    return num_results > least
+
+
+def _without_results(
+    prompt: ChatPrompt,
+    rule: ClearResults,
+    results: Sequence[int],
+    total: int,
+    weigh: Callable[[str], int],
+    context: int,
+) -> tuple[tuple[Message, ...], int]:
+    messages = prompt.messages
     limit = None if rule.max_tokens is None else min(rule.max_tokens, int(WINDOW_SHARE * context))
     # The conversation has never been longer than it is now.
     fits = limit is None or total <= limit
-    if len(results) <= rule.keep or (fits and (rule.max_results is None or len(results) <= rule.max_results)):
+    if fits and (rule.max_results is None or len(results) <= rule.max_results):
         return messages, 0
     number = _num_cleared(prompt, rule, results, total, weigh, limit)
     old = {messages[at].tool_call_id for at in results[:number]}

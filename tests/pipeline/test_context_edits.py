@@ -38,7 +38,7 @@ def edit(messages, *, context=10_000, tools=(), **edits):
 
 
 def rounds(number, *, size=30, name="read", thinks=False):
-    """A conversation in which each call gets a result of so many words."""
+    """A conversation with `number` calls, each with a result of `size` words."""
     yield Message("user", "Do it")
     for n in range(number):
         reasoning = f"thought {n}" if thinks else None
@@ -131,3 +131,10 @@ def test_tools_without_results_and_other_turns_are_no_trouble():
     assert not edit(messages, results=ClearResults(max_tokens=1, keep=0), thoughts=1)[1]
     lonely = [*messages, Message("tool", "a b c " * 9, tool_call_id="unknown"), Message("user", "And?")]
     assert cleared(edit(lonely, results=ClearResults(max_tokens=1, keep=0))[0]) == [0]
+
+
+@pytest.mark.parametrize("rule", [ClearResults(max_tokens=1, keep=3), ClearResults(max_results=3, keep=1)])
+def test_no_prompt_is_counted_while_too_few_results_are_there(rule):
+    """Counting renders and tokenises the whole conversation once more, and agents send the rule with every request."""
+    prompt = ChatPrompt(tuple(rounds(3)))
+    assert edited(prompt, ContextEdits(rule), count=pytest.fail, weigh=pytest.fail, context=1000) == (prompt, ())
