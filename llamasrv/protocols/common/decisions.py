@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.decide import Decided, DecideRequest, Question
-from llamasrv.domain.request import MediaPart, Message, Part, TextPart
-from llamasrv.protocols.common.loader import Loaded, build
+from llamasrv.domain.request import Message, Part, TextPart
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
+from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Count, Invalid, WireSchema, wrong_type
 from llamasrv.protocols.limits import Limits
 
@@ -43,6 +44,20 @@ def request_of(
 ) -> DecideRequest:
     most = limits.decision_tokens
     return build(DecideRequest, data, input=input, questions=questions, most_tokens=most, **others)
+
+
+class DecisionsEndpoint(SchemaEndpoint):
+    """A dialect whose `questions` are read without looking at other fields."""
+
+    names = prompt_in("input")
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[DecideRequest, Shown]:
+        data = self._load(body)
+        shown: Shown = data["questions"]
+        request = request_of(data, data["input"], shown.questions, self._limits, owner=owner, timeout=timeout)
+        return request, shown
 
 
 def only(value: Any, allowed: Sequence[str], *path: int | str) -> Mapping[str, Any]:
@@ -80,10 +95,6 @@ def users(parts: Sequence[Part]) -> tuple[Message, ...]:
     if len(texts) == len(parts):
         return (Message("user", "\n".join(texts)),)
     return (Message("user", tuple(parts)),)
-
-
-def has_images(parts: Sequence[Part]) -> bool:
-    return any(isinstance(part, MediaPart) for part in parts)
 
 
 # ------------------------------------------------------------ numbers

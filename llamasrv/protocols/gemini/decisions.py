@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from llamasrv.domain.decide import Decided, DecideRequest, DecisionOption, Decisions, Question
+from llamasrv.domain.decide import Decided, DecisionOption, Decisions, Question
 from llamasrv.domain.request import Message, Part, TextPart
 from llamasrv.protocols.common.decisions import (
     OPTIONS,
     DecisionSchema,
+    DecisionsEndpoint,
     Shown,
     chosen,
     level,
     missing,
     number_of,
     only,
-    request_of,
     users,
 )
 from llamasrv.protocols.common.documents import document_at, document_of_data
-from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Invalid, Refusal, String, WireField, wrong_type
 
 QUESTIONS = 1000
@@ -144,17 +141,8 @@ class GeminiDecisionsSchema(DecisionSchema):
     questions = NamedQuestions("an object of `noul`, `choice` and `score`; at most 1,000", required=True)
 
 
-class GeminiDecisions(SchemaEndpoint):
+class GeminiDecisions(DecisionsEndpoint):
     schema = GeminiDecisionsSchema
-    names = prompt_in("input")
-
-    def parse(
-        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[DecideRequest, Shown]:
-        data = self._load(body)
-        shown: Shown = data["questions"]
-        request = request_of(data, data["input"], shown.questions, self._limits, owner=owner, timeout=timeout)
-        return request, shown
 
     def whole(self, options: Shown, made: Decisions) -> bytes:
         answers = {

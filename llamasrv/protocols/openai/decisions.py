@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 
-from llamasrv.domain.decide import Decided, DecideRequest, DecisionOption, Decisions, Question
+from llamasrv.domain.decide import Decided, DecisionOption, Decisions, Question
 from llamasrv.domain.request import Message, Part, TextPart
 from llamasrv.protocols.common.decisions import (
     OPTIONS,
     DecisionSchema,
+    DecisionsEndpoint,
     Shown,
     choice_confidence,
     chosen,
@@ -19,12 +20,9 @@ from llamasrv.protocols.common.decisions import (
     missing,
     number_of,
     only,
-    request_of,
     score_confidence,
 )
-from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.media import from_url
-from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, Invalid, String, WireField, check_length, wrong_type
 from llamasrv.protocols.openai.responses.items import Turns
 from llamasrv.protocols.openai.responses.tools import ToolSet
@@ -211,17 +209,8 @@ class DecisionsSchema(DecisionSchema):
     safety_identifier = Ignored()
 
 
-class OpenAIDecisions(SchemaEndpoint):
+class OpenAIDecisions(DecisionsEndpoint):
     schema = DecisionsSchema
-    names = prompt_in("input")
-
-    def parse(
-        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
-    ) -> tuple[DecideRequest, Shown]:
-        data = self._load(body)
-        shown: Shown = data["questions"]
-        request = request_of(data, data["input"], shown.questions, self._limits, owner=owner, timeout=timeout)
-        return request, shown
 
     def whole(self, options: Shown, made: Decisions) -> bytes:
         answers = [_answer(*each) for each in zip(options.names, options.questions, made.answers)]
