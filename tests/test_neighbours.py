@@ -75,7 +75,7 @@ NEIGHBOURS = {
     "protocols/openai/test_completions.py": "protocols/common/prompts",
     "protocols/openai/test_custom_tools.py": "protocols/openai/custom",
     "protocols/openai/test_embeddings.py": "protocols/openai/rerank",
-    "protocols/openai/test_responses.py": "protocols/openai/responses/ids protocols/openai/responses/items",
+    "protocols/openai/test_responses.py": "protocols/common/summary protocols/openai/responses/ids protocols/openai/responses/items",
     "protocols/openai/test_responses_events.py": "protocols/openai/responses/events protocols/openai/responses/reply"
     " protocols/openai/responses/stored",
     "protocols/test_writer.py": "protocols/fold protocols/reader protocols/reply",

@@ -19,17 +19,13 @@ from llamasrv.domain.events import (
     ToolCallStart,
     Usage,
 )
-from llamasrv.domain.request import Message
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.reply import MessagesReply, usage_body
 from llamasrv.protocols.common.schema import Invalid, Object, wrong_type
+from llamasrv.protocols.common.summary import SUMMARISE
 from llamasrv.protocols.common.wire import dumps
 from llamasrv.protocols.fold import FoldedChoice
 
-_ORDER = (
-    "Summarise our conversation so far for somebody who has to continue it and sees nothing else: the goals, the "
-    "decisions, the facts and file names that matter, what is done and what is left to do. Write only the summary."
-)
 _MAX_INSTRUCTIONS = 16_384  # characters
 _NOT_BESIDE = ("stop_sequences", "context_management", "output_format", "thread")
 
@@ -42,7 +38,7 @@ class CompactionField(Object):
             raise Invalid("expected 'summarize'.", "type")
         text = value.get("instructions")
         if text is None:
-            return _ORDER
+            return SUMMARISE
         if type(text) is not str:
             raise wrong_type("a string", text, "instructions")
         if not text.strip() or len(text) > _MAX_INSTRUCTIONS:
@@ -63,11 +59,6 @@ def check_alone(data: Mapping[str, Any], answers_in_form: bool) -> None:
         raise InvalidRequest(text, param="compaction")
     if not data["messages"].messages:
         raise InvalidRequest("Invalid 'compaction': there is nothing to summarise.", param="compaction")
-
-
-def with_order(messages: Sequence[Message], order: str) -> tuple[Message, ...]:
-    """The conversation with the order to summarise it as the user's last words."""
-    return (*messages, Message("user", order))
 
 
 class SummaryReply(MessagesReply):

@@ -38,7 +38,7 @@ class ContextManagement(Object):
         for at, edit in enumerate(edits):
             kind = _type_of(edit, "edits", at)
             if kind in seen:
-                raise Invalid(f"'{kind[:40]}' is there twice.", "edits", at, "type")
+                raise Invalid(f"'{kind[:40]}' is given twice.", "edits", at, "type")
             seen.add(kind)
             if kind == THINKING:
                 if at:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.cache import CacheControl, Diagnostics, pins_of
-from llamasrv.protocols.anthropic.compaction import CompactionField, SummaryReply, check_alone, with_order
+from llamasrv.protocols.anthropic.compaction import CompactionField, SummaryReply, check_alone
 from llamasrv.protocols.anthropic.context_management import ContextManagement, without_effect
 from llamasrv.protocols.anthropic.reply import Keep, MessagesOptions, MessagesReply
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_turn, whole_body
@@ -252,7 +252,7 @@ def _prompt(data: dict[str, Any], offer: Offer, variables: dict[str, Any], order
     if system is not None:
         messages = (Message("system", system), *messages)
     if order is not None:
-        messages = with_order(messages, order)
+        messages = (*messages, Message("user", order))
     if not messages:
         raise InvalidRequest("Invalid 'messages': there is no message to answer.", param="messages")
     return ChatPrompt(

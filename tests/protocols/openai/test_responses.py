@@ -8,8 +8,9 @@ from llamasrv.domain.request import ChatPrompt, Content, MediaPart, Message, Tex
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.headers import header_of
 from llamasrv.protocols.common.schema import REFUSED, rows
+from llamasrv.protocols.common.summary import SUMMARISE
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.responses import SUMMARISE, Earlier, Responses
+from llamasrv.protocols.openai.responses import Earlier, Responses
 from llamasrv.protocols.openai.responses.ids import (
     input_id,
     is_response_id,

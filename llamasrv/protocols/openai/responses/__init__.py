@@ -20,6 +20,7 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
+from llamasrv.protocols.common.summary import SUMMARISE
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
@@ -33,11 +34,6 @@ from llamasrv.protocols.openai.responses.schema import (
 )
 from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
 from llamasrv.protocols.telemetry import Extras
-
-SUMMARISE = (
-    "Summarise our conversation so far for somebody who has to go on with it and sees nothing else: the goals, the"
-    " decisions, the facts and file names that matter, what is done and what is left to do. Write only the summary."
-)
 
 _SUMMARY_TOKENS = 2000  # most of a summary, where the request does not say
 
