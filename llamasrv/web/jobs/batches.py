@@ -535,8 +535,7 @@ class ActiveBatch:
         except (OSError, StoreError) as error:
             self._fail("The answers cannot be written", error)
         else:
-            self._done.add(entry.n)
-            self._counts.add(entry)
+            self._count(entry)
 
     def fail(self, error: LlamasrvError) -> None:
         self.error = {"code": error.code, "message": error.message}
@@ -557,8 +556,11 @@ class ActiveBatch:
                 if line.n not in self._done:
                     entry = BatchResult(line.n, line.custom_id, None, "", status)
                     self._journal.add(entry)
-                    self._done.add(entry.n)
-                    self._counts.add(entry)
+                    self._count(entry)
+
+    def _count(self, entry: BatchResult) -> None:
+        self._done.add(entry.n)
+        self._counts.add(entry)
 
     def counted(self, batch: StoredBatch) -> StoredBatch:
         counts = self._counts
