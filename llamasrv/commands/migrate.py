@@ -361,7 +361,7 @@ def unit(text: str) -> tuple[list[Migration], str]:
         new.append(line)
     if not found:
         raise ConfigError("the unit has no ExecStart")
-    found[0].remarks.append("a unit that is told when the server is ready, and that is hardened: conf/llamasrv.service")
+    found[0].remarks.append("conf/llamasrv.service is hardened, and systemd learns from the server when it is ready")
     return found, "\n".join(new)
 
 

@@ -2,11 +2,11 @@
 
     QuotaBook      the interface of the stores that can count atomically
     QuotaLimits    what a key may use
-    QuotaUse       what one process has used since it last told
+    QuotaUse       what one process has used since its last report
     QuotaVerdict   what the book answers
 
-Each process tells its own number of running requests, which counts for LEASE seconds: a killed process holds nothing
-for longer, and a count that got lost is put right by the next one. Times are those of the store's server, so the
+Each process reports its number of running requests, which counts for LEASE seconds: a killed process holds nothing
+for longer, and a lost report is corrected by the next one. Times are those of the store's server, so the
 clocks of the processes do not matter. Knows no HTTP.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-LEASE = 30.0  # seconds that a process's running requests count after it last told of them
+LEASE = 30.0  # seconds that a process's running requests count after its last report
 
 
 class QuotaLimits(NamedTuple):
@@ -30,8 +30,8 @@ class QuotaUse(NamedTuple):
     one more."""
 
     running: int = 0
-    requests: int = 0  # started without asking, since it last told
-    tokens: int = 0  # since it last told
+    requests: int = 0  # started without asking, since the last report
+    tokens: int = 0  # since the last report
     wants: bool = False
 
 

@@ -318,8 +318,8 @@ class ExpiringLock:
 
 
 class Claims:
-    """Claims of one process. They are not given up but expire LOCK_SECONDS after they were last taken, so whoever gets
-    one that another process had can already read what that one wrote. `renew(name, holder, seconds)` as for a lock."""
+    """Claims of one process. A claim is never released; it expires LOCK_SECONDS after it was last taken, so the next
+    holder can already read what this one wrote. `renew(name, holder, seconds)` as for a lock."""
 
     def __init__(self, renew: Callable[[str, str, float], bool]) -> None:
         self._renew = renew

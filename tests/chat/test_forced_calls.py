@@ -89,9 +89,9 @@ SHOWN = {
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "the section of one call has no end",
     "llama-cpp-rwkv-world": "a blank stands before the call",
     "openai-gpt-oss-120b": "the recipient stands before the channel",
-    "GLM-4.7-Flash": "the end of a thought that nobody began stands before the call",
-    "MiniMax-M3": "the end of a thought that nobody began stands before the call",
-    "deepseek-ai-DeepSeek-V3.2": "the end of a thought that nobody began stands before the call",
+    "GLM-4.7-Flash": "a thought is closed before the call without having been opened",
+    "MiniMax-M3": "a thought is closed before the call without having been opened",
+    "deepseek-ai-DeepSeek-V3.2": "a thought is closed before the call without having been opened",
     "Kimi-K2.5": "a call is not shown in a turn of its own",
 }
 """Templates whose own writing of a call the grammar does not allow, although the parser reads it."""

@@ -23,7 +23,7 @@ LAYER = "application/vnd.ollama.image."
 
 
 class Registry:
-    """`blobs` by digest and `manifests` by path; `cut` breaks the next blob off after so many bytes."""
+    """`blobs` by digest and `manifests` by path; `cut`: the number of bytes after which the next blob breaks off."""
 
     def __init__(self):
         self.blobs, self.manifests, self.ranges, self.headers = {}, {}, [], []

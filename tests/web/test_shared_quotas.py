@@ -50,7 +50,7 @@ def book():
 
 @pytest.fixture
 def replica(book, monkeypatch):
-    """Makes a process's quota of one key; what is left to tell is told when the test says so."""
+    """Makes one process's quota of a key; the test decides when pending counts are sent."""
     monkeypatch.setattr(SharedQuotas, "_keep_on", lambda self: None)
 
     def replica(**limits):
@@ -136,7 +136,7 @@ def test_while_the_store_is_away_each_process_counts_alone_and_one_line_says_so(
         here.enter()
     for _ in range(3):
         there.enter()
-    assert len(book.calls) == calls + 2  # one of each process: nobody waits for a store that is away
+    assert len(book.calls) == calls + 2  # one of each process: requests do not wait for a store that is down
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2  # one of each process
     shared.tell_all()
     assert shared.is_away

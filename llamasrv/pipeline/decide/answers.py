@@ -25,7 +25,7 @@ def probabilities(logprobs: Sequence[float], fit: Fit = NO_FIT) -> list[float]:
 
 
 def bucket(kind: Kind, count: int) -> str:
-    """The name of a kind of question with about so many options, as calibration files have it."""
+    """The name, in calibration files, of a kind of question with a similar number of options."""
     if kind == "predicate":
         return kind
     for low, high in ((1, 2), (3, 5), (6, 10)):

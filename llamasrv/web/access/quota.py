@@ -39,7 +39,7 @@ class Bucket:
         self._level = self.level - units
 
     def seconds_until(self, units: float, level: float) -> float:
-        """Until there are so many, from `level` on."""
+        """Time until the bucket holds `units`, starting at `level`."""
         return max(0.0, (units - level) * 60 / self.size)
 
 

@@ -1,7 +1,7 @@
 """A key's quota over several servers: what this process counts is counted in the store, too, with one call a request.
 
 While the store is away, every process counts for itself; a thread asks for it until it is back, so no request waits
-for a server that does not respond. Requests that have ended are told with the next one of the key, or by that thread.
+for a server that does not respond. Ended requests are reported with the next one of the key, or by that thread.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BEAT = LEASE / 3  # seconds between two reports of requests that run
 
 
 class _KeyUse:
-    """What this process has to tell of one key."""
+    """What this process has to report of one key."""
 
     def __init__(self) -> None:
         self.limits = QuotaLimits()
         self.running = self.told_running = 0  # only where their number is limited
-        self.requests = self.tokens = 0  # not told yet
+        self.requests = self.tokens = 0  # not reported yet
         self.told_at = 0.0
 
     def is_to_tell(self, now: float) -> bool:
@@ -81,12 +81,12 @@ class SharedQuotas:
             return self._uses.setdefault(name, _KeyUse())
 
     def _tell(self, name: str, use: _KeyUse, *, wants: bool) -> QuotaVerdict:
-        """Raises StoreError; then all of it is still to be told, but for the request that is wanted."""
+        """Raises StoreError; then all of it is still to be reported, except the wanted request."""
         more = int(wants and use.limits.running is not None)
         with self._lock:
             told = QuotaUse(use.running, use.requests, use.tokens, wants)
             use.requests = use.tokens = 0
-            use.running += more  # other requests may be told of meanwhile
+            use.running += more  # other requests may report meanwhile
         try:
             with within(PATIENCE, StoreError("The store does not respond.")):
                 verdict = self._book.count(name, self._process, use.limits, told)
@@ -123,7 +123,7 @@ class SharedQuotas:
             self.tell_all()
 
     def tell_all(self) -> None:
-        """Tell what no request has told yet. While the store is away, the first of it shows whether it is back."""
+        """Report what no request has. While the store is away, the first report shows whether it is back."""
         now = time.monotonic()
         for name, use in list(self._uses.items()):
             if self.is_away or use.is_to_tell(now):

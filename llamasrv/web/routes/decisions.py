@@ -71,7 +71,7 @@ def blueprint(service: Service) -> Blueprint:
         asked, options = parsed(
             environ, endpoint.parse, body, owner=context.owner, timeout=service.options.timeout, **more
         )
-        if context.job is not None:  # of a batch: nobody waits for it
+        if context.job is not None:  # of a batch: no client waits
             asked = replace(asked, deferrable=True, timeout=None)
         response = computed(service, endpoint, service.pipeline.submit_decide, asked, options)
         if dialect is SYSTEM_ONE:
