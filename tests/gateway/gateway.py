@@ -14,11 +14,13 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,15 @@ def until(condition, seconds=60):
     return found
 
 
+def lasting_port():
+    """A free port outside the ephemeral range: nobody else gets it while the replica that has it restarts."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+
+
 def send(address, body, path=CHAT, **headers):
     """(status, answer)"""
     connection = http.client.HTTPConnection(*address, timeout=60)
@@ -76,7 +87,7 @@ class Replicas:
 
     def __init__(self, *flags, room=FEW):
         self.flags = [*FLAGS, *room, *flags]
-        self.ports = [free_port() for _ in range(3)]
+        self.ports = [lasting_port() for _ in range(3)]
         self.servers = [self._start(port) for port in self.ports]
         for server in self.servers:
             wait_until_ready(server)
@@ -198,10 +209,10 @@ def test_a_conversation_goes_where_its_prefix_is(tmp_path):
     assert named >= 0.84 and by_nginx >= 0.82
 
 
-def stream(address, ended):
+def stream(address, ended, length):
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
-        body = {"model": "fake", **say("x", stream=True, ignore_eos=True, max_tokens=2500)}
+        body = {"model": "fake", **say("x", stream=True, ignore_eos=True, max_tokens=length)}
         connection.request("POST", CHAT, json.dumps(body), JSON)
         text = connection.getresponse().read().decode()
         ended.append("whole" if "[DONE]" in text and '"error"' not in text else "told" if '"error"' in text else "cut")
@@ -214,10 +225,10 @@ def stream(address, ended):
 class Load:
     """Streams and short requests while the block runs; `statuses` and `ended` afterwards."""
 
-    def __init__(self, address, streams):
+    def __init__(self, address, streams, length=2500):
         self.statuses, self.ended = [], []
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=stream, args=(address, self.ended)) for _ in range(streams)]
+        self._threads = [threading.Thread(target=stream, args=(address, self.ended, length)) for _ in range(streams)]
         self._threads.append(threading.Thread(target=self._ask, args=(address,)))
 
     def _ask(self, address):
@@ -249,7 +260,7 @@ def running_on(server):
 
 
 def test_a_killed_replica_costs_its_own_streams_and_tells_their_clients(replicas, smg):
-    with Load(smg.address, 30) as load:
+    with Load(smg.address, 30, length=6000) as load:  # tokens: long enough to be seen all at once
         until(lambda: sum(map(running_on, replicas.servers)) >= 20)
         there = running_on(replicas.servers[1])
         os.killpg(replicas.servers[1].process.pid, signal.SIGKILL)
