@@ -98,7 +98,7 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
     }
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
-    tested = dict(re.findall(r"^([\w-]+)==([\d.]+)", tox["testenv:min"]["deps"], re.MULTILINE))
+    tested = dict(re.findall(r"^([\w.-]+)==([\d.]+)", tox["testenv:min"]["deps"], re.MULTILINE))
     assert tested == promised
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
@@ -21,6 +22,7 @@ from faults.front import Nginx, body_of, free_port, request, status_of, talk, wo
 from serving import RunningService
 
 from llamasrv.web.access.auth import ANY, OPEN, PAGE, WORK, scope_of
+from llamasrv.web.http.content_coding import zstd
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -56,6 +58,14 @@ def test_a_request_goes_through_and_keeps_its_id(front):
     assert reply.status == 200 and json.loads(reply.read())["choices"]
     connection.close()
     wait_for(lambda: any(f"id={reply.headers['x-request-id']} POST {TEXT} 200" in line for line in front.requests()))
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
+def test_compressed_bodies_go_through(front, coding, pack):
+    connection = http.client.HTTPConnection(*front.address, timeout=30)
+    connection.request("POST", TEXT, pack(b'{"prompt":"x","max_tokens":1}'), {"Content-Encoding": coding})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_events_pass_as_they_come(front, replicas):

@@ -15,6 +15,8 @@ from clients.conftest import wait_until_ready
 from clients.talk import cpu_seconds, figure, open_request, wait_for
 from faults.front import body_of, descriptors, request, status_of, talk, worker_of
 
+from llamasrv.web.http.content_coding import zstd
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SHORT = b'{"prompt":"x","max_tokens":2}'
 LONG = {"prompt": "x", "ignore_eos": True}
@@ -169,11 +171,35 @@ def test_06_content_types(server, kind, status):
     assert status_of(reply) == status
 
 
-def test_06_a_packed_body_is_refused_unread(server):
-    bomb = gzip.compress(b" " * (50 << 20))
-    for coding in ("gzip", "br", "deflate, gzip"):
+PACK = {"gzip": gzip.compress, "zstd": zstd.compress}
+
+
+@pytest.mark.parametrize("coding", PACK)
+def test_06_bombs_are_refused_and_take_no_memory(server, coding):
+    bomb = PACK[coding](b" " * (200 << 20))
+    before = peak_memory(server)
+    for _ in range(5):
         reply = talk(server.address, request(TEXT, bomb, headers=[f"Content-Encoding: {coding}"]))
-        assert status_of(reply) == 415
+        assert status_of(reply) == 413
+    assert peak_memory(server) - before < 64 << 20
+    assert alive(server)
+
+
+@pytest.mark.parametrize("coding", PACK)
+def test_06_a_packed_body_is_answered(server, coding):
+    reply = talk(server.address, request(TEXT, PACK[coding](SHORT), headers=[f"Content-Encoding: {coding}"]))
+    assert status_of(reply) == 200
+
+
+@pytest.mark.parametrize("coding", ["br", "deflate, gzip"])
+def test_06_other_codings_are_refused(server, coding):
+    assert status_of(talk(server.address, request(TEXT, SHORT, headers=[f"Content-Encoding: {coding}"]))) == 415
+
+
+@pytest.mark.parametrize("coding", PACK)
+def test_06_a_packed_body_that_breaks_off_is_400(server, coding):
+    cut = PACK[coding](SHORT * 50)[:-5]
+    assert status_of(talk(server.address, request(TEXT, cut, headers=[f"Content-Encoding: {coding}"]))) == 400
 
 
 def test_07_pipelined_requests_are_answered_in_order(server):

@@ -17,6 +17,7 @@ from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, UnsupportedMedia
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.context import context_of
+from llamasrv.web.http.content_coding import coding_of, decompressed
 
 PIECE = 1 << 20  # bytes per read of an unlimited body
 
@@ -81,8 +82,6 @@ def _read_text(environ: dict[str, Any], limits: Limits) -> bytes:
     kind = environ.get("CONTENT_TYPE", "")
     if kind != "application/json":
         _check_type(kind)
-    if environ.get("HTTP_CONTENT_ENCODING", "identity") not in ("identity", ""):
-        raise UnsupportedMedia("Content-Encoding is not supported. Send the body uncompressed.")
     return read_body(environ, limits.body_bytes, limits.body_seconds)
 
 
@@ -93,9 +92,23 @@ def _check_type(header: str) -> None:
 
 
 def read_body(environ: dict[str, Any], most: int, patience: float) -> bytes:
-    """The body's bytes. A body with a too large Content-Length is not read at all."""
+    """The body's bytes, decompressed. A body with a too large Content-Length is not read at all."""
+    coding = coding_of(environ)
+    if coding is not None:
+        return _read_decompressed(environ, coding, most, patience)
     with _patience(environ, patience):
         return _read(environ, most)
+
+
+def _read_decompressed(environ: dict[str, Any], coding: str, most: int, patience: float) -> bytes:
+    if (declared_length(environ) or 0) > most:
+        raise _too_large(most)
+    data = bytearray()
+    for piece in decompressed(coding, _raw_pieces(environ, patience, PIECE), kept=True):
+        data += piece
+        if len(data) > most:
+            raise _too_large(most)
+    return bytes(data)
 
 
 @contextmanager
@@ -132,10 +145,22 @@ def _read(environ: dict[str, Any], most: int) -> bytes:
     return b"".join(pieces)
 
 
-def read_pieces(environ: dict[str, Any], patience: float, most: int = PIECE) -> Iterator[bytes]:
-    """Read a body of any size in pieces of at most `most` bytes. Raises if less arrives than announced."""
+def declared_length(environ: Mapping[str, Any]) -> int | None:
+    """The bytes of the body that the head announces, as they are sent."""
     declared = environ.get("CONTENT_LENGTH")
-    left = int(declared) if declared and declared.isascii() and declared.isdigit() else None
+    return int(declared) if declared and declared.isascii() and declared.isdigit() else None
+
+
+def read_pieces(environ: dict[str, Any], patience: float, most: int = PIECE) -> Iterator[bytes]:
+    """Read a body of any size in pieces of at most `most` bytes, decompressed (then they may be shorter). Raises if
+    less arrives than announced."""
+    coding = coding_of(environ)
+    pieces = _raw_pieces(environ, patience, most)
+    return pieces if coding is None else decompressed(coding, pieces, kept=False)
+
+
+def _raw_pieces(environ: dict[str, Any], patience: float, most: int) -> Iterator[bytes]:
+    left = declared_length(environ)
     if left is None and not environ.get("wsgi.input_terminated"):
         return
     with _patience(environ, patience):

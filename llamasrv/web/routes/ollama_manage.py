@@ -35,6 +35,7 @@ from llamasrv.protocols.ollama.manage import (
 from llamasrv.protocols.ollama.models import NamedModel
 from llamasrv.protocols.ollama.wire import dumps
 from llamasrv.web.http.body import read_json, read_pieces
+from llamasrv.web.http.content_coding import coding_of
 from llamasrv.web.routes.models import allow, delete_model
 from llamasrv.web.service import Service
 
@@ -151,7 +152,8 @@ class ManageViews:
         folder = _folder(self._service)
         if derived.blob(folder, digest).is_file():
             return Response(b"", 200)
-        writer = BlobWriter(folder, digest, request.content_length)
+        length = None if coding_of(request.environ) else request.content_length
+        writer = BlobWriter(folder, digest, length)
         try:
             for piece in read_pieces(request.environ, self._limits.body_seconds):
                 off_hub(writer.add, piece)
