@@ -62,6 +62,8 @@ HOMES = {
     "flask": ("llamasrv.web",),
     "opentelemetry": ("llamasrv.web.ops.spans",),
     "werkzeug": ("llamasrv.web",),
+    "backports": ("llamasrv.web.http.content_coding",),
+    "compression": ("llamasrv.web.http.content_coding",),  # Python's own from 3.14 on
     "apispec": ("llamasrv.protocols.openapi",),
     "marshmallow": ("llamasrv.protocols", "llamasrv.config"),
     "orjson": (

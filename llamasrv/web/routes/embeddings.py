@@ -129,10 +129,12 @@ def computed(
 ) -> Response:
     """Submit and wait. If the client leaves meanwhile, the work is cancelled."""
     environ = request.environ
-    record = current().record
+    record, job = current().record, current().job
     heed_autoload(service, asked.model)
     with in_words_of(endpoint, asked):
         running = submit(asked)
+    if job is not None:  # of a batch, which may be cancelled
+        job.started(running)
     watch = Watch(Client.of(environ), running.cancel)
     try:
         made = running.result()
