@@ -111,6 +111,8 @@ def test_every_import_of_the_package_is_a_declared_dependency():
         "huggingface_hub": "huggingface-hub",
         "prometheus_client": "prometheus-client",
         "PIL": "pillow",
+        "backports": "backports.zstd",
+        "compression": "backports.zstd",
         "re2": "google-re2",
         "yaml": "pyyaml",
     }

@@ -10,6 +10,7 @@ import pytest
 from serving import wait_until
 from store.conftest import postgres_url, redis_url, shelf_place  # noqa: F401  (fixtures)
 
+from llamasrv.domain.decide import DecisionSettings
 from llamasrv.domain.key import Key
 from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchResult, Journal, read_journal
@@ -104,6 +105,40 @@ def test_other_endpoints_answer_too(run, url, body):
     client = run().client
     batch = ended(client, create(client, json.dumps({"custom_id": "a", "url": url, "body": body}), endpoint=url)["id"])
     assert batch["request_counts"]["completed"] == 1
+
+
+QUESTION = {"type": "predicate", "instructions": "Is it a greeting?"}
+DECIDE = "/v1/decisions"
+
+
+def decide(name, **body):
+    body = {"model": "fake", "input": f"Hello {name}", "questions": [QUESTION], **body}
+    return json.dumps({"custom_id": name, "method": "POST", "url": DECIDE, "body": body})
+
+
+def test_decisions_are_answered_as_they_are_outside_of_a_batch(run):
+    client = run(model={"decisions": DecisionSettings(0.0)}).client
+    lines = [decide(f"n{n}") for n in range(10)] + [decide("none", questions=[])]
+    batch = ended(client, create(client, *lines, endpoint=DECIDE)["id"])
+    assert batch["request_counts"] == {"total": 11, "completed": 10, "failed": 1}
+    [bad] = content(client, batch["error_file_id"])
+    assert bad["response"]["status_code"] == 400 and bad["response"]["body"]["error"]["param"] == "questions"
+    for answer in content(client, batch["output_file_id"]):
+        alone = client.post(DECIDE, json=json.loads(decide(answer["custom_id"]))["body"]).get_json()
+        assert answer["response"]["body"]["answers"] == alone["answers"]
+    assert batch["usage"]["input_tokens"] > 0
+
+
+def test_decisions_of_a_cancelled_batch_are_given_up(run):
+    """They went on: only generations could be cancelled."""
+    service = run(context=200_000, num_cells=400_000, model={"decisions": DecisionSettings(0.0)})
+    with service.client.post(CHAT, json=ENDLESS) as person:
+        next(person.response)
+        id = create(service.client, decide("a"), endpoint=DECIDE)["id"]
+        wait_until(lambda: service.engine.num_open > 1)
+        service.client.post(f"/v1/batches/{id}/cancel")
+        assert ended(service.client, id)["status"] == "cancelled"
+        assert service.engine.num_open == 1
 
 
 @pytest.mark.parametrize(
