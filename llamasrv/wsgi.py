@@ -15,3 +15,5 @@ from llamasrv.web.app import create_app  # noqa: E402 (the model loads meanwhile
 app = create_app(service)
 if service.options.files_bytes:
     service.batches.start()
+if service.take_over is not None:
+    service.take_over.start()

@@ -111,6 +111,7 @@ NEIGHBOURS = {
     "web/test_ops.py": "engine/base/metrics web/ops/diagnostics web/ops/llama_metrics web/ops/metrics",
     "web/test_responses.py": "web/jobs/background",
     "web/test_streaming.py": "web/streams/body",
+    "web/test_take_over.py": "protocols/openai/responses/resumed",
     "web/test_resume.py": "protocols/llamacpp/streams web/routes/llamacpp_streams",
     "web/test_transcriptions.py": "web/routes/audio",
 }

@@ -22,6 +22,7 @@ from llamasrv.store import ResponseStore
 from llamasrv.store.batches import BatchStore
 from llamasrv.store.files import FileStore
 from llamasrv.store.folder_shelf import FolderShelf
+from llamasrv.store.runs import RunStore
 from llamasrv.store.shelf import Shelf
 from llamasrv.tools.definitions import Definition
 from llamasrv.tools.runtime import Image, Runtime
@@ -31,6 +32,7 @@ from llamasrv.web.access.shared_quotas import SharedQuotas
 from llamasrv.web.jobs.background import Background
 from llamasrv.web.jobs.batches import BatchRunner
 from llamasrv.web.jobs.idle_gate import IdleGate
+from llamasrv.web.jobs.take_over import TakeOver
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.stored.conversations import StoredConversations
@@ -104,7 +106,9 @@ class Service:
         self.conversations = StoredConversations(store)
         self.usage = UsageBook(store)
         self.stats.usage = self.usage
-        self.background = Background(StoredResponses(store), options.limits.background, self.usage)
+        runs = RunStore.of(store)
+        self.background = Background(StoredResponses(store), options.limits.background, self.usage, runs)
+        self.take_over = None if runs is None else TakeOver(self.background, runs)
         self.idle_gate = IdleGate(self._hold_deferrable)
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
         batches = _shelf(options, store, "batches")

@@ -4,6 +4,9 @@ Each has a thread of its own (a greenlet, in a worker) that reads its generation
 stores it: when it is queued, and when it has ended. While it works it renews a lease, so that other servers can tell a
 response that is being generated from one whose server is gone, and it sees by its entry when another server cancelled
 or deleted it.
+
+Where several servers share the store, its request is stored as well, and another one goes on when this one is gone
+(take_over.py). Its readers then get an event once it is written down, so that whoever goes on knows what they know.
 """
 
 from __future__ import annotations
@@ -13,13 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple, Protocol
 
-from llamasrv.domain.events import Event, Failed, Usage
+from llamasrv.domain.events import Event, Failed, Pace, Reasoning, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.events import error_event
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
+from llamasrv.protocols.openai.responses.resumed import Begun, resume
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.protocols.reply import RunFacts
+from llamasrv.store import StoreError
+from llamasrv.store.runs import RunJournal, RunStore, StoredRun, Told
+from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.ops.usage import UsageBook
@@ -32,15 +42,29 @@ request_log = logging.getLogger("llamasrv.request")
 BEAT = 5.0  # seconds between two looks at the entry
 LEASE = 30.0  # seconds after which whoever did not renew it is gone
 
-Submit = Callable[[Callable[[RunFacts], None]], ActiveRun]
-"""Starts a generation; what it is given is called when the model has taken it."""
+CLAIMED = 4.0  # seconds for which a claim is not renewed; well within its time
+WRITE_EVERY = 0.1  # seconds between two writes of what readers may get
+
+
+class Work(NamedTuple):
+    """What a run does. `submit` starts a generation, of the rest of an answer that was begun elsewhere, and calls what
+    it is given when the model has taken it; None: the rest of this one cannot be generated."""
+
+    submit: Callable[[Callable[[RunFacts], None], Begun], ActiveRun | None]
+    reply: Callable[[Keep], ResponseReply]
+
+
+class CannotGoOn(Exception):
+    """The answer that another server began cannot be continued here."""
 
 
 class Background:
-    """The background runs of this process, at most `most` at once. `share`: most of one owner; None: all of them."""
+    """The background runs of this process, at most `most` at once. `share`: most of one owner; None: all of them.
+    `runs`: those of all servers that share the store."""
 
-    def __init__(self, memory: StoredResponses, most: int, usage: UsageBook) -> None:
+    def __init__(self, memory: StoredResponses, most: int, usage: UsageBook, runs: RunStore | None = None) -> None:
         self.memory = memory
+        self.runs = runs
         self.share: int | None = None
         self._usage = usage
         self._most = most
@@ -52,31 +76,47 @@ class Background:
     def __len__(self) -> int:
         return len(self._runs)
 
+    @property
+    def has_room(self) -> bool:
+        return len(self._runs) < self._most
+
     def check_room(self, owner: str) -> None:
-        if len(self._runs) >= self._most:
+        if not self.has_room:
             raise QueueFull(f"{self._most} background responses are already running.")
         if self.share is not None and sum(1 for whose, _ in self._runs if whose == owner) >= self.share:
             raise QueueFull(f"{self.share} background responses of this API key are already running.")
 
     def start(
-        self,
-        owner: str,
-        model: str,
-        submit: Submit,
-        reply: Callable[[Keep], ResponseReply],
-        quota: Quota | None = None,
+        self, owner: str, model: str, work: Work, quota: Quota | None = None, *, request: bytes = b""
     ) -> BackgroundRun:
+        """`request`: what another server needs to do it again."""
         self.check_room(owner)
-        run = BackgroundRun(owner, model, self.memory, submit, reply, quota)
+        run = BackgroundRun(owner, model, self.memory, work, quota)
         try:
+            if self.runs is not None:
+                self.runs.begin(StoredRun(run.id, owner, model), request)
+                run.shared = SharedRun(self.runs, owner, run.id)
             if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
                 raise Unavailable("The response cannot be stored, so it cannot run in the background.")
-            self._runs[owner, run.id] = run
-            threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
+            self._begin(run)
         except BaseException:
             run.cancel()
+            if run.shared is not None:
+                run.shared.end(is_ours=True)
             raise
         return run
+
+    def go_on(self, stored: StoredRun, told: Told, work: Work) -> None:
+        """Take over a run that this server has claimed. Raises CannotGoOn, and what `submit` raises."""
+        assert self.runs is not None
+        run = BackgroundRun(stored.owner, stored.model, self.memory, work, None, told)
+        run.shared = SharedRun(self.runs, stored.owner, stored.id)
+        self.memory.keep(stored.owner, run.reply.stored(), time.time() + LEASE)
+        self._begin(run)
+
+    def _begin(self, run: BackgroundRun) -> None:
+        self._runs[run.owner, run.id] = run
+        threading.Thread(target=self._work, args=(run,), daemon=True, name=f"background-{run.id[-8:]}").start()
 
     def _work(self, run: BackgroundRun) -> None:
         try:
@@ -89,6 +129,35 @@ class Background:
         return self._runs.get((owner, id))
 
 
+class SharedRun:
+    """What other servers are told of a run of this one."""
+
+    def __init__(self, runs: RunStore, owner: str, id: str) -> None:
+        self._runs, self._owner, self._id = runs, owner, id
+        self._claimed = time.monotonic()
+        self._journal: RunJournal | None = None
+
+    def is_ours(self) -> bool:
+        """Raises StoreError."""
+        if time.monotonic() - self._claimed > CLAIMED:
+            if not self._runs.claim(self._id):
+                return False
+            self._claimed = time.monotonic()
+        return True
+
+    def write(self, chunks: Sequence[bytes], tokens: int, reasoning: int) -> None:
+        if self._journal is None:
+            self._journal = self._runs.journal(self._owner, self._id)
+        self._journal.add(chunks, tokens, reasoning)
+
+    def end(self, *, is_ours: bool) -> None:
+        with suppress(StoreError, StorageFull):  # else it is found as an orphan that has ended
+            if self._journal is not None:
+                self._journal.close()
+            if is_ours:
+                self._runs.end(self._owner, self._id)
+
+
 class BackgroundRun:
     """One response, from its start to its last event."""
 
@@ -97,24 +166,42 @@ class BackgroundRun:
         owner: str,
         model: str,
         memory: StoredResponses,
-        submit: Submit,
-        reply: Callable[[Keep], ResponseReply],
+        work: Work,
         quota: Quota | None,
+        told: Told | None = None,
     ) -> None:
-        """Raises what `submit` raises."""
+        """`told`: what another server told its readers of it. Raises what `work` raises, and CannotGoOn."""
         self.owner = owner
-        self.reply = reply(self._keep)
-        self._chunks = self.reply.queue(model)
+        self.reply = work.reply(self._keep)
+        begun: Begun | None = Begun()
+        if told is None or not told.chunks:
+            self._chunks = self.reply.queue(model)
+            self._written = 0  # of the chunks
+        else:
+            begun = resume(self.reply, model, told.chunks)
+            self._chunks, self._written = list(told.chunks), len(told.chunks)
+        if begun is None:
+            raise CannotGoOn
+        self._begun = begun if told is None else begun._replace(tokens=told.tokens, reasoning_tokens=told.reasoning)
+        self._tokens, self._reasoning = self._begun.tokens, self._begun.reasoning_tokens
         self.queued = dict(self.reply.response)  # as its client sees it first
         self.id: str = self.queued["id"]
+        self.shared: SharedRun | None = None
         self.done = False
         self.dropped = False  # deleted: nothing is stored any more
+        self.lost = False  # another server goes on with it
+        self._watched = self._written > 0
+        self._write_at, self._wrote_at = inf, -inf  # on the monotonic clock
+        self._writing = threading.Lock()
         self._memory = memory
         self._quota = quota
         self._usage = Usage()
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._news = threading.Condition()
-        self._running = submit(self.reply.start)
+        running = work.submit(self.reply.start, self._begun)
+        if running is None:
+            raise CannotGoOn
+        self._running = running
 
     # ------------------------------------------------------------ for others
 
@@ -132,14 +219,23 @@ class BackgroundRun:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._started
 
     def chunks(self, start: int, timeout: float | None) -> list[bytes]:
         """The events from number `start` on; waits for at least one. [] after `timeout` seconds, or if it ended
         before."""
         with self._news:
-            self._news.wait_for(lambda: len(self._chunks) > start or self.done, timeout)
-            return self._chunks[start:]
+            self._news.wait_for(lambda: self._num_shown > start or self.done, timeout)
+            return self._chunks[start : self._num_shown]
+
+    @property
+    def _num_shown(self) -> int:
+        return len(self._chunks) if self.shared is None or self.done and not self.lost else self._written
+
+    def watch(self) -> None:
+        """Somebody reads it from now on."""
+        self._watched = True
+        self._write()
 
     def keep_alive(self) -> None:
         """Tell all readers that it is still at work."""
@@ -166,6 +262,9 @@ class BackgroundRun:
             if self._quota is not None:
                 self._quota.leave(self._usage.prompt_tokens + self._usage.completion_tokens)
             self._log()
+            self._write()
+            if self.shared is not None:
+                self.shared.end(is_ours=not self.lost)
             with self._news:
                 self.done = True
                 self._news.notify_all()
@@ -174,16 +273,60 @@ class BackgroundRun:
         running = self._running
         beat = time.monotonic() + BEAT
         while not running.done and not self.reply.failed:
-            events = running.events(max(0.0, beat - time.monotonic()))
-            for event in events:
-                if isinstance(event, Usage):
-                    self._usage = event
+            events = self._counted(running.events(max(0.0, min(beat, self._write_at) - time.monotonic())))
             if events:
                 self._tell(events)
-            if time.monotonic() >= beat:
-                beat = time.monotonic() + BEAT
+            now = time.monotonic()
+            if now >= self._write_at:
+                self._write()
+            if now >= beat:
+                beat = now + BEAT
                 self._renew()
         self._usage = settle(running) or self._usage
+
+    def _counted(self, events: Sequence[Event]) -> list[Event]:
+        """The events for the reply. What the model makes is counted for whoever may go on."""
+        out: list[Event] = []
+        for event in events:
+            if isinstance(event, Pace):
+                self._tokens = self._begun.tokens + event.usage.completion_tokens
+                continue
+            if isinstance(event, Reasoning):
+                self._reasoning = self._tokens
+            elif isinstance(event, Usage):
+                self._usage = event
+                event = _of_both(self._begun, event)
+            out.append(event)
+        return out
+
+    def _write(self) -> None:
+        """Write down what readers may get, if there are any. While the store is away they wait."""
+        if self.shared is None or not self._watched:
+            return
+        with self._writing:
+            with self._news:
+                chunks = self._chunks[self._written :]
+                self._wrote_at = time.monotonic()
+                self._write_at = inf if self.lost or not chunks else self._wrote_at + WRITE_EVERY
+            if self._write_at == inf:
+                return
+            try:
+                if not self._is_ours():
+                    return
+                self.shared.write(chunks, self._tokens, self._reasoning)
+            except (StoreError, StorageFull):
+                return
+            with self._news:
+                self._written += len(chunks)
+                self._write_at = inf if self._written == len(self._chunks) else self._write_at
+                self._news.notify_all()
+
+    def _is_ours(self) -> bool:
+        if self.shared is not None and not self.lost and not self.shared.is_ours():
+            self.lost = True
+            log.warning("response %s is another server's now", self.id)
+            self.cancel()
+        return not self.lost
 
     def _log(self) -> None:
         """One log line for the run, as requests have: the request's own line only said that it was queued."""
@@ -204,6 +347,8 @@ class BackgroundRun:
         if self.reply.response["status"] in ENDED:
             return
         try:
+            if not self._is_ours():
+                return
             status = self._memory.find(self.owner, self.id).response["status"]
         except ResponseNotFound:
             self.dropped = True
@@ -218,9 +363,14 @@ class BackgroundRun:
     def _tell(self, events: Sequence[Event]) -> None:
         with self._news:  # a reader may have it write a keepalive meanwhile
             self._chunks += self.reply.chunks(events)
+            if self.shared is not None and self._watched:
+                self._write_at = min(self._write_at, max(time.monotonic(), self._wrote_at + WRITE_EVERY))
             self._news.notify_all()
 
     def _keep(self, stored: Stored, lease: float | None = None) -> bool:
+        with suppress(StoreError):  # then nothing can be kept either
+            if not self._is_ours():
+                return False
         kept = self.dropped or self._memory.keep(self.owner, stored, lease)
         if self.dropped:  # perhaps only while it was being written
             with suppress(LlamasrvError):
@@ -228,14 +378,40 @@ class BackgroundRun:
         return kept
 
 
+def _of_both(begun: Begun, usage: Usage) -> Usage:
+    """The usage of an answer whose beginning, made elsewhere, was a part of the prompt here."""
+    prompt = max(0, usage.prompt_tokens - begun.tokens)
+    return replace(
+        usage,
+        prompt_tokens=prompt,
+        cached_tokens=min(usage.cached_tokens, prompt),
+        completion_tokens=usage.completion_tokens + begun.tokens,
+        reasoning_tokens=usage.reasoning_tokens + begun.reasoning_tokens,
+    )
+
+
+class Followed(Protocol):
+    """What a reader reads."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def watch(self) -> None: ...
+
+    def chunks(self, start: int, timeout: float | None) -> list[bytes]: ...
+
+    def keep_alive(self) -> None: ...
+
+
 class Follower(LiveStream[bytes]):
     """The body of a reply that reads a run's chunks from a given number on. The run outlives its readers."""
 
     def __init__(
-        self, run: BackgroundRun, start: int, record: RequestLog, *, client: Client, keepalive: float, framing: Framing
+        self, run: Followed, start: int, record: RequestLog, *, client: Client, keepalive: float, framing: Framing
     ) -> None:
         super().__init__(record, client=client, keepalive=keepalive, framing=framing)
         self._run = run
+        run.watch()
         self._next = start
         self._all_read = self._left = False
 

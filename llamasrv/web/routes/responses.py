@@ -11,6 +11,7 @@ import orjson
 from flask import Blueprint, Response, current_app, request
 from werkzeug.exceptions import MethodNotAllowed
 
+from llamasrv.concurrency import off_hub
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from llamasrv.pipeline.run import Run
@@ -19,11 +20,14 @@ from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
+from llamasrv.protocols.openai.responses.resumed import Begun
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
+from llamasrv.store.runs import StoredRun
 from llamasrv.web.context import ResponseChain
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.jobs.background import BackgroundRun, Follower
+from llamasrv.web.jobs.background import Followed, Follower, Work
+from llamasrv.web.jobs.take_over import DistantRun
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
 from llamasrv.web.routes.paging import count_of, page_of_request
@@ -35,6 +39,7 @@ from llamasrv.web.streams.streaming import Client, Framing, named
 from llamasrv.web.views import current, json_answer
 
 FRAMING = Framing(named, reply_pings=True)
+FRAMING_OF_ANOTHER = Framing(named)  # server, which alone numbers events
 CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
 
 
@@ -64,6 +69,9 @@ class ResponseViews:
         self._service = service
         self._endpoint = Responses(service.options.limits)
         self._memory = service.background.memory
+        if service.take_over is not None:
+            service.take_over.remake = self._remade
+            service.take_over.serves = self._serves
 
     # ------------------------------------------------------------ making
 
@@ -79,9 +87,9 @@ class ResponseViews:
                 raise Unsupported("'background' is not supported here: this server has no store.", param="background")
             options = dataclasses.replace(options, store=False)
         if options.background:
-            response = self._in_background(asked, options, record)
+            response = self._in_background(body, asked, options, record)
         else:
-            keep = self._keeping(lambda stored: self._memory.keep(record.owner, stored), options)
+            keep = self._keeping(lambda stored: self._memory.keep(record.owner, stored), options, record.owner)
             chain = current().chain
             if chain is not None:
                 keep = _chained(chain, keep, store=options.store or options.conversation is not None)
@@ -91,29 +99,58 @@ class ResponseViews:
             response.headers[LEFT_OUT] = header_of(options.tools.left_out)
         return with_ignored(response, [*self._endpoint.unheard(body), *options.ignored])
 
-    def _keeping(self, keep: Keep, options: ResponseOptions) -> Keep:
+    def _keeping(self, keep: Keep, options: ResponseOptions, owner: str) -> Keep:
         conversations = self._service.conversations
-        return conversations.adding(current().owner, options.conversation, keep, store=options.store)
+        return conversations.adding(owner, options.conversation, keep, store=options.store)
 
-    def _in_background(self, asked: GenerateRequest, options: ResponseOptions, record: RequestLog) -> Response:
-        service = self._service
-        service.background.check_room(record.owner)
-        record.model = service.registry.for_request(asked.model).name
-        explain = partial(named_for, names=self._endpoint.names, asked=asked)
-
-        def submit(on_start: Callable[[RunFacts], None]) -> Run:
-            return service.pipeline.submit(asked, on_start=on_start, explain=explain)
-
-        def reply(keep: Keep) -> ResponseReply:
-            return self._endpoint.reply(options, self._keeping(keep, options))
-
+    def _in_background(
+        self, body: Mapping[str, Any], asked: GenerateRequest, options: ResponseOptions, record: RequestLog
+    ) -> Response:
+        background = self._service.background
+        background.check_room(record.owner)
+        record.model = self._service.registry.for_request(asked.model).name
+        work = self._work(asked, options, record.owner)
+        text = b"" if background.runs is None else parsed(request.environ, orjson.dumps, body)
         quota, record.quota = record.quota, None  # the run counts against it until it ends
         try:
-            run = service.background.start(record.owner, record.model, submit, reply, quota)
+            run = background.start(record.owner, record.model, work, quota, request=text)
         except BaseException:
             record.quota = quota
             raise
         return self._follow(run, 0) if options.stream else json_answer(orjson.dumps(run.queued))
+
+    def _work(
+        self, asked: GenerateRequest, options: ResponseOptions, owner: str, created_at: int | None = None
+    ) -> Work:
+        """The work of a background response. `created_at`: when another server began it."""
+        explain = partial(named_for, names=self._endpoint.names, asked=asked)
+
+        def submit(on_start: Callable[[RunFacts], None], begun: Begun) -> Run | None:
+            rest = begun.continued(asked)
+            if rest is None:
+                return None
+            # The pace tells how many tokens a text is, for whoever has to go on.
+            rest = dataclasses.replace(rest, with_pace=self._service.background.runs is not None)
+            return self._service.pipeline.submit(rest, on_start=on_start, explain=explain)
+
+        def reply(keep: Keep) -> ResponseReply:
+            made = self._endpoint.reply(options, self._keeping(keep, options, owner))
+            if created_at is not None:
+                made.response["created_at"] = created_at
+            return made
+
+        return Work(submit, reply)
+
+    def _serves(self, model: str) -> bool:
+        return any(one.name == model for one in self._service.registry.models)
+
+    def _remade(self, run: StoredRun, body: Mapping[str, Any], stored: Stored) -> Work:
+        """The work of a response that another server began."""
+        earlier = self._earlier(body, run.owner, None)
+        timeout = self._service.options.timeout
+        asked, options = off_hub(partial(self._endpoint.parse, body, owner=run.owner, timeout=timeout, earlier=earlier))
+        options = dataclasses.replace(options, id=run.id, input=stored.input)
+        return self._work(asked, options, run.owner, stored.response["created_at"])
 
     def input_tokens(self) -> Response:
         record = current().record
@@ -155,11 +192,13 @@ class ResponseViews:
     def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:
         """The request body, and the earlier responses that it refers to."""
         body = read_json(request.environ, self._service.options.limits)
+        return body, self._earlier(body, owner, current().chain)
+
+    def _earlier(self, body: Mapping[str, Any], owner: str, chain: ResponseChain | None) -> Earlier:
         names = self._endpoint.references(body)
         if names.conversation is not None and names.previous is None:
             items = tuple(self._service.conversations.find(owner, names.conversation).items)
         else:
-            chain = current().chain
             kept = None if chain is None or names.previous is None else chain.find(names.previous)
             if kept is None:
                 turns = self._memory.conversation(owner, names.previous)
@@ -169,7 +208,7 @@ class ResponseViews:
                 chain.goes_on_from(items)
         known = {item["id"]: item for item in items}
         missing = [id for id in names.items if id not in known]
-        return body, Earlier(items, known | self._memory.items(owner, missing) if missing else known)
+        return Earlier(items, known | self._memory.items(owner, missing) if missing else known)
 
     # ------------------------------------------------------------ what is stored
 
@@ -184,7 +223,10 @@ class ResponseViews:
             return self._follow(run, start)
         stored = self._memory.find(owner, id)
         if stored.response["status"] not in ENDED:
-            raise Unavailable("Another server is generating this response. Its events can be read once it is complete.")
+            runs = self._service.background.runs
+            if runs is None:
+                raise Unavailable("Another server generates this response. Its events can be read once it is complete.")
+            return self._follow(DistantRun(self._memory, runs, owner, id), start, FRAMING_OF_ANOTHER)
         return Response(b"".join(map(named, replay(stored)[start:])), 200, FRAMING.headers)
 
     def delete(self, id: str) -> Response:
@@ -217,10 +259,10 @@ class ResponseViews:
         items = self._memory.items_until(owner, self._memory.find(owner, id))
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
-    def _follow(self, run: BackgroundRun, start: int) -> Response:
+    def _follow(self, run: Followed, start: int, framing: Framing = FRAMING) -> Response:
         keepalive = self._service.options.keepalive
         body = Follower(
-            run, start, current().record, client=Client.of(request.environ), keepalive=keepalive, framing=FRAMING
+            run, start, current().record, client=Client.of(request.environ), keepalive=keepalive, framing=framing
         )
         return Response(body, 200, FRAMING.headers, direct_passthrough=True)
 

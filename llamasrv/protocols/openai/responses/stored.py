@@ -12,6 +12,8 @@ from llamasrv.errors import InvalidRequest
 ENDED = frozenset(("completed", "incomplete", "failed", "cancelled"))
 CHAINED = frozenset(("completed", "incomplete"))
 
+GONE = "The server stopped while it generated this response."
+
 Cuts = list[list[list[int]]]
 """For each output item its deltas: how many characters, and how many log-probabilities."""
 
@@ -39,7 +41,7 @@ class Stored(NamedTuple):
 
     def interrupted(self) -> Stored:
         """Its state after the process that generated it has gone."""
-        error = {"code": "server_error", "message": "The server stopped while it generated this response."}
+        error = {"code": "server_error", "message": GONE}
         return self._replace(response={**self.response, "status": "failed", "error": error})
 
     def check_continued(self) -> None:

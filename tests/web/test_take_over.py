@@ -1,0 +1,181 @@
+"""A background response outlives its server: another one goes on with it, and its readers notice nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from serving import RunningService, wait_until
+from store.database_servers import redis_server, running
+from web.test_responses import Held, add_up, create, get, made, payloads, text_of
+
+from llamasrv.web.jobs import background, take_over
+
+TEXT = " ".join(f"word{n}" for n in range(30))
+
+
+@pytest.fixture(scope="module")
+def url():
+    pytest.importorskip("redis")
+    for _, url in running(redis_server):
+        yield url
+
+
+@pytest.fixture
+def two(url, monkeypatch):
+    """Two servers that share a store."""
+    monkeypatch.setattr(take_over, "LISTEN", 0.01)
+    monkeypatch.setattr(background, "CLAIMED", 0)  # seconds: a claim that is gone is noticed at once
+    services = [RunningService(store=url) for _ in range(2)]
+    yield services
+    for service in services:
+        service.close()
+
+
+class HeldAfter(Held):
+    """Keeps the model from computing after so many steps, until it is let go."""
+
+    def __init__(self, service, steps):
+        super().__init__(service)
+        held, backend = service.backend.decode, service.backend
+        free = type(backend).decode
+        self._left = steps
+
+        def decode():
+            self._left -= 1
+            free(backend) if self._left >= 0 else held()
+
+        backend.decode = decode
+
+
+def leave(service):
+    """Its server computes nothing more, and nobody renews its claims."""
+    db = service.store._db
+    for key in db.keys("llamasrv:runs:claim:*"):
+        db.delete(key)
+
+
+def ended(client, id):
+    wait_until(lambda: get(client, id).get_json()["status"] not in ("queued", "in_progress"))
+    return get(client, id).get_json()
+
+
+def read(response):
+    """The first events of a stream, until there is text."""
+    body, data = iter(response.response), b""
+    while b"output_text.delta" not in data:
+        data += next(body)
+    return [block.split(b"\ndata: ")[1].decode() for block in data.split(b"\n\n")[:-1]]
+
+
+def test_what_nobody_has_read_begins_anew(two):
+    one, other = two
+    held = Held(one)
+    id = made(one.client, "Hello", background=True)["id"]
+    other.service.take_over.look()
+    assert other.service.background.find("", id) is None  # its server lives
+    leave(one)
+    other.service.take_over.look()
+    final = ended(other.client, id)
+    assert final["status"] == "completed" and text_of(final) == "You said: Hello"
+    wait_until(lambda: not other.service.background.runs.runs())
+    held.let_go()
+    wait_until(lambda: not len(one.service.background))
+    assert get(one.client, id).get_json() == final
+
+
+def test_a_stream_goes_on_after_what_its_reader_has_seen(two, caplog):
+    one, other = two
+    held = HeldAfter(one, 12)
+    response = create(one.client, TEXT, background=True, stream=True)
+    seen = read(response)
+    id = json.loads(seen[0])["response"]["id"]
+    leave(one)
+    other.service.take_over.look()
+    rest = payloads(get(other.client, id, stream="true", starting_after=len(seen) - 1))
+    whole = [*seen, *rest]
+    assert [json.loads(event)["sequence_number"] for event in whole] == list(range(len(whole)))
+    final = add_up(whole)
+    assert final == get(other.client, id).get_json() and final["status"] == "completed"
+    assert text_of(final).startswith("You said: word0")
+    assert payloads(get(other.client, id, stream="true")) == whole
+    held.let_go()
+    response.close()
+    wait_until(lambda: not len(one.service.background))
+    assert get(one.client, id).get_json() == final
+    assert f"response {id} is another server's now" in caplog.text  # the first one was only asleep
+
+
+JSON = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "string", "pattern": "^[a-z]{90}$"}}}
+
+
+@pytest.mark.parametrize("more", [{"text": JSON}, {"include": ["message.output_text.logprobs"]}])
+def test_what_cannot_be_continued_fails_with_the_next_number(two, more):
+    one, other = two
+    held = HeldAfter(one, 12)
+    response = create(one.client, TEXT, background=True, stream=True, **more)
+    seen = read(response)
+    id = json.loads(seen[0])["response"]["id"]
+    leave(one)
+    other.service.take_over.look()
+    (last,) = payloads(get(other.client, id, stream="true", starting_after=len(seen) - 1))
+    event = json.loads(last)
+    assert event["type"] == "response.failed" and event["sequence_number"] == len(seen)
+    assert "cannot be continued" in event["response"]["error"]["message"]
+    held.let_go()
+    response.close()
+
+
+def test_what_ends_every_server_is_given_up(two):
+    one, other = two
+    held = Held(one)
+    id = made(one.client, background=True)["id"]
+    runs = other.service.background.runs
+    (run,) = runs.runs()
+    runs.save(run._replace(attempts=take_over.ATTEMPTS))
+    leave(one)
+    other.service.take_over.look()
+    assert get(other.client, id).get_json()["status"] == "failed" and not runs.runs()
+    held.let_go()
+
+
+@pytest.mark.parametrize("status", ["cancelled", None])
+def test_what_was_cancelled_or_deleted_meanwhile_is_not_taken_over(two, status):
+    one, other = two
+    held = Held(one)
+    id = made(one.client, background=True)["id"]
+    leave(one)
+    if status is None:
+        assert other.client.delete(f"/v1/responses/{id}").status_code == 200
+    else:
+        other.client.post(f"/v1/responses/{id}/cancel")
+    other.service.take_over.look()
+    assert not other.service.background.runs.runs() and not len(other.service.background)
+    assert get(other.client, id).status_code == (404 if status is None else 200)
+    held.let_go()
+
+
+def test_a_server_that_is_full_leaves_it_to_others(two):
+    one, other = two
+    held = Held(one)
+    id = made(one.client, background=True)["id"]
+    other.service.background._most = 0
+    leave(one)
+    other.service.take_over.look()
+    assert other.service.background.find("", id) is None
+    held.let_go()
+    assert ended(one.client, id)["status"] == "completed"
+
+
+def test_a_stream_is_read_from_any_server(two):
+    one, other = two
+    held = HeldAfter(one, 12)
+    response = create(one.client, TEXT, background=True, stream=True)
+    id = json.loads(read(response)[0])["response"]["id"]
+    there = get(other.client, id, stream="true")
+    seen = read(there)
+    held.let_go()
+    response.close()
+    rest = payloads(get(other.client, id, stream="true", starting_after=len(seen) - 1))
+    assert add_up([*seen, *rest]) == ended(one.client, id)
+    there.close()
