@@ -46,7 +46,7 @@ CLAIMED = 4.0  # seconds for which a claim is not renewed; well within its time
 WRITE_EVERY = 0.1  # seconds between two writes of what readers may get
 
 
-class Work(NamedTuple):
+class BackgroundWork(NamedTuple):
     """What a run does. `submit` starts a generation, of the rest of an answer that was begun elsewhere, and calls what
     it is given when the model has taken it; None: the rest of this one cannot be generated."""
 
@@ -87,7 +87,7 @@ class Background:
             raise QueueFull(f"{self.share} background responses of this API key are already running.")
 
     def start(
-        self, owner: str, model: str, work: Work, quota: Quota | None = None, *, request: bytes = b""
+        self, owner: str, model: str, work: BackgroundWork, quota: Quota | None = None, *, request: bytes = b""
     ) -> BackgroundRun:
         """`request`: what another server needs to do it again."""
         self.check_room(owner)
@@ -106,7 +106,7 @@ class Background:
             raise
         return run
 
-    def go_on(self, stored: StoredRun, told: Told, work: Work) -> None:
+    def go_on(self, stored: StoredRun, told: Told, work: BackgroundWork) -> None:
         """Take over a run that this server has claimed. Raises CannotGoOn, and what `submit` raises."""
         assert self.runs is not None
         run = BackgroundRun(stored.owner, stored.model, self.memory, work, None, told)
@@ -166,7 +166,7 @@ class BackgroundRun:
         owner: str,
         model: str,
         memory: StoredResponses,
-        work: Work,
+        work: BackgroundWork,
         quota: Quota | None,
         told: Told | None = None,
     ) -> None:

@@ -25,7 +25,7 @@ from llamasrv.protocols.openai.responses.resumed import given_up
 from llamasrv.protocols.openai.responses.stored import ENDED, GONE, Stored
 from llamasrv.store import StoreError
 from llamasrv.store.runs import RunStore, StoredRun
-from llamasrv.web.jobs.background import Background, CannotGoOn, Work
+from llamasrv.web.jobs.background import Background, BackgroundWork, CannotGoOn
 from llamasrv.web.stored.responses import ResponseNotFound, StoredResponses
 
 log = logging.getLogger("llamasrv")
@@ -34,7 +34,7 @@ LOOK = 2.0  # seconds between two looks for orphans
 LISTEN = 0.3  # seconds between two looks at another server's journal
 ATTEMPTS = 3  # servers that begin the same run: it may be what ends them
 
-Remake = Callable[[StoredRun, Mapping[str, Any], Stored], Work]
+Remake = Callable[[StoredRun, Mapping[str, Any], Stored], BackgroundWork]
 """What to do for a run, its request's body, and its response as stored. Raises what is wrong with it here."""
 
 

@@ -26,7 +26,7 @@ from llamasrv.protocols.reply import RunFacts
 from llamasrv.store.runs import StoredRun
 from llamasrv.web.context import ResponseChain
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.jobs.background import Followed, Follower, Work
+from llamasrv.web.jobs.background import BackgroundWork, Followed, Follower
 from llamasrv.web.jobs.take_over import DistantRun
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
@@ -121,7 +121,7 @@ class ResponseViews:
 
     def _work(
         self, asked: GenerateRequest, options: ResponseOptions, owner: str, created_at: int | None = None
-    ) -> Work:
+    ) -> BackgroundWork:
         """The work of a background response. `created_at`: when another server began it."""
         explain = partial(named_for, names=self._endpoint.names, asked=asked)
 
@@ -139,12 +139,12 @@ class ResponseViews:
                 made.response["created_at"] = created_at
             return made
 
-        return Work(submit, reply)
+        return BackgroundWork(submit, reply)
 
     def _serves(self, model: str) -> bool:
         return any(one.name == model for one in self._service.registry.models)
 
-    def _remade(self, run: StoredRun, body: Mapping[str, Any], stored: Stored) -> Work:
+    def _remade(self, run: StoredRun, body: Mapping[str, Any], stored: Stored) -> BackgroundWork:
         """The work of a response that another server began."""
         earlier = self._earlier(body, run.owner, None)
         timeout = self._service.options.timeout
