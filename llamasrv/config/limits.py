@@ -68,6 +68,15 @@ class LimitsSection:
         high=500,
         help="Maximum nesting depth of a JSON body.",
     )
+    json_values: int = _limits(
+        "int",
+        300_000,
+        "--max-json-values",
+        low=1000,
+        high=100_000_000,
+        help="Maximum keys and values of a JSON body, token ids among them. All streams pause while it is parsed: "
+        "100,000 take up to 20 ms.",
+    )
     messages: int = _limits(
         "int", 10_000, "--max-messages", low=1, high=1_000_000, help="Maximum messages per conversation."
     )

@@ -12,6 +12,7 @@ class Limits:
     body_bytes: int = 4 * 1024 * 1024
     body_seconds: float = 30.0  # without a byte of it
     json_depth: int = 100
+    json_values: int = 300_000  # keys, values and containers: parsing holds the GIL for 0.2 microseconds each
     messages: int = 10_000
     parts: int = 1_000  # content parts of one message
     tools: int = 1_024

@@ -118,6 +118,7 @@ class Service:
             self.files,
             self.idle_gate,
             longest_line=options.limits.body_bytes + LINE_AROUND,
+            line_values=options.limits.json_values + LINE_AROUND,
         )
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of

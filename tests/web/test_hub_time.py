@@ -58,9 +58,9 @@ BODIES = {
     "many parts": (f"{GEMINI}generateContent", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 100}, 400),
     "as many parts as are taken": (f"{GEMINI}countTokens", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 20}, 400),
     "many parts to count": (f"{GEMINI}countTokens", {"contents": [{"role": "user", "parts": [{"text": "x"}] * 999}] * 100}, 400),
-    "many unknown fields": (CHAT, {"messages": [TURN], "max_tokens": 1, **{f"u{n}": 1 for n in range(200_000)}}, 200),
+    "many unknown fields": (CHAT, {"messages": [TURN], "max_tokens": 1, **{f"u{n}": 1 for n in range(140_000)}}, 200),
     "many unknown options": ("/api/chat", {"model": "fake", "messages": [TURN], "stream": False, "options": {
-        "num_predict": 1, **{f"u{n}": 1 for n in range(200_000)}}}, 200),
+        "num_predict": 1, **{f"u{n}": 1 for n in range(140_000)}}}, 200),
     "many tools": (CHAT, {"messages": [TURN], "tools": [
         {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object", "properties": {
             f"p{i}": {"type": "string"} for i in range(20)}}}} for n in range(1000)]}, 400),
@@ -70,16 +70,16 @@ BODIES = {
     "a schema of many objects": (CHAT, {"messages": [TURN], "max_tokens": 1, "response_format": {
         "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {
             f"p{n}": {"type": "object", "properties": {f"q{m}": {"type": "integer"} for m in range(10)}} for n in range(90)}}}}}, 200),
-    "many token ids": (NATIVE, {"prompt": [5] * 500_000}, 400),
+    "many token ids": (NATIVE, {"prompt": [5] * 290_000}, 400),
     "many biases": (NATIVE, {"prompt": "x", "n_predict": 1, "logit_bias": [[5, 1.0]] * MANY}, 200),
     "many prompts": ("/v1/completions", {"prompt": ["x"] * 512, "max_tokens": 1, "n": 1}, 400),
     "many inputs": ("/v1/embeddings", {"input": ["x"] * 2048}, 400),
-    "a batch of many requests": ("/v1/messages/batches", {"requests": [{"custom_id": f"c{n}", "params": {}} for n in range(90_000)]}, 200),
+    "a batch of many requests": ("/v1/messages/batches", {"requests": [{"custom_id": f"c{n}", "params": {}} for n in range(49_000)]}, 200),
     "a long text to tokenize": ("/tokenize", {"content": TEXT}, 200),
     "a long text with its pieces": ("/tokenize", {"content": TEXT, "with_pieces": True}, 400),
     "a text with its pieces": ("/tokenize", {"content": TEXT[:100_000], "with_pieces": True}, 200),
-    "many token ids and texts": ("/tokenize", {"content": [5] * 500_000}, 200),
-    "many token ids to a text": ("/detokenize", {"tokens": [5] * 500_000}, 200),
+    "many token ids and texts": ("/tokenize", {"content": [5] * 290_000}, 200),
+    "many token ids to a text": ("/detokenize", {"tokens": [5] * 290_000}, 200),
     "a long template": ("/apply-template", {"messages": [TURN] * MANY}, 200),
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.json_text import from_text
 from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
 from llamasrv.protocols.common.structural_tag import structural_tag
+from llamasrv.protocols.limits import Limits
 
 
 class Form(WireField):
@@ -32,7 +33,7 @@ class JsonSchema(Form):
     """A JSON schema, as an object, a boolean or the text of one."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content:
-        return Content("json", schema_of(value, self.limits.json_depth))
+        return Content("json", schema_of(value, self.limits))
 
 
 class Pattern(Form):
@@ -67,7 +68,7 @@ class ResponseFormat(Form):
         if kind == "text":
             return None
         if kind == "json_object" or kind == "json":
-            return _json_object(value, self.limits.json_depth)
+            return _json_object(value, self.limits)
         if kind == "regex":
             return Content("regex", _text(value.get("value"), "value"))
         if kind == "json_schema":
@@ -79,13 +80,13 @@ class ResponseFormat(Form):
             if wrapped.get("schema") is None:
                 missing = "missing_required_parameter"
                 raise Invalid("missing. A schema is needed.", "json_schema", "schema", code=missing)
-            return Content("json", schema_of(wrapped["schema"], self.limits.json_depth, "json_schema", "schema"))
+            return Content("json", schema_of(wrapped["schema"], self.limits, "json_schema", "schema"))
         if kind == "structural_tag":
-            return structural_tag(value, self.limits.json_depth)
+            return structural_tag(value, self.limits)
         raise Invalid("expected 'text', 'json_object' or 'json_schema'.", "type")
 
 
-def _json_object(value: dict[str, Any], levels: int) -> Content:
+def _json_object(value: dict[str, Any], limits: Limits) -> Content:
     """Any object, or one that follows the schema beside the type, under whatever name."""
     found: Content | None = None
     for name in ("schema", "value", "json_schema"):
@@ -95,9 +96,9 @@ def _json_object(value: dict[str, Any], levels: int) -> Content:
         if found is not None:
             raise Invalid("only one schema may be given.", name)
         if name == "json_schema" and type(schema) is dict and "schema" in schema:
-            found = Content("json", schema_of(schema["schema"], levels, name, "schema"))
+            found = Content("json", schema_of(schema["schema"], limits, name, "schema"))
         else:
-            found = Content("json", schema_of(schema, levels, name))
+            found = Content("json", schema_of(schema, limits, name))
     return found or Content("json")
 
 
@@ -113,13 +114,13 @@ class StructuredOutputs(Form):
             return None
         if len(known) > 1:
             raise Invalid(f"only one of {', '.join(_STRUCTURED)} may be given.", known[1])
-        return _STRUCTURED[known[0]](given[known[0]], self.limits.json_depth, known[0])
+        return _STRUCTURED[known[0]](given[known[0]], self.limits, known[0])
 
 
-def schema_of(value: Any, levels: int, *path: str) -> Any:
-    """`levels`: of nesting, at most, where it is given as text."""
+def schema_of(value: Any, limits: Limits, *path: str) -> Any:
+    """`limits` hold where it is given as text."""
     if type(value) is str:
-        value = from_text(value, levels, *path)
+        value = from_text(value, limits, *path)
     if type(value) is not dict and type(value) is not bool:
         raise wrong_type("a JSON schema", value, *path)
     return value
@@ -152,12 +153,12 @@ def _grammar(value: Any, *path: str) -> Content:
 
 
 _STRUCTURED: Mapping[str, Any] = {
-    "json": lambda value, levels, name: Content("json", schema_of(value, levels, name)),
-    "regex": lambda value, levels, name: Content("regex", _text(value, name)),
-    "choice": lambda value, levels, name: Content("choice", _choices(value, name)),
-    "grammar": lambda value, levels, name: _grammar(value, name),
-    "json_object": lambda value, levels, name: Content("json"),
-    "structural_tag": lambda value, levels, name: structural_tag(value, levels, name),
+    "json": lambda value, limits, name: Content("json", schema_of(value, limits, name)),
+    "regex": lambda value, limits, name: Content("regex", _text(value, name)),
+    "choice": lambda value, limits, name: Content("choice", _choices(value, name)),
+    "grammar": lambda value, limits, name: _grammar(value, name),
+    "json_object": lambda value, limits, name: Content("json"),
+    "structural_tag": lambda value, limits, name: structural_tag(value, limits, name),
 }
 
 CLOSED = "objects that declare properties are closed unless they say `additionalProperties`"

@@ -12,15 +12,16 @@ from typing import Any
 from llamasrv.domain.request import Content
 from llamasrv.protocols.common.json_text import from_text
 from llamasrv.protocols.common.schema import Invalid, wrong_type
+from llamasrv.protocols.limits import Limits
 
 _MAX_DEPTH = 16
 _MAX_PARTS = 256  # of one list
 
 
-def structural_tag(value: Any, levels: int, *path: str) -> Content:
-    """`value` is the object, or its text, which may be nested that many levels deep."""
+def structural_tag(value: Any, limits: Limits, *path: str) -> Content:
+    """`value` is the object, or its text within `limits`."""
     if type(value) is str:
-        value = from_text(value, levels, *path)
+        value = from_text(value, limits, *path)
     if type(value) is not dict:
         raise wrong_type("an object", value, *path)
     if "format" in value:

@@ -15,6 +15,7 @@ import orjson
 
 from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import BodyTimeout, BodyTooLarge, InvalidRequest, UnsupportedMedia
+from llamasrv.protocols.common.json_text import has_more_values
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.context import context_of
 from llamasrv.web.http.content_coding import coding_of, decompressed
@@ -39,7 +40,7 @@ def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
         return given
     data = _read_text(environ, limits)
     context_of(environ).has_large_body = is_large(data)
-    return parsed(environ, parse_json, data, limits.json_depth)
+    return parsed(environ, parse_json, data, limits)
 
 
 def read_json_as(environ: dict[str, Any], limits: Limits, function: Callable[[dict[str, Any]], R]) -> R:
@@ -47,14 +48,14 @@ def read_json_as(environ: dict[str, Any], limits: Limits, function: Callable[[di
     microsecond for each of its objects."""
     data = _read_text(environ, limits)
     context_of(environ).has_large_body = is_large(data)
-    return parsed(environ, lambda: function(parse_json(data, limits.json_depth)))
+    return parsed(environ, lambda: function(parse_json(data, limits)))
 
 
 def read_json_value(environ: dict[str, Any], limits: Limits) -> dict[str, Any] | list[Any]:
     """The request's body as a JSON object or array."""
     data = _read_text(environ, limits)
     context_of(environ).has_large_body = is_large(data)
-    body = parsed(environ, _parsed, data, limits.json_depth)
+    body = parsed(environ, _parsed, data, limits)
     if type(body) is not list and type(body) is not dict:
         raise InvalidRequest("The request's body must be a JSON array or object.", code="invalid_json")
     return body
@@ -188,9 +189,9 @@ def _too_large(most: int) -> BodyTooLarge:
     return BodyTooLarge(f"The request's body is larger than {most} bytes.")
 
 
-def parse_json(data: bytes, depth: int) -> dict[str, Any]:
+def parse_json(data: bytes, limits: Limits) -> dict[str, Any]:
     """Parse a strict JSON object: UTF-8, no NaN, no lone surrogates. Of repeated keys the last one counts."""
-    body = _parsed(data, depth)
+    body = _parsed(data, limits)
     if type(body) is not dict:
         raise InvalidRequest("The request's body must be a JSON object.", code="invalid_json")
     return body
@@ -208,9 +209,15 @@ def _loads(data: bytes) -> Any:
         gc.enable()
 
 
-def _parsed(data: bytes, depth: int) -> Any:
+def _parsed(data: bytes, limits: Limits) -> Any:
     if not data:
         raise InvalidRequest("The request's body is empty: expected JSON.", code="invalid_json")
+    if has_more_values(data, limits.json_values):
+        raise InvalidRequest(
+            f"The request's JSON has more than {limits.json_values} keys and values. Send less in one request.",
+            code="invalid_json",
+        )
+    depth = limits.json_depth
     # Long conversations have more brackets than allowed levels, so count the real depth only then.
     deep = data.count(b"{") + data.count(b"[") > depth
     try:

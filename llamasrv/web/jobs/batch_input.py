@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic import batches as anthropic
+from llamasrv.protocols.common.json_text import has_more_values
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.openai import batches as openai
 from llamasrv.store.batches import BatchResult, BatchStore, StoredBatch, read_journal
+from llamasrv.web.http.body import is_large
 
 MOST_LINES = 50_000  # of one batch, as at OpenAI
 MOST_EMPTY = 50_000  # lines more, without a request
@@ -32,9 +36,15 @@ def lines_of(file: BinaryIO, batch: StoredBatch) -> Iterator[InputLine]:
         if not line.strip():
             continue
         if batch.protocol == "openai":
-            yield InputLine(n, *openai.parse_line(line, batch.endpoint))
+            yield InputLine(n, *_line(line, batch))
         else:
             yield InputLine(n, *anthropic.parse_line(line))
+
+
+def _line(line: bytes, batch: StoredBatch) -> openai.Line:
+    """Raises openai.LineError."""
+    parse = partial(openai.parse_line, line, batch.endpoint)
+    return compute_off_hub(parse) if is_large(line) else parse()
 
 
 def results_of(store: BatchStore, batch: StoredBatch) -> Iterator[BatchResult]:
@@ -51,8 +61,9 @@ def results_of(store: BatchStore, batch: StoredBatch) -> Iterator[BatchResult]:
                     yield BatchResult(line.n, line.custom_id, LlamasrvError.status, "", body)
 
 
-def check_input(file: BinaryIO, batch: StoredBatch, longest: int) -> tuple[list[dict[str, Any]], int]:
-    """What is wrong with an input, and how many requests it has. `longest`: the most bytes of a line."""
+def check_input(file: BinaryIO, batch: StoredBatch, longest: int, most_values: int) -> tuple[list[dict[str, Any]], int]:
+    """What is wrong with an input, and how many requests it has. A line has at most `longest` bytes and `most_values`
+    keys and values."""
     errors: list[dict[str, Any]] = []
     seen: set[int] = set()
 
@@ -70,8 +81,11 @@ def check_input(file: BinaryIO, batch: StoredBatch, longest: int) -> tuple[list[
             break
         if not line.strip():
             continue
+        if has_more_values(line, most_values):
+            wrong("invalid_json_line", f"This line has more than {most_values} keys and values.", n)
+            break
         try:
-            custom_id = openai.parse_line(line, batch.endpoint).custom_id
+            custom_id = _line(line, batch).custom_id
         except openai.LineError as error:
             wrong(error.code, error.message, n, error.param)
             if len(errors) >= MOST_ERRORS:

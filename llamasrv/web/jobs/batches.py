@@ -109,9 +109,12 @@ class Rest(NamedTuple):
 
 
 class BatchRunner:
-    def __init__(self, batches: BatchStore, files: FileStore, idle_gate: IdleGate, *, longest_line: int) -> None:
-        """`longest_line`: the most bytes of a request in a file."""
-        self.batches, self.files, self._longest_line = batches, files, longest_line
+    def __init__(
+        self, batches: BatchStore, files: FileStore, idle_gate: IdleGate, *, longest_line: int, line_values: int
+    ) -> None:
+        """`longest_line`, `line_values`: the most bytes, and keys and values, of a request in a file."""
+        self.batches, self.files = batches, files
+        self._longest_line, self._line_values = longest_line, line_values
         self._idle_gate = idle_gate
         self.send: Send | None = None  # as soon as there is an application
         self.lock = batches.shelf.lock()
@@ -267,7 +270,7 @@ class BatchRunner:
             return
         if batch.status == "validating":
             with self.batches.input_of(batch).open() as file:
-                errors, total = check_input(file, batch, self._longest_line)
+                errors, total = check_input(file, batch, self._longest_line, self._line_values)
             batch = self._current(batch)
             if errors:
                 self.batches.end(batch.moved("failed", time.time(), errors=errors))

@@ -60,7 +60,7 @@ def blueprint(service: Service) -> Blueprint:
         data = text.encode() if text is not None else files.pop(BODY, io.BytesIO()).getvalue()
         if not data:
             raise InvalidRequest(f"Missing part of the form: '{BODY}'.", param=BODY, code="missing_required_parameter")
-        body = parsed(environ, parse_json, data, limits.json_depth)
+        body = parsed(environ, parse_json, data, limits)
         return answer(systemone, SYSTEM_ONE, body, files={name: file.getvalue() for name, file in files.items()})
 
     def answer(

@@ -190,8 +190,8 @@ class ResponsesSocket:
     def _read(self, text: str) -> None:
         data = text.encode()
         try:
-            depth = self._limits.json_depth
-            event = compute_off_hub(lambda: parse_json(data, depth)) if is_large(data) else parse_json(data, depth)
+            limits = self._limits
+            event = compute_off_hub(lambda: parse_json(data, limits)) if is_large(data) else parse_json(data, limits)
             kind = event.get("type")
             if kind == "response.create":
                 self._create(event, large=is_large(data))
