@@ -212,6 +212,7 @@ class GenerateRequest:
     stream: bool = False
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # API key's name, for fair sharing
+    client: str = ""  # network address, for shares where there are no keys
     priority: int = 0  # larger goes first
     deferrable: bool = False  # computed only while the server is otherwise idle
     tool_choice: ToolChoice = ToolChoice()

@@ -91,7 +91,7 @@ def _grammar(
     binding = any(tool.input_grammar for tool in prepared.tools)  # what such a tool takes is enforced or refused
     if content is None and choice.mode == "auto" and not binding and not served.engine.grammars.is_available():
         return None  # calls are still read; only their form is not enforced
-    grammars, owner = served.engine.grammars, request.owner
+    grammars, owner = served.engine.grammars, request.owner or request.client
     compiled = partial(grammars.compile, owner=owner, scope=scope)
     controls = served.vocab.controls
     long = is_long_form([None if content is None else content.value, *(tool.parameters for tool in prepared.tools)])

@@ -11,6 +11,7 @@ from serving import openai_error_keys
 
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.engine import EngineOptions
+from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -219,3 +220,18 @@ def test_a_request_over_its_time_is_504(start):
     assert response.status_code == 504
     assert error(response)["code"] == "deadline_exceeded"
     assert response.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("fields", [
+    {"guided_choice": ["a", "b"]},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "required"},
+], ids=["a form", "tools"])  # fmt: skip
+def test_without_keys_each_address_has_its_own_share_of_compilations(client, monkeypatch, fields):
+    """All unnamed clients were one, without a bound: two of its connections kept the compilers from everybody else."""
+    owners, compile = [], GrammarCompiler.compile
+    monkeypatch.setattr(
+        GrammarCompiler, "compile", lambda *a, owner, **k: [owners.append(owner), compile(*a, owner=owner, **k)][1]
+    )
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, **fields}
+    reply = client.post("/v1/chat/completions", json=body, environ_base={"REMOTE_ADDR": "192.0.2.7"})
+    assert reply.status_code == 200 and owners and set(owners) == {"192.0.2.7"}

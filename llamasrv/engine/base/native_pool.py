@@ -1,7 +1,7 @@
 """Native threads that work beside the engine's own.
 
 Sampling, masks, grammar compilation and file I/O all release the GIL, so threads help. Each kind of job has a queue of
-fixed width: at most that many of its jobs run at once, started in order; a queue of width 1 is strictly ordered. The
+some width: at most that many of its jobs run at once, started in order; a queue of width 1 is strictly ordered. The
 pool has a thread for every job that may run, so a slow kind never delays another, and a job may wait for a job of
 another queue. Threads start on first need and serve all queues. Knows nothing of what the jobs do.
 """
@@ -88,6 +88,15 @@ class JobQueue:
             self._jobs.append(job)
         return True
 
+    def widen(self, by: int) -> None:
+        """Change the width by 1 or -1. A narrower queue still ends the jobs that run."""
+        pool = self._pool
+        with pool._lock:
+            self.width += by
+            if self._jobs and self._running < self.width and not pool._closed:
+                pool._call(self)
+                self._running += 1
+
     def map(self, act: Callable[[T, int], R], items: Iterable[T]) -> list[R]:
         """Call `act(item, hand)` for each item; returns the results in order. The caller works as hand 0, threads of
         the pool as hands 1 to `width`; no two threads use one hand at the same time. Raises the exception of the first
@@ -123,11 +132,11 @@ class JobQueue:
         return [results[at] for at in range(num_items)]
 
     def _work(self) -> None:
-        """Run jobs until the queue is empty; on a thread of the pool."""
+        """Run jobs until the queue is empty, or has become narrower; on a thread of the pool."""
         pool = self._pool
         while True:
             with pool._lock:
-                if not self._jobs:
+                if not self._jobs or self._running > self.width:
                     self._running -= 1
                     pool.num_idle += 1
                     return

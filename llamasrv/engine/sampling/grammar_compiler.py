@@ -1,8 +1,9 @@
 """Compiles grammars within limits and caches them.
 
 A grammar is Lark text for llguidance. The native pool compiles it without the GIL, so no request waits for a hostile
-schema longer than COMPILE_SECONDS. A compilation cannot be stopped, though: each owner has one at a time, refused
-grammars are remembered, and a large one is compiled in another process first.
+schema longer than COMPILE_SECONDS. A compilation cannot be stopped, though: each owner has one at a time, one that was
+given up does not count as one of the COMPILERS, refused grammars are remembered, and a large one is compiled in another
+process first.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ COMPILE_SECONDS = 0.4  # max CPU time of a compilation
 BUSY_SECONDS = 4.0  # max wait for it: on a busy machine it takes longer than its CPU time
 WAIT_SECONDS = 2.0  # max wait for other compilations before that
 COMPILERS = 2  # max compilations at once: they take cores from the model
+LEFT = 2  # max compilations beside them that their requests have given up
 TRIALS = 2  # max trial processes at once
 LARGE = 20 * 1024  # characters; longer grammars get a trial
 REFUSED_SECONDS = 60.0  # how long an unusable grammar stays refused
@@ -76,6 +78,7 @@ class GrammarCompiler:
         self._num_trials = 0  # running
         self._busy: set[str] = set()  # owners that have a job
         self._queue = pool.queue(COMPILERS)
+        self._num_left = 0  # compilations that were given up and go on
         self._tokenizer_queue = pool.queue(1)
         self._making, self._closed = native_lock(), False
         self._notice = Notice()
@@ -163,8 +166,9 @@ class GrammarCompiler:
         """The compiled grammar, cached. Waits at most COMPILE_SECONDS, plus WAIT_SECONDS for other compilations and
         TRIAL_SECONDS for the trial of a large grammar.
 
-        An `owner` has one job at a time; "" is unlimited. `scope`: requests that share the cache. Raises InvalidRequest
-        for a grammar that is unusable or takes too long to compile, Unavailable if the server is too busy.
+        An `owner` (a key's name or a client's address) has one job at a time; "" is unlimited. `scope`: requests that
+        share the cache. Raises InvalidRequest for a grammar that is unusable or takes too long to compile, Unavailable
+        if the server is too busy.
         """
         self._num_asked += 1
         if not self._is_prepared:
@@ -277,9 +281,11 @@ class GrammarCompiler:
         left = COMPILE_SECONDS
         while left > 0 and not self._notice.wait(lambda: job.done, max(left, 0.01)):
             if time.monotonic() >= until:
+                self._leave(job)
                 raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
             left = COMPILE_SECONDS - job.seconds()
         if not job.done:
+            self._leave(job)
             error = InvalidRequest(
                 f"The schema or grammar is too complex: it took too long to compile (over {COMPILE_SECONDS:g} s).",
                 param="content",
@@ -291,6 +297,15 @@ class GrammarCompiler:
                 self._refuse(key, job.error)
             raise job.error.but()
         return job.result
+
+    def _leave(self, job: _Job[R]) -> None:
+        """Let another job run beside one that nobody waits for any more."""
+        with self._lock:
+            if job.done or self._num_left >= LEFT:
+                return
+            job.is_left = True
+            self._num_left += 1
+        self._queue.widen(1)
 
     def _run(self, job: _Job[R]) -> None:
         if not job.given_up:
@@ -305,7 +320,11 @@ class GrammarCompiler:
             except BaseException:  # llguidance's panics are no Exception
                 log.exception("compiling a grammar failed")
                 job.error = _unusable("it cannot be compiled")
-        job.done = True
+        with self._lock:
+            job.done = True
+            self._num_left -= job.is_left
+        if job.is_left:
+            self._queue.widen(-1)
         self._end_turn(job.owner)
 
     def _compile(self, key: Key, text: str, triggers: tuple[str, ...]) -> CompiledGrammar:
@@ -341,11 +360,11 @@ class GrammarCompiler:
 class _Job(Generic[R]):
     """A function to run for one owner, and its result."""
 
-    __slots__ = ("owner", "act", "begun", "done", "given_up", "result", "error", "clock", "began")
+    __slots__ = ("owner", "act", "begun", "done", "given_up", "is_left", "result", "error", "clock", "began")
 
     def __init__(self, owner: str, act: Callable[[], R]) -> None:
         self.owner, self.act = owner, act
-        self.begun = self.done = self.given_up = False
+        self.begun = self.done = self.given_up = self.is_left = False
         self.result: R
         self.error: LlamasrvError | None = None
         self.clock: Callable[[], float] = time.monotonic  # the thread's, once it has begun

@@ -89,6 +89,8 @@ def respond(
     record, job = context.record, context.job
     if job is not None:  # of a batch, which has a day
         asked = replace(asked, deferrable=True, timeout=None)
+    elif not asked.owner and _may_have_grammar(asked):
+        asked = replace(asked, client=environ.get("REMOTE_ADDR", ""))
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a kept stream outlives its client
     run = submit(service, asked, reply, names, record)
@@ -108,6 +110,10 @@ def respond(
         return service.streams.keep(
             record.owner, conversation, run, reply, response, framing, keepalive=settings.keepalive
         )
+
+
+def _may_have_grammar(asked: GenerateRequest) -> bool:
+    return asked.content is not None or any(getattr(prompt, "tools", ()) for prompt in asked.prompts)
 
 
 def _with_cache(response: Response, run: Run) -> Response:

@@ -2,6 +2,7 @@ import gc
 import threading
 import time
 import weakref
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,29 @@ def test_a_queue_of_width_one_keeps_the_order(pool):
         queue.put(lambda n=n: seen.append(n))
     queue.put(done.set)
     assert done.wait(SOON) and seen == list(range(200))
+
+
+def test_a_wider_queue_starts_what_waits_and_a_narrower_one_ends_what_runs(pool):
+    queue, gates = pool.queue(1), [threading.Event() for _ in range(3)]
+    begun, ended = [threading.Semaphore(0) for _ in gates], threading.Semaphore(0)
+
+    def job(n):
+        begun[n].release()
+        gates[n].wait(SOON)
+        ended.release()
+
+    for n in range(3):
+        queue.put(partial(job, n))
+    assert begun[0].acquire(timeout=SOON) and not begun[1].acquire(blocking=False)
+    queue.widen(1)
+    assert begun[1].acquire(timeout=SOON)
+    queue.widen(-1)
+    gates[0].set()
+    assert ended.acquire(timeout=SOON) and not begun[2].acquire(timeout=0.1)
+    gates[1].set()
+    assert begun[2].acquire(timeout=SOON)
+    gates[2].set()
+    assert ended.acquire(timeout=SOON) and ended.acquire(timeout=SOON)
 
 
 def test_no_more_jobs_run_at_once_than_a_queue_is_wide(pool):

@@ -53,12 +53,23 @@ def test_a_slow_grammar_is_refused_and_others_have_to_wait(compiler, monkeypatch
     compiled = llguidance.LLMatcher
     monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
     monkeypatch.setattr(llguidance, "LLMatcher", lambda *a, **k: gate.wait(20) and compiled(*a, **k))
-    for n in range(grammar_compiler.COMPILERS):
+    for n in range(grammar_compiler.COMPILERS + grammar_compiler.LEFT):
         with pytest.raises(InvalidRequest, match="took too long"):
             compiler.compile(f'start: "{n}"')
     with pytest.raises(Unavailable):
         compiler.compile(WORDS)
     gate.set()
+
+
+def test_compilations_that_were_given_up_leave_room_for_others(compiler, held):
+    """They went on and held both compilers: whoever came next was told that the server is busy."""
+    gate, begun = held
+    for n in range(grammar_compiler.COMPILERS):
+        with pytest.raises(InvalidRequest, match="took too long"):
+            compiler.compile(f'start: "held {n}"', owner=f"client {n}")
+    assert compiler.compile(WORDS, owner="other")
+    gate.set()
+    wait_until(lambda: compiler._queue.width == grammar_compiler.COMPILERS)
 
 
 @pytest.fixture
