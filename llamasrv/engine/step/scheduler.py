@@ -9,7 +9,8 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
     3. newcomers by priority, then fair share per owner, then age; followers of a prefix that is being computed wait
        for it
     4. admission is optimistic: cells must last until it has paid off, not until the end (preemption.py)
-    5. deferrable sequences run only while there are no others, and yield their places to any that arrive
+    5. deferrable sequences run only while there are no others, and yield their places to any that arrive; only one that
+       has been there for OVERDUE seconds, the oldest, runs beside others
     6. a step computes with one set of adapters; the sets take turns
 """
 
@@ -39,6 +40,7 @@ ROWS_BESIDE = 0.035  # seconds of a step of media rows beside decodes, in additi
 DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
 BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
 QUIET_SECONDS = 5.0
+OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: on a busy server none would end
 
 
 class Pool(NamedTuple):
@@ -383,7 +385,8 @@ class Scheduler:
 
     def _set_aside(self, situation: Situation) -> tuple[Line, Line, Line]:
         """(waiting, running, deferred). If there are other sequences, or one is about to arrive, the deferrable ones
-        are set aside: running ones stay seated without a step until their place is needed."""
+        are set aside, but for one that is overdue: running ones stay seated without a step until their place is needed.
+        """
         waiting, running = situation.waiting, situation.running
         if not self._any_deferrable:
             return waiting, running, ()
@@ -391,7 +394,12 @@ class Scheduler:
         at_work = tuple([s for s in running if not s.spec.deferrable])
         if not in_line and not at_work:
             return ((), (), running) if situation.now < situation.holds_until else (waiting, running, ())
-        return in_line, at_work, tuple([s for s in running if s.spec.deferrable])
+        oldest = min((s for s in (*running, *waiting) if s.spec.deferrable), key=lambda s: s.arrived, default=None)
+        overdue = oldest if oldest is not None and situation.now - oldest.arrived >= OVERDUE else None
+        if overdue is not None:
+            in_line = tuple([s for s in waiting if not s.spec.deferrable or s is overdue])
+            at_work = tuple([s for s in running if not s.spec.deferrable or s is overdue])
+        return in_line, at_work, tuple([s for s in running if s.spec.deferrable and s is not overdue])
 
     def _places(
         self, situation: Situation, waiting: Line, decodes: list[Sequence], prompts: list[Sequence]

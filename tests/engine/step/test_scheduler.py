@@ -8,7 +8,7 @@ from plans import planned
 
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.match import FOLLOW, Match
-from llamasrv.engine.step.scheduler import AGEING, Pool, Scheduler
+from llamasrv.engine.step.scheduler import AGEING, OVERDUE, Pool, Scheduler
 
 
 def make(**options):
@@ -339,6 +339,21 @@ def test_deferrable_sequences_have_no_step_beside_others():
     assert result.parts == [(person, 30)] and result.preempt == []
     decoding = sequence(10, computed=9)
     assert plan(with_deferrables(running, waiting), [waiting], [running, decoding]).parts == [(decoding, 1)]
+
+
+def test_the_oldest_deferrable_sequence_runs_beside_others_after_a_while():
+    """Beside chats that never paused, a batch of 150 requests had no answer after four minutes."""
+    first, second = deferrable(20, arrived=1.0), deferrable(20, arrived=2.0)
+    decoding = sequence(10, computed=9, arrived=70.0)
+    scheduler = with_deferrables(first, second)
+    assert plan(scheduler, [second, first], [decoding], now=1.0 + OVERDUE - 0.1).parts == [(decoding, 1)]
+    assert plan(scheduler, [second, first], [decoding], now=1.0 + OVERDUE).parts == [(decoding, 1), (first, 20)]
+    first = deferrable(20, computed=19, arrived=1.0)
+    result = plan(scheduler, [second], [first, decoding], now=1000.0)
+    assert result.parts == [(first, 1), (decoding, 1)] and not result.admit
+    resting = deferrable(10, computed=9, arrived=3.0)
+    result = plan(scheduler, [], [first, resting, decoding], now=1000.0, cells=1)
+    assert result.preempt == [resting]
 
 
 def test_deferrable_sequences_give_up_lanes_and_cells():
