@@ -11,13 +11,14 @@ import os
 import random
 import select
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from queue import Empty
+from typing import Any
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PATIENCE = 60.0  # seconds for an answer
@@ -284,6 +285,15 @@ class Outcome:
     broken: list[bytes] = field(default_factory=list)  # ends of streams that were not whole
     livez: list[float] = field(default_factory=list)
 
+    def take(self, kind: str, seconds: float, broken: bytes) -> None:
+        if kind == "livez":
+            self.livez.append(seconds)
+            return
+        self.streams += 1
+        self.gaps.append(seconds)
+        if broken:
+            self.broken.append(broken)
+
     @property
     def failures(self) -> dict[tuple[str, bytes], int]:
         """Answers that say that the server was at fault, and those that let in what must be refused."""
@@ -297,54 +307,79 @@ class Outcome:
         }
 
 
+def read_streams(address: tuple[str, int], number: int, over: Any, results: Any) -> None:
+    """Reads that many streams at a time, by one thread: gaps are the server's. A process of its own."""
+    request = whole(CHAT, {**chat(), "max_tokens": 400, "ignore_eos": True, "stream": True})
+    reading: dict[socket.socket, Reading] = {}
+    while reading or not over.is_set():
+        while len(reading) < number and not over.is_set():
+            try:
+                sock = socket.create_connection(address, timeout=PATIENCE)
+                sock.sendall(request)
+            except OSError as error:
+                results.put(("stream", 0.0, repr(error).encode()))
+                return
+            reading[sock] = Reading()
+        ready = select.select(list(reading), [], [], PATIENCE)[0]
+        if not ready:
+            results.put(("stream", PATIENCE, b"nothing came"))
+            return
+        for sock in ready:
+            try:
+                piece = sock.recv(65536)
+            except OSError:
+                piece = b""
+            if piece:
+                reading[sock].take(piece)
+                continue
+            sock.close()
+            one = reading.pop(sock)
+            results.put(("stream", one.gap, b"" if b"data: [DONE]" in one.end else one.end))
+
+
+class Reading:
+    """A stream that is read: its longest gap in seconds, and its last bytes."""
+
+    def __init__(self) -> None:
+        self.gap, self.end, self._last = 0.0, b"", 0.0
+
+    def take(self, piece: bytes) -> None:
+        now = time.perf_counter()
+        self.gap, self._last = max(self.gap, now - self._last if self._last else 0.0), now
+        self.end = (self.end + piece)[-200:]
+
+
+def poll(address: tuple[str, int], over: Any, results: Any) -> None:
+    """How long /livez takes; a process of its own."""
+    while not over.is_set():
+        began = time.perf_counter()
+        with suppress(OSError), socket.create_connection(address, timeout=PATIENCE) as sock:
+            sock.sendall(head("/livez", "Connection: close", method="GET"))
+            while sock.recv(4096):
+                pass
+        results.put(("livez", time.perf_counter() - began, b""))
+        time.sleep(0.02)
+
+
 def run(address: tuple[str, int], number: int, seed: int, *, streams: int = 8, senders: int = 4) -> Outcome:
     """Send `number` hostile requests from `senders` processes while `streams` chats are read and /livez is polled."""
-    outcome, over = Outcome(), threading.Event()
-    context = get_context("spawn")
-    results = context.Queue()
-    processes = [
-        context.Process(target=sender, args=(address, number, seed, (n, senders), results), daemon=True)
+    outcome, context = Outcome(), get_context("spawn")
+    over, answers, seen = context.Event(), context.Queue(), context.Queue()
+    sending = [
+        context.Process(target=sender, args=(address, number, seed, (n, senders), answers), daemon=True)
         for n in range(senders)
     ]
-
-    def read_streams() -> None:
-        while not over.is_set() and len(outcome.broken) < 100:
-            try:
-                read_stream()
-            except OSError as error:
-                outcome.broken.append(repr(error).encode())
-
-    def read_stream() -> None:
-        body = {**chat(), "max_tokens": 400, "ignore_eos": True, "stream": True}
-        data, gap, last = b"", 0.0, 0.0
-        with socket.create_connection(address, timeout=PATIENCE) as sock:
-            sock.sendall(whole(CHAT, body))
-            while piece := sock.recv(65536):
-                now = time.perf_counter()
-                gap, last = max(gap, now - last if last else 0.0), now
-                data = (data + piece)[-200:]
-        outcome.streams += 1
-        outcome.gaps.append(gap)
-        if b"data: [DONE]" not in data:
-            outcome.broken.append(data)
-
-    def poll() -> None:
-        while not over.is_set():
-            began = time.perf_counter()
-            with suppress(OSError), socket.create_connection(address, timeout=PATIENCE) as sock:
-                sock.sendall(head("/livez", "Connection: close", method="GET"))
-                while sock.recv(4096):
-                    pass
-            outcome.livez.append(time.perf_counter() - began)
-            time.sleep(0.02)
-
-    threads = [threading.Thread(target=read_streams, daemon=True) for _ in range(streams)]
-    threads.append(threading.Thread(target=poll, daemon=True))
-    for one in (*processes, *threads):
+    watching = [
+        context.Process(target=read_streams, args=(address, streams, over, seen), daemon=True),
+        context.Process(target=poll, args=(address, over, seen), daemon=True),
+    ]
+    for one in (*watching, *sending):
         one.start()
     for _ in range(number):
-        outcome.answers[results.get(timeout=10 * PATIENCE)] += 1
+        outcome.answers[answers.get(timeout=10 * PATIENCE)] += 1
     over.set()
-    for one in (*threads, *processes):
-        one.join(PATIENCE)
+    until = time.monotonic() + 2 * PATIENCE
+    while any(one.is_alive() for one in watching) and time.monotonic() < until or not seen.empty():
+        with suppress(Empty):
+            outcome.take(*seen.get(timeout=0.1))
     return outcome
