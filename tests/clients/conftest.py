@@ -32,3 +32,13 @@ def server():
     server = ServerProcess(["--port", "0", "--fake", "--embeddings", "--model-names", "known", *aliases])
     yield wait_until_ready(server)
     server.end()
+
+
+@pytest.fixture(scope="session")
+def deciding():
+    """The fake model means to answer nothing, so no question is refused for it."""
+    server = ServerProcess(
+        ["--port", "0", "--fake", "--alias", "demo", "--model-names", "known", "--decision-min-mass", "0"]
+    )
+    yield wait_until_ready(server)
+    server.end()
