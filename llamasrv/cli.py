@@ -325,6 +325,25 @@ def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, t
 
 
 @cli.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE.jsonl")
+@click.option(
+    "-o",
+    "--to",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write.  [FILE.calibration.json]",
+)
+@with_options("model", "engine", "cache")
+def calibrate(settings: Settings, file: Path, target: Path | None) -> int:
+    """Fit the probabilities of decisions to your own cases: lines of {"input", "question", "answer"}, with questions as
+    in /v1/decisions. Shows log loss and calibration error before and after, and writes a file for
+    --decision-calibration."""
+    from llamasrv.commands.calibrate import run
+
+    return run(settings, file, target)
+
+
+@cli.command()
 @click.option("--print-config", is_flag=True, help="Print the resolved configuration as TOML, with secrets hidden.")
 @_as_json
 @with_options()

@@ -106,6 +106,12 @@ class ModelSection:
         help="Refuse a question of a decision if the model would answer with any of its options less likely than this. "
         "0: never.",
     )
+    decision_calibration: Path | None = _model(
+        "path",
+        None,
+        "--decision-calibration",
+        help="File of `llamasrv calibrate` that fits the probabilities of this model's decisions to your own cases.",
+    )
     embd_normalize: int | None = _model(
         "int",
         None,

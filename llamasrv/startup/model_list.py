@@ -28,7 +28,7 @@ from llamasrv.models.details import describe, digest, with_projector
 from llamasrv.models.model import FOR_EVER, LoadPlan, Model, ModelSettings
 from llamasrv.models.names import canonical
 from llamasrv.models.scan import FolderModel
-from llamasrv.startup import load_plans
+from llamasrv.startup import decision_fits, load_plans
 from llamasrv.startup.companions import projector_of, with_projector_of
 from llamasrv.startup.model_options import (
     DEMO_NAME,
@@ -296,11 +296,12 @@ def _model(
 
 def model_settings(settings: Settings, aliases: tuple[str, ...], **more: Any) -> ModelSettings:
     """What the operator set for a model; `more`: fields of ModelSettings."""
+    fits = decision_fits.of(settings.model.decision_calibration, more.get("details"), more.get("chat_template"))
     return ModelSettings(
         aliases,
         sampling=settings.sampling_defaults(),
         chat_defaults=chat_defaults(settings),
-        decisions=DecisionSettings(settings.model.decision_min_mass),
+        decisions=DecisionSettings(settings.model.decision_min_mass, fits),
         tags=settings.model.tags,
         embd_normalise=settings.model.embd_normalize,
         default_tokens=settings.limits.n_predict,

@@ -1,0 +1,130 @@
+"""`llamasrv calibrate FILE.jsonl`: fits the probabilities of decisions to the operator's own cases.
+
+A server with the given options, and without any fit, answers the question of each line; what it answers and what is
+right make the fits. Lines: {"input": ..., "question": {as in /v1/decisions}, "answer": true, "value", or a level}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from llamasrv import startup
+from llamasrv.commands import server
+from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
+from llamasrv.pipeline.decide.calibration import BUCKET_CASES, KIND_CASES, Calibration, Case, calibrate
+from llamasrv.startup import decision_fits, model_list
+
+MOST_LINES = 100_000
+LONGEST_LINE = 4 << 20  # bytes
+AT_ONCE = 4
+PATIENCE = 600.0  # seconds for an answer
+TINIEST = 1e-12  # smaller probabilities say no more
+
+
+class CaseLine:
+    """A line of the file: what is asked, and the number of the right option."""
+
+    def __init__(self, path: Path, number: int, text: bytes) -> None:
+        self._where = f"{path}, line {number}"
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self.wrong("not JSON") from None
+        if type(line) is not dict or type(line.get("question")) is not dict or not {"input", "answer"} <= line.keys():
+            raise self.wrong('expected {"input": ..., "question": {...}, "answer": ...}')
+        self.input, self.question, self._answer = line["input"], line["question"], line["answer"]
+
+    def wrong(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._where}: {what}")
+
+    def case(self, told: Mapping[str, Any]) -> Case:
+        """With the server's answer."""
+        kind = told["type"]
+        if kind == "predicate":
+            options: list[Any] = [True, False]
+            found = [told["probability"], 1 - told["probability"]]
+        else:
+            rows = told["probabilities"]
+            options, found = [row["value"] for row in rows], [row["probability"] for row in rows]
+            if kind == "score" and type(self._answer) is str:
+                options = [row["label"] for row in rows]
+        right = [i for i, value in enumerate(options) if type(value) is type(self._answer) and value == self._answer]
+        if not right:
+            raise self.wrong(f"answer: {json.dumps(self._answer)} is none of the options")
+        return Case(kind, tuple(math.log(max(p, TINIEST)) for p in found), right[0])
+
+
+def run(settings: Settings, path: Path, target: Path | None) -> int:
+    """Fit, write the file, and print what it changes. Raises ConfigError, with the line, for what is wrong."""
+    lines = list(read(path))
+    target = target or path.with_suffix(".calibration.json")
+    settings = startup.prepare(settings).having(model={"decision_min_mass": 0.0, "decision_calibration": None})
+    model = model_list.models(settings)[0]
+    console = Console()
+    with console.status("loading") as status, server.running(settings) as url:
+        cases = []
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for case in pool.map(lambda line: _ask(url, settings, model.name, line), lines):
+                cases.append(case)
+                status.update(f"{len(cases)} of {len(lines)} lines")
+    found = calibrate(cases)
+    if not found:
+        raise ConfigError(f"{path}: at least {KIND_CASES} lines of one kind of question are needed")
+    decision_fits.write(target, decision_fits.identity(model.settings.details, model.settings.chat_template), found)
+    console.print(table(found))
+    console.print(f"{target}: serve with --decision-calibration {target}")
+    return 0
+
+
+def read(path: Path) -> Iterator[CaseLine]:
+    """Raises ConfigError."""
+    with path.open("rb") as file:
+        number = 0
+        while text := file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(text) > LONGEST_LINE:
+                raise ConfigError(f"{path}, line {number}: longer than {LONGEST_LINE} bytes")
+            if number > MOST_LINES:
+                raise ConfigError(f"{path}: more than {MOST_LINES} lines")
+            if text.strip():
+                yield CaseLine(path, number, text)
+
+
+def _ask(url: str, settings: Settings, model: str, line: CaseLine) -> Case:
+    body = {"model": model, "input": line.input, "questions": [line.question]}
+    keys = settings.api_keys()
+    head = {"Content-Type": "application/json", "Authorization": f"Bearer {keys[0] if keys else 'none'}"}
+    request = urllib.request.Request(f"{url}/v1/decisions", json.dumps(body).encode(), head)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+            return line.case(json.load(reply)["answers"][0])
+    except urllib.error.HTTPError as error:
+        told = json.load(error)["error"]
+        raise line.wrong(told["message"]) from None
+    except OSError as error:
+        raise line.wrong(f"no answer: {error}") from None
+
+
+def table(found: Mapping[str, Calibration]) -> Table:
+    made = Table(caption=f"After: on cases that the fit has not seen. Buckets need {BUCKET_CASES} cases.")
+    made.add_column("question")
+    for name in ("cases", "right", "log loss", "after", "calibration error", "after", "temperature"):
+        made.add_column(name, justify="right")
+    for name, one in found.items():
+        made.add_row(
+            name, str(one.num_cases), f"{one.before.right:.1%}",
+            f"{one.before.log_loss:.3f}", f"{one.after.log_loss:.3f}",
+            f"{one.before.calibration_error:.3f}", f"{one.after.calibration_error:.3f}", f"{one.fit.temperature:.2f}",
+        )  # fmt: skip
+    return made
