@@ -120,10 +120,14 @@ def llama(
     seed: int = 1,
     layers: int = 2,
     pooling: int | None = None,
+    decides: str | None = None,
     marks: tuple[str, ...] = (),
 ) -> pathlib.Path:
+    """`decides`: its type as a decision model."""
     b = Builder(path, "llama", layers=layers, context=context, seed=seed, marks=marks)
     b.heads()
+    if decides is not None:
+        b.w.add_string("llama.decision.type", decides)
     if pooling is not None:
         b.w.add_uint32("llama.pooling_type", pooling)
     b.ends()

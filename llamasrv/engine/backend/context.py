@@ -94,7 +94,7 @@ class LlamaBackend(LaneMemory):
         self.generates = not only_embeds(model, self.info.metadata)
         self.together = together(self.info.architecture)
         if self.generates:
-            check_generates(path, model, self.info.architecture)
+            check_generates(path, model, self.info.architecture, self.info.metadata)
         if options.mmproj is not None and (self.generates or not is_bidirectional(model, self.info.metadata)):
             self.projector = LlamaProjector(model, options)
         # A chunk with non-causal attention must fit one ubatch, whatever the option says.

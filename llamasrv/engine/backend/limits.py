@@ -5,6 +5,7 @@ Checked when a model is loaded: later the process would abort or produce garbage
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llamasrv.engine.backend.library import C
@@ -28,10 +29,15 @@ _REFUSED = {
     "pockettts": "it makes speech, not text",
     "wavtokenizer-dec": "it makes speech, not text",
 }
+_HEADS = frozenset(("kev", "laya", "clef", "lfm2-d1-omni", "vllm-d3"))
+"""Decision models that answer with a head of their own, which the library has not; others read tokens."""
 
 
-def check_generates(path: str, model: Any, architecture: str) -> None:
+def check_generates(path: str, model: Any, architecture: str, metadata: Mapping[str, str]) -> None:
     """Raises LoadFailed for a model that cannot generate text here."""
+    decides = metadata.get(f"{architecture}.decision.type")
+    if decides in _HEADS:
+        raise LoadFailed(f"{path}: decision models of type {decides} cannot be served: llama.cpp lacks their head")
     reason = _REFUSED.get(architecture)
     if C.llama_model_is_diffusion(model):
         reason = "it writes by diffusion, not token by token"
