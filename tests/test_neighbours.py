@@ -58,6 +58,7 @@ NEIGHBOURS = {
     "pages": "web/routes/ui",
     "pipeline/test_cache_report.py": "pipeline/fingerprint",
     "pipeline/test_chat_defaults.py": "domain/defaults protocols/common/thinking",
+    "pipeline/test_compaction.py": "domain/summary pipeline/compacted_run",
     "pipeline/test_loaded_model.py": "pipeline/sampling",
     "pipeline/decide/test_work.py": "domain/decide pipeline/decide/book",
     "pipeline/test_pipeline.py": "pipeline/constraint",
@@ -75,7 +76,7 @@ NEIGHBOURS = {
     "protocols/openai/test_completions.py": "protocols/common/prompts",
     "protocols/openai/test_custom_tools.py": "protocols/openai/custom",
     "protocols/openai/test_embeddings.py": "protocols/openai/rerank",
-    "protocols/openai/test_responses.py": "protocols/common/summary protocols/openai/responses/ids protocols/openai/responses/items",
+    "protocols/openai/test_responses.py": "protocols/openai/responses/ids protocols/openai/responses/items",
     "protocols/openai/test_responses_events.py": "protocols/openai/responses/events protocols/openai/responses/reply"
     " protocols/openai/responses/stored",
     "protocols/test_writer.py": "protocols/fold protocols/reader protocols/reply",

@@ -19,13 +19,23 @@ class ClearResults:
 
 
 @dataclass(frozen=True, slots=True)
+class Compact:
+    """Put a summary in place of the older turns once the conversation passes `max_tokens`."""
+
+    max_tokens: int
+    order: str = ""  # what the model is asked to write; empty: the usual
+    pause: bool = False  # give the summary only, and no answer
+
+
+@dataclass(frozen=True, slots=True)
 class ContextEdits:
     results: ClearResults | None = None
     thoughts: int | None = None  # newest turns whose thoughts stay; None: all
+    compact: Compact | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedEdit:
-    kind: Literal["results", "thoughts"]
-    number: int  # of results, or of turns whose thoughts were cleared
+    kind: Literal["results", "thoughts", "summary"]
+    number: int  # of results, of turns whose thoughts were cleared, or of messages that a summary stands for
     num_tokens: int  # that the prompt became shorter by

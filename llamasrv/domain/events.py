@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Union
 
+from llamasrv.domain.request import Message
 from llamasrv.errors import LlamasrvError
 
 
@@ -117,6 +118,17 @@ class ToolsFound:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """The answer is made from a shortened conversation; the first event, if any. `text` is the turn that stands for
+    the older ones, `messages` is the conversation that the model read, `usage` is what the summary cost just now."""
+
+    choice: int
+    text: str
+    messages: tuple[Message, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     choice: int
     reason: FinishReason
@@ -165,6 +177,7 @@ Event = Union[
     ToolCallStart,
     ToolCallArguments,
     ToolsFound,
+    Compacted,
     Finished,
     Failed,
     Usage,

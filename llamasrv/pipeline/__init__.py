@@ -16,7 +16,14 @@ from llamasrv.concurrency import off_hub
 from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.decide import DecideRequest, Decisions
 from llamasrv.domain.params import SamplingParams
-from llamasrv.domain.request import ChatPrompt, ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
+from llamasrv.domain.request import (
+    ChatPrompt,
+    ClassifyRequest,
+    EmbedRequest,
+    GenerateRequest,
+    Message,
+    RerankRequest,
+)
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.base.channels import TokenStream
 from llamasrv.errors import LlamasrvError, Unavailable
@@ -24,6 +31,8 @@ from llamasrv.models.adapters import choose
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
+from llamasrv.pipeline.compacted_run import CompactedRun, Shortened, in_background, shortened, write_ahead
+from llamasrv.pipeline.compaction import AHEAD, LongConversation, SummaryBook
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.context_edits import edited
 from llamasrv.pipeline.decide.book import DecisionBook
@@ -51,6 +60,8 @@ class Pipeline:
         self.documents = DocumentReader(self.media.decoder, self.media.options.sources, self.media.held.check)
         self.cache_book = CacheBook()
         self.decision_book = DecisionBook()
+        self.summaries = SummaryBook()
+        self.in_background = in_background
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
@@ -160,6 +171,11 @@ class Pipeline:
         there are events; `explain` rewords an error for the caller."""
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
+        if request.edits is not None and request.edits.compact is not None and _is_chat(request):
+            starter_of = partial(RequestStarter, self, model)
+            return CompactedRun(
+                request, starter_of, book=self.summaries, ahead=self._look_ahead, on_start=on_start, explain=explain
+            )
         if request.searches:
             return SearchRun(request, partial(RequestStarter, self, model), on_start=on_start, explain=explain)
         return Run(RequestStarter(self, model, request), on_start=on_start, explain=explain)
@@ -177,7 +193,10 @@ class Pipeline:
                 request = replace(request, prompts=tuple(prompts))
             else:
                 request, media = self._with_media(request, served)
+        sent = request
         request, applied = _edited(request, served, media)
+        shorter = self._compacted(request, sent, served, media)
+        request, applied = shorter.request, (*applied, *shorter.edits)
         prepared = served.prepare_all(request, media)
         sampling = request.sampling
         long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
@@ -215,6 +234,7 @@ class Pipeline:
             cache,
             windows,
             applied,
+            shorter.event,
         )
         return Submitted(
             info,
@@ -227,7 +247,37 @@ class Pipeline:
             thinking=controlled,
             stages=_stages(served, prepared, request, drawn),
             time_limit=request.time_limit,
+            summary=shorter.key,
+            talk=shorter.talk,
         )
+
+    def _compacted(
+        self, request: GenerateRequest, sent: GenerateRequest, served: LoadedModel, media: RequestMedia
+    ) -> Shortened:
+        """The request as it goes on from a summary, or the request for a summary that it needs first. `sent`: before
+        other edits."""
+        edits = request.edits
+        if edits is None or edits.compact is None or not _is_chat(request):
+            return Shortened(request)
+        compact, prompt, before = edits.compact, request.prompts[0], sent.prompts[0]
+        assert isinstance(prompt, ChatPrompt) and isinstance(before, ChatPrompt)
+
+        def count(prompt: ChatPrompt) -> int:
+            return len(served.encode(prompt, request.tool_choice, media))
+
+        def planned() -> Shortened:
+            talk = LongConversation(
+                request, compact, self.summaries, sent=before.messages, model=served.model.name, context=served.context
+            )
+            return shortened(talk, count, pause=compact.pause)
+
+        return off_hub(planned) if is_long(prompt) else planned()
+
+    def _look_ahead(self, talk: LongConversation, turn: Message, num_tokens: int) -> None:
+        """After an answer: if the conversation nears its limit, write its summary and compute what follows from it, in
+        the gaps."""
+        if num_tokens >= AHEAD * talk.limit and self.summaries.take_job():
+            self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit))
 
     def _readable(self, request: GenerateRequest, served: LoadedModel) -> GenerateRequest:
         """The request as this model can read it: documents as text, a sentence for a tool's picture that it cannot
@@ -388,6 +438,11 @@ def _edited(
 
     after, applied = off_hub(edit) if is_long(prompt) else edit()
     return (replace(request, prompts=(after,)) if applied else request), applied
+
+
+def _is_chat(request: GenerateRequest) -> bool:
+    """Whether it is one conversation with one answer: nothing else can be shortened."""
+    return len(request.prompts) == 1 and isinstance(request.prompts[0], ChatPrompt) and request.n == 1
 
 
 def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:

@@ -82,6 +82,11 @@ def fingerprint_of(
     )
 
 
+def conversation_keys(messages: Iterable[Message], *about: str) -> list[bytes]:
+    """A key for the conversation up to each message, with what else tells it from others."""
+    return list(_chain(map(_bytes, messages), tuple("\0".join(about).encode("utf-8", "surrogatepass"))))
+
+
 def num_common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
     """How many hashes two chains have in common, from their beginning."""
     low, high = 0, min(len(a), len(b))

@@ -17,13 +17,14 @@ from enum import Enum
 from typing import Protocol
 
 from llamasrv.domain.context_edits import AppliedEdit
-from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text
+from llamasrv.domain.events import Compacted, Event, Failed, Finished, FinishReason, Text
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.channels import Delta, End, PromptScored, TokenItem, TokenStream
 from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.errors import EngineFailure, LlamasrvError, Unavailable
 from llamasrv.pipeline.cache_report import CacheReport
+from llamasrv.pipeline.compaction import LongConversation
 from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.progress import Progress
@@ -48,6 +49,7 @@ class RunInfo:
     cache: CacheReport | None = None  # what was found of its prompts, and what was not; None: of a batch
     windows: Sequence[tuple[float, float]] = ()  # of a sound that was cut: where each prompt's begins and ends, seconds
     edits: Sequence[AppliedEdit] = ()  # what was left out of the conversation
+    compacted: Compacted | None = None  # the summary that it goes on from
 
     @property
     def num_media(self) -> int:
@@ -104,6 +106,8 @@ class Submitted:
     thinking: Sequence[OutputConstraint] = ()  # which close thinking blocks on demand
     stages: Sequence[Stage] = ()
     time_limit: float | None = None  # seconds after its first text
+    summary: bytes | None = None  # it writes what the answer needs first, under this key of the book of summaries
+    talk: LongConversation | None = None  # which may have to be shortened
 
 
 class Starter(Protocol):
@@ -165,7 +169,7 @@ class Run:
     @property
     def has_begun(self) -> bool:
         """Whether its model was loaded and the engine has taken it."""
-        return self._work is not None
+        return self.info is not None
 
     def events(self, timeout: float | None = None) -> list[Event]:
         """What has happened since the last call; waits for at least one event. [] after `timeout` seconds without. A
@@ -238,14 +242,16 @@ class Run:
         work = self._starter.start()
         if work is None:
             return
-        self._work, self._stages, self.info = work, work.stages, work.info
+        self._work, self._stages = work, work.stages
         self.state, self._wait = RunState.RUNNING, None
         if work.time_limit is not None:
             limit = TimeLimit(work.time_limit, self._stop, num_choices=len(work.choices))
             self._stages = [limit, *work.stages]
-        if self._on_start is not None:
-            self._on_start(work.info)
-            self._on_start = None
+        if work.summary is None:
+            self.info = work.info
+            if self._on_start is not None:
+                self._on_start(work.info)
+                self._on_start = None
         if self._gathers:
             self.gather()
         if self.cancelled:

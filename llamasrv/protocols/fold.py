@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llamasrv.domain.events import (
+    Compacted,
     Event,
     Finished,
     FinishReason,
@@ -56,6 +57,7 @@ class Fold(EventReader):
     def __init__(self) -> None:
         self.choices: list[FoldedChoice] = []
         self.usage = Usage()
+        self.compacted: Compacted | None = None
 
     def add(self, events: Iterable[Event]) -> None:
         methods = self._methods
@@ -88,6 +90,9 @@ class Fold(EventReader):
         part = self.choice(event.choice)
         self.choices[event.choice] = rest = FoldedChoice()
         rest.before, part.before = [*part.before, (part, event)], []
+
+    def on_compacted(self, event: Compacted) -> None:
+        self.compacted = event
 
     def on_finished(self, event: Finished) -> None:
         choice = self.choice(event.choice)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from llamasrv.domain.events import (
+    Compacted,
     Failed,
     Finished,
     Pace,
@@ -21,7 +22,8 @@ from llamasrv.domain.events import (
 
 METHODS: dict[type, str] = {
     Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",
-    ToolsFound: "on_tools_found", PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace",
+    ToolsFound: "on_tools_found",
+    Compacted: "on_compacted", PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace",
     Finished: "on_finished", Usage: "on_usage", Failed: "on_failed",
 }  # fmt: skip
 
@@ -48,6 +50,8 @@ class EventReader:
     def on_progress(self, event: PromptWaits | PromptProgress) -> None: ...
 
     def on_pace(self, event: Pace) -> None: ...
+
+    def on_compacted(self, event: Compacted) -> None: ...
 
     def on_finished(self, event: Finished) -> None: ...
 

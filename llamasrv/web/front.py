@@ -24,7 +24,7 @@ from llamasrv.web.service import Service
 Headers = list[tuple[str, str]]
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
-EXPOSED = f"x-request-id, retry-after, x-llamasrv-cache, {IGNORED}, {LEFT_OUT}"
+EXPOSED = f"x-request-id, retry-after, x-llamasrv-cache, x-llamasrv-edits, {IGNORED}, {LEFT_OUT}"
 """Headers that another site's page may read."""
 
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}

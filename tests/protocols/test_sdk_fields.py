@@ -29,11 +29,11 @@ HARMLESS = {
     },
     CompletionsSchema: {"user"},
     ResponsesSchema: {
-        "access_programs", "background_options", "context_management", "image", "max_tool_calls", "moderation",
+        "access_programs", "background_options", "image", "max_tool_calls", "moderation",
         "prompt_cache_options", "stream_options",
     },
     MessagesSchema: {
-        "betas", "billing_policy", "cache_control", "container", "context_management", "fallback_credit_token",
+        "betas", "billing_policy", "cache_control", "container", "fallback_credit_token",
         "fallbacks", "inference_geo", "metadata", "service_tier", "speed", "user_profile_id", "workspace_id",
     },
 }  # fmt: skip

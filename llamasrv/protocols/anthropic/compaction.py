@@ -19,14 +19,14 @@ from llamasrv.domain.events import (
     ToolCallStart,
     Usage,
 )
+from llamasrv.domain.summary import SUMMARISE
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.anthropic.context_management import instructions_of
 from llamasrv.protocols.anthropic.reply import MessagesReply, usage_body
-from llamasrv.protocols.common.schema import Invalid, Object, wrong_type
-from llamasrv.protocols.common.summary import SUMMARISE
+from llamasrv.protocols.common.schema import Invalid, Object
 from llamasrv.protocols.common.wire import dumps
 from llamasrv.protocols.fold import FoldedChoice
 
-_MAX_INSTRUCTIONS = 16_384  # characters
 _NOT_BESIDE = ("stop_sequences", "context_management", "output_format", "thread")
 
 
@@ -37,13 +37,7 @@ class CompactionField(Object):
         if value.get("type") != "summarize":
             raise Invalid("expected 'summarize'.", "type")
         text = value.get("instructions")
-        if text is None:
-            return SUMMARISE
-        if type(text) is not str:
-            raise wrong_type("a string", text, "instructions")
-        if not text.strip() or len(text) > _MAX_INSTRUCTIONS:
-            raise Invalid(f"expected 1 to {_MAX_INSTRUCTIONS} characters.", "instructions")
-        return text
+        return SUMMARISE if text is None else instructions_of(text, "instructions")
 
 
 def check_alone(data: Mapping[str, Any], answers_in_form: bool) -> None:

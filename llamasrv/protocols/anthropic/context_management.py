@@ -2,6 +2,8 @@
 
     clear_thinking_20251015     thoughts of older turns are not shown to the model
     clear_tool_uses_20250919    old results of tools become a short notice once a limit is passed
+    compact_20260112            a summary takes the place of the older turns once a limit is passed; the reply begins
+                                with it, as a block that the client sends back
 
 Edits of other types have no effect and are named in the header `x-llamasrv-ignored`: agents send them with every
 request, and do not repeat one that was refused for them.
@@ -12,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llamasrv.domain.context_edits import AppliedEdit, ClearResults, ContextEdits
+from llamasrv.domain.context_edits import AppliedEdit, ClearResults, Compact, ContextEdits
 from llamasrv.protocols.common.schema import Invalid, Object, check_length, wrong_type
 
 THINKING = "clear_thinking_20251015"
 TOOL_USES = "clear_tool_uses_20250919"
+COMPACT = "compact_20260112"
 
 _TRIGGER_TOKENS = 100_000
+_COMPACT_TOKENS = 150_000
+MAX_INSTRUCTIONS = 16_384  # characters
 _MAX_EDITS = 16
 _MAX_NAMES = 1_000
 _MAX_VALUE = 2**31 - 1
@@ -34,6 +39,7 @@ class ContextManagement(Object):
         check_length(edits, _MAX_EDITS, "edits", "edits")
         results: ClearResults | None = None
         thoughts: int | None = None
+        compact: Compact | None = None
         seen: set[str] = set()
         for at, edit in enumerate(edits):
             kind = _type_of(edit, "edits", at)
@@ -46,18 +52,21 @@ class ContextManagement(Object):
                 thoughts = _kept_thoughts(edit.get("keep"), "edits", at, "keep")
             elif kind == TOOL_USES:
                 results = _cleared_results(edit, "edits", at)
-        return ContextEdits(results, thoughts)
+            elif kind == COMPACT:
+                compact = _compacted(edit, "edits", at)
+        return ContextEdits(results, thoughts, compact)
 
 
 def without_effect(value: Any) -> list[str]:
     """The edits of a checked field that have no effect, as `context_management.edits.TYPE`."""
     edits = value.get("edits") if type(value) is dict else None
-    kinds = (edit["type"] for edit in edits or () if edit["type"] not in (THINKING, TOOL_USES))
+    kinds = (edit["type"] for edit in edits or () if edit["type"] not in (THINKING, TOOL_USES, COMPACT))
     return [f"context_management.edits.{kind[:64]}" for kind in kinds]
 
 
 def applied_body(applied: Iterable[AppliedEdit]) -> dict[str, Any]:
-    return {"applied_edits": [_applied(edit) for edit in applied]}
+    """A summary is told by its block instead."""
+    return {"applied_edits": [_applied(edit) for edit in applied if edit.kind != "summary"]}
 
 
 def _applied(edit: AppliedEdit) -> dict[str, Any]:
@@ -108,6 +117,23 @@ def _cleared_results(edit: Mapping[str, Any], *path: int | str) -> ClearResults:
         excluded=_names(edit.get("exclude_tools"), *path, "exclude_tools"),
         arguments=_inputs(edit.get("clear_tool_inputs"), *path, "clear_tool_inputs"),
     )
+
+
+def _compacted(edit: Mapping[str, Any], *path: int | str) -> Compact:
+    trigger, pause, order = edit.get("trigger"), edit.get("pause_after_compaction"), edit.get("instructions")
+    if pause is not None and type(pause) is not bool:
+        raise wrong_type("a boolean", pause, *path, "pause_after_compaction")
+    limit = _COMPACT_TOKENS if trigger is None else _measured(trigger, ("input_tokens",), 1, *path, "trigger")[1]
+    return Compact(limit, "" if order is None else instructions_of(order, *path, "instructions"), bool(pause))
+
+
+def instructions_of(text: Any, *path: int | str) -> str:
+    """What a client wants a summary to be like. Raises Invalid."""
+    if type(text) is not str:
+        raise wrong_type("a string", text, *path)
+    if not text.strip() or len(text) > MAX_INSTRUCTIONS:
+        raise Invalid(f"expected 1 to {MAX_INSTRUCTIONS} characters.", *path)
+    return text
 
 
 def _inputs(value: Any, *path: int | str) -> bool | frozenset[str]:

@@ -149,8 +149,9 @@ class MessagesSchema(WireSchema):
     cache_control = CacheControl("keeps the prompt up to there: `ttl` 5m or 1h")
     container = Ignored("nothing is run here")
     context_management = ContextManagement(
-        "`clear_thinking_20251015`, `clear_tool_uses_20250919`: their limits are at most three quarters of the model's "
-        "context; other edits are ignored and named in the header `x-llamasrv-ignored`",
+        "`clear_thinking_20251015`, `clear_tool_uses_20250919`, `compact_20260112` (the reply begins with a "
+        "`compaction` block, and the older messages may then be left out): their limits are at most three quarters "
+        "of the model's context; other edits are ignored and named in the header `x-llamasrv-ignored`",
         to="edits",
     )
     diagnostics = Diagnostics(
@@ -220,6 +221,8 @@ class MessagesEndpoint(SchemaEndpoint):
             ignored=ignored,
             edits=request.edits is not None,
             compaction=order is not None,
+            pauses=request.edits is not None and request.edits.compact is not None and request.edits.compact.pause,
+            has_system=data.get("system") is not None,
         )
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.events import (
+    Compacted,
     Event,
     Finished,
     FinishReason,
@@ -24,12 +25,14 @@ from llamasrv.domain.events import (
     ToolsFound,
     Usage,
 )
+from llamasrv.domain.summary import SUMMARY
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic.cache import SECONDS, diagnostics_body
 from llamasrv.protocols.anthropic.client_tools import member_of
 from llamasrv.protocols.anthropic.context_management import applied_body
 from llamasrv.protocols.anthropic.threads import Turn, new_message_id
 from llamasrv.protocols.anthropic.turns import sealed
+from llamasrv.protocols.common.kept import seal_turns
 from llamasrv.protocols.common.wire import dumps, new_id
 from llamasrv.protocols.errors import anthropic_body
 from llamasrv.protocols.fold import FoldedChoice as Whole
@@ -60,6 +63,8 @@ class MessagesOptions(NamedTuple):
     ignored: tuple[str, ...] = ()  # parts of fields and types of blocks that had no effect
     edits: bool = False  # the reply reports context edits
     compaction: bool = False  # the conversation is summarised, not answered
+    pauses: bool = False  # once the conversation was summarised, there is no answer
+    has_system: bool = False  # the request has a system prompt
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
@@ -104,6 +109,7 @@ class MessagesReply(Writer):
         self._open: str | int | None = None  # "text", "thinking", or the number of a call
         self._thinking: list[str] = []
         self._ended: Finished | None = None
+        self._compacted: Compacted | None = None
 
     def start(self, info: RunFacts) -> None:
         super().start(info)
@@ -157,6 +163,14 @@ class MessagesReply(Writer):
         self._begin("search", result)
         self._close()
 
+    def on_compacted(self, event: Compacted) -> None:
+        self._compacted = event
+        block = self._summary_block(event)
+        self._begin("compaction", {"type": "compaction", "content": None})
+        delta = {"content": block["content"], "encrypted_content": block["encrypted_content"]}
+        self._delta(b'"compaction_delta",%b' % dumps(delta)[1:-1])
+        self._close()
+
     def on_arguments(self, event: ToolCallArguments) -> None:
         self._delta(b'"input_json_delta","partial_json":%b' % dumps(event.fragment))
 
@@ -167,7 +181,7 @@ class MessagesReply(Writer):
     def on_usage(self, event: Usage) -> None:
         if self._ended is not None:
             self._keep_turn(self.folded.choice(0))
-            body = {"type": "message_delta", "delta": self._why(self._ended.reason, self._ended.stop)}
+            body = {"type": "message_delta", "delta": self._ending(self._ended.reason, self._ended.stop)}
             self._out.append(dumps({**body, "usage": self._usage(event), **self._edits()}))
             self._out.append(b'{"type":"message_stop"}')
 
@@ -211,8 +225,8 @@ class MessagesReply(Writer):
         self._keep_turn(choice)
         body = {
             **self._message(),
-            "content": self._content(choice),
-            **self._why(choice.reason, choice.stop),
+            "content": self._blocks(choice),
+            **self._ending(choice.reason, choice.stop),
             **self._edits(),
         }
         return orjson.dumps({**body, "usage": {**self._usage(self.folded.usage), "service_tier": "standard"}})
@@ -222,8 +236,33 @@ class MessagesReply(Writer):
             reason = FinishReason.STOP
         return {"stop_reason": STOP_REASONS[reason], "stop_sequence": stop}  # type: ignore[index]
 
+    def _ending(self, reason: FinishReason | None, stop: str | None) -> dict[str, Any]:
+        if self._is_paused:
+            return {"stop_reason": "compaction", "stop_sequence": None}
+        return self._why(reason, stop)
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._options.pauses and self._summary is not None
+
+    @property
+    def _summary(self) -> Compacted | None:
+        return self._compacted or self.folded.compacted
+
+    def _summary_block(self, event: Compacted) -> dict[str, Any]:
+        turns = event.messages[1:] if self._options.has_system else event.messages
+        text = event.text.removeprefix(SUMMARY)
+        return {"type": "compaction", "content": text, "encrypted_content": seal_turns(turns)}
+
     def _usage(self, usage: Usage) -> dict[str, Any]:
-        return usage_body(usage)
+        """What a summary cost just now is an iteration of its own."""
+        made, body = self._summary, usage_body(usage)
+        if made is None:
+            return body
+        iterations = [{"type": "compaction", **usage_body(made.usage)}]
+        if not self._is_paused:
+            iterations.append({"type": "message", **body})
+        return {**(usage_body(Usage()) if self._is_paused else body), "iterations": iterations}
 
     def _edits(self) -> dict[str, Any]:
         return {"context_management": applied_body(self.info.edits)} if self._options.edits else {}
@@ -232,7 +271,11 @@ class MessagesReply(Writer):
         """Store the turn before the client learns of the end, because it may continue at once."""
         turn = self._options.turn
         if self._keep is not None and turn is not None:
-            self._keep(self._id, turn._replace(content=self._content(choice)))
+            self._keep(self._id, turn._replace(content=self._blocks(choice)))
+
+    def _blocks(self, choice: Whole) -> list[dict[str, Any]]:
+        summary = self._summary
+        return [*([] if summary is None else [self._summary_block(summary)]), *self._content(choice)]
 
     def _content(self, choice: Whole) -> list[dict[str, Any]]:
         content = [block for part, found in choice.before for block in (*self._content(part), *_search_blocks(found))]

@@ -18,10 +18,12 @@ import orjson
 
 from llamasrv.domain.found_tools import found_message
 from llamasrv.domain.request import Message, Part, TextPart, Tool, ToolCall
+from llamasrv.domain.summary import SUMMARY, with_tools_of
 from llamasrv.protocols.anthropic.blocks import Path, blocks_of, shown, string_at, text_parts
 from llamasrv.protocols.anthropic.client_tools import prompt_name_of
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.anthropic.tools import Offer, offer_of, tool_of
+from llamasrv.protocols.common.kept import unseal_turns
 from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
@@ -69,6 +71,7 @@ class TurnReader:
     next_effort: str | None = None  # from the next user turn on
     last_user: int = -1  # the place of the last user turn
     summary: str | None = None  # of a turn that begins with one: it stands for everything before
+    kept: tuple[Message, ...] | None = None  # the turns that stand for it, where this server made the summary
     _offer: Offer | None = None
 
     @property
@@ -132,25 +135,10 @@ def _read(messages: list[Any], seen: TurnReader, out: list[Message], *, more: bo
         else:
             turn = _turn(role, content, (at, "content"), seen)
             if seen.summary is not None:
-                out[:] = [_summary(seen.summary, out)]
-                seen.summary = None
+                out[:] = seen.kept or [with_tools_of(Message("user", SUMMARY + seen.summary), out)]
+                seen.summary = seen.kept = None
+                seen.names.update((call.id, call.name) for message in out for call in message.tool_calls)
             out += turn
-
-
-def _summary(text: str, earlier: list[Message]) -> Message:
-    """The turn that stands for all earlier ones. It is the user's, since some templates refuse a conversation without
-    one. What could be called still can."""
-    added: dict[str, Tool] = {}
-    removed: dict[str, None] = {}
-    for message in earlier:
-        for tool in message.added_tools:
-            added[tool.name] = tool
-            removed.pop(tool.name, None)
-        for name in message.removed_tools:
-            removed[name] = None
-            added.pop(name, None)
-    text = f"Summary of the conversation so far:\n\n{text}"
-    return Message("user", text, added_tools=tuple(added.values()), removed_tools=tuple(removed))
 
 
 def _last_user(messages: list[Any]) -> int:
@@ -317,6 +305,7 @@ def _assistant(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> li
         elif kind == "compaction":
             if text := string_at(block, "content", here, required=False):
                 seen.summary, turn = text, _Answer()
+                seen.kept = unseal_turns(block.get("encrypted_content"), seen.limits)
         elif kind in _CHANGES:
             _change(block, here, seen, added, removed)
         elif kind in CARRIED:
@@ -395,7 +384,7 @@ def _user(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Me
             _change(block, here, seen, added, removed)
         elif kind == "compaction":
             if text := string_at(block, "content", here, required=False):
-                seen.summary = text
+                seen.summary, seen.kept = text, unseal_turns(block.get("encrypted_content"), seen.limits)
                 results.clear()
                 parts.clear()
         elif kind in CARRIED or kind in _HOSTED_CALLS or _is_hosted_result(kind):

@@ -1,11 +1,13 @@
-"""Fields that only OpenAI's endpoints have: `prompt_cache_retention` and `prediction`."""
+"""Fields that only OpenAI's endpoints have: `prompt_cache_retention`, `context_management` and `prediction`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from llamasrv.domain.context_edits import Compact, ContextEdits
 from llamasrv.domain.request import Pin
-from llamasrv.protocols.common.schema import Invalid, Object, WireField, check_length, wrong_type
+from llamasrv.protocols.common.sampling import INT_MAX
+from llamasrv.protocols.common.schema import Array, Invalid, Object, WireField, check_length, wrong_type
 
 PINS = {"24h": (Pin(0, 86_400.0),), "in_memory": (), "in-memory": ()}
 
@@ -17,6 +19,27 @@ class CacheRetention(WireField):
         if type(value) is not str or value not in PINS:
             raise Invalid("expected 'in_memory' or '24h'.")
         return PINS[value]
+
+
+class ContextThreshold(Array):
+    """[{"type": "compaction", "compact_threshold": tokens}]"""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ContextEdits | None:
+        check_length(value, 1, "entries")
+        for at, entry in enumerate(value):
+            if type(entry) is not dict:
+                raise wrong_type("an object", entry, at)
+            if entry.get("type") != "compaction":
+                raise Invalid("expected 'compaction'.", at, "type")
+            limit = entry.get("compact_threshold")
+            if limit is None:
+                return None
+            if type(limit) is not int:
+                raise wrong_type("an integer", limit, at, "compact_threshold")
+            if not 1 <= limit <= INT_MAX:
+                raise Invalid(f"integer out of range, got {limit}.", at, "compact_threshold")
+            return ContextEdits(compact=Compact(limit))
+        return None
 
 
 class Prediction(Object):

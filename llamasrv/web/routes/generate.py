@@ -24,6 +24,7 @@ from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, stream_response, whole_response
 
 CACHE = "x-llamasrv-cache"
+EDITS = "x-llamasrv-edits"
 
 
 Options = TypeVar("Options")
@@ -117,9 +118,12 @@ def _may_have_grammar(asked: GenerateRequest) -> bool:
 
 
 def _with_cache(response: Response, run: Run) -> Response:
-    """Report in a header what part of the prompt was cached, if that is known when the reply begins."""
+    """Report in headers what part of the prompt was cached and what was left out of the conversation, if that is known
+    when the reply begins."""
     if run.info is not None and run.info.cache is not None:
         response.headers[CACHE] = str(run.info.cache)
+    if run.info is not None and run.info.edits:
+        response.headers[EDITS] = ", ".join(f"{edit.kind}={edit.number}" for edit in run.info.edits)
     return response
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.domain.context_edits import AppliedEdit, ClearResults, ContextEdits
+from llamasrv.domain.context_edits import AppliedEdit, ClearResults, Compact, ContextEdits
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.context_management import applied_body
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint
@@ -73,9 +73,17 @@ def test_what_is_wrong_is_named(wrong, param):
 
 def test_other_edits_are_named_as_ignored():
     """Claude Code sends edits with every request and does not repeat one that is refused for them."""
-    body = {**HELLO, "context_management": {"edits": [{"type": TOOL_USES}, {"type": "compact_20260112"}]}}
+    body = {**HELLO, "context_management": {"edits": [{"type": TOOL_USES}, {"type": "clear_all_20990101"}]}}
     ENDPOINT.parse(body)
-    assert ENDPOINT.unheard(body) == ["context_management.edits.compact_20260112"]
+    assert ENDPOINT.unheard(body) == ["context_management.edits.clear_all_20990101"]
+
+
+def test_a_summary_has_a_threshold_an_order_and_may_be_all_there_is():
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 9}, "instructions": "Names"}
+    body = {**HELLO, "context_management": {"edits": [{**edit, "pause_after_compaction": True}]}}
+    assert ENDPOINT.parse(body)[0].edits.compact == Compact(9, "Names", pause=True)
+    body["context_management"]["edits"] = [{"type": "compact_20260112"}]
+    assert ENDPOINT.parse(body)[0].edits.compact == Compact(150_000)
 
 
 def test_the_reply_says_what_was_done():

@@ -36,6 +36,9 @@ def add_up(chunks):
             elif delta["type"] == "signature_delta":
                 assert not block["signature"]
                 block["signature"] = delta["signature"]
+            elif delta["type"] == "compaction_delta":
+                assert block == {"type": "compaction", "content": None}
+                block |= {"content": delta["content"], "encrypted_content": delta["encrypted_content"]}
             else:
                 assert delta["type"] == "input_json_delta" and block["type"] == "tool_use"
                 pieces += delta["partial_json"]

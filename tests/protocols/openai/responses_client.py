@@ -9,6 +9,7 @@ BEFORE_ITEMS = ("response.created", "response.queued", "response.in_progress")
 FIELDS = {
     "response.output_item.added": {"output_index", "item"},
     "response.output_item.done": {"output_index", "item"},
+    "response.compaction.compacting": {"output_index", "item_id"},
     "response.content_part.added": {"item_id", "output_index", "content_index", "part"},
     "response.content_part.done": {"item_id", "output_index", "content_index", "part"},
     "response.output_text.delta": {"item_id", "output_index", "content_index", "delta", "logprobs"},
@@ -64,6 +65,9 @@ class _Client:
             self.done(event["item"])
             return
         assert event["item_id"] == self.open["id"]
+        if kind == "response.compaction.compacting":
+            assert self.open["type"] == "compaction"
+            return
         self.part(kind, event)
 
     def lifecycle(self, kind, response):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.domain.request import ChatPrompt, Content, MediaPart, Message, TextPart, Tool, ToolCall, ToolChoice
+from llamasrv.domain.summary import SUMMARISE, SUMMARY
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.headers import header_of
 from llamasrv.protocols.common.schema import REFUSED, rows
-from llamasrv.protocols.common.summary import SUMMARISE
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses import Earlier, Responses
 from llamasrv.protocols.openai.responses.ids import (
@@ -20,7 +20,6 @@ from llamasrv.protocols.openai.responses.ids import (
     seal,
     unseal,
 )
-from llamasrv.protocols.openai.responses.items import SUMMARY
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.openai.responses.tools import Kind
 

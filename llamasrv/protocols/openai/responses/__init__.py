@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
+from llamasrv.domain.summary import SUMMARISE
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
-from llamasrv.protocols.common.summary import SUMMARISE
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
@@ -93,6 +93,7 @@ class Responses(SchemaEndpoint):
             store=data.get("store", True),
             background=data.get("background", False),
             compact=turns.compact,
+            has_instructions="instructions" in data,
             is_warm_up=_is_warm_up(data),
             ignored=tuple(f"input.{kind}" for kind in turns.carried),
             **told,
@@ -206,6 +207,7 @@ def _request(
         others |= {
             "content": None,
             "max_tokens": data.parts.get("max_tokens", _SUMMARY_TOKENS),
+            "edits": None,
             "shorten": True,  # what is made shorter is often too long already
         }
     return build(

@@ -153,6 +153,7 @@ class Events:
         index = len(self.items)
         wire = {"id": output_id("cmp", self._response, index), "type": "compaction", "encrypted_content": ""}
         self.event("response.output_item.added", output_index=index, item=wire)
+        self.event("response.compaction.compacting", item_id=wire["id"], output_index=index)
         wire["encrypted_content"] = sealed
         self.event("response.output_item.done", output_index=index, item=wire)
         self.items.append(wire)

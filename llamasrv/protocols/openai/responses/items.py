@@ -15,7 +15,9 @@ import orjson
 
 from llamasrv.domain.found_tools import found_message
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
+from llamasrv.domain.summary import SUMMARY
 from llamasrv.protocols.common.documents import document_file, file_part
+from llamasrv.protocols.common.kept import unseal_turns
 from llamasrv.protocols.common.media import audio_part, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
@@ -24,9 +26,6 @@ from llamasrv.protocols.openai.custom import custom_arguments
 from llamasrv.protocols.openai.responses.client_tools import CALLS
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
-
-SUMMARY = "Summary of the conversation so far:\n\n"
-"""What a compacted conversation begins with when the model reads it."""
 
 _ROLES = frozenset(("user", "assistant", "system", "developer"))
 _TEXT_PARTS = {
@@ -250,7 +249,14 @@ class Turns:
             self._messages.append(Message("developer", None, added_tools=added))
 
     def _compaction(self, item: dict[str, Any], *path: int | str) -> None:
-        text = unseal(_string(item, "encrypted_content", *path))
+        sealed = _string(item, "encrypted_content", *path)
+        turns = unseal_turns(sealed, self.limits)
+        if turns is not None:  # they stand for everything before
+            self._end_turn()
+            self._messages = list(turns)
+            self._calls.update((call.id, call.name) for turn in turns for call in turn.tool_calls)
+            return
+        text = unseal(sealed)
         if text is None:
             raise Invalid("not issued by this server.", *path, "encrypted_content")
         self._end_turn()

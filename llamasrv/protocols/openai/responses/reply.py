@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.events import (
+    Compacted,
     Event,
     Failed,
     Finished,
@@ -25,6 +26,7 @@ from llamasrv.domain.events import (
     Usage,
 )
 from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.common.kept import seal_turns
 from llamasrv.protocols.common.wire import chat_logprob
 from llamasrv.protocols.openai.custom import CustomInput
 from llamasrv.protocols.openai.responses.events import Events, error_event
@@ -64,6 +66,7 @@ class ResponseOptions:
     is_warm_up: bool = False  # nothing is generated
     is_chained: bool = False  # the next response on the same socket may continue it
     compact: bool = False  # the answer is a summary of the conversation, sent as a compaction item
+    has_instructions: bool = False  # of its own, apart from the conversation's
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
 
@@ -168,6 +171,10 @@ class ResponseReply(Writer):
     def on_tools_found(self, event: ToolsFound) -> None:
         self._close_item()
         self._events.search(event.arguments, self._options.tools.found(event.found))
+
+    def on_compacted(self, event: Compacted) -> None:
+        self._close_item()
+        self._events.compaction(seal_turns(event.messages[1:] if self._options.has_instructions else event.messages))
 
     def on_pace(self, event: Pace) -> None:
         self._events.pace = members({"timings": timings(event.usage)})

@@ -24,7 +24,7 @@ from llamasrv.protocols.common.schema import (
 )
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.openai.chat import TemplateKwargs
-from llamasrv.protocols.openai.fields import CacheRetention
+from llamasrv.protocols.openai.fields import CacheRetention, ContextThreshold
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")
@@ -209,7 +209,11 @@ class ResponsesSchema(SamplingSchema):
     conversation = ConversationField("an id, or an object with one: its items go before, input and output are added")
     prompt = Refused("there are no stored prompts", harmless=())
     max_tool_calls = Ignored("it concerns tools that this server does not have")
-    context_management = Ignored("`/v1/responses/compact` does it when it is asked")
+    context_management = ContextThreshold(
+        "`compact_threshold`, at most three quarters of the context: beyond it the output begins with a `compaction` "
+        "item that holds the conversation so far, shortened; what stands before it may be left out",
+        to="edits",
+    )
     generate = Flag("false: only the prompt is computed, and the response, without output, can be continued")
     prompt_cache_options = PromptCacheOptions("`prewarm` is `generate: false`; prefixes are found by themselves")
     prompt_cache_retention = CacheRetention(

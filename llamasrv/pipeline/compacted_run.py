@@ -1,0 +1,175 @@
+"""A run whose conversation may have become too long: it begins with a summary, and looks ahead when it has ended.
+
+To its reader it is one run with one Usage, that of the answer; `Compacted` tells what the summary cost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from llamasrv.domain.context_edits import AppliedEdit
+from llamasrv.domain.events import Compacted, Event, Failed, Finished, FinishReason, Text, Usage
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolCall
+from llamasrv.errors import LlamasrvError
+from llamasrv.pipeline.compaction import JOB_SECONDS, LongConversation, SummaryBook
+from llamasrv.pipeline.run import Run, RunInfo, RunState, Starter
+from llamasrv.pipeline.search_run import SearchRun
+
+_WHOLE = frozenset((FinishReason.STOP, FinishReason.STOP_STRING, FinishReason.LENGTH))
+
+
+class Shortened(NamedTuple):
+    """A request that goes on from a summary, or (`key`) the request for the summary itself."""
+
+    request: GenerateRequest
+    talk: LongConversation | None = None
+    key: bytes | None = None
+    event: Compacted | None = None
+    edits: tuple[AppliedEdit, ...] = ()
+
+
+def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pause: bool) -> Shortened:
+    """What a conversation becomes. `count` returns the tokens of a prompt."""
+    number = talk.plan(count)
+    if number:
+        return Shortened(talk.order(number), talk, talk.keys[number - 1])
+    if not talk.used:
+        return Shortened(talk.request, talk)
+    prompt, summary = talk.shortened(talk.used), talk.summary(talk.used)
+    usage, summary.usage = summary.usage, Usage()  # told once
+    text = prompt.messages[len(prompt.messages) - (len(talk.messages) - talk.used) - 1].content
+    assert isinstance(text, str)
+    saved = max(0, count(talk.prompt) - count(prompt))
+    request = replace(talk.request, prompts=(prompt,), max_tokens=0 if pause else talk.request.max_tokens)
+    event = Compacted(0, text, prompt.messages, usage)
+    return Shortened(request, talk, None, event, (AppliedEdit("summary", talk.used, saved),))
+
+
+class CompactedRun(SearchRun):
+    """`starter_of` makes the starter of a request; it starts the summary first where one is needed. `ahead` is called
+    with the conversation, its answer and the tokens of both."""
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        starter_of: Callable[[GenerateRequest], Starter],
+        *,
+        book: SummaryBook,
+        ahead: Callable[[LongConversation, Message, int], None],
+        on_start: Callable[[RunInfo], None] | None = None,
+        explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
+    ) -> None:
+        self._book = book
+        self._ahead = ahead
+        self._summary: list[str] = []
+        self._summary_reason: FinishReason | None = None
+        self._has_told = False
+        super().__init__(request, starter_of, on_start=on_start, explain=explain)
+
+    def events(self, timeout: float | None = None) -> list[Event]:
+        work = self._work
+        if work is None or work.summary is None:
+            events = super().events(timeout)
+            if not self._has_told and events and self.info is not None and self.info.compacted is not None:
+                self._has_told = True
+                events.insert(0, self.info.compacted)
+            if self.done:
+                self._look_ahead(events)
+            return events
+        out: list[Event] = []
+        for event in Run.events(self, timeout):
+            if isinstance(event, Text):
+                self._summary.append(event.text)
+            elif isinstance(event, Finished):
+                self._summary_reason = event.reason
+            elif isinstance(event, Failed):
+                self._summary_reason = FinishReason.FAILED
+            elif isinstance(event, Usage):
+                self._answer(work.summary, event, out)
+        return out
+
+    def _answer(self, key: bytes, usage: Usage, out: list[Event]) -> None:
+        """The summary has ended: start the answer."""
+        if self.cancelled:
+            out += [Finished(0, FinishReason.CANCELLED), usage]
+            return
+        text = "".join(self._summary).strip()
+        self._book.put(key, text if self._summary_reason in _WHOLE else "", usage)
+        try:
+            self._begin(self._starter_of(self._request))
+        except LlamasrvError as error:
+            self.state = RunState.DONE
+            out.append(Failed(0, self._explain(error)))
+
+    def _look_ahead(self, events: list[Event]) -> None:
+        talk = None if self._work is None else self._work.talk
+        if talk is None or self.cancelled or not events or not isinstance(usage := events[-1], Usage):
+            return
+        calls = tuple(ToolCall(id, name, "".join(fragments)) for id, name, fragments in self._made.values())
+        turn = Message("assistant", "".join(self._said) or None, reasoning="".join(self._thought) or None)
+        turn = replace(turn, tool_calls=calls)
+        self._ahead(talk, turn, usage.prompt_tokens + usage.completion_tokens)
+
+
+def write_ahead(
+    talk: LongConversation, turn: Message, book: SummaryBook, submit: Callable[[GenerateRequest], Run]
+) -> None:
+    """Write the summary that will be needed, unless it is there, and compute the prompt that follows from it and ends
+    with this turn. The book has a job for it."""
+    try:
+        talk.look()
+        number = talk.ahead()
+        if number and book.begin(key := talk.keys[number - 1]):
+            text = ""
+            try:
+                text, usage = written(submit(replace(talk.order(number), deferrable=True, timeout=JOB_SECONDS)))
+            finally:
+                if not text:
+                    book.drop(key)
+            if text:
+                book.put(key, text, usage)
+                talk.ready = number
+        if talk.ready:
+            written(submit(_warm_up(talk, turn)))
+    except LlamasrvError:
+        pass  # the conversation is summarised when it passes its limit
+    finally:
+        book.end_job()
+
+
+def _warm_up(talk: LongConversation, turn: Message) -> GenerateRequest:
+    prompt = replace(talk.shortened(talk.ready, turn), add_generation_prompt=False, continue_final_message=False)
+    request = talk.request
+    return GenerateRequest(
+        (prompt,),
+        model=request.model,
+        max_tokens=0,
+        cache_salt=request.cache_salt,
+        timeout=JOB_SECONDS,
+        owner=request.owner,
+        deferrable=True,
+        tool_choice=request.tool_choice,
+        adapters=request.adapters,
+    )
+
+
+def written(run: Run) -> tuple[str, Usage]:
+    """What a run says, read to its end; "" if it failed."""
+    said: list[str] = []
+    usage, reason = Usage(), None
+    while not run.done:
+        for event in run.events(1.0):
+            if isinstance(event, Text):
+                said.append(event.text)
+            elif isinstance(event, Finished):
+                reason = event.reason
+            elif isinstance(event, Usage):
+                usage = event
+    return ("".join(said).strip() if reason in _WHOLE else ""), usage
+
+
+def in_background(job: Callable[[], None]) -> None:
+    threading.Thread(target=job, daemon=True).start()

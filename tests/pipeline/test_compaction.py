@@ -1,0 +1,227 @@
+"""A long conversation goes on from a summary of its older turns, whole in its pairs and in the user's words."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from llamasrv.domain.context_edits import ClearResults, Compact, ContextEdits
+from llamasrv.domain.events import Usage
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
+from llamasrv.domain.summary import LEFT_OUT, SUMMARISE, SUMMARY, WORDS, last_request, summarised, whole_cut
+from llamasrv.pipeline.compaction import AHEAD, LongConversation, SummaryBook
+from llamasrv.pipeline.context_edits import edited
+
+
+def size(prompt):
+    return sum(len(str(message.content or "").split()) + 2 for message in prompt.messages)
+
+
+def calls(number):
+    """A turn with a call, and its result."""
+    call = ToolCall(f"c{number}", "read", f'{{"n": {number}}}')
+    return [Message("assistant", None, tool_calls=(call,)), Message("tool", f"r{number} " * 20, tool_call_id=call.id)]
+
+
+def talk_of(messages, book, *, limit=200, owner="", **more):
+    request = GenerateRequest((ChatPrompt(tuple(messages)),), owner=owner, **more)
+    return LongConversation(request, Compact(limit), book, sent=messages, model="m", context=10_000)
+
+
+SYSTEM, ASK = Message("system", "Be brief"), Message("user", "Do it")
+
+
+def long(number=12):
+    return [SYSTEM, ASK, *(message for n in range(number) for message in calls(n))]
+
+
+@pytest.fixture
+def book():
+    return SummaryBook()
+
+
+def test_a_short_conversation_stays_as_it_is(book):
+    talk = talk_of(long(3), book)
+    assert talk.plan(size) == 0 and talk.shortened(talk.used) == talk.prompt
+
+
+def test_beyond_its_limit_all_but_the_last_request_is_summarised(book):
+    messages = long()
+    talk = talk_of(messages, book)
+    number = talk.plan(size)
+    assert messages[number:] == calls(11)
+    order = talk.order(number)
+    assert order.prompts[0].messages == (*messages[:number], Message("user", SUMMARISE))
+    assert order.tool_choice.mode == "none" and order.tool_choice.shown  # the prefix is the one in the cache
+    book.put(talk.keys[number - 1], "All done so far.", Usage())
+    again = talk_of(messages, book)
+    assert again.plan(size) == 0 and again.used == number
+    head, summary, *rest = again.shortened(number).messages
+    assert head == SYSTEM and rest == calls(11)
+    assert summary == Message("user", f"{SUMMARY}All done so far.{WORDS}Do it")
+
+
+def test_later_requests_go_on_from_the_same_summary(book):
+    messages = long()
+    talk = talk_of(messages, book)
+    book.put(talk.keys[talk.plan(size) - 1], "Sum.", Usage())
+    first = talk_of(messages, book)
+    first.plan(size)
+    later = talk_of([*messages, *calls(12)], book)
+    assert later.plan(size) == 0
+    before = first.shortened(first.used).messages
+    assert later.shortened(later.used).messages[: len(before)] == before
+
+
+def test_another_key_model_or_order_finds_nothing(book):
+    talk = talk_of(long(), book)
+    book.put(talk.keys[talk.plan(size) - 1], "Sum.", Usage())
+    assert not talk_of(long(), book, owner="somebody").ready
+    assert not talk_of(long(), book, cache_salt="salt").ready
+
+
+def test_one_that_is_being_written_is_waited_for_a_little(book):
+    messages = long()
+    near, far = talk_of(messages, book, limit=size(ChatPrompt(tuple(messages))) - 2), talk_of(messages, book)
+    assert book.begin(near.keys[-3])
+    near.look()
+    far.look()
+    assert near.plan(size) == 0 and far.plan(size) > 0
+
+
+def test_the_second_summary_knows_the_first_and_repeats_the_users_words(book):
+    messages = long()
+    talk = talk_of(messages, book)
+    number = talk.plan(size)
+    book.put(talk.keys[number - 1], "First.", Usage())
+    longer = [*messages, Message("user", "Now the tests"), *(m for n in range(12, 24) for m in calls(n))]
+    talk = talk_of(longer, book)
+    talk.plan(size)  # the one that is there
+    second = talk.plan(size)
+    asked = talk.order(second).prompts[0].messages
+    assert asked[1].content.startswith(SUMMARY + "First.") and len(asked) < len(longer)
+    book.put(talk.keys[second - 1], "Second.", Usage())
+    talk.look()
+    talk.plan(size)
+    assert talk.shortened(talk.used).messages[1].content == f"{SUMMARY}Second.{WORDS}Do it\n\nNow the tests"
+    # The same where the client sends the first summary back instead of what it stands for.
+    kept = summarised(longer, second, "Second.", 1000)
+    assert summarised([*summarised(longer, number, "First.", 1000)], second - number + 2, "Second.", 1000) == kept
+
+
+def test_too_many_words_of_the_user_stay_whole_from_the_end():
+    messages = [Message("user", word * 10) for word in "abc"]
+    (turn,) = summarised(messages, 3, "Sum.", 25)
+    assert turn.content == f"{SUMMARY}Sum.{WORDS}{LEFT_OUT}\n\n{'b' * 10}\n\n{'c' * 10}"
+
+
+def test_tools_that_came_in_what_is_summarised_can_still_be_called():
+    tool = Tool("late")
+    messages = [ASK, Message("system", None, added_tools=(tool,)), *calls(1)]
+    assert summarised(messages, 2, "Sum.", 99)[0].added_tools == (tool,)
+
+
+def test_a_summary_that_failed_is_not_tried_again_for_the_same_request(book):
+    talk = talk_of(long(), book)
+    book.put(talk.keys[talk.plan(size) - 1], "", Usage())
+    assert talk_of(long(), book).plan(size) == 0
+
+
+def test_the_book_is_bounded():
+    book = SummaryBook(most=3, most_bytes=10, most_jobs=1)
+    for n in range(5):
+        book.put(bytes([n]), "x", Usage())
+    assert len(book) == 3 and book.find(bytes([0])) is None
+    book.put(b"long", "y" * 11, Usage())
+    assert len(book) == 1
+    assert book.take_job() and not book.take_job()
+    book.end_job()
+    assert book.take_job()
+
+
+# ---------------------------------------------------------------- pairs
+
+
+def random_talk(rng):
+    """Calls of one or several tools at once, results in any order, words and late system turns in between."""
+    messages, number = [SYSTEM] * rng.randrange(2), 0
+    for _ in range(rng.randrange(1, 14)):
+        if rng.random() < 0.4:
+            messages.append(Message("user", f"words {number} " * rng.randrange(1, 6)))
+        ids = [f"c{number + k}" for k in range(rng.randrange(4))]
+        number += 1 + len(ids)
+        made = tuple(ToolCall(id, rng.choice(("read", "write")), "{}") for id in ids)
+        messages.append(Message("assistant", None if made else "hm", reasoning="so", tool_calls=made))
+        for id in rng.sample(ids, len(ids)):
+            messages.append(Message("tool", "result " * rng.randrange(1, 40), tool_call_id=id))
+            if rng.random() < 0.1:
+                messages.append(Message("system", "tokens left"))
+    if messages[-1].role == "assistant":
+        messages.append(Message("user", "Go on"))
+    return messages
+
+
+def check_pairs(messages):
+    open_calls = set()
+    for message in messages:
+        if message.role == "assistant":
+            assert not open_calls, "a call without its result"
+            open_calls = {call.id for call in message.tool_calls}
+        elif message.role == "tool":
+            assert message.tool_call_id in open_calls, "a result without its call"
+            open_calls.remove(message.tool_call_id)
+    assert not open_calls
+
+
+def check_random_talks(seed, number):
+    rng, shortened = random.Random(seed), 0
+    for _ in range(number):
+        book, limit = SummaryBook(), rng.randrange(20, 300)
+        everything = random_talk(rng)
+        check_pairs(everything)
+        edits = ContextEdits(
+            ClearResults(max_tokens=rng.randrange(20, 200), keep=rng.randrange(4)), rng.randrange(1, 4)
+        )
+        ends = [n for n in range(1, len(everything) + 1) if is_request(everything, n)]
+        for end in ends:
+            sent = everything[:end]
+            prompt, _ = edited(
+                ChatPrompt(tuple(sent)), edits, count=size, weigh=lambda text: len(text.split()), context=10_000
+            )
+            check_pairs(prompt.messages)
+            request = GenerateRequest((prompt,))
+            talk = LongConversation(request, Compact(limit), book, sent=sent, model="m", context=10_000)
+            made = talk.plan(size)
+            if made:
+                check_pairs(talk.order(made).prompts[0].messages)
+                book.put(talk.keys[made - 1], "Sum.", Usage())
+                talk.look()
+                talk.plan(size)
+            after = talk.shortened(talk.used).messages
+            check_pairs(after)
+            shortened += len(after) < len(sent)
+            words = "\n".join(str(message.content) for message in after)
+            if LEFT_OUT not in words:
+                assert all(str(message.content) in words for message in sent if message.role == "user")
+            if size(ChatPrompt(after)) > AHEAD * limit and (ahead := talk.ahead()):
+                check_pairs(talk.order(ahead).prompts[0].messages)
+                book.put(talk.keys[ahead - 1], "Sum ahead.", Usage())
+    return shortened
+
+
+def is_request(messages, end):
+    ids = {call.id for message in messages[:end] for call in message.tool_calls}
+    done = {message.tool_call_id for message in messages[:end] if message.role == "tool"}
+    return messages[end - 1].role != "assistant" and ids == done
+
+
+def test_pairs_and_words_of_random_conversations_stay_whole():
+    """SOAK: `check_random_talks(seed, 10_000)` takes about a minute."""
+    assert check_random_talks(43, 150) > 100
+
+
+def test_no_cut_comes_between_a_call_and_its_result():
+    messages = long(3)
+    assert [whole_cut(messages, at) for at in range(len(messages) + 1)] == [0, 1, 2, 2, 4, 4, 6, 6, 8]
+    assert last_request(messages) == 6 and last_request([*messages, Message("assistant", "So")]) == 6
