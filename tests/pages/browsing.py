@@ -8,6 +8,15 @@ def say(page, text):
     page.press("#prompt", "Enter")
 
 
+def open_settings(page):
+    if page.get_attribute("#settings-button", "aria-expanded") == "false":
+        page.click("#settings-button")
+
+
+def stop(page):
+    page.get_by_role("button", name="Stop", exact=True).click()
+
+
 def attach(page, *files):
     page.set_input_files(
         "#attach-file", [{"name": name, "mimeType": kind, "buffer": data} for name, kind, data in files]

@@ -113,7 +113,7 @@ def test_a_pdf_that_is_dropped_is_kept_with_the_conversation(playground):
     page.locator("body[data-ready]").wait_for()
     sent = parts_sent(page)
     assert page.inner_text(".turn.user .chip-name") == "dropped.pdf"
-    page.click("[aria-label='Answer again']")
+    page.click("[aria-label='Regenerate']")
     page.locator(".turn.assistant .place").wait_for()
     assert sent()[0]["file"]["file_data"].startswith("data:application/pdf;base64,")
 
@@ -121,7 +121,7 @@ def test_a_pdf_that_is_dropped_is_kept_with_the_conversation(playground):
 def test_what_can_not_be_sent_is_refused_and_what_was_added_can_be_removed(playground):
     page = playground()
     attach(page, ("x.zip", "application/zip", b"PK"))
-    page.get_by_text("x.zip is neither an image nor a sound nor a document.").wait_for()
+    page.get_by_text("x.zip: only images, audio and documents can be attached.").wait_for()
     attach(page, ("empty.txt", "text/plain", b""))
     page.get_by_text("empty.txt is empty.").wait_for()
     attach(page, ("long.txt", "text/plain", b"x" * (4 * 2**20 + 1)))

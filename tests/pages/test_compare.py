@@ -4,7 +4,7 @@ import json
 
 import pytest
 import tiny_models
-from browsing import say, serious
+from browsing import open_settings, say, serious, stop
 
 
 @pytest.fixture
@@ -15,6 +15,7 @@ def two(serve, visit, tmp_path):
     page = visit(serve("--models-dir", tmp_path, "--no-check-models").url)
     page.locator("body[data-ready]").wait_for()
     compare(page)
+    open_settings(page)
     page.fill("#slide-max_tokens", "8")
     page.route("**/v1/chat/completions", in_letters)
     return page
@@ -65,7 +66,7 @@ def test_with_one_model_two_answers_are_compared_and_kept(playground):
     page.reload()
     page.locator("body[data-ready]").wait_for()
     assert both(page).count() == 2
-    page.locator(".pair [aria-label='Answer again']").first.click()
+    page.locator(".pair [aria-label='Regenerate']").first.click()
     page.locator(".turn.assistant .place").wait_for()
     assert page.inner_text(".turn.assistant .place") == "3/3" and page.locator(".pair").count() == 0
 
@@ -76,7 +77,7 @@ def test_both_are_stopped(playground):
     say(page, "word " * 1500)
     for i in (0, 1):
         page.locator(".turn.assistant .text").nth(i).get_by_text("word word").wait_for()
-    page.click("#stop")
+    stop(page)
     page.get_by_text("Stopped.").wait_for()
     assert all(len(text) < 7500 for text in both(page).locator(".text").all_inner_texts())
 

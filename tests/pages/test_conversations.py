@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browsing import answers, attach, say, serious
+from browsing import answers, attach, open_settings, say, serious
 from samples import png
 
 
@@ -51,7 +51,7 @@ def test_no_serious_barrier_in_what_was_found(playground, axe, scheme):
 def test_what_stands_in_another_branch_is_found_and_shown(playground):
     page = playground()
     talked(page, "the first wording")
-    page.click("[aria-label='Edit this turn']")
+    page.click(".turn [aria-label='Edit']")
     page.fill(".edit textarea", "another")
     page.click(".edit button.primary")
     page.get_by_text("You said: another").wait_for()
@@ -63,11 +63,13 @@ def test_what_stands_in_another_branch_is_found_and_shown(playground):
 
 def test_a_conversation_becomes_markdown(playground, tmp_path):
     page = playground()
+    open_settings(page)
     page.fill("#system", "Be kind.")
     attach(page, ("notes.txt", "text/plain", b"hello"))
     page.locator("#pictures .chip").wait_for()
     say(page, "Read **this**")
     answers(page)
+    page.click("#files > summary")
     with page.expect_download() as download:
         page.click("#export-markdown")
     download.value.save_as(tmp_path / "talk.md")
@@ -83,16 +85,18 @@ def test_all_of_them_go_into_one_file_and_come_back_with_their_files(playground,
     attach(page, ("red.png", "image/png", png(30, 30)))
     page.locator("#pictures img").wait_for()
     talked(page, "with a picture", "plain")
+    open_settings(page)
     page.fill("#system", "You are a pirate.")
     page.click("#prompt-save")
     page.fill("#prompt-name", "Pirate")
     page.click("#prompt-dialog button.primary")
+    page.click("#files > summary")
     with page.expect_download() as download:
         page.click("#export-all")
     download.value.save_as(tmp_path / "all.json")
     elsewhere = playground()
     elsewhere.set_input_files("#import-file", tmp_path / "all.json")
-    elsewhere.get_by_text("2 conversations are here.").wait_for()
+    elsewhere.get_by_text("Imported 2 conversations.").wait_for()
     elsewhere.reload()
     elsewhere.locator("body[data-ready]").wait_for()
     assert sorted(titles(elsewhere)) == ["plain", "with a picture"]
@@ -115,7 +119,7 @@ def test_what_is_no_conversation_is_refused(playground):
     for content in HOSTILE:
         page.evaluate("document.querySelector('#status').textContent = ''")
         page.set_input_files("#import-file", {"name": "x.json", "mimeType": "application/json", "buffer": content})
-        page.get_by_text("This file is no conversation.").wait_for()
+        page.get_by_text("This file is not a conversation.").wait_for()
         assert titles(page) == []
 
 
@@ -145,6 +149,7 @@ def test_another_tab_hears_of_a_conversation(playground):
     other.locator("body[data-ready]").wait_for()
     talked(page, "told here")
     other.locator("#talk-list .title", has_text="told here").wait_for()
+    page.hover("#talk-list li")
     page.click("[aria-label='Delete told here']")
     other.locator("#talk-list .title", has_text="told here").wait_for(state="detached")
 
@@ -170,6 +175,7 @@ def test_large_attachments_do_not_push_other_conversations_out(playground):
 
 def test_system_prompts_are_kept_chosen_and_deleted(playground):
     page = playground()
+    open_settings(page)
     page.fill("#system", "You are a pirate.")
     page.click("#prompt-save")
     page.fill("#prompt-name", "Pirate")
@@ -193,6 +199,7 @@ def test_system_prompts_are_kept_chosen_and_deleted(playground):
 @pytest.mark.parametrize("name", ["<b>x</b>", "own:own:x", "ünï"])
 def test_a_name_may_be_anything(playground, name):
     page = playground()
+    open_settings(page)
     page.fill("#system", "text")
     page.click("#prompt-save")
     page.fill("#prompt-name", name)
@@ -209,8 +216,9 @@ def test_a_deleted_conversation_comes_back_with_undo(playground):
     page.locator("#pictures img").wait_for()
     talked(page, "with a picture", "plain")
     for title in ("with a picture", "plain"):
+        page.locator("#talk-list li", has_text=title).hover()
         page.get_by_label(f"Delete {title}").click()
-        page.get_by_text(f"“{title}” was deleted.").wait_for()
+        page.get_by_text(f"Deleted “{title}”.").wait_for()
         assert title not in titles(page)
         page.get_by_role("button", name="Undo").click()
         page.locator("#talk-list .title", has_text=title).wait_for()
@@ -224,6 +232,7 @@ def test_a_deleted_conversation_comes_back_with_undo(playground):
 def test_what_was_deleted_and_not_wanted_back_is_gone(playground):
     page = playground()
     talked(page, "short lived")
+    page.hover("#talk-list li")
     page.get_by_label("Delete short lived").click()
     page.get_by_role("button", name="Undo").wait_for()
     page.reload()

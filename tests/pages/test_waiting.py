@@ -1,6 +1,6 @@
 """What an answer that is not there yet waits for."""
 
-from browsing import answers, say
+from browsing import answers, say, stop
 
 CHUNK = 'data: {"choices":[{"index":0,"delta":%s,"finish_reason":%s}]%s}\n\n'
 
@@ -13,9 +13,9 @@ def test_the_place_in_the_queue_is_shown(serve, visit):
     say(first, "word " * 1500)
     first.locator(".turn.assistant .text", has_text="word word").wait_for()
     say(second, "hi")
-    second.get_by_text("Place 1 in the queue").first.wait_for()
+    second.get_by_text("Position 1 in the queue").first.wait_for()
     assert second.locator(".turn.assistant .waiting progress").count() == 1
-    first.click("#stop")
+    stop(first)
     assert answers(second) == ["You said: hi"]
     assert second.locator(".waiting").count() == 0 and second.inner_text("#status") == ""
 
@@ -35,7 +35,7 @@ def test_the_share_of_the_prompt_is_shown(playground):
         [CHUNK % ("{}", "null", ',"prompt_progress":{"total":1000,"cache":0,"processed":400,"time_ms":5}')],
     )
     say(page, "a long one")
-    page.locator("#status", has_text="Prompt 40 %").wait_for()
+    page.locator("#status", has_text="Reading the prompt: 40 %").wait_for()
     assert page.locator(".turn.assistant .waiting progress").evaluate("bar => bar.value") == 0.4
     page.keyboard.press("Escape")
     page.get_by_text("Stopped.").wait_for()

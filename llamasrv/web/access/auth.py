@@ -31,7 +31,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
         "/cors-proxy", "/tokenizer_info", "/openapi.json",
-        "/version", "/api/status", "/api/v0/models", "/api/v0/models/<path:name>",
+        "/ui/access", "/version", "/api/status", "/api/v0/models", "/api/v0/models/<path:name>",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
     # tokenizing and rendering: work without the model, for either kind of key
@@ -63,7 +63,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/score", "/score", "/v1/classify", "/classify",
     ),
     # the pages themselves hold no data: their requests need a key
-    PAGE: ("/", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
+    PAGE: ("/", "/ui/models", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
     "metrics": ("/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream"),
     # programs on this machine
     "tools": ("/tools",),

@@ -1,4 +1,4 @@
-"""The pages: playground, live view of the engine, API documentation.
+"""The pages: playground, models, live view of the engine, API documentation.
 
 Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
 of the server takes one. Everything is served from here: no page asks another host for anything.
@@ -18,7 +18,7 @@ from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
 from llamasrv.web.service import Service
-from llamasrv.web.views import current
+from llamasrv.web.views import current, json_answer
 
 INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
@@ -52,6 +52,20 @@ def blueprint(service: Service) -> Blueprint:
     def engine() -> Response:
         _allow(service)
         return _page("engine", "/ui/engine")
+
+    @routes.get("/ui/models")
+    def models() -> Response:
+        _allow(service)
+        return _page("models", "/ui/models")
+
+    @routes.get("/ui/access")
+    def access() -> Response:
+        """What the key that looks may do, so that pages offer nothing else."""
+        _allow(service)
+        owner = current().owner
+        scopes = {scope: service.access.allows(owner, scope) for scope in ("infer", "metrics", "tools", "admin")}
+        answer = {"scopes": scopes, "manage": service.options.manage and scopes["admin"]}
+        return json_answer(orjson.dumps(answer))
 
     @routes.get("/ui/api")
     def api() -> Response:

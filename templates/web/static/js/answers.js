@@ -6,14 +6,15 @@ import { byId, json, make } from "./server.js";
 import { save } from "./store.js";
 import { answer } from "./stream.js";
 import { draw, fill, waiting } from "./turns.js";
+import { words } from "./words.js";
 
 const LOOK = 1500; // milliseconds without news after which the model may be loading
 
 export class Answers {
   /** `models()`: whom to ask; `request(model, end)`: what; `act`: for the buttons of turns; `place(turn)`: among its branches;
-   * `drawn` is called when all have ended, with the first turn. */
-  constructor({ models, request, validate, act, place, drawn }) {
-    Object.assign(this, { models, request, validate, act, place, drawn });
+   * `drawn` is called when all have ended, with the first turn; `writing` with whether answers are being written. */
+  constructor({ models, request, validate, act, place, drawn, writing }) {
+    Object.assign(this, { models, request, validate, act, place, drawn, writing });
     this.messages = byId("messages");
   }
 
@@ -23,21 +24,35 @@ export class Answers {
     const talk = page.talk;
     const models = this.models();
     const pair = models.length > 1 ? newId() : undefined;
-    const turns = models.map((model) => talk.add(parent, { role: "assistant", content: "", model, ...(pair ? { pair } : {}) }));
+    const turns = models.map((model) => talk.add(parent, {
+      role: "assistant", content: "", model, stream: newId(), ...(pair ? { pair } : {}),
+    }));
     talk.show(turns[0]);
+    save(talk); // the streams' names, by which they are found after a reload
+    await this.#run(talk, turns, turns.map((turn) => this.request(turn.model, turns[0])));
+  }
+
+  /** Goes on with answers that were being written when the page was left. */
+  async resume(turns) {
+    if (!page.running) await this.#run(page.talk, turns, turns.map(() => null));
+  }
+
+  async #run(talk, turns, bodies) {
+    for (const { id } of turns) {
+      const old = this.messages.querySelector(`[data-turn="${id}"]`);
+      (old?.closest(".pair") ?? old)?.remove();
+    }
     const boxes = turns.map((turn) => draw(turn, this.place(turn), this.act, true));
-    this.messages.append(pair ? make("div", { class: "pair" }, ...boxes) : boxes[0]);
+    this.messages.append(turns.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0]);
     this.messages.scrollTop = this.messages.scrollHeight;
     const running = page.running = new AbortController();
-    byId("stop").hidden = false;
-    byId("send").disabled = true;
-    status("Waiting for the first token…");
-    const bodies = turns.map((turn) => this.request(turn.model, turns[0]));
+    this.writing(true);
+    status(words.waiting);
     await Promise.all(turns.map((turn, i) => this.#write(turn, boxes[i], bodies[i], running)));
     page.running = null;
-    byId("stop").hidden = true;
-    byId("send").disabled = false;
-    status(running.signal.aborted ? "Stopped." : "");
+    this.writing(false);
+    status(running.signal.aborted ? words.stopped : "");
+    for (const turn of turns) delete turn.stream;
     for (const turn of turns) if (!turn.content && !turn.reasoning && !turn.calls && !turn.error) talk.remove(turn);
     if (talk === page.talk) this.drawn(turns[0]);
     else save(talk);
@@ -72,7 +87,7 @@ export class Answers {
       await answer(body, turn, { waits, changed: () => {
         heard = true;
         waiting(box, "", null);
-        status("Writing…");
+        status(words.writing);
         timer ??= setTimeout(paint, Math.max(0, due - performance.now()));
       } }, running.signal);
     } catch (error) {
@@ -92,7 +107,7 @@ async function loading(model) {
   try {
     const { data } = await json("/v1/models");
     const state = data.find(({ id }) => id === model)?.status;
-    return state?.value === "loading" ? { text: `Loading the model: ${Math.round(100 * (state.progress ?? 0))} %`, share: state.progress ?? null } : null;
+    return state?.value === "loading" ? { text: words.loading(state.progress ?? 0), share: state.progress ?? null } : null;
   } catch {
     return null;
   }

@@ -1,19 +1,22 @@
 // What is sent along with a message: images, sounds, documents. Picked, dropped or pasted; shown small until it is sent.
 // A file is {id, name, type, size, url}, the last a data: URL.
 
+import { icon } from "./icons.js";
 import { make } from "./server.js";
+import { words } from "./words.js";
 
 const LONGEST = 2048; // pixels of a side; larger images are made smaller here: models look at no more
 const LARGE = 1_000_000; // bytes of an image that is written anew, smaller
 const MOST = 24 * 2 ** 20; // bytes of a sound, or of a PDF
 const MOST_TEXT = 4 * 2 ** 20;
+const LONG_PASTE = 4000; // characters of pasted text that go along as a file, so that the field stays readable
 const TEXTS = /^text\/|json|xml|yaml|toml|javascript|x-sh|x-python|sql/;
 const TEXT_NAMES = /\.(txt|md|csv|tsv|log|json|ya?ml|toml|ini|xml|html?|css|js|ts|py|rs|go|c|h|cpp|java|sh|sql|tex|diff|patch)$/i;
 
 const asUrl = (blob) => new Promise((resolve, reject) => {
   const reader = new FileReader();
   reader.addEventListener("load", () => resolve(reader.result));
-  reader.addEventListener("error", () => reject(new Error("The file cannot be read.")));
+  reader.addEventListener("error", () => reject(new Error(words.unreadable)));
   reader.readAsDataURL(blob);
 });
 
@@ -49,12 +52,12 @@ export const isSound = ({ type }) => type.startsWith("audio/") || type.startsWit
 export const sizeOf = (bytes) => bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 
 /** How an attachment looks: a thumbnail, a player, or a chip with name and size. */
-export function picture(file, verb) {
-  if (isSound(file)) return make("audio", { src: file.url, controls: true, "aria-label": file.name || `Sound ${verb}` });
-  if (isImage(file)) return make("img", { src: file.url, alt: file.name || `Image ${verb}`, class: "picture" });
-  return make("a", { class: "chip", href: file.url, download: file.name || "document" },
+export function picture(file) {
+  if (isSound(file)) return make("audio", { src: file.url, controls: true, "aria-label": file.name || words.soundSent });
+  if (isImage(file)) return make("img", { src: file.url, alt: file.name || words.imageSent, class: "picture" });
+  return make("a", { class: "chip", href: file.url, download: file.name || words.document },
     make("span", { class: "chip-kind", "aria-hidden": "true" }, (/\.(\w{1,4})$/.exec(file.name)?.[1] ?? "file").toUpperCase()),
-    make("span", { class: "chip-name" }, file.name || "document"), make("small", {}, sizeOf(file.size)));
+    make("span", { class: "chip-name" }, file.name || words.document), make("small", {}, sizeOf(file.size)));
 }
 
 /** A message with its files in OpenAI's words: documents come before the text that asks about them. */
@@ -102,25 +105,25 @@ export class Attachments {
   async take(file) {
     const name = file.name || "the file";
     if (file.type.startsWith("image/")) {
-      if (!this.takes.vision) throw new Error("This model takes no images.");
+      if (!this.takes.vision) throw new Error(words.noImages);
       return asFile(await imageUrl(file), file.name);
     }
     const sound = file.type.startsWith("audio/") || file.type === "video/webm";
     const pdf = file.type === "application/pdf" || /\.pdf$/i.test(name);
-    if (sound && !this.takes.audio) throw new Error("This model takes no sounds.");
+    if (sound && !this.takes.audio) throw new Error(words.noSounds);
     if (!sound && !pdf && !TEXTS.test(file.type) && !TEXT_NAMES.test(name)) {
-      throw new Error(`${name} is neither an image nor a sound nor a document.`);
+      throw new Error(words.unknownKind(name));
     }
-    if (!file.size) throw new Error(`${name} is empty.`);
-    if (file.size > (sound || pdf ? MOST : MOST_TEXT)) throw new Error(`${name} is too large.`);
+    if (!file.size) throw new Error(words.empty(name));
+    if (file.size > (sound || pdf ? MOST : MOST_TEXT)) throw new Error(words.tooLarge(name));
     return asFile(await asUrl(file), file.name);
   }
 
   set(files) {
     this.files = files;
     this.list.replaceChildren(...files.map((file) => make("span", { class: "attachment" },
-      picture(file, "to send"),
-      make("button", { type: "button", class: "quiet", "aria-label": `Remove ${file.name || "this attachment"}`, onclick: () => this.set(this.files.filter(({ id }) => id !== file.id)) }, "×"),
+      picture(file),
+      make("button", { type: "button", class: "quiet round", "aria-label": words.remove(file.name), onclick: () => this.set(this.files.filter(({ id }) => id !== file.id)) }, icon("close")),
     )));
   }
 }
@@ -143,8 +146,11 @@ export function watch(area, field, attachments) {
     attachments.add(event.dataTransfer.files);
   });
   field.addEventListener("paste", (event) => {
-    if (!event.clipboardData?.files.length) return;
+    const { files } = event.clipboardData ?? {};
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    if (!files?.length && text.length < LONG_PASTE) return;
     event.preventDefault();
-    attachments.add(event.clipboardData.files);
+    const number = attachments.files.length + 1;
+    attachments.add(files.length ? files : [new File([text], words.pasted(number), { type: "text/plain" })]);
   });
 }

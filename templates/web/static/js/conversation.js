@@ -1,8 +1,9 @@
 // Conversations as trees: an edited or regenerated turn is a branch beside the old one. Knows no page and no storage.
 
 import { asFile, parts } from "./attachments.js";
+import { words } from "./words.js";
 
-const UNNAMED = "New conversation";
+const UNNAMED = words.unnamed;
 
 export class Conversation {
   constructor(data = {}) {
@@ -72,13 +73,37 @@ export class Conversation {
     delete this.turns[turn.id];
   }
 
+  /** Removes a turn and all that follows on it. {count, undo}: how many those are, and what puts them back. */
+  prune(turn) {
+    const parent = this.parentOf(turn);
+    const { children, selected } = parent;
+    const gone = [];
+    for (const open = [turn.id]; open.length;) {
+      const one = this.turns[open.pop()];
+      if (!one || gone.includes(one)) continue; // a file from elsewhere may go in circles
+      gone.push(one);
+      open.push(...one.children);
+    }
+    this.remove(turn);
+    for (const one of gone) delete this.turns[one.id];
+    const undo = () => {
+      for (const one of gone) this.turns[one.id] = one;
+      Object.assign(parent, { children, selected });
+    };
+    return { count: gone.length, undo };
+  }
+
   /** What is sent: the shown turns as OpenAI messages, up to and without `end`. */
   messages(system, end) {
     const out = system ? [{ role: "system", content: system }] : [];
     for (const turn of this.path()) {
       if (turn === end) break;
+      if (turn.summary) {
+        out.splice(system ? 1 : 0, out.length, { role: "user", content: `${words.summaryPrompt}\n\n${turn.content}` });
+        continue;
+      }
       if (turn.role === "tool") out.push({ role: "tool", tool_call_id: turn.callId, content: turn.content });
-      else if (turn.role === "user") out.push({ role: "user", content: parts(turn.content, turn.files ?? []) });
+      else if (turn.role === "user") pushUser(out, parts(turn.content, turn.files ?? []));
       else out.push({
         role: "assistant", content: turn.content || (turn.calls?.length ? null : ""),
         ...(turn.calls?.length ? { tool_calls: turn.calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } })) } : {}),
@@ -88,13 +113,22 @@ export class Conversation {
   }
 }
 
+/** Templates want turns that alternate: after a summary, the message goes into the same turn. */
+function pushUser(out, content) {
+  const last = out.at(-1);
+  if (last?.role !== "user") return out.push({ role: "user", content });
+  const text = (part) => typeof part === "string" ? [{ type: "text", text: part }] : part;
+  last.content = typeof content === "string" ? `${last.content}\n\n${content}` : [...text(last.content), ...text(content)];
+  return out.length;
+}
+
 export const newId = () => crypto.randomUUID?.() ?? String(Math.random()).slice(2);
 
 /** Conversations from an exported file: one, or all. Raises where it is neither. */
 export function imported(text) {
   const data = JSON.parse(text);
   const all = Array.isArray(data?.conversations) ? data.conversations : [data];
-  if (!all.every(isSound)) throw new Error("This file is no conversation.");
+  if (!all.every(isSound)) throw new Error(words.notConversation);
   return all.map((one) => new Conversation({ ...one, id: undefined }));
 }
 

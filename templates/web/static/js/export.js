@@ -4,6 +4,7 @@ import { sizeOf } from "./attachments.js";
 import { Conversation } from "./conversation.js";
 import { load, stored } from "./store.js";
 import { kept } from "./prompts.js";
+import { words } from "./words.js";
 
 /** A name for a file. */
 export const fileName = (talk, ending) => `${talk.title.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "conversation"}.${ending}`;
@@ -14,8 +15,8 @@ function fenced(text, language = "") {
 }
 
 function heading(turn) {
-  if (turn.role === "user") return "## You";
-  return turn.role === "tool" ? "## Tool result" : `## ${turn.model ?? "Model"}`;
+  if (turn.role === "user") return `## ${words.you}`;
+  return turn.role === "tool" ? `## ${words.toolResult}` : `## ${turn.model ?? words.model}`;
 }
 
 /** The turns that are shown, as Markdown. What a model wrote is Markdown already; what people wrote is quoted as it is. */

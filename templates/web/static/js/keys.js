@@ -2,6 +2,7 @@
 
 import { openDialog } from "./page.js";
 import { byId, make } from "./server.js";
+import { words } from "./words.js";
 
 const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 
@@ -12,10 +13,10 @@ const matches = (event, { code, alt = false, ctrl = false }) => event.code === c
 const nameOf = ({ shown, alt, ctrl }) => [...(ctrl ? [MAC ? "⌘" : "Ctrl"] : []), ...(alt ? [MAC ? "⌥" : "Alt"] : []), shown];
 
 const IN_FIELD = [
-  { keys: ["Enter"], does: "Send the message" },
-  { keys: ["Shift", "Enter"], does: "A new line" },
-  { keys: ["↑"], does: "In an empty message: edit the last one" },
-  { keys: ["Esc"], does: "Stop the answer" },
+  { keys: ["Enter"], does: words.keys.send },
+  { keys: ["Shift", "Enter"], does: words.keys.newLine },
+  { keys: ["↑"], does: words.keys.editLast },
+  { keys: ["Esc"], does: words.keys.stop },
 ];
 
 /** `actions`: {code, shown, alt, ctrl, does, run}. */

@@ -3,7 +3,9 @@
 
 import { marked } from "../vendor/marked.js";
 import { TOKENS, typeset } from "./math.js";
+import { copy } from "./page.js";
 import { make } from "./server.js";
+import { words } from "./words.js";
 
 const LANGUAGES = {
   python: "python", py: "python", javascript: "javascript", js: "javascript", jsx: "javascript", typescript: "typescript",
@@ -52,8 +54,8 @@ function dress(code) {
   const named = [...code.classList].find((name) => name.startsWith("language-"))?.slice(9).toLowerCase();
   code.parentElement.tabIndex = 0;
   code.parentElement.prepend(make("button", {
-    type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(text),
-  }, "Copy"));
+    type: "button", class: "copy", onclick: (event) => copy(text, event.currentTarget),
+  }, words.copy));
   if (text.length < 50_000) highlight(code, text, LANGUAGES[named]);
 }
 

@@ -1,41 +1,35 @@
-// What the parts of the playground share: the conversation at hand, and the line that says how things are.
+// What the parts of the playground share: the conversation at hand, and what the page says to whoever uses it.
 
 import { Conversation } from "./conversation.js";
 import { byId, make } from "./server.js";
+import { words } from "./words.js";
 
 export const page = {
   talk: new Conversation(),
   running: null, // AbortController of the answers that are being written
 };
 
-let offer = null; // timer of the button beside the status
-
+/** The line in the message's field: how things are. */
 export function status(text) {
-  clearTimeout(offer);
   byId("status").textContent = text;
-}
-
-/** A status with a button that is there for ten seconds. */
-export function statusWith(text, label, act) {
-  status(`${text} `);
-  byId("status").append(make("button", { type: "button", class: "quiet undo", onclick: () => {
-    status("");
-    act();
-  } }, label));
-  offer = setTimeout(() => status(""), 10_000);
 }
 
 /** Copies `text`, and says so on `button` for a moment. Plain http outside of localhost has no clipboard API. */
 export async function copy(text, button) {
-  const label = button.textContent;
   let done = true;
   try {
     await navigator.clipboard.writeText(text);
   } catch {
     done = copyBySelection(text, button);
   }
-  button.textContent = done ? "Copied" : "Copying failed";
-  setTimeout(() => (button.textContent = label), 1500);
+  button.was ??= [...button.childNodes];
+  clearTimeout(button.timer);
+  button.textContent = done ? words.copied : words.copyFailed;
+  button.classList.add("told");
+  button.timer = setTimeout(() => {
+    button.replaceChildren(...button.was);
+    button.classList.remove("told");
+  }, 1500);
 }
 
 function copyBySelection(text, button) {

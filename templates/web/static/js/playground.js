@@ -3,8 +3,11 @@
 import { Answers } from "./answers.js";
 import { Attachments, watch } from "./attachments.js";
 import { beginCode } from "./code.js";
+import { Context } from "./context.js";
 import { Conversation } from "./conversation.js";
+import { draftOf, keepDraft } from "./drafts.js";
 import { beginDrawers, closeDrawers, toggleDrawer } from "./drawers.js";
+import { icon } from "./icons.js";
 import { followKeys, showKeys } from "./keys.js";
 import { page, status } from "./page.js";
 import { beginPrompts, drawPrompts } from "./prompts.js";
@@ -12,10 +15,14 @@ import { byId, json, make } from "./server.js";
 import { Settings } from "./settings.js";
 import { load, openStore, save, stored, takeOld } from "./store.js";
 import { Talks } from "./talks.js";
+import { offerUndo } from "./toast.js";
 import { draw } from "./turns.js";
+import { beginWelcome } from "./welcome.js";
+import { words } from "./words.js";
 
 const messages = byId("messages");
 const prompt = byId("prompt");
+const models = new Map(); // what the server tells of each, by name
 const settings = new Settings(keep);
 const attachments = new Attachments(byId("pictures"), status);
 const talks = new Talks(open);
@@ -27,7 +34,7 @@ async function keep() {
   talk.settings = { ...settings.values, model: byId("model").value };
   if (!talk.path().length) return;
   talk.changed = Date.now();
-  if (!await save(talk)) status("This browser keeps no more: export what matters.");
+  if (!await save(talk)) status(words.storageFull);
   talks.draw();
 }
 
@@ -45,13 +52,23 @@ function drawAll() {
     return boxes.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0];
   }));
   byId("welcome").hidden = Boolean(messages.childElementCount);
+  document.body.classList.toggle("empty", !messages.childElementCount);
   messages.scrollTop = messages.scrollHeight;
+  context.draw();
+}
+
+/** Goes on with the answers that were being written when the page was left. */
+function resume() {
+  const last = page.talk.path().at(-1);
+  const unfinished = last?.stream ? page.talk.pairOf(last).filter(({ stream }) => stream) : [];
+  if (unfinished.length) answers.resume(unfinished);
 }
 
 /** Shows another conversation, and where in it something was found. */
 function open(talk, found) {
   if (talk !== page.talk) page.running?.abort();
   page.talk = talk;
+  write(draftOf(talk));
   settings.use(talk.settings);
   drawPrompts();
   chooseModel(talk.settings.model);
@@ -64,6 +81,7 @@ function open(talk, found) {
     box?.scrollIntoView({ block: "center" });
   } else drawAll();
   talks.draw();
+  resume();
 }
 
 function openNew() {
@@ -92,18 +110,33 @@ const act = {
     row?.remove();
     answers.begin(parent);
   },
+  remove(turn) {
+    if (page.running) return;
+    const { talk } = page;
+    const { count, undo } = talk.prune(turn);
+    const show = () => {
+      save(talk);
+      talks.draw();
+      if (talk === page.talk) drawAll();
+    };
+    show();
+    offerUndo(words.deletedTurns(count), () => {
+      undo();
+      show();
+    });
+  },
   edit(turn) {
     if (page.running) return;
     const box = messages.querySelector(`[data-turn="${turn.id}"] .text`);
-    const field = make("textarea", { rows: 3, "aria-label": "Edit this turn" });
+    const field = make("textarea", { rows: 3, "aria-label": words.editField });
     field.value = turn.content;
     const form = make("form", { class: "edit", onsubmit: (event) => {
       event.preventDefault();
       const made = page.talk.add(page.talk.parentOf(turn), { role: "user", content: field.value, ...(turn.files ? { files: turn.files } : {}) });
       drawAll();
       answers.begin(made);
-    } }, field, make("p", { class: "row" }, make("button", { class: "primary" }, "Send"),
-      make("button", { type: "button", onclick: drawAll }, "Cancel")));
+    } }, field, make("p", { class: "row" }, make("button", { class: "primary" }, words.send),
+      make("button", { type: "button", onclick: drawAll }, words.cancel)));
     box.replaceChildren(form);
     field.focus();
   },
@@ -130,13 +163,49 @@ const answers = new Answers({
     drawAll();
     settings.validate(turn.content, true);
   },
+  writing(on) {
+    const button = byId("send");
+    button.classList.toggle("stop", on);
+    button.setAttribute("aria-label", on ? words.stop : words.send);
+    button.title = on ? words.stop : words.send;
+    button.replaceChildren(icon(on ? "stop" : "send"));
+  },
 });
+
+const context = new Context({
+  model: () => models.get(byId("model").value),
+  request: () => settings.request(page.talk, byId("model").value),
+  goOn: (turn) => {
+    page.talk.add(page.talk.last(), turn);
+    keep();
+    drawAll();
+  },
+  beginAnew: (turn, title) => {
+    const talk = new Conversation({ settings: page.talk.settings, title });
+    talk.add(talk.last(), turn);
+    open(talk);
+    keep();
+    prompt.focus();
+  },
+});
+
+/** Puts a text into the message's field, which grows with it. */
+function write(text) {
+  prompt.value = text;
+  grow();
+}
+
+function grow() {
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight}px`;
+}
 
 function send() {
   if (page.running || (!prompt.value.trim() && !attachments.files.length)) return;
   const { talk } = page;
+  keepDraft(talk, "");
   const turn = talk.add(talk.last(), { role: "user", content: prompt.value, ...(attachments.files.length ? { files: attachments.files } : {}) });
-  prompt.value = "";
+  write("");
   attachments.set([]);
   keep();
   drawAll();
@@ -159,6 +228,13 @@ byId("composer").addEventListener("submit", (event) => {
   send();
 });
 
+byId("send").addEventListener("click", () => page.running ? page.running.abort() : send());
+
+prompt.addEventListener("input", () => {
+  grow();
+  keepDraft(page.talk, prompt.value);
+});
+
 prompt.addEventListener("keydown", (event) => {
   if (event.isComposing) return;
   if (event.key === "Enter" && !event.shiftKey) {
@@ -177,7 +253,6 @@ document.addEventListener("keydown", (event) => {
   if (!closeDrawers()) page.running?.abort();
 });
 
-byId("stop").addEventListener("click", () => page.running?.abort());
 byId("new-talk").addEventListener("click", openNew);
 byId("model").addEventListener("change", () => {
   keep();
@@ -196,24 +271,30 @@ byId("attach-file").addEventListener("change", () => {
 beginCode(shownRequest);
 beginDrawers();
 beginPrompts(keep);
+beginWelcome((text) => {
+  write(text);
+  keepDraft(page.talk, text);
+  prompt.focus();
+});
 followKeys([
-  { code: "KeyN", shown: "N", alt: true, does: "A new conversation", run: openNew },
-  { code: "KeyK", shown: "K", ctrl: true, does: "Search in conversations", run: () => {
+  { code: "KeyN", shown: "N", alt: true, does: words.keys.newTalk, run: openNew },
+  { code: "KeyK", shown: "K", ctrl: true, does: words.keys.search, run: () => {
     toggleDrawer("talks", true);
     byId("find-talk").focus();
   } },
-  { code: "ArrowUp", shown: "↑", alt: true, does: "The conversation above", run: () => talks.step(-1) },
-  { code: "ArrowDown", shown: "↓", alt: true, does: "The conversation below", run: () => talks.step(1) },
-  { code: "KeyI", shown: "I", alt: true, does: "To the message", run: () => prompt.focus() },
-  { code: "KeyM", shown: "M", alt: true, does: "Choose the model", run: () => byId("model").focus() },
-  { code: "KeyC", shown: "C", alt: true, does: "Compare two models, or no more", run: () => byId("compare").click() },
-  { code: "KeyR", shown: "R", alt: true, does: "Answer again", run: () => {
+  { code: "ArrowUp", shown: "↑", alt: true, does: words.keys.above, run: () => talks.step(-1) },
+  { code: "ArrowDown", shown: "↓", alt: true, does: words.keys.below, run: () => talks.step(1) },
+  { code: "KeyI", shown: "I", alt: true, does: words.keys.toMessage, run: () => prompt.focus() },
+  { code: "KeyM", shown: "M", alt: true, does: words.keys.chooseModel, run: () => byId("model").focus() },
+  { code: "KeyC", shown: "C", alt: true, does: words.keys.compare, run: () => byId("compare").click() },
+  { code: "KeyR", shown: "R", alt: true, does: words.keys.regenerate, run: () => {
     const last = page.talk.path().findLast(({ role }) => role === "assistant");
     if (last) act.again(last);
   } },
-  { code: "KeyU", shown: "U", alt: true, does: "Attach a file", run: () => byId("attach-file").click() },
-  { code: "KeyJ", shown: "J", alt: true, does: "Show the request as code", run: () => byId("show-code").click() },
-  { code: "Slash", shown: "/", alt: true, does: "Show these keys", run: showKeys },
+  { code: "KeyU", shown: "U", alt: true, does: words.keys.attach, run: () => byId("attach-file").click() },
+  { code: "KeyJ", shown: "J", alt: true, does: words.keys.code, run: () => byId("show-code").click() },
+  { code: "KeyS", shown: "S", alt: true, does: words.keys.settings, run: () => toggleDrawer("settings") },
+  { code: "Slash", shown: "/", alt: true, does: words.keys.showKeys, run: showKeys },
 ]);
 
 // ---------------------------------------------------------------- models
@@ -225,6 +306,7 @@ function chooseModel(name) {
 async function useModel() {
   const name = byId("model").value;
   if (!name) return;
+  context.draw();
   try {
     const props = await json(`/props?model=${encodeURIComponent(name)}`);
     settings.sampling.useDefaults(props.default_generation_settings.params);
@@ -233,15 +315,22 @@ async function useModel() {
 }
 
 async function begin() {
-  if (!await openStore(() => talks.draw())) status("This browser keeps nothing: conversations last as long as this page.");
+  if (!await openStore(() => talks.draw())) status(words.noStorage);
   await takeOld((data) => save(new Conversation(data)));
   const [latest] = stored();
   open(latest ? new Conversation(await load(latest.id)) : page.talk);
   try {
     const { data } = await json("/v1/models");
+    for (const model of data) models.set(model.id, model);
     for (const id of ["model", "other-model"]) byId(id).replaceChildren(...data.map((model) => make("option", { value: model.id }, model.id)));
     byId("other-model").selectedIndex = data.length > 1 ? 1 : 0;
     chooseModel(page.talk.settings.model);
+    const wanted = new URLSearchParams(location.search).get("model"); // from the page of models
+    if (models.has(wanted)) {
+      history.replaceState(null, "", "/");
+      if (page.talk.path().length) openNew();
+      chooseModel(wanted);
+    }
     await useModel();
   } catch (error) {
     status(error.message);

@@ -2,6 +2,8 @@
 
 import { openDialog } from "./page.js";
 import { byId, make } from "./server.js";
+import { offerUndo } from "./toast.js";
+import { words } from "./words.js";
 
 const KEY = "llamasrv:prompts";
 const MOST = 200;
@@ -39,8 +41,8 @@ export function drawPrompts() {
   const group = (label, prompts, kind) => prompts.length ? [make("optgroup", { label },
     ...prompts.map(({ name }) => make("option", { value: `${kind}:${name}` }, name)))] : [];
   const choice = byId("prompt-choice");
-  choice.replaceChildren(make("option", { value: "" }, text ? "Not in the library" : "From the library…"),
-    ...group("Yours", kept(), "own"), ...group("Examples", EXAMPLES, "example"));
+  choice.replaceChildren(make("option", { value: "" }, text ? words.notInLibrary : words.fromLibrary),
+    ...group(words.yours, kept(), "own"), ...group(words.examples, EXAMPLES, "example"));
   const found = kept().find((one) => one.text === text);
   const example = EXAMPLES.find((one) => one.text === text);
   choice.value = text && found ? `own:${found.name}` : text && example ? `example:${example.name}` : "";
@@ -71,8 +73,10 @@ export function beginPrompts(changed) {
   });
   byId("prompt-delete").addEventListener("click", () => {
     const name = byId("prompt-choice").value.slice("own:".length);
+    const gone = kept().filter((one) => one.name === name);
     localStorage.setItem(KEY, JSON.stringify(kept().filter((one) => one.name !== name)));
     drawPrompts();
+    offerUndo(words.deletedPrompt(name), () => keepPrompts(gone));
   });
   drawPrompts();
 }

@@ -1,19 +1,24 @@
 // The sampling sliders. They begin at the model's own defaults; only what was moved is sent.
 
 import { make } from "./server.js";
+import { words } from "./words.js";
 
 const SLIDERS = [
-  ["temperature", "Temperature", 0, 2, 0.05], ["top_p", "Top-p", 0, 1, 0.01], ["top_k", "Top-k", 0, 200, 1],
-  ["min_p", "Min-p", 0, 1, 0.01], ["repeat_penalty", "Repeat penalty", 0.5, 2, 0.01],
-  ["presence_penalty", "Presence penalty", -2, 2, 0.05], ["frequency_penalty", "Frequency penalty", -2, 2, 0.05],
+  ["temperature", 0, 2, 0.05], ["top_p", 0, 1, 0.01], ["top_k", 0, 200, 1], ["min_p", 0, 1, 0.01],
+  ["repeat_penalty", 0.5, 2, 0.01], ["presence_penalty", -2, 2, 0.05], ["frequency_penalty", -2, 2, 0.05],
 ];
+const NUMBERS = [["max_tokens", 1, words.noLimit], ["seed", 0, words.random]];
+const MAIN = ["temperature", "max_tokens"]; // what most people look for
 
 export class Sampling {
-  constructor(element, changed) {
+  /** `main` gets the sliders that matter most, `more` the others. */
+  constructor(main, more, changed) {
     this.defaults = {};
     this.chosen = {};
     this.inputs = {};
-    for (const [name, label, min, max, step] of SLIDERS) {
+    const put = (name, ...parts) => (MAIN.includes(name) ? main : more).append(
+      make("div", { class: "slider" }, make("label", { for: `slide-${name}` }, words.sampling[name]), ...parts));
+    for (const [name, min, max, step] of SLIDERS) {
       const shown = make("output", { for: `slide-${name}` });
       const input = make("input", { type: "range", id: `slide-${name}`, min, max, step });
       input.addEventListener("input", () => {
@@ -22,17 +27,17 @@ export class Sampling {
         changed();
       });
       this.inputs[name] = [input, shown];
-      element.append(make("div", { class: "slider" }, make("label", { for: `slide-${name}` }, label), input, shown));
+      put(name, input, shown);
     }
-    for (const [name, label, placeholder] of [["max_tokens", "Most tokens", "no bound"], ["seed", "Seed", "random"]]) {
-      const input = make("input", { type: "number", id: `slide-${name}`, min: name === "seed" ? 0 : 1, placeholder });
+    for (const [name, min, placeholder] of NUMBERS) {
+      const input = make("input", { type: "number", id: `slide-${name}`, min, placeholder });
       input.addEventListener("input", () => {
         if (input.value === "") delete this.chosen[name];
         else this.chosen[name] = Number(input.value);
         changed();
       });
       this.inputs[name] = [input, null];
-      element.append(make("div", { class: "slider" }, make("label", { for: `slide-${name}` }, label), input));
+      put(name, input);
     }
   }
 

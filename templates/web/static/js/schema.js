@@ -15,7 +15,7 @@ export function read(text) {
 /** What is wrong with the text as an instance of the schema; null where nothing is. */
 export async function mistakes(schema, text) {
   const [value, problem] = read(text);
-  if (value === undefined) return problem ? `no JSON yet: ${problem}` : "empty";
+  if (value === undefined) return problem ? `not valid JSON: ${problem}` : "empty";
   validator ??= import("../vendor/json-schema/index.js");
   const { Validator } = await validator;
   const { valid, errors } = new Validator(schema, "2020-12", false).validate(value);

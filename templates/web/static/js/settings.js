@@ -3,6 +3,7 @@
 import { Sampling } from "./sampling.js";
 import { mistakes, read } from "./schema.js";
 import { byId } from "./server.js";
+import { words } from "./words.js";
 
 const EXAMPLE_TOOLS = [{ type: "function", function: {
   name: "get_weather", description: "Current weather of a city",
@@ -16,7 +17,7 @@ const EXAMPLE_SCHEMA = {
 export class Settings {
   /** `changed` is called when one of them was. */
   constructor(changed) {
-    this.sampling = new Sampling(byId("sliders"), changed);
+    this.sampling = new Sampling(byId("main-sliders"), byId("sliders"), changed);
     byId("reset-sampling").addEventListener("click", () => {
       this.sampling.use({});
       changed();
@@ -63,8 +64,8 @@ export class Settings {
   tools() {
     const [value, problem] = read(byId("tools").value);
     const wrong = problem ?? (value === undefined || (Array.isArray(value) && value.every((tool) => tool?.function?.name))
-      ? null : "expected a list of {type: function, function: {name, parameters}}");
-    byId("tools-status").textContent = wrong ?? (value?.length ? `${value.length} defined` : "");
+      ? null : words.toolsExpected);
+    byId("tools-status").textContent = wrong ?? (value?.length ? words.toolsDefined(value.length) : "");
     byId("tools").setAttribute("aria-invalid", String(Boolean(wrong)));
     return wrong ? undefined : value;
   }
@@ -73,8 +74,8 @@ export class Settings {
   schema() {
     const [value, problem] = read(byId("schema").value);
     const wrong = problem ?? (value === undefined || typeof value === "boolean" || (typeof value === "object" && value && !Array.isArray(value))
-      ? null : "expected a schema");
-    byId("schema-status").textContent = wrong ?? (byId("schema-on").checked && value === undefined ? "Write a schema first." : "");
+      ? null : words.schemaExpected);
+    byId("schema-status").textContent = wrong ?? (byId("schema-on").checked && value === undefined ? words.schemaMissing : "");
     byId("schema").setAttribute("aria-invalid", String(Boolean(wrong)));
     return wrong ? undefined : value;
   }
@@ -84,7 +85,7 @@ export class Settings {
     const schema = byId("schema-on").checked ? this.schema() : undefined;
     if (schema === undefined) return;
     const wrong = await mistakes(schema, text);
-    byId("schema-status").textContent = wrong ? (finished ? `The answer does not fit: ${wrong}` : "The answer is being written…") : "The answer fits the schema.";
+    byId("schema-status").textContent = wrong ? (finished ? words.schemaWrong(wrong) : words.schemaWriting) : words.schemaFits;
   }
 
   /** The request for what follows on the conversation up to `end`. */

@@ -69,7 +69,7 @@ function plainly(content) {
 }
 
 /** The same conversation in Anthropic's words. */
-function anthropicBody(body) {
+export function anthropicBody(body) {
   const system = body.messages.filter((m) => m.role === "system").map((m) => m.content).join("\n");
   const messages = [];
   for (const message of body.messages.filter((m) => m.role !== "system")) {

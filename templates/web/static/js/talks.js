@@ -1,28 +1,39 @@
-// The list of conversations: search, open, delete, take along.
+// The list of conversations: by day, with search, rename, delete; and taking them along.
 
 import { Conversation, imported } from "./conversation.js";
 import { everything, fileName, markdown } from "./export.js";
-import { download, page, status, statusWith } from "./page.js";
+import { icon } from "./icons.js";
+import { download, page, status } from "./page.js";
 import { keepPrompts } from "./prompts.js";
 import { byId, make } from "./server.js";
 import { forget, load, save, stored } from "./store.js";
+import { offerUndo } from "./toast.js";
+import { words } from "./words.js";
 
 const AROUND = 30; // characters shown on each side of what was found
+const LONGEST_TITLE = 200; // characters
 
 /** Where a conversation has the words, all of them in one turn or in the title: {turn, excerpt}; null where it has not. */
-export function find(data, words) {
-  const has = (text) => words.every((word) => text.toLowerCase().includes(word));
+export function find(data, wanted) {
+  const has = (text) => wanted.every((word) => text.toLowerCase().includes(word));
   const turn = Object.values(data.turns).find(({ role, content, files }) =>
     role && has(`${content ?? ""} ${(files ?? []).map(({ name }) => name).join(" ")}`));
   if (!turn) return has(data.title) ? { turn: null, excerpt: null } : null;
-  const at = turn.content.toLowerCase().indexOf(words[0]);
+  const at = turn.content.toLowerCase().indexOf(wanted[0]);
   if (at < 0) return { turn, excerpt: null };
   const from = Math.max(0, at - AROUND);
-  const end = at + words[0].length;
+  const end = at + wanted[0].length;
   return { turn, excerpt: [
     (from ? "…" : "") + turn.content.slice(from, at), turn.content.slice(at, end),
     turn.content.slice(end, end + AROUND) + (turn.content.length > end + AROUND ? "…" : ""),
   ] };
+}
+
+/** The heading under which a conversation that was changed then stands. */
+function dayOf(changed) {
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  const days = Math.ceil((midnight - changed) / 86_400_000);
+  return days <= 0 ? words.today : days === 1 ? words.yesterday : days <= 7 ? words.lastWeek : words.earlier;
 }
 
 export class Talks {
@@ -42,14 +53,19 @@ export class Talks {
   }
 
   draw() {
-    const words = byId("find-talk").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = [];
+    const wanted = byId("find-talk").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const days = new Map();
+    let count = 0;
     for (const data of stored()) {
-      const found = words.length ? find(data, words) : { turn: null, excerpt: null };
-      if (found) rows.push(this.#row(data, found));
+      const found = wanted.length ? find(data, wanted) : { turn: null, excerpt: null };
+      if (!found) continue;
+      const day = dayOf(data.changed);
+      if (!days.has(day)) days.set(day, []);
+      days.get(day).push(this.#row(data, found));
+      count += 1;
     }
-    byId("talk-list").replaceChildren(...rows);
-    byId("found").textContent = words.length ? `${rows.length} found` : "";
+    byId("talk-list").replaceChildren(...[...days].flatMap(([day, rows]) => [make("h2", {}, day), make("ul", {}, ...rows)]));
+    byId("found").textContent = wanted.length ? words.found(count) : "";
   }
 
   /** Opens the conversation `step` places on in the list. */
@@ -62,19 +78,50 @@ export class Talks {
 
   #row(data, { turn, excerpt }) {
     const [before, match, after] = excerpt ?? [];
-    return make("li", {},
+    const button = (name, label, onclick) => make("button", { type: "button", class: "quiet round", "aria-label": label, title: label, onclick }, icon(name));
+    const row = make("li", {},
       make("button", { type: "button", class: "quiet title", "aria-current": data.id === page.talk.id ? "true" : null,
-        onclick: async () => this.open(data.id === page.talk.id ? page.talk : new Conversation(await load(data.id)), turn?.id) },
+        onclick: async () => this.open(await this.#whole(data), turn?.id) },
       make("span", {}, data.title), excerpt ? make("small", {}, before, make("mark", {}, match), after) : null),
-      make("button", { type: "button", class: "quiet delete", "aria-label": `Delete ${data.title}`, onclick: () => this.#delete(data) }, "×"));
+      button("edit", words.rename(data.title), () => this.#rename(data, row)),
+      button("delete", words.deleteTalk(data.title), () => this.#delete(data)));
+    return row;
+  }
+
+  #whole = async (data) => data.id === page.talk.id ? page.talk : new Conversation(await load(data.id));
+
+  #rename(data, row) {
+    const field = make("input", { "aria-label": words.name, maxlength: LONGEST_TITLE, value: data.title });
+    let left = false;
+    const leave = async (kept) => {
+      if (left) return;
+      left = true;
+      const title = field.value.trim();
+      if (kept && title && title !== data.title) {
+        const talk = await this.#whole(data);
+        talk.title = title;
+        await save(talk);
+      }
+      this.draw();
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      leave(event.key === "Enter");
+    });
+    field.addEventListener("blur", () => leave(true));
+    row.replaceChildren(field);
+    field.focus();
+    field.select();
   }
 
   async #delete(data) {
-    const whole = data.id === page.talk.id ? page.talk : new Conversation(await load(data.id));
+    const whole = await this.#whole(data);
     const gone = forget(data.id);
     if (whole === page.talk) this.open(new Conversation({ settings: whole.settings }));
     else this.draw();
-    statusWith(`“${data.title}” was deleted.`, "Undo", async () => {
+    offerUndo(words.deletedTalk(data.title), async () => {
       await gone;
       await save(whole);
       this.open(whole);
@@ -90,10 +137,10 @@ export class Talks {
         keepPrompts([JSON.parse(text).prompts ?? []].flat());
       }
     } catch {
-      return status("This file is no conversation.");
+      return status(words.notConversation);
     }
     const kept = await Promise.all(made.map(save));
     if (made.length) this.open(made[0]);
-    return status(kept.every(Boolean) ? (made.length > 1 ? `${made.length} conversations are here.` : "") : "This browser keeps no more: export what matters.");
+    return status(kept.every(Boolean) ? (made.length > 1 ? words.imported(made.length) : "") : words.storageFull);
   }
 }

@@ -1,20 +1,23 @@
 // How a turn looks: text, folded thinking, cards for calls, and the buttons under it.
 
 import { picture } from "./attachments.js";
+import { icon } from "./icons.js";
 import { show } from "./markdown.js";
 import { copy } from "./page.js";
 import { make } from "./server.js";
 import { statsLine } from "./stream.js";
+import { words } from "./words.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
+const NAMES = { user: words.you, assistant: words.model, tool: words.toolResult };
 
-/** An element for `turn`; `act` has edit, again, branch, choose, sendResults. `place`: {at, of, pair, chosen} among its
+/** An element for `turn`; `act` has edit, again, branch, choose, remove, sendResults. `place`: {at, of, pair, chosen} among its
  * branches. `busy`: it is being written. */
 export function draw(turn, place, act, busy) {
   const name = turn.role === "assistant" && turn.model ? turn.model : NAMES[turn.role];
+  if (turn.summary) return summary(turn, act);
   const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": name });
   box.append(make("h2", {}, name));
-  if (turn.files?.length) box.append(make("p", { class: "row files" }, ...turn.files.map((file) => picture(file, "that was sent"))));
+  if (turn.files?.length) box.append(make("p", { class: "row files" }, ...turn.files.map((file) => picture(file))));
   if (turn.role === "assistant") box.append(thinking(turn, busy));
   const text = make("div", { class: turn.role === "assistant" ? "text" : "text plain" });
   box.append(text);
@@ -30,11 +33,22 @@ export function draw(turn, place, act, busy) {
   return box;
 }
 
+/** What stands for all turns before it. */
+function summary(turn, act) {
+  const text = make("div", { class: "text" });
+  show(text, turn.content, true);
+  const foot = make("footer", { class: "row" });
+  const box = make("article", { class: "turn summary", "data-turn": turn.id, "aria-label": words.summary },
+    make("details", { open: true }, make("summary", {}, words.summary), text), foot);
+  buttons(foot, turn, { at: 0, of: 1, pair: 0 }, act);
+  return box;
+}
+
 /** Shows what an answer that is not there yet waits for; an empty text: nothing any more. `share`: null where unknown. */
 export function waiting(box, text, share) {
   let line = box.querySelector(".waiting");
   if (!text) return line?.remove();
-  if (!line) box.querySelector(".text").after(line = make("p", { class: "waiting" }, make("span"), make("progress", { max: 1, "aria-label": "Progress" })));
+  if (!line) box.querySelector(".text").after(line = make("p", { class: "waiting" }, make("span"), make("progress", { max: 1, "aria-label": words.progress })));
   line.querySelector("span").textContent = text;
   const bar = line.querySelector("progress");
   if (share === null) bar.removeAttribute("value");
@@ -65,7 +79,7 @@ export function fill(box, turn, busy) {
 }
 
 function thinking(turn, busy) {
-  return make("details", { class: "thinking", hidden: !turn.reasoning }, make("summary", {}, busy ? "Thinking…" : "Thoughts"), make("div"));
+  return make("details", { class: "thinking", hidden: !turn.reasoning }, make("summary", {}, busy ? words.thinking : words.thoughts), make("div"));
 }
 
 function card(call) {
@@ -73,7 +87,7 @@ function card(call) {
   try {
     text = JSON.stringify(JSON.parse(text), null, 2);
   } catch { /* still being written, or cut off */ }
-  return make("section", { class: "call", "aria-label": `Call of ${call.name}` },
+  return make("section", { class: "call", "aria-label": words.call(call.name) },
     make("h3", {}, call.name), make("pre", { tabindex: 0 }, make("code", {}, text)));
 }
 
@@ -83,28 +97,25 @@ function results(turn, act) {
     event.preventDefault();
     act.sendResults(turn, fields.map((field) => field.value));
   } },
-  ...turn.calls.map((call, i) => make("label", {}, `Result of ${call.name}`, fields[i])),
-  make("button", { class: "primary" }, turn.calls.length > 1 ? "Send results" : "Send result"));
+  ...turn.calls.map((call, i) => make("label", {}, words.result(call.name), fields[i])),
+  make("button", { class: "primary" }, turn.calls.length > 1 ? words.sendResults : words.sendResult));
 }
 
 function buttons(foot, turn, place, act) {
-  const button = (name, label, onclick) => make("button", { type: "button", class: "quiet", "aria-label": label, title: label, onclick }, name);
+  const button = (name, label, onclick) => make("button", { type: "button", class: "quiet round", "aria-label": label, title: label, onclick }, icon(name));
   if (place.pair) {
     foot.append(make("button", { type: "button", class: "quiet choose", "aria-pressed": String(place.chosen), onclick: () => act.choose(turn) },
-      place.chosen ? "Goes on from here" : "Go on from here"));
+      place.chosen ? words.continued : words.continueThis));
   }
   if (place.of > (place.pair || 1)) {
     foot.append(
-      button("‹", "Earlier branch", () => act.branch(turn, -1)),
+      button("left", words.previous, () => act.branch(turn, -1)),
       make("span", { class: "place" }, `${place.at + 1}/${place.of}`),
-      button("›", "Later branch", () => act.branch(turn, 1)),
+      button("right", words.next, () => act.branch(turn, 1)),
     );
   }
-  if (turn.role === "user") foot.append(button("Edit", "Edit this turn", () => act.edit(turn)));
-  if (turn.role === "assistant") {
-    foot.append(
-      button("Copy", "Copy the answer", (event) => copy(turn.content, event.currentTarget)),
-      button("Again", "Answer again", () => act.again(turn)),
-    );
-  }
+  foot.append(button("copy", words.copy, (event) => copy(turn.content, event.currentTarget)));
+  if (turn.role === "user" && !turn.summary) foot.append(button("edit", words.edit, () => act.edit(turn)));
+  if (turn.role === "assistant") foot.append(button("again", words.regenerate, () => act.again(turn)));
+  foot.append(button("delete", words.deleteTurn, () => act.remove(turn)));
 }
