@@ -1,4 +1,4 @@
-"""The pages: playground, models, live view of the engine, API documentation.
+"""The pages: playground, models, decisions, live view of the engine, API documentation.
 
 Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
 of the server takes one. Everything is served from here: no page asks another host for anything.
@@ -57,6 +57,11 @@ def blueprint(service: Service) -> Blueprint:
     def models() -> Response:
         _allow(service)
         return _page("models", "/ui/models")
+
+    @routes.get("/ui/decide")
+    def decide() -> Response:
+        _allow(service)
+        return _page("decide", "/ui/decide")
 
     @routes.get("/ui/access")
     def access() -> Response:
