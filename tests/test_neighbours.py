@@ -36,7 +36,6 @@ NEIGHBOURS = {
     "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"
     " engine/step/refused_steps"
     " domain/sequence_spec",
-    "engine/step/test_scheduler.py": "engine/step/step_budget",
     "faults/test_input.py": "web/http/body",
     "media/test_decoder.py": "media/child media/pictures media/sniff media/sounds",
     "model/test_backend_context.py": "engine/backend/bound_batch engine/backend/context"

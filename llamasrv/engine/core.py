@@ -289,7 +289,7 @@ class EngineCore:
         if self._outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
             waiting = [s for s in waiting if s.state is SequenceState.WAITING]
         num_lanes = len(lanes.free) + len(lanes.resident)
-        pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs, lanes.held_cells)
+        pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs)
         scheduler = self.scheduler
         return scheduler.plan(scheduler.look(waiting, self.running, pool, now, self.memory.lookup))
 

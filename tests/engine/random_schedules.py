@@ -105,8 +105,8 @@ class Episode:
             "idle_cells": rng.choice([0, 100, cells]),
         }  # fmt: skip
         self.attributes = {
-            "max_outputs": max(lanes, rng.choice([16, 64])), "row_multiple": rng.choice([1, 4]),
-            "cell_share": rng.choice([0.0, 0.0, 0.02]), "split": self.memory == "split",
+            "max_outputs": max(lanes, rng.choice([16, 64])),
+            "split": self.memory == "split",
             "together": rng.choice([Together.ANY] * 4 + [Together.ONE_PROMPT, Together.ONE_LANE]),
         }  # fmt: skip
         self.options = EngineOptions(

@@ -31,7 +31,7 @@ def arriving(driver, texts):
 
 
 def predicting(driver, seconds):
-    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: seconds
+    driver.core.scheduler.cost.predict = lambda *_: seconds
 
 
 def test_the_first_of_several_waits_for_more_arrivals(driver):

@@ -13,8 +13,7 @@ import tiny_models
 from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
 from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
-from llamasrv.engine.backend.model_info import cell_share
-from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed, ModelInfo, OutOfCells
+from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed, OutOfCells
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
 from llamasrv.models.details import describe
@@ -38,54 +37,6 @@ def compute(backend, lane, tokens, start=0):
     b.num_rows, b.num_outputs = n, 1
     backend.decode()
     return backend.logits(1)[0].copy()
-
-
-# what others' cells cost
-
-
-QWEN = ModelInfo("0.5b", architecture="qwen2", num_params=494_000_000, n_embd=896, n_layer=24, n_vocab=151_936)
-
-
-def test_cell_share_follows_layer_width_and_weights():
-    assert cell_share(QWEN, windows=False) == pytest.approx(1.6e-4, rel=0.05)
-    assert cell_share(QWEN, windows=True) == pytest.approx(0.4e-4, rel=0.05)
-
-
-def test_only_used_experts_count():
-    experts = {"qwen2.expert_count": "8", "qwen2.expert_used_count": "2"}
-    mixed = dataclasses.replace(QWEN, metadata=experts)
-    assert cell_share(mixed, windows=False) == pytest.approx(4 * cell_share(QWEN, windows=False))
-
-
-@pytest.mark.parametrize(
-    "kind, counts", [("llama", True), ("swa", True), ("moe", True), ("hybrid", False), ("mamba", False)]
-)
-def test_foreign_cells_cost_in_a_unified_pool(model_path, kind, counts):
-    backend = open_model(model_path(kind), OPTIONS, lambda share: True)
-    assert (backend.cell_share > 0) is counts
-    backend.close()
-
-
-def test_foreign_cells_cost_nothing_in_split_memory(model_path):
-    backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, deterministic=True), lambda share: True)
-    assert backend.cell_share == 0
-    backend.close()
-
-
-@pytest.mark.parametrize(
-    "settings, counts",
-    [
-        ({"cache_type_k": "f32", "cache_type_v": "f32"}, True),
-        ({"cache_type_k": "bf16", "cache_type_v": "bf16"}, False),
-        ({"cache_type_k": "f32", "cache_type_v": "f16"}, False),
-        ({"flash_attn": "off"}, False),
-        ({"ubatch_size": 32}, False),
-    ],
-)
-def test_foreign_cells_cost_if_attention_uses_tiles(model_path, settings, counts):
-    backend = open_model(model_path("llama"), dataclasses.replace(OPTIONS, **settings), lambda share: True)
-    assert (backend.cell_share > 0) is counts
-    backend.close()
 
 
 # loading

@@ -15,7 +15,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
-from llamasrv.engine.backend.context_params import context_params, state_facts, tiles
+from llamasrv.engine.backend.context_params import context_params, state_facts
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
@@ -27,7 +27,7 @@ from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.memory_kind import kind_of
 from llamasrv.engine.backend.model_handle import ModelHandle
-from llamasrv.engine.backend.model_info import cell_share, info_of
+from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
@@ -90,7 +90,6 @@ class LlamaBackend(LaneMemory):
         # Lanes for resident prefixes, few where each costs a whole state or window.
         spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)
         self._lanes_wanted = min(MAX_LANES, options.places + spare)
-        self.row_multiple = 4
         self.generates = not only_embeds(model, self.info.metadata)
         self.together = together(self.info.architecture)
         if self.generates:
@@ -120,7 +119,7 @@ class LlamaBackend(LaneMemory):
         if not self.generates and self.embeddings is not None:
             # No context to generate with: the numbers admit no sequence.
             self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
-            self.ubatch_size, self.idle_cells, self.max_outputs, self.cell_share = 1, 0, 1, 0.0
+            self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
             return
         self._open_to_generate(options)
 
@@ -146,8 +145,6 @@ class LlamaBackend(LaneMemory):
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
         self.ubatch_size = C.llama_n_ubatch(self._context)
-        others_count = not (self._on_gpu or own_cells or self._stateful) and tiles(options, self.ubatch_size)
-        self.cell_share = cell_share(self.info, windows=bool(self._n_swa)) if others_count else 0.0
         if not self._on_gpu and (address := _get_logits(self._context)):
             # The library touches a row of logits for every lane, even for those that only ever hold prefixes.
             drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)

@@ -10,7 +10,6 @@ from llamasrv.engine.backend.memory_kind import rollback_wanted
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import CACHE_TYPES, EngineOptions
-from llamasrv.engine.step.prompt_work import TILE
 
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
@@ -33,12 +32,6 @@ def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: in
     p.no_perf = True
     place_context(p, o)
     return p
-
-
-def tiles(o: EngineOptions, ubatch_size: int) -> bool:
-    """Whether attention on a CPU computes a tile of rows at once (ggml-cpu/ops.cpp, flash attention)."""
-    plain = {"f32", "f16"} >= {o.cache_type_k, o.cache_type_v} and o.cache_type_k == o.cache_type_v
-    return o.flash_attn != "off" and plain and ubatch_size >= TILE
 
 
 # Options that do not affect the bytes of a state: threads, devices, scheduling, other memory. Projectors and adapters

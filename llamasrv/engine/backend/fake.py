@@ -138,8 +138,6 @@ class FakeBackend:
     split = False
     host_bytes: int | None = None
     max_outputs = 64
-    row_multiple = 1
-    cell_share = 0.0
 
     def __init__(
         self,

@@ -53,13 +53,3 @@ def _metadata(model: Any) -> dict[str, str]:
         if C.llama_model_meta_val_str_by_index(model, i, buffer, len(buffer)) >= 0 and key != "tokenizer.chat_template":
             out[key] = buffer.value.decode("utf-8", "replace")
     return out
-
-
-def cell_share(info: ModelInfo, *, windows: bool) -> float:
-    """Attention cost of one more KV cell in a tile, relative to a row's matmuls: 2 * width per layer, plus a third,
-    since attention computes in 32-bit floats (0.5B, Q8_0). `windows`: most layers have a sliding window."""
-    weights = info.num_params - info.n_vocab * info.n_embd  # few prompt rows reach the output layer
-    if experts := int(info.metadata.get(f"{info.architecture}.expert_count", 0)):
-        used = int(info.metadata.get(f"{info.architecture}.expert_used_count", experts))
-        weights = weights * used // experts  # nearly all weights belong to experts
-    return 4 / 3 * 2 * info.n_layer * info.n_embd / max(1, weights) / (4 if windows else 1)

@@ -20,6 +20,15 @@ Part = tuple[Sequence, int]
 """A sequence, and how many of its owed tokens this step computes."""
 
 
+class StepWork(NamedTuple):
+    """What a step computes. Cells are those that a row passes, summed over the rows."""
+
+    prompt: int = 0  # rows
+    decodes: int = 0  # rows
+    own_cells: float = 0.0  # of the row's own sequence
+    foreign_cells: float = 0.0  # of the step's other sequences
+
+
 @dataclass(slots=True)
 class StepRows:
     """What one step computes. `parts`: decodes first."""
@@ -27,15 +36,10 @@ class StepRows:
     parts: list[Part]
     num_decodes: int  # the first parts: one owed token each
     num_prompt: int  # prompt tokens in the other parts
-    token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
+    work: StepWork = StepWork()  # without drafts
     adapters: Adapters = ()
     num_drafted: int = 0  # additional rows for drafts of the decodes
     draft_seconds: float = 0.0  # time of the draft model
-
-    @property
-    def work(self) -> float:
-        """Work of the prompt tokens, in rows."""
-        return self.num_prompt * self.token_work
 
 
 class MediaRows(NamedTuple):

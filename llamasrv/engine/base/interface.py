@@ -264,8 +264,6 @@ class Backend(Protocol):
     context: int  # max tokens of one sequence
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
-    row_multiple: int  # kernels are fastest with a multiple of this many rows
-    cell_share: float  # attention cost of one foreign KV cell, relative to a row's matmuls; see prompt_turns.py
     max_outputs: int  # max rows with logits in one batch
     can_share: bool  # lanes can share a prefix
     can_cut: bool  # a lane can be cut back to any length

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from llamasrv.engine.step.scheduler import Scheduler
 
 MOST_TOKENS = 31  # max tokens of one draft
-MOST_ROWS = 63  # max rows of a step: 64 are a whole tile of attention on a CPU, which reads all cells of all lanes
 ASKING_SHARE = 0.01  # share of the time for asking the sources of all sequences
 RANKED = 256  # max drafted tokens that the policy ranks
 
@@ -99,7 +98,7 @@ class Drafter:
         proposed = [(seq, draft) for seq in decoding if (draft := self._propose(seq, most)) is not None]
         if proposed:
             asked, drafts = [seq for seq, _ in proposed], [draft for _, draft in proposed]
-            beside = self._scheduler.cost.prompt_seconds(step.work)
+            beside = self._scheduler.cost.prompt_seconds(step.num_prompt)
             counts = share(
                 drafts,
                 num_decodes=step.num_decodes,
@@ -192,7 +191,6 @@ class Drafter:
         return min(
             backend.batch.capacity - rows,
             backend.max_outputs - outputs,
-            MOST_ROWS - step.num_decodes,
             self._lanes.reclaimable_cells - rows,
         )
 

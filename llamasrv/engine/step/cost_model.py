@@ -1,80 +1,138 @@
-"""Predicts step times: a + b * prompt tokens + c * decode rows, fitted online. A token deep in a prompt counts for more
-than one (prompt_work.py).
+"""Predicts how long steps take, from steps that were timed.
 
-Recursive least squares with forgetting (Ljung, System Identification, 11.2), three unknowns, no arrays. That serves
-prompts; the cost of a few more decode rows grows in jumps and is kept in a table (`RowTimes`). The fit needs dozens of
-steps to follow a change, so prompt sizes are also scaled by the last few steps: attention over a long prompt's own
-cells, or load on the machine, can double a token's cost within one prompt.
+    seconds = a + b * rows of prompts + c * rows of decodes + d * own cells + e * foreign cells
+
+Own cells are those that a row's own sequence has before it; foreign ones are those of the step's other sequences, which
+some kernels pass over, too. Both are summed over the rows. The unknowns are fitted by recursive least squares on
+relative errors. It forgets only in the direction that a step tells about (Kulhavy, Automatica 23, 1987), so that plenty
+of one kind of step does not wash out the others. A step counts less the more it was slower than predicted (Huber): that
+tells about load on the machine.
+
+The fit takes dozens of steps to follow a change. So predictions are scaled by what the last steps with prompts took:
+all of them, and those with about as many rows, since kernels have sizes that suit them. The cost of a few decode rows
+grows in jumps and is kept in a table (`RowTimes`).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterable
+
+from llamasrv.engine.base.batch import StepWork
 
 _FORGET = 0.98
-_LARGE = 32  # prompt tokens that dominate the time of their step
-_OUTLIER = 8.0  # times the prediction: a slower step tells about load on the machine, not about the model
-_LEVEL_RATE, _MOST_AT_ONCE = 0.3, 2.0  # smoothing of the level, and the max factor that one step may change it by
-_FITTED = 8  # steps until the fit is good enough to compare steps with
+_DOUBT = 0.3  # relative error beyond which errors count less
+_RATE, _SIZE_RATE, _MOST_AT_ONCE = 0.15, 0.15, 1.5  # smoothing of the scales; max factor that one step changes them by
+_FADE = 0.02  # of each size's scale, per step of another size: what was slow under load is tried again
+_WIDEST = 4.0  # max factor of a scale
+_PLENTY, _EVERY = 50, 8  # steps without prompts from which on only each of so many is learnt from
+_SHORTEST = 1e-6  # seconds
+_CELLS = 1024.0  # cells are counted in thousands, so that all unknowns are of like size
+
+
+def work_of(pieces: Iterable[tuple[int, int]], num_decodes: int, decode_cells: int) -> StepWork:
+    """The work of a step. `pieces`: (rows, tokens before them) of each prompt; `decode_cells`: those of the decoding
+    sequences together."""
+    prompt, own, whole, cells = 0, 0.0, 0, decode_cells
+    for rows, behind in pieces:
+        prompt += rows
+        own += rows * (behind + rows / 2)
+        whole += rows * (behind + rows)
+        cells += behind + rows
+    foreign = (prompt + num_decodes) * cells - whole - decode_cells
+    return StepWork(prompt, num_decodes, own + decode_cells, foreign)
 
 
 class CostModel:
     """Predicts seconds. Starts with cautious values that a few steps replace."""
 
     def __init__(self, a: float = 0.002, b: float = 0.002, c: float = 0.002) -> None:
-        self._w = [a, b, c]
-        # Large variances: a few measurements of any size outweigh the initial values.
-        self._p = [[1e2, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1e1]]
-        self._num_learnt = 0
+        self.unknowns = self._w = [a, b, c, 0.0, 0.0]  # `_w` may be negative: a fit between bounds would not converge
+        # Large variances: a few measurements of any size outweigh the initial values. Where steps cannot tell rows from
+        # the rest of the step, the rows get the larger part.
+        self._p = [[(v if i == j else 0.0) for j in range(5)] for i, v in enumerate((10.0, 1.0, 10.0, 0.1, 0.01))]
         self.rows = RowTimes()
-        self._levels = [1.0, 1.0]  # recent prompt steps, measured over predicted: without decodes, beside decodes
-        self._token_seconds = 0.0  # whole time of large steps per prompt token
+        self._num_decode_steps = 0
+        self._level = 1.0  # of recent prompt steps: measured over fitted
+        self._sizes: dict[int, float] = {}  # the same by size of the step, beyond the level
 
-    def predict(self, num_prompt: float, num_decodes: int) -> float:
-        a, b, c = self._w
-        return max(1e-6, a + b * num_prompt + c * num_decodes)
-
-    def prompt_tokens_within(self, seconds: float, num_decodes: int) -> int:
-        """How many prompt tokens fit into `seconds` beside these decodes; at least 0."""
-        a, b, c = self._w
-        seconds /= self._levels[num_decodes > 0]
-        return int(max(0.0, min(1e6, (seconds - max(0.0, a) - max(0.0, c) * num_decodes) / max(b, 1e-7))))
+    def predict(
+        self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
+    ) -> float:
+        fit = self._fit((1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS))
+        return fit * self._scale(num_prompt, num_decodes) if num_prompt else fit
 
     def prompt_seconds(self, num_prompt: float) -> float:
-        """Marginal cost of `num_prompt` prompt tokens; negative for a negative number. At least a quarter of what large
-        steps took per token: after a few steps on a busy machine the fit may say that tokens are free."""
-        return max(self._w[1], self._token_seconds / 4) * num_prompt
+        """Marginal cost of computing a prompt of that length, cells included; negative for a negative number."""
+        return (self.unknowns[1] + self.unknowns[3] * abs(num_prompt) / 2 / _CELLS) * num_prompt
 
-    def learn(self, num_prompt: float, num_decodes: int, seconds: float) -> None:
+    def learn(
+        self, num_prompt: int, num_decodes: int, seconds: float, own_cells: float = 0.0, foreign_cells: float = 0.0
+    ) -> None:
+        if seconds <= 0.0:
+            return
         if not num_prompt:
             self.rows.learn(num_decodes, seconds)
-        self._num_learnt += 1
-        if num_prompt >= _LARGE:
-            rate = seconds / num_prompt
-            self._token_seconds += (rate - self._token_seconds) * (0.1 if self._token_seconds else 1.0)
-        if num_prompt and self._num_learnt > _FITTED:
-            ratio = seconds / self.predict(num_prompt, num_decodes)
-            level = self._levels[num_decodes > 0]
-            ratio = min(level * _MOST_AT_ONCE, max(level / _MOST_AT_ONCE, ratio))
-            self._levels[num_decodes > 0] = min(4.0, max(0.25, level + _LEVEL_RATE * (ratio - level)))
-        if self._num_learnt > 50:
-            if not num_prompt and self._num_learnt % 8:
-                return  # decode steps are plenty; do not let them wash out what prompts taught
-            if seconds > _OUTLIER * self.predict(num_prompt, num_decodes):
-                return
-        x = (1.0, float(num_prompt), float(num_decodes))
-        p = self._p
-        px = [p[i][0] * x[0] + p[i][1] * x[1] + p[i][2] * x[2] for i in range(3)]
-        # Stop forgetting while steps are all alike: P would grow without bound.
-        forget = _FORGET if p[0][0] + p[1][1] + p[2][2] < 1e3 else 1.0
-        denominator = forget + x[0] * px[0] + x[1] * px[1] + x[2] * px[2]
-        gain = [v / denominator for v in px]
-        error = seconds - (self._w[0] * x[0] + self._w[1] * x[1] + self._w[2] * x[2])
-        self._w = [w + g * error for w, g in zip(self._w, gain)]
-        for i in range(3):
-            for j in range(3):
-                p[i][j] = (p[i][j] - gain[i] * px[j]) / forget
+            self._num_decode_steps += 1
+            if self._num_decode_steps > _PLENTY and self._num_decode_steps % _EVERY:
+                return  # nothing new: spare the time
+        x = (1.0, float(num_prompt), float(num_decodes), own_cells / _CELLS, foreign_cells / _CELLS)
+        if num_prompt:
+            self._learn_scales(_size(num_prompt + num_decodes), seconds / self._fit(x))
+        self._learn_fit([v / seconds for v in x])
+
+    def _fit(self, x: tuple[float, ...]) -> float:
+        return max(_SHORTEST, sum(w * v for w, v in zip(self.unknowns, x)))
+
+    def _scale(self, num_prompt: float, num_decodes: float) -> float:
+        return self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0)
+
+    def _learn_scales(self, size: int, ratio: float) -> None:
+        """`ratio`: measured over fitted."""
+        sizes = self._sizes
+        for other in sizes:
+            if other != size:
+                sizes[other] += _FADE * (1.0 - sizes[other])
+        known = sizes.get(size, 1.0)
+        error = min(_MOST_AT_ONCE, max(1 / _MOST_AT_ONCE, ratio / (self._level * known))) - 1.0
+        self._level = _bounded(self._level * (1.0 + _RATE * error))
+        sizes[size] = _bounded(known * (1.0 + _SIZE_RATE * error))
+
+    def _learn_fit(self, x: list[float]) -> None:
+        """One step, with everything divided by its seconds: the error is relative to what was measured."""
+        p, w = self._p, self._w
+        px = [sum(a * b for a, b in zip(row, x)) for row in p]
+        known = sum(a * b for a, b in zip(px, x))  # variance of the prediction
+        error = 1.0 - sum(a * b for a, b in zip(w, x))
+        weight = min(1.0, _DOUBT / error) if error > 0.0 else 1.0
+        gain = weight * error / (1.0 + weight * known)
+        self._w = [a + gain * b for a, b in zip(w, px)]
+        spread = weight * (_FORGET - (1.0 - _FORGET) / known) if known > 0.0 else 0.0
+        if spread:
+            shrink = 1.0 / (1.0 / spread + known)
+            self._p = [[p[i][j] - shrink * px[i] * px[j] for j in range(5)] for i in range(5)]
+        self.unknowns = self._not_negative()
+
+    def _not_negative(self) -> list[float]:
+        """The unknowns, or nearly the best fit with 0 in place of negative ones."""
+        w = self._w
+        for _ in w:
+            i = min(range(len(w)), key=w.__getitem__)
+            if w[i] >= 0.0:
+                return w
+            share = w[i] / self._p[i][i]
+            w = [0.0 if i == j else v - share * self._p[i][j] for j, v in enumerate(w)]
+        return [max(0.0, v) for v in w]
+
+
+def _size(rows: float) -> int:
+    """Sizes of steps that share a scale: half as many again each."""
+    return round(2 * math.log2(max(1.0, rows)))
+
+
+def _bounded(scale: float) -> float:
+    return min(_WIDEST, max(1 / _WIDEST, scale))
 
 
 class RowTimes:

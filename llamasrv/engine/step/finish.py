@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.sequence import Sequence
+from llamasrv.engine.step.cost_model import work_of
 
 if TYPE_CHECKING:
     from llamasrv.engine.step.scheduler import Plan
@@ -21,11 +22,14 @@ def finish(
     """The step of a plan that has been carried out. `failed`: sequences that could not be seated. `checkpoints`:
     whether parts may have to end at checkpoints."""
     parts = [part for part in plan.parts if part[0] not in failed] if failed else [*plan.parts]
-    step = StepRows(parts, plan.num_decodes, plan.num_prompt, plan.token_work, plan.adapters)
+    step = StepRows(parts, plan.num_decodes, plan.num_prompt, adapters=plan.adapters)
     if plan.admit:
         _add_forced(step, batch_size, len(plan.admit))
     if step.num_prompt and checkpoints:
         _stop_at_checkpoints(step)
+    decodes, prompts = parts[: step.num_decodes], parts[step.num_decodes :]
+    pieces = [(count, seq.num_computed) for seq, count in prompts]
+    step.work = work_of(pieces, len(decodes), sum(seq.num_computed for seq, _ in decodes))
     draft(step)
     return step
 

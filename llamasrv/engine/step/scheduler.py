@@ -4,8 +4,8 @@
 prefixes up before and carries the plan out afterwards. Has no lock, clock, thread or library.
 
     1. every running sequence that owes one token goes in: decodes wait for prompts one step at most, where both cost
-       less in turns (prompt_turns.py)
-    2. prompt tokens fill what the latency target leaves
+       less in turns
+    2. prompt tokens fill the gap that readers have (step_policy.py)
     3. newcomers by priority, then fair share per owner, then age; followers of a prefix that is being computed wait
        for it
     4. admission is optimistic: cells must last until it has paid off, not until the end (preemption.py)
@@ -27,16 +27,15 @@ from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.match import FOLLOW, Match
-from llamasrv.engine.media.turns import MediaTurns, is_at_media, lacks_rows
+from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
-from llamasrv.engine.step.step_budget import CHUNK_SECONDS, SMALLEST_CHUNK, StepBudget
+from llamasrv.engine.step.step_policy import StepPolicy
 
 LOOK_AHEAD = 4  # waiting sequences examined per free place, so that a long queue costs little
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 AWAY = 60.0  # seconds between two checks for owners that are gone
 GUESTS = 4  # one extra place per 4, for owners with nothing running
-ROWS_BESIDE = 0.035  # seconds of a step of media rows beside decodes, in addition to a step of the decodes
 DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
 BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
 QUIET_SECONDS = 5.0
@@ -44,13 +43,11 @@ OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: 
 
 
 class Pool(NamedTuple):
-    """The cells and lanes available now. `reclaimable_cells`: free ones and those that eviction would free;
-    `held_cells`: those of running sequences."""
+    """The cells and lanes available now. `reclaimable_cells`: free ones and those that eviction would free."""
 
     reclaimable_cells: int
     available_lanes: int
     max_outputs: int
-    held_cells: int = 0
 
 
 class PlanTurns(NamedTuple):
@@ -90,7 +87,6 @@ class Plan(NamedTuple):
     parts: tuple[Part, ...] = ()
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
-    token_work: float = 1.0  # work of each prompt token, in rows; see prompt_work.py
     adapters: Adapters = ()  # of all parts
     turns: PlanTurns = PlanTurns()  # of the next situation
 
@@ -108,7 +104,6 @@ class _DraftPlan:
     parts: list[Part] = field(default_factory=list)
     num_decodes: int = 0
     num_prompt: int = 0
-    token_work: float = 1.0
     adapters: Adapters = ()
 
     def freeze(self) -> Plan:
@@ -121,7 +116,6 @@ class _DraftPlan:
             tuple(self.parts),
             self.num_decodes,
             self.num_prompt,
-            self.token_work,
             self.adapters,
             self.turns,
         )
@@ -144,10 +138,8 @@ class Scheduler:
         batch_size: int,
         ubatch_size: int,
         target: float = 0.2,
-        row_multiple: int = 1,
         deterministic: bool = False,
         one_prompt: bool = False,
-        cell_share: float = 0.0,
         common: Common | None = None,
     ) -> None:
         self.common = common or (lambda a, b: 0)
@@ -156,21 +148,12 @@ class Scheduler:
         self.batch_size = batch_size
         self.ubatch_size = ubatch_size
         self.target = target
-        self.row_multiple = row_multiple
         self.deterministic = deterministic
         self.cost = CostModel()
         self.restore_cost = RestoreCost(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner
         self._next_look, self._were_here = -inf, set[str]()  # next check of owners, and those seen at the last one
-        self._media = MediaTurns(batch_size=batch_size, ubatch_size=ubatch_size)
-        self._budget = StepBudget(
-            self.cost,
-            batch_size=batch_size,
-            ubatch_size=ubatch_size,
-            target=target,
-            row_multiple=row_multiple,
-            cell_share=cell_share,
-        )
+        self._policy = StepPolicy(self.cost, batch_size=batch_size, ubatch_size=ubatch_size, target=target)
         self._any_deferrable = False  # whether there may be deferrable sequences
         self.holds_until = -inf  # on the engine's clock: until then deferrable sequences are held back
         self.turns = PlanTurns()  # after the last plan that was carried out
@@ -218,20 +201,19 @@ class Scheduler:
         if not (prompts or waiting or deferred or self.deterministic):
             self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
             return
-        places = max(0, self.parallel - len(decodes) - len(prompts))
-        pieces = [(s.owed, s.num_computed) for s in (*prompts, *waiting[:places])]
         only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
         most_seconds = min(self.target, _deferred_seconds(situation)) if only_deferrable else None
-        longest = max([s.num_tokens - s.reused for s in prompts] + [s.num_tokens for s in waiting[:places]], default=0)
-        budget = self._budget.plan(decodes, pieces, longest, now, most_seconds)
+        starts = {s.id: _start(s, m) for s, m in situation.hits}
+        pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
+        pieces += [(s.num_tokens - starts[s.id], starts[s.id]) for s, _ in situation.hits]
+        choice = self._policy.choose(decodes, pieces, now, most_seconds)
         if not plan.preempt:  # do not re-admit what was just preempted
             resting = {s.lane for s in deferred}
-            kept_out = self._admit(plan, situation, waiting, decodes, prompts, cells, budget.tokens, resting)
+            kept_out = self._admit(plan, situation, waiting, decodes, prompts, cells, choice.tokens, resting)
             if kept_out and deferred:
                 # A plan that takes lanes away admits none: matches must be looked up again after it.
                 plan.preempt += deferred
                 plan.admit.clear()
-        starts = {s.id: _start(s, m) for s, m in plan.admit}
         prompts += [s for s, _ in plan.admit if s.media is None]  # with media, the first part is known once seated
         plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
         if self.deterministic:
@@ -243,21 +225,20 @@ class Scheduler:
         after_rows = not media and situation.turns.had_media
         after_prompts = situation.turns.owes_decodes
         plan.turns = plan.turns._replace(had_media=False, owes_decodes=False)
-        if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells):
+        if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells, now):
             return
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
         if plan.parts and (after_rows or after_prompts):
             return
         outputs = pool.max_outputs - plan.num_decodes
-        if alone := self._budget.alone(budget, plan.num_decodes, pieces, pool.held_cells):
+        left_out: list[Part] = []
+        if not choice.with_decodes:
             left_out, plan.parts, plan.num_decodes = plan.parts, [], 0
-            self._put_in_prompts(plan, prompts, starts, alone, cells, outputs, now)
-            if plan.parts:
-                plan.turns = plan.turns._replace(owes_decodes=True)
-            else:
+        self._put_in_prompts(plan, prompts, starts, choice.tokens, cells, outputs, now)
+        if left_out:
+            plan.turns = plan.turns._replace(owes_decodes=plan.num_prompt > 0)
+            if not plan.num_prompt:
                 plan.parts, plan.num_decodes = left_out, len(left_out)
-            return
-        self._put_in_prompts(plan, prompts, starts, budget.tokens, cells, outputs, now)
 
     def _put_in_decodes(self, plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
@@ -298,9 +279,6 @@ class Scheduler:
             shares[seq.spec.owner] -= count
             cells -= count
             outputs -= rows_out
-        if plan.num_prompt:
-            pieces = [(count, starts.get(s.id, s.num_computed)) for s, count in plan.parts[plan.num_decodes :]]
-            plan.token_work = self._budget.work.of(pieces, plan.num_decodes) / plan.num_prompt
 
     def _rows_next(
         self,
@@ -310,24 +288,15 @@ class Scheduler:
         decodes: list[Sequence],
         prompts: list[Sequence],
         cells: int,
+        now: float,
     ) -> bool:
         """Whether this step computes media rows; adds the parts if so."""
         gone = [*plan.preempt, *(s for s, _ in plan.encode)]
         ready = [s for s in media if s not in gone]
         others = bool(decodes) or any(s not in media for s in prompts)
-
-        # Unlike a prompt chunk, such a step has no decodes: the streams' gap also contains a step of their own.
-        seconds = CHUNK_SECONDS
-        if decodes:
-            seconds = min(self.target, ROWS_BESIDE + self.cost.predict(0, len(decodes)))
-        elif others:
-            seconds = self.target
-
-        def budget() -> int:
-            fits = self.cost.prompt_tokens_within(seconds, 0)
-            return max(SMALLEST_CHUNK, fits - fits % self.row_multiple)  # a partial block costs as much as a whole one
-
-        plan.parts = self._media.parts(ready, others_wait=others, had_turn=had_turn, cells=cells, budget=budget)
+        if ready and not (others and had_turn):
+            rows = self._policy.media_rows(decodes, others, now)
+            plan.parts = media_parts(ready, rows, cells=cells, ubatch_size=self.ubatch_size)
         if plan.parts:
             plan.turns = plan.turns._replace(had_media=True)
             plan.adapters = plan.parts[0][0].spec.cache_key.adapters
@@ -338,7 +307,9 @@ class Scheduler:
 
     def account(self, step: StepRows, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        self.cost.learn(step.work, step.num_decodes + step.num_drafted, seconds - step.draft_seconds)
+        work = step.work
+        rows = work.decodes + step.num_drafted
+        self.cost.learn(work.prompt, rows, seconds - step.draft_seconds, work.own_cells, work.foreign_cells)
         for seq, count in step.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 
@@ -557,10 +528,8 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         batch_size=backend.batch.capacity,
         ubatch_size=backend.ubatch_size,
         target=options.step_target,
-        row_multiple=backend.row_multiple,
         deterministic=options.deterministic or backend.together is Together.ONE_LANE,
         one_prompt=backend.together is Together.ONE_PROMPT,
-        cell_share=backend.cell_share,
     )
 
 

@@ -14,7 +14,6 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.backend.fake import script_after
 from llamasrv.engine.base.channels import End
 from llamasrv.engine.base.interface import Adapter, CheckpointKind, DecodeFailed, OutOfCells, Proposal
-from llamasrv.engine.drafts.drafter import MOST_ROWS
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
@@ -353,7 +352,7 @@ def test_drafts_keep_a_step_of_decodes_under_64_rows(drive):
     while driver.engine.num_open:
         driver.turn()
         rows.append(driver.backend.batch.num_rows)
-    assert accepted(driver) > 0 and 32 < max(rows) <= MOST_ROWS
+    assert accepted(driver) > 0 and 32 < max(rows) <= driver.backend.max_outputs
 
 
 def test_the_context_is_not_exceeded(drive):

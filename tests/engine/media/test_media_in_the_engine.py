@@ -14,6 +14,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.engine.base.sequence import SequenceState
+from llamasrv.engine.step.step_policy import LONGER
 from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable, Unsupported
 from llamasrv.web.stored.slots import SavedSlotFiles
 
@@ -141,9 +142,8 @@ def test_streams_continue_between_chunks_of_a_large_image(see):
     driver.finish()
 
 
-def test_beside_a_large_image_and_text_a_stream_s_gap_is_within_three_steps_and_50_ms(see):
-    """With the times of a 0.5B model. A step of media rows took as long as two of the streams' own, which made three
-    with the next one and left nothing for other load; and text after the image shared the step after its last rows."""
+def test_beside_a_large_image_and_text_a_stream_s_gap_is_what_its_readers_have(see):
+    """With the times of a 0.5B model. Text after the image shared the step after its last rows."""
     driver = see(batch_size=512, ubatch_size=512, context=4000, spec="off")
     backend, decode = driver.backend, driver.backend.decode
 
@@ -162,13 +162,11 @@ def test_beside_a_large_image_and_text_a_stream_s_gap_is_within_three_steps_and_
         driver.turn()
         if backend.batch.media is not None:
             rows.append(backend.batch.num_rows)
-            text = len(told)
         if streams[0].take():
             told.append(driver.now)
     gaps = [after - before for before, after in zip(told, told[1:])]
     assert sum(rows) == 256 and min(rows[:-1]) >= 16
-    assert max(gaps[:text]) < 2 * (0.057 + 0.01) + 0.05 + 0.005  # a turn of this driver takes 10 ms more
-    assert max(gaps[text:]) < 3 * 0.057 + 0.05
+    assert 0.15 < max(gaps) < 0.2 * (1 + LONGER) + 0.01  # a turn of this driver takes 10 ms more
     driver.finish()
 
 

@@ -57,7 +57,7 @@ def beside_a_batch(drive, **settings):
     """A driver with one deferrable sequence that decodes."""
     driver = drive(num_cells=2048, parallel=4, **settings)
     batch = driver.submit(SYSTEM + chat("an item of a batch " * 4), deferrable=True)
-    driver.turn(3)
+    driver.turn(12)
     assert driver.sequences[0].state is SequenceState.DECODE
     return driver, batch
 
@@ -100,7 +100,8 @@ def test_a_chat_does_not_wait_for_a_deferred_prefix(drive):
 def test_deferrable_sequences_give_up_lanes_that_newcomers_need(drive):
     driver = drive(num_lanes=3, parallel=3)
     batch = [driver.submit(SYSTEM + chat(f"item {n} of a batch " * 4), deferrable=True) for n in range(3)]
-    driver.turn(3)
+    driver.turn(20)
+    assert len(driver.core.running) == 3
     chats = [driver.submit(SYSTEM + chat(f"hello {n}")) for n in range(2)]
     driver.finish()
     assert driver.engine.metrics.preemptions >= 3

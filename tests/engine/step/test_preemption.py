@@ -167,7 +167,7 @@ def test_without_copies_few_sequences_are_preempted(drive):
     """As fast as with only as many streams as fit. Newcomers were soon preempted and recomputed."""
     full = Load(drive, 1024, parallel=8, swap_bytes=0)
     assert [end.num_generated for end in full.ends] == [100] * 16 and full.metrics.preemptions <= 2
-    assert full.rate >= 0.98 * Load(drive, 1024, parallel=6, swap_bytes=0).rate
+    assert full.rate >= 0.96 * Load(drive, 1024, parallel=6, swap_bytes=0).rate
 
 
 def test_a_copy_that_does_not_pay_is_not_made(drive):

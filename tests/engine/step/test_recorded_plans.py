@@ -36,7 +36,7 @@ def state_of(scheduler):
             scheduler.served,
             scheduler.turns,
             scheduler.holds_until,
-            scheduler.cost._w,
+            scheduler.cost.unknowns,
             scheduler.cost.rows.__dict__,
             scheduler.restore_cost.room,
         )

@@ -15,6 +15,13 @@ def make(**options):
     return Scheduler(**{"parallel": 4, "batch_size": 512, "ubatch_size": 128, "target": 0.1} | options)
 
 
+def costs(scheduler, *, step=0.01, row=0.001, decode=0.0):
+    """The scheduler with a cost model of exactly these seconds."""
+    scheduler.cost.unknowns = [step, row, decode, 0.0, 0.0]
+    scheduler.cost.rows.learn(1, step + decode)
+    return scheduler
+
+
 def sequence(length, *, computed=0, arrived=0.0, **settings):
     seq = make_sequence(range(length), **settings)
     seq.num_computed, seq.arrived = computed, arrived
@@ -38,21 +45,18 @@ def test_every_running_sequence_that_owes_one_token_is_computed():
 
 
 def test_a_prompt_takes_the_whole_batch_when_nobody_decodes():
-    scheduler = make()
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
+    scheduler = costs(make(), row=0.0005)
     new = sequence(2000)
     assert plan(scheduler, [new]).parts == [(new, 512)]
 
 
 def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
     scheduler = make()
-    for _ in range(200):
-        scheduler.cost.learn(128, 1, 0.01 + 128 * 0.001)
-        scheduler.cost.learn(0, 1, 0.01)
+    costs(scheduler)
     decoding, new = sequence(10, computed=9), sequence(2000)
     parts = plan(scheduler, [new], [decoding]).parts
     assert parts[0] == (decoding, 1)
-    assert parts[1][0] is new and 64 <= parts[1][1] <= 96
+    assert parts[1] == (new, 63)
 
 
 def test_one_prompt_mode_has_one_prompt_per_step():
@@ -72,15 +76,13 @@ def test_a_prompt_advances_in_every_step():
 
 
 def test_several_prompts_share_one_batch():
-    scheduler = make()
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
+    scheduler = costs(make())
     a, b = sequence(100), sequence(200)
     assert plan(scheduler, [a, b]).parts == [(a, 100), (b, 200)]
 
 
 def test_the_shortest_remainder_goes_first_unless_another_is_old():
-    scheduler = make()
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
+    scheduler = costs(make(ubatch_size=128), row=0.004)
     long, short = sequence(400, arrived=0.0), sequence(100, arrived=0.0)
     long.num_computed = 1
     assert plan(scheduler, [], [long, short]).parts[0] == (short, 100)
@@ -171,7 +173,6 @@ def test_owners_share_a_step_s_prompt_tokens():
     """However many prompts an owner has, and however short."""
     scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
     flood, calm = [sequence(40, computed=1, owner="flood") for _ in range(5)], sequence(90, computed=1, owner="calm")
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
     parts = plan(scheduler, [], [*flood, calm]).parts
     assert sum(count for seq, count in parts if seq is calm) == 50
     assert [count for seq, count in parts if seq is not calm] == [39, 11]
@@ -180,7 +181,6 @@ def test_owners_share_a_step_s_prompt_tokens():
 def test_unneeded_prompt_tokens_go_to_other_owners():
     scheduler = with_owners(make(parallel=8, batch_size=100), "flood", "calm")
     flood, calm = sequence(500, computed=1, owner="flood"), sequence(21, computed=1, owner="calm")
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 0
     assert plan(scheduler, [], [flood, calm]).parts == [(calm, 20), (flood, 80)]
 
 
@@ -235,8 +235,7 @@ def test_a_follower_waits_while_its_prefix_is_being_computed():
 def test_of_two_newcomers_with_a_common_prefix_one_leads():
     leader, follower, other = sequence(300), sequence(310), sequence(50)
     common = lambda a, b: 300 if other not in (a, b) else 0  # noqa: E731
-    scheduler = make()
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 100_000
+    scheduler = costs(make())
     assert admitted(plan(scheduler, [leader, follower, other], common=common)) == [leader, other]
 
 
@@ -289,31 +288,19 @@ def test_a_long_queue_of_one_owner_hides_no_other_owner():
     assert admitted(plan(scheduler, [*crowd, modest, urgent], now=4.0)) == [urgent, modest, crowd[0]]
 
 
-def test_without_decodes_a_small_remainder_is_not_left_over():
-    scheduler = make(parallel=8)
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: 128
-    prompts = [sequence(38) for _ in range(4)]
-    assert [count for _, count in plan(scheduler, prompts).parts] == [38] * 4
-    assert sum(count for _, count in plan(scheduler, [*prompts, sequence(38)]).parts) == 128
-
-
-def test_steps_grow_with_the_number_of_short_prompts_beside_few_decodes():
-    scheduler = make(parallel=8)
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
-    sizes = []
-    for waiting, decoding in ((1, 1), (2, 1), (3, 2), (7, 1)):
-        running = [sequence(10, computed=9) for _ in range(decoding)]
-        sizes.append(plan(scheduler, [sequence(96) for _ in range(waiting)], running).num_prompt)
-    assert sizes == [96, 192, 222, 511]  # the last one is all that a batch holds
+def test_a_prompt_of_known_prefix_counts_by_what_it_still_owes():
+    scheduler = costs(make(parallel=8))
+    found = Match(5, 380, held=True)
+    decoding, new = sequence(10, computed=9), sequence(400)
+    assert plan(scheduler, [new], [decoding], lookup=lambda seq: found).parts == [(decoding, 1), (new, 20)]
 
 
 def test_a_long_prompt_does_not_extend_the_step():
     """A long prompt among short ones stalled the streams."""
-    scheduler = make(parallel=8)
-    scheduler.cost.prompt_tokens_within = lambda seconds, rows: int(seconds * 1000)
+    scheduler = costs(make(parallel=8))
     decoding = sequence(10, computed=9)
-    assert plan(scheduler, [sequence(400), sequence(400)], [decoding]).num_prompt == 95
-    assert plan(scheduler, [sequence(400), sequence(50), sequence(50)], [decoding]).num_prompt == 95
+    assert plan(scheduler, [sequence(400), sequence(400)], [decoding]).num_prompt == 63
+    assert plan(scheduler, [sequence(400), sequence(50), sequence(50)], [decoding]).num_prompt == 63
 
 
 def deferrable(length, **settings):

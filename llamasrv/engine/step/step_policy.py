@@ -1,0 +1,91 @@
+"""How many prompt tokens a step computes, and whether the decodes go with them or next.
+
+Of a handful of candidate steps, the one that brings prompts on fastest within the gap that readers have. What a reader
+sees counts: text that a stream has written ahead of its reader bridges a longer step. Pure, over the cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as List
+from typing import NamedTuple
+
+from llamasrv.engine.base.sequence import Sequence
+from llamasrv.engine.step.cost_model import CostModel, work_of
+
+READING_SECONDS = 0.25  # per token: some 180 words a minute
+LONGER = 0.5  # of the target: max extension of the gap for text that streams are ahead
+LONGEST = 0.5  # seconds of a step beside which nobody reads, so that arrivals and cancels are noticed
+SMALLEST = 16  # min prompt tokens of a step, so that prompts advance under any load
+
+Piece = tuple[int, int]
+"""Tokens left of a prompt, and tokens before them."""
+
+
+class StepChoice(NamedTuple):
+    """Prompt `tokens` of a step, with the decodes or before a step of theirs."""
+
+    tokens: int
+    with_decodes: bool = True
+
+
+class StepPolicy:
+    """`target`: seconds between two tokens of a stream while prompts are computed."""
+
+    def __init__(self, cost: CostModel, *, batch_size: int, ubatch_size: int, target: float) -> None:
+        self._cost = cost
+        self._batch_size, self._ubatch_size = batch_size, ubatch_size
+        self._target = target
+        sizes = (n for power in range(4, 24) for n in (1 << power, 3 << power - 1))
+        self._sizes = [*(n for n in sizes if n < batch_size), batch_size]  # few, so that graphs are reused
+
+    def choose(
+        self, decodes: List[Sequence], prompts: Iterable[Piece], now: float, most_seconds: float | None = None
+    ) -> StepChoice:
+        """`most_seconds`: the longest step, if readers do not matter."""
+        prompts, num_decodes = sorted(prompts), len(decodes)
+        least, limit = (SMALLEST, gap(decodes, self._target, now)) if decodes else (self._ubatch_size, LONGEST)
+        if most_seconds is not None:
+            least, limit = SMALLEST, most_seconds
+        best, best_rate = StepChoice(min(least, self._batch_size - num_decodes)), 0.0
+        cells = sum(s.num_computed for s in decodes)
+        ways = [(True, num_decodes, cells, 0.0)]
+        if decodes:
+            ways.append((False, 0, 0, self._cost.rows.predict(num_decodes)))
+        for with_decodes, beside, beside_cells, own_step in ways:
+            for pieces, tokens in self._candidates(prompts, beside, least):
+                seconds = self._cost.predict(*work_of(pieces, beside, beside_cells)) + own_step
+                if tokens > best_rate * seconds and (seconds <= limit or tokens == best.tokens and not best_rate):
+                    best, best_rate = StepChoice(tokens, with_decodes), tokens / seconds
+        return best
+
+    def media_rows(self, decodes: List[Sequence], others_wait: bool, now: float) -> int:
+        """Rows of images and sounds in a step of their own, after which the others get one."""
+        beside = self._cost.rows.predict(len(decodes)) if decodes else 0.0
+        limit = gap(decodes, self._target, now) - beside if decodes else self._target if others_wait else LONGEST
+        least = SMALLEST if others_wait else self._ubatch_size
+        return max(
+            (n for n in self._sizes if n > least and self._cost.predict(*work_of([(n, 0)], 0, 0)) <= limit),
+            default=least,
+        )
+
+    def _candidates(self, prompts: list[Piece], num_decodes: int, least: int) -> Iterator[tuple[list[Piece], int]]:
+        """Pieces of prompts, shortest remainders first, and their tokens: whole rows of a few sizes, or all."""
+        owed = min(sum(rest for rest, _ in prompts), self._batch_size - num_decodes)
+        counts = [n - num_decodes for n in self._sizes if least < n - num_decodes < owed]
+        for tokens in (min(least, owed), *counts, owed):
+            pieces, left = [], tokens
+            for rest, behind in prompts:
+                pieces.append((min(rest, left), behind))
+                left -= pieces[-1][0]
+                if not left:
+                    break
+            yield pieces, tokens
+
+
+def gap(decodes: Iterable[Sequence], target: float, now: float) -> float:
+    """Seconds that these streams' readers have: the target, extended as far as every stream has unread text for it."""
+    at_hand = min(
+        s.num_generated * READING_SECONDS - (now - s.first_token) if s.first_token is not None else 0.0 for s in decodes
+    )
+    return target + min(LONGER * target, max(0.0, at_hand - target))
