@@ -130,6 +130,8 @@ class EngineCore:
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
         for seq, outcome in self._outputs.overdue() if self._outputs.late else ():
             self._advance(seq, outcome)
+        if self.reads is not None and self.reads.num_waiting:
+            self.reads.tick(started)
         plan = self._plan(started)
         self._watch.mark("plan")
         step = self._carry_out(plan)
@@ -282,10 +284,8 @@ class EngineCore:
     # plan, and carry it out
 
     def _plan(self, now: float) -> Plan:
-        lanes, waiting = self.memory.lanes, self.waiting
-        reads = self.reads
-        if reads is not None and reads.num_waiting:
-            reads.tick(now)
+        """Has no effects on what is kept, waits or runs."""
+        lanes, waiting, reads = self.memory.lanes, self.waiting, self.reads
         if self._outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
             waiting = [s for s in waiting if s.state is SequenceState.WAITING]
         num_lanes = len(lanes.free) + len(lanes.resident)

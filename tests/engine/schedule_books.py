@@ -13,6 +13,7 @@ SEATED = {SequenceState.PREFILL, SequenceState.DECODE, SequenceState.AWAITING_MA
 def check_books(core, sequences, backend):
     """`sequences`: all ever submitted to this engine. Returns the open ones."""
     opens = check_sequences(core, sequences)
+    _check_plan(core)
     _check_lanes(core, backend)
     _check_tiers(core)
     _check_media(core, opens)
@@ -54,6 +55,29 @@ def check_sequences(core, sequences):
         if seq.state is SequenceState.ENDED:
             assert seq.lane is None and seq.saved is None and seq.spec.choice in seq.stream.ended, seq
     return opens
+
+
+def _check_plan(core):
+    """Looking prefixes up and planning change nothing, and an equal situation gets an equal plan."""
+    before = _kept(core)
+    plans = [core._plan(core.clock()) for _ in range(2)]
+    assert plans[0] == plans[1], "plans of one situation differ"
+    assert _kept(core) == before, "planning has effects"
+
+
+def _kept(core):
+    """All that a plan could change, in order where the order decides who is evicted."""
+    memory, reads = core.memory, core.reads
+    lanes, host = memory.lanes, memory.host
+    sequences = [(seq, seq.state, seq.lane, [*seq.checkpoints]) for seq in (*core.running, *core.waiting)]
+    holders = [*memory.tree.holders()]
+    reading = [] if reads is None else [(f, r.state, {*r.until}, {*r.holders}) for f, r in reads._reads.items()]
+    answered = set() if reads is None else {*reads._answered}
+    turns = core.scheduler.turns, dict(core.scheduler.served)
+    return (
+        sequences, [*lanes.resident], [*lanes.lengths], lanes.changes, host.used, host.reserved, host.entries(),
+        [*memory.checkpoints._there], holders, reading, answered, turns,
+    )  # fmt: skip
 
 
 def _check_lanes(core, backend):

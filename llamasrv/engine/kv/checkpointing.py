@@ -26,13 +26,6 @@ class Checkpointing:
         self._backend = backend
         self._metrics = metrics
         self.is_on = bool(checkpoints.limit) and not backend.split
-        self._places: dict[int, list[int]] = {}  # of the sequence in a lane
-
-    def occupy(self, lane: int, seq: Sequence) -> None:
-        self._places[lane] = seq.checkpoints
-
-    def release(self, lane: int) -> None:
-        self._places.pop(lane, None)
 
     def plan(self, seq: Sequence, start: int, *, branch: int) -> None:
         """Choose the checkpoints of a newcomer that has `start` tokens and shares `branch` tokens with others."""
@@ -43,13 +36,12 @@ class Checkpointing:
             wanted = [seq.media.cut(at) for at in wanted]
         seq.checkpoints[:] = sorted({at for at in (*wanted, *seq.checkpoints) if at > start})
 
-    def ask(self, lane: int, length: int) -> None:
-        """Have the sequence in this lane leave a checkpoint at `length`, for another that waits for it."""
-        _add(self._places.get(lane), length)
-
-    def ask_of(self, seq: Sequence, length: int) -> None:
-        """`ask`, for a sequence that is about to be seated."""
-        _add(seq.checkpoints, length)
+    def mark(self, seq: Sequence, length: int) -> None:
+        """Have a sequence leave a checkpoint at `length`, unless there is one close before it."""
+        places = seq.checkpoints
+        at = bisect_right(places, length)
+        if length >= LEAST and (not at or places[at - 1] < length - NEAR):
+            places.insert(at, length)
 
     def take(self, seq: Sequence) -> None:
         """After a step: save a checkpoint if the sequence has reached one of its positions."""
@@ -67,15 +59,6 @@ class Checkpointing:
         if self._checkpoints.wants(seq.tokens, at, key, size):
             self._checkpoints.add(seq.tokens[:at], backend.save(lane) if whole else backend.mark(lane), key)
             self._metrics.checkpoints += 1
-
-
-def _add(places: list[int] | None, length: int) -> None:
-    """Add a position, unless there is one close before it."""
-    if places is None or length < LEAST:
-        return
-    at = bisect_right(places, length)
-    if not at or places[at - 1] < length - NEAR:
-        places.insert(at, length)
 
 
 def checkpoint_places(num_prompt: int, start: int, boundaries: Iterable[int], branch: int = 0) -> list[int]:

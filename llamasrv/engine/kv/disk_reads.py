@@ -73,13 +73,10 @@ class DiskReads:
         """The state that was read for this sequence, if any."""
         return next((read.state for read in self._reads.values() if seq in read.holders), None)
 
-    def share(self, seq: Sequence, stored: StoredState) -> SavedState | None:
-        """The file's state, if other sequences still hold it; the sequence now holds it, too."""
+    def state_of(self, stored: StoredState) -> SavedState | None:
+        """The file's state, if it has been read and others still hold it."""
         read = self._reads.get(stored)
-        if read is None or read.state is None:
-            return None
-        self._answer(seq, read)
-        return read.state
+        return None if read is None else read.state
 
     def tick(self, now: float) -> None:
         """Stop the wait of sequences that would have been computed by now."""

@@ -2,7 +2,7 @@
 
 A memory that can be cut uses any holder below a node. One that cannot (recurrent, hybrid, a window that has slid) uses
 what ends on the path, or is brought back to a checkpoint there. One walk serves all kinds of holders; nearer ones are
-preferred to those that must be copied or read first. Has no effects on what is kept.
+preferred to those that must be copied or read first. A lookup has no effects.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class PrefixLookup:
             spared = self._time.prompt_seconds(length - at_hand)
             if spared <= WORTH_READING:
                 return None
-            state = reads.share(seq, stored)
+            state = reads.state_of(stored)
             if state is None:
                 return Match(None, 0, coming=length, file=stored, seconds=spared)
         return self._of_state(state, seq, points, at_hand)

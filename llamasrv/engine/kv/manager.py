@@ -78,16 +78,10 @@ class KVCacheManager:
             time=time,
             restore_cost=restore_cost,
         )
-        self.common, self.is_stale = self._lookup.common, self._lookup.is_stale
+        self.lookup, self.common = self._lookup.find, self._lookup.common
+        self.is_stale = self._lookup.is_stale
         self._time = time
         self._metrics = metrics
-
-    def lookup(self, seq: Sequence) -> Match | None:
-        """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none."""
-        match = self._lookup.find(seq)
-        if match is not None and match.lane is not None and match.coming and self.checkpointing.is_on:
-            self.checkpointing.ask(match.lane, match.length + match.coming)
-        return match
 
     def read(self, seq: Sequence, match: Match) -> None:
         """Make a sequence wait for the match's file."""
@@ -100,10 +94,10 @@ class KVCacheManager:
             self._reads.release(seq)
 
     def mark(self, seq: Sequence, position: int) -> None:
-        """Have a sequence that is about to be seated leave a checkpoint at this position, if that is how prefixes are
+        """Have a sequence that runs or is about to leave a checkpoint at this position, if that is how prefixes are
         shared here."""
         if self.checkpointing.is_on:
-            self.checkpointing.ask_of(seq, position)
+            self.checkpointing.mark(seq, position)
 
     def seat(self, match: Match | None) -> int:
         """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty lane."""
@@ -187,11 +181,9 @@ class KVCacheManager:
 
     def occupy(self, lane: int, seq: Sequence, length: int) -> None:
         """Assign a lane, which holds the first `length` tokens of the sequence, to it."""
-        if self.checkpointing.is_on:
-            if seq.admitted is None:
-                path = self.tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
-                self.checkpointing.plan(seq, length, branch=path.common(HolderKind.LANE, HolderKind.STATE))
-            self.checkpointing.occupy(lane, seq)
+        if self.checkpointing.is_on and seq.admitted is None:
+            path = self.tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
+            self.checkpointing.plan(seq, length, branch=path.common(HolderKind.LANE, HolderKind.STATE))
         if seq.spec.pins:
             self.has_places = True
             self.pinning.begin(seq, lane, length)
@@ -206,8 +198,6 @@ class KVCacheManager:
     def release_lane(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended. With `keep` its lane becomes resident, with the computed `timeline`; else it is
         dropped."""
-        if self.checkpointing.is_on:
-            self.checkpointing.release(lane)
         if keep and len(timeline) >= SHORTEST and not self.backend.split:
             self.lanes.release(lane)
             self.timelines.put(lane, timeline, cache_key)
@@ -268,6 +258,4 @@ class KVCacheManager:
         except Exception as error:
             raise Unclean(f"lane {lane} cannot be emptied") from error
         self.timelines.drop(lane)
-        if self.checkpointing.is_on:
-            self.checkpointing.release(lane)
         self.lanes.drop(lane)

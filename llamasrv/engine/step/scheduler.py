@@ -207,6 +207,7 @@ class Scheduler:
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
         pieces += [(s.num_tokens - starts[s.id], starts[s.id]) for s, _ in situation.hits]
         choice = self._policy.choose(decodes, pieces, now, most_seconds)
+        self._mark_growing(plan, situation)
         if not plan.preempt:  # do not re-admit what was just preempted
             resting = {s.lane for s in deferred}
             kept_out = self._admit(plan, situation, waiting, decodes, prompts, cells, choice.tokens, resting)
@@ -448,6 +449,14 @@ class Scheduler:
             if length - have >= FOLLOW:
                 return True
         return False
+
+    @staticmethod
+    def _mark_growing(plan: _DraftPlan, situation: Situation) -> None:
+        """Have running sequences leave a checkpoint where those that wait for their prefixes diverge."""
+        coming = [m for _, m in situation.hits if m is not None and m.lane is not None and m.coming]
+        if coming:
+            in_lane = {s.lane: s for s in situation.running}
+            plan.marks += [(in_lane[m.lane], m.length + m.coming) for m in coming if m.lane in in_lane]
 
     @staticmethod
     def _in_order(waiting: Line, situation: Situation, most: int) -> list[Sequence]:
