@@ -16,7 +16,8 @@ from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.pins import Pins
 from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind, PrefixTree
 
-ENTRY_BYTES = 600  # overhead of an entry beside its state and tokens, measured
+ENTRY_BYTES = 1500  # overhead of an entry beside its state and tokens, the tree's included; measured
+TOKEN_BYTES = 8  # per token: the tree has a copy of those that no other entry shares
 
 
 class SavedState(Holder):
@@ -44,7 +45,7 @@ class SavedState(Holder):
     @property
     def num_bytes(self) -> int:
         """Bytes of host memory, including overhead, which matters for many small states."""
-        return self.data.nbytes + self.tokens.itemsize * self.length + ENTRY_BYTES
+        return self.data.nbytes + TOKEN_BYTES * self.length + ENTRY_BYTES
 
 
 class HostTier:

@@ -69,7 +69,7 @@ def test_it_never_exceeds_its_limit():
 
 
 def test_valuable_checkpoints_outlive_others():
-    table = Checkpoints(6_000, PrefixTree())
+    table = Checkpoints(12_000, PrefixTree())
     table.add(tokens("a long beginning " * 20), state(), EVERYBODY)
     (root,) = table.along(tokens("a long beginning " * 20), 1000, EVERYBODY).values()
     for n in range(50):

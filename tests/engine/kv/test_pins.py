@@ -9,15 +9,15 @@ import pytest
 from engine_driver import end_of
 
 from llamasrv.engine.base.interface import CheckpointKind
-from llamasrv.engine.kv.host_tier import ENTRY_BYTES, HostTier, SavedState
+from llamasrv.engine.kv.host_tier import ENTRY_BYTES, TOKEN_BYTES, HostTier, SavedState
 from llamasrv.engine.kv.tree import PrefixTree
 
-SIZE = 1000  # bytes of a state, with all that counts
+SIZE = 4000  # bytes of a state, with all that counts
 
 
 def state(number, length=20):
     tokens = array("i", range(1000 * number, 1000 * number + length))
-    return SavedState(tokens, np.zeros(SIZE - ENTRY_BYTES - 4 * length, np.uint8))
+    return SavedState(tokens, np.zeros(SIZE - ENTRY_BYTES - TOKEN_BYTES * length, np.uint8))
 
 
 class Clock:
