@@ -2,8 +2,11 @@
 
     FOLDER/<key>/<name>.prefix     one prefix (state_file.py)
 
-The key stands for model, library and number formats; states of other keys are ignored. A native thread reads and writes
-the files, one after another; the engine thread exchanges bytes with it. Knows no lanes and no library.
+The key stands for model, library and number formats; states of other keys are ignored. A file's name stands for its
+tokens and who may use them, and its content never changes: several servers may share the folder without locks, on one
+machine or several. Each looks now and then for what others have written, and the limit holds for the folder. A native
+thread reads and writes the files, one after another; the engine thread exchanges bytes with it. Knows no lanes and no
+library.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ TOKEN_SHARE = 1 / 32  # memory for the tokens of indexed files, relative to that
 SPARE = 256 * 2**20  # bytes of the disk to leave free
 STALE = 3600.0  # age, in seconds, at which an unfinished temporary file counts as abandoned
 SHUTDOWN = 10.0  # max seconds to wait for pending writes when the engine ends
+LOOK = 5.0  # seconds between two looks for files of other servers
+MOST_NEW = 32  # files of others that are indexed at a time: the engine computes in between
 REST, LONGEST_REST = 20.0, 3600.0  # seconds without writing after a failure, doubled with each in a row
 
 
@@ -115,10 +120,18 @@ class DiskTier:
         self._failures = 0  # failed writes in a row
         self._rests_until = -inf
         self._writing: list[tuple[array[int], CacheKey]] = []
+        self._next_look = clock() + LOOK
+        self._seen: set[str] = set()  # names of files, on the native thread
+        self._listed = -1  # the folder's mtime when all of it was seen, in nanoseconds
         tree.drop_kinds(*FILES)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._find()
+            self._sweep()
+            found = self._newest()[-MOST_FILES:]  # ascending: the index keeps the last ones longest
+            self._seen.update(found)
+            for stored in map(self._head, found):
+                if stored is not None:
+                    self._add(stored)
         except OSError as error:
             log.warning("the prefix cache on disk is off: cannot use %s: %s", folder, error.strerror)
             self.limit = self.largest = 0
@@ -153,6 +166,12 @@ class DiskTier:
     def is_resting(self) -> bool:
         return self._clock() < self._rests_until
 
+    def look(self, now: float) -> None:
+        """Look for what other servers have written or deleted, if it is time."""
+        if now >= self._next_look and self.limit:
+            self._next_look = inf
+            self._work(self._look)
+
     def common(self, tokens: array[int], limit: int, cache_key: CacheKey) -> int:
         """The longest prefix of `tokens[:limit]` that any file shares, usable or not."""
         return self._tree.walk(tokens, limit, cache_key).common(HolderKind.FILE)
@@ -182,7 +201,7 @@ class DiskTier:
         if stored is not None:
             assert isinstance(stored, StoredState)
             self._drop(stored.path)
-            self._work(partial(stored.path.unlink, missing_ok=True))
+            self._work(partial(self._unlink, stored.path))
 
     def _have_read(self, stored: StoredState, state: SavedState | None, give: Give) -> None:
         if state is None:
@@ -193,6 +212,14 @@ class DiskTier:
                 self._known.move_to_end(stored.path)
             self._metrics.prefixes_read += 1
         give(stored, state)
+
+    def _have_looked(self, found: list[StoredState], gone: list[Path], *, is_all: bool) -> None:
+        for path in gone:
+            self._drop(path)
+        for stored in found:
+            if stored.path not in self._known:
+                self._add(stored)
+        self._next_look = self._clock() + (LOOK if is_all else 0.0)
 
     def _have_written(self, stored: StoredState | None, gone: list[Path], error: str) -> None:
         self._writing.clear()
@@ -241,10 +268,12 @@ class DiskTier:
         entry = None
         try:
             entry = self._get(stored)
+        except FileNotFoundError:
+            pass  # another server deleted it
         except Exception as error:
             log.warning("%s is deleted, since it cannot be used: %s", stored.path, error)
             with contextlib.suppress(OSError):
-                stored.path.unlink()
+                self._unlink(stored.path)
         self._post(lambda: self._have_read(stored, entry, give))
 
     def _write(self, state: SavedState) -> None:
@@ -283,6 +312,7 @@ class DiskTier:
             state_file.write(
                 file, tokens, state.data, facts=self._facts, scope=key.scope, adapters=named, points=points
             )
+        self._seen.add(path.name)
         return path
 
     def _make_room(self, need: int) -> list[Path]:
@@ -304,32 +334,72 @@ class DiskTier:
         for _, size, path in sorted(there):
             if missing <= 0:
                 break
-            path.unlink(missing_ok=True)
+            self._unlink(path)
             gone.append(path)
             missing -= size
         return gone
 
-    # before any thread
+    def _unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._seen.discard(path.name)  # another server may write it once more
 
-    def _find(self) -> None:
-        """Index the files of earlier processes that are intact and for this model."""
+    def _look(self) -> None:
+        found: list[StoredState] = []
+        gone: list[Path] = []
+        is_all = True
+        try:
+            listed = self._folder.stat().st_mtime_ns
+            if listed != self._listed:
+                names = self._newest()
+                gone = [self._folder / name for name in self._seen.difference(names)]
+                self._seen.intersection_update(names)
+                new = [name for name in names[-MOST_FILES:] if name not in self._seen]
+                is_all = len(new) <= MOST_NEW
+                new = new[-MOST_NEW:]  # those used last are worth most
+                self._seen.update(new)
+                found = [stored for stored in map(self._head, new) if stored is not None]
+                self._listed = listed if is_all else -1
+        except OSError as error:
+            log.debug("cannot look for prefixes in %s: %s", self._folder, error.strerror)
+        self._post(lambda: self._have_looked(found, gone, is_all=is_all))
+
+    # before any thread or on the native one
+
+    def _sweep(self) -> None:
+        """Delete what killed processes had begun to write."""
         for path in self._root.glob("*/.*"):
-            if path.is_file() and time.time() - path.stat().st_mtime > STALE:
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and time.time() - path.stat().st_mtime > STALE:
+                    path.unlink(missing_ok=True)
+
+    def _newest(self) -> list[str]:
+        """The names of all files for this model, by their last use, the latest at the end."""
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(ENDING):
+                    with contextlib.suppress(FileNotFoundError):  # another server deleted it
+                        found.append((entry.stat().st_mtime, entry.name))
+        return [name for _, name in sorted(found)]
+
+    def _head(self, name: str) -> StoredState | None:
+        """What a file says of itself; None if it is damaged, or made with adapters that are not here."""
+        path = self._folder / name
+        try:
+            with open(path, "rb") as file:
+                head = state_file.read_head(file, self._facts)
+                tokens = state_file.read_tokens(file, head)
+            if head.num_bytes > self.limit:
+                raise ValueError("its sizes are inconsistent")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            log.warning("%s is ignored: %s", path, error)
+            return None
         numbers = {digest: number for number, digest in enumerate(self._digests)}
-        found = [(path.stat().st_mtime, path) for path in self._folder.glob(f"*{ENDING}")]
-        for _, path in sorted(found)[-MOST_FILES:]:  # ascending: the index keeps the last ones longest
-            try:
-                with open(path, "rb") as file:
-                    head = state_file.read_head(file, self._facts)
-                    tokens = state_file.read_tokens(file, head)
-                if head.num_bytes > self.limit:
-                    raise ValueError("its sizes are inconsistent")
-            except (OSError, ValueError, TypeError) as error:
-                log.warning("%s is ignored: %s", path, error)
-                continue
-            if all(digest in numbers for digest, _ in head.adapters):
-                adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head.adapters))
-                points = tuple(length for length, *_ in head.points)
-                size = head.num_bytes + sum(size for _, size, *_ in head.points)
-                self._add(StoredState(path, tokens, CacheKey(adapters, head.scope), size, points))
+        if not all(digest in numbers for digest, _ in head.adapters):
+            return None
+        adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head.adapters))
+        points = tuple(length for length, *_ in head.points)
+        size = head.num_bytes + sum(size for _, size, *_ in head.points)
+        return StoredState(path, tokens, CacheKey(adapters, head.scope), size, points)

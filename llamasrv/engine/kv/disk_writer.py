@@ -40,7 +40,9 @@ class DiskWriter:
         self._next: float | None = None
 
     def tick(self, now: float, running: list[Sequence]) -> None:
-        """Between two steps: start writing one prefix, if it is time and one is worth it."""
+        """Between two steps: start writing one prefix, if it is time and one is worth it. What other servers have
+        written is found."""
+        self._disk.look(now)
         if self._next is None:
             self._next = now + EVERY
         if now < self._next or not self._disk.can_write:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from array import array
+from math import inf
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import Adapter
+from llamasrv.engine.kv import disk_tier
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.lookup import most_usable
@@ -289,6 +291,72 @@ def test_killed_while_it_writes_it_leaves_only_whole_files(tmp_path, after):
     for n in range(1 + 3 * after):
         _, entry = store.read(chr(n) * 51)
         assert set(entry.data.tolist()) == {n}
+
+
+# Several servers
+
+
+def test_a_server_finds_what_another_has_written_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_tier, "MOST_NEW", 2)
+    one, other = Store(tmp_path), Store(tmp_path)
+    for n in range(5):
+        one.write(f"{n} a common beginning")
+    assert other.read("4 a common beginning, and more") is None
+    for expected in (2, 4, 5, 5):
+        other.disk.look(inf)
+        assert len(other.disk) == expected
+    assert {other.read(f"{n} a common beginning, and more")[0] for n in range(5)} == {20}
+    other.write("0 a common beginning")
+    assert len(files(tmp_path)) == 5  # the same content has the same name
+
+
+def test_between_two_looks_nothing_is_read_again(tmp_path, monkeypatch):
+    one, other = Store(tmp_path), Store(tmp_path)
+    one.write("a common beginning")
+    other.disk.look(inf)
+    monkeypatch.setattr(other.disk, "_newest", lambda: pytest.fail("the folder is as it was"))
+    other.disk.look(inf)
+    other.disk.look(-inf)  # it is not time
+
+
+def test_what_another_has_deleted_leaves_the_index(tmp_path, caplog):
+    one, other = Store(tmp_path), Store(tmp_path)
+    one.write("a common beginning")
+    other.disk.look(inf)
+    one.disk.drop(tokens("a common beginning"), CacheKey())
+    assert other.read("a common beginning, and more") is None  # it was about to be read
+    one.write("another one, as long")
+    other.disk.look(inf)
+    one.disk.drop(tokens("another one, as long"), CacheKey())
+    other.disk.look(inf)
+    assert len(other.disk) == 0 and not caplog.records
+    one.write("a common beginning")
+    other.disk.look(inf)
+    assert len(other.disk) == 1
+
+
+def test_the_limit_is_of_the_folder_whoever_writes(tmp_path):
+    both = [Store(tmp_path, 200_000) for _ in range(2)]
+    for n in range(8):
+        both[n % 2].write(f"{n} a common beginning", size=10_000)
+        assert sum(path.stat().st_size for path in files(tmp_path)) <= 200_000
+    assert len(files(tmp_path)) >= 2
+
+
+def test_another_scope_stays_cold_for_another_server(tmp_path):
+    one, other = Served(tmp_path), Served(tmp_path)
+    for text in ("one", "two"):
+        one.ask(chat(SYSTEM + text), scope="ann")
+    one.written(1)
+    other.now += disk_tier.LOOK + 1
+    other.engine.host.turn()
+    while not len(other.core.disk):
+        other.engine.take_mail(1)
+    assert other.ask(chat(SYSTEM + "three"), scope="bob") == 0
+    assert other.ask(chat(SYSTEM + "four"), scope="ann") > len(SYSTEM)
+    assert other.core.disk.num_read == 1
+    one.end()
+    other.end()
 
 
 # With an engine
