@@ -103,6 +103,7 @@ NEIGHBOURS = {
     "web/test_embeddings.py": "pipeline/held_media protocols/llamacpp/embedding protocols/openai/classify"
     " protocols/openai/score",
     "web/test_hostile_batches.py": "web/jobs/batch_input",
+    "web/test_idempotency.py": "web/routes/once",
     "web/test_llamacpp.py": "web/views web/routes/llamacpp_slots",
     "web/test_llamacpp_tools.py": "web/streams/tool_stream",
     "web/test_models_pull.py": "models/pulls",

@@ -36,6 +36,7 @@ from llamasrv.web.jobs.take_over import TakeOver
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.stored.conversations import StoredConversations
+from llamasrv.web.stored.idempotency import Idempotency
 from llamasrv.web.stored.responses import StoredResponses
 from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.resume import Streams
@@ -104,6 +105,7 @@ class Service:
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
         self.conversations = StoredConversations(store)
+        self.idempotency = Idempotency(store)
         self.usage = UsageBook(store)
         self.stats.usage = self.usage
         runs = RunStore.of(store)

@@ -296,6 +296,7 @@ def test_70_timeouts_do_not_hang_on_the_clock_on_the_wall():
     assert len(waiting) > 10
     # Dates that are shown, or compared with those of files.
     dates = {
+        "idempotency.py",
         "disk_tier.py",
         "load.py",
         "request_log.py",

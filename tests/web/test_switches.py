@@ -39,6 +39,7 @@ HEADERS = {
     "SEC_WEBSOCKET_EXTENSIONS": None, "ACCEPT": None, "CONTENT_ENCODING": None,
     # names that go with the request
     "X_REQUEST_ID": None, "X_CLIENT_REQUEST_ID": None, "TRACEPARENT": None, "X_CONVERSATION_ID": None,
+    "IDEMPOTENCY_KEY": None,
     # a tool's, on a route that takes the scope `tools`
     "X_TOOL_RUNTIME": None, "X_TOOL_CWD": None, "X_RESP_TYPE": None,
     # the connection's own

@@ -9,6 +9,7 @@ from serving import RunningService, wait_until
 from store.database_servers import redis_server, running
 from web.test_responses import Held, add_up, create, get, made, payloads, text_of
 
+from llamasrv.store import StoreError
 from llamasrv.web.jobs import background, take_over
 
 TEXT = " ".join(f"word{n}" for n in range(30))
@@ -165,6 +166,19 @@ def test_a_server_that_is_full_leaves_it_to_others(two):
     assert other.service.background.find("", id) is None
     held.let_go()
     assert ended(one.client, id)["status"] == "completed"
+
+
+def test_a_journal_that_ends_while_it_is_read_is_no_error(two, monkeypatch):
+    one, other = two
+    id = made(one.client, "Hello", background=True)["id"]
+
+    def told(owner, id):
+        ended(one.client, id)
+        raise StoreError("a part of it is gone")
+
+    monkeypatch.setattr(other.service.background.runs, "told", told)
+    there = take_over.DistantRun(other.service.background.memory, other.service.background.runs, "", id)
+    assert json.loads(there.chunks(0, 10)[-1])["type"] == "response.completed" and there.done
 
 
 def test_a_stream_is_read_from_any_server(two):

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -136,7 +137,9 @@ class DistantRun:
         return self._chunks[start:]
 
     def _look(self) -> None:
-        told = self._runs.told(self._owner, self._id).chunks
+        told: list[bytes] = []
+        with suppress(StoreError):  # it may end while it is read
+            told = self._runs.told(self._owner, self._id).chunks
         if len(told) > len(self._chunks):
             self._chunks = told
             return

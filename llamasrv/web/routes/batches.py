@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import orjson
 from flask import Blueprint, Response, request
@@ -22,6 +23,7 @@ from llamasrv.store.paging import Page
 from llamasrv.web.http.body import read_json, read_json_as
 from llamasrv.web.jobs.batch_input import results_of
 from llamasrv.web.routes.files import check_kept
+from llamasrv.web.routes.once import Tell, answered_once
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
 from llamasrv.web.views import current, json_answer
@@ -42,13 +44,18 @@ def _openai(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/v1/batches")
     def create_batch() -> Response:
-        fields = endpoint.parse(read_json(request.environ, service.options.limits))
+        body = read_json(request.environ, service.options.limits)
+        return answered_once(service.idempotency, body, partial(make_batch, body), show_batch)
+
+    def make_batch(body: Mapping[str, Any], tell: Tell) -> Response:
+        fields = endpoint.parse(body)
         service.access.check(current().owner, fields.endpoint)
         file = service.files.find(current().owner, fields.input_file)
         check_batch_input(file)
         new = _new(service, "openai", "batch_", fields.endpoint)
         new = new._replace(input_file=file.id, metadata=fields.metadata)
         batches.create(new, service.files.content(current().owner, file.id))
+        tell(new.id)
         service.batches.wake()
         return json_answer(openai.batch_body(new))
 

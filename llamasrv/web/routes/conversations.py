@@ -17,6 +17,7 @@ from llamasrv.protocols.openai.conversations import (
 )
 from llamasrv.protocols.openai.responses.stored import page_body
 from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.routes.once import Tell, answered_once
 from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
@@ -50,13 +51,21 @@ class ConversationViews:
         self._limits = service.options.limits
         self._endpoint = Conversations(self._limits)
         self._kept = service.conversations
+        self._idempotency = service.idempotency
 
     def _parsed(self, parse: Callable[[dict[str, Any]], R]) -> R:
         return parsed(request.environ, parse, read_json(request.environ, self._limits))
 
     def create(self) -> Response:
-        new = self._parsed(self._endpoint.parse_create)
-        return json_answer(conversation_body(self._kept.keep(current().owner, new)))
+        body = read_json(request.environ, self._limits)
+
+        def make(tell: Tell) -> Response:
+            new = parsed(request.environ, self._endpoint.parse_create, body)
+            made = self._kept.keep(current().owner, new)
+            tell(made.id)
+            return json_answer(conversation_body(made))
+
+        return answered_once(self._idempotency, body, make, self.show)
 
     def show(self, id: str) -> Response:
         return json_answer(conversation_body(self._kept.find(current().owner, id)))

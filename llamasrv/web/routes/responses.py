@@ -30,6 +30,7 @@ from llamasrv.web.jobs.background import BackgroundWork, Followed, Follower
 from llamasrv.web.jobs.take_over import DistantRun
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
+from llamasrv.web.routes.once import Tell, answered_once
 from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
@@ -76,8 +77,15 @@ class ResponseViews:
     # ------------------------------------------------------------ making
 
     def create(self) -> Response:
+        body = read_json(request.environ, self._service.options.limits)
+        if body.get("store") is False or not self._memory.keeps:
+            return self._make(body, lambda id: None)
+        show = partial(self._shown, streams=body.get("stream") is True)
+        return answered_once(self._service.idempotency, body, partial(self._make, body), show)
+
+    def _make(self, body: Mapping[str, Any], tell: Tell) -> Response:
         record = current().record
-        body, earlier = self._body(record.owner)
+        earlier = self._earlier(body, record.owner, current().chain)
         timeout = self._service.options.timeout
         asked, options = parsed(
             request.environ, self._endpoint.parse, body, owner=record.owner, timeout=timeout, earlier=earlier
@@ -86,6 +94,7 @@ class ResponseViews:
             if options.background:
                 raise Unsupported("'background' is not supported here: this server has no store.", param="background")
             options = dataclasses.replace(options, store=False)
+        tell(options.id)
         if options.background:
             response = self._in_background(body, asked, options, record)
         else:
@@ -213,9 +222,12 @@ class ResponseViews:
     # ------------------------------------------------------------ what is stored
 
     def show(self, id: str) -> Response:
+        return self._shown(id, streams=request.args.get("stream", "").lower() in ("true", "1"))
+
+    def _shown(self, id: str, *, streams: bool) -> Response:
         owner = current().owner
         run = self._service.background.find(owner, id)
-        if request.args.get("stream", "").lower() not in ("true", "1"):
+        if not streams:
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
             return json_answer(orjson.dumps(stored.response))
         start = count_of("starting_after", -1, low=-1) + 1

@@ -1,0 +1,111 @@
+"""`Idempotency-Key`: a request that is sent twice makes one thing.
+
+The store keeps, for a day, which thing a key of an owner has made, and a digest of the request. While a request is
+answered its key is held: in this process, and with a claim where several servers share the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.store import DAY, ResponseStore, StoredEntry, StoreError
+from llamasrv.web.stored.responses import asking
+
+LONGEST = 255  # characters of a key
+RENEW = 3.0  # seconds between two renewals of a claim
+
+
+class KeyInUse(LlamasrvError):
+    """Another request with this key is being answered."""
+
+    status = 409
+    code = "idempotency_key_in_use"
+    retry_after = 1.0
+
+
+class KeyReused(LlamasrvError):
+    """Another request had this key."""
+
+    status = 422
+    code = "idempotency_key_reused"
+
+
+class Made(NamedTuple):
+    at: float  # seconds since the epoch
+    digest: str  # of the request
+    id: str
+
+
+class Idempotency:
+    """`store` None: nothing is stored, so nothing is stored twice."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+        shelf = None if store is None else store.shelf("once")
+        self._claims = None if shelf is None else shelf.claims()
+        self._held: set[str] = set()
+        self._guard = threading.Lock()
+
+    @property
+    def keeps(self) -> bool:
+        return self._store is not None
+
+    @contextmanager
+    def holding(self, owner: str, path: str, key: str) -> Iterator[HeldKey]:
+        """Raises KeyInUse, InvalidRequest."""
+        assert self._store is not None
+        if not 0 < len(key) <= LONGEST:
+            raise InvalidRequest(f"Invalid 'Idempotency-Key': it may have 1 to {LONGEST} characters.")
+        id = "once_" + hashlib.sha256(json.dumps([owner, path, key]).encode()).hexdigest()[:48]
+        with self._guard:
+            if id in self._held:
+                raise _in_use()
+            self._held.add(id)
+        over = threading.Event()
+        try:
+            if self._claims is not None:
+                if not self._claims.take(id):
+                    raise _in_use()
+                threading.Thread(target=self._keep_on, args=(id, over), daemon=True, name="held-key").start()
+            yield HeldKey(self._store, owner, id)
+        finally:
+            over.set()
+            self._held.discard(id)
+
+    def _keep_on(self, id: str, over: threading.Event) -> None:
+        assert self._claims is not None
+        while not over.wait(RENEW):
+            try:
+                self._claims.take(id)
+            except StoreError:  # it may come back in time
+                continue
+
+
+class HeldKey:
+    def __init__(self, store: ResponseStore, owner: str, id: str) -> None:
+        self._store, self._owner, self._id = store, owner, id
+
+    def made(self, digest: str) -> str | None:
+        """The id of what this key has made in the last day. Raises KeyReused where that was another request."""
+        entry = asking(self._store, self._store.get, self._owner, self._id)
+        found = None if entry is None else Made(*json.loads(entry.body))
+        if found is None or found.at < time.time() - DAY:
+            return None
+        if found.digest != digest:
+            raise KeyReused("Invalid 'Idempotency-Key': another request had this key.")
+        return found.id
+
+    def keep(self, digest: str, made: str) -> None:
+        body = json.dumps(Made(time.time(), digest, made)).encode()
+        asking(self._store, self._store.put, self._owner, StoredEntry(self._id, body))
+
+
+def _in_use() -> KeyInUse:
+    return KeyInUse("Invalid 'Idempotency-Key': a request with this key is being answered.")
