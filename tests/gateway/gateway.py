@@ -40,6 +40,8 @@ FEW = ["--ctx-size", "20480", "-np", "4"]
 MANY = ["--ctx-size", "49152", "-np", "20"]
 
 
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+
 pytestmark = pytest.mark.skipif(SMG is None, reason="smg is not installed")
 
 
@@ -270,6 +272,59 @@ def test_a_killed_replica_costs_its_own_streams_and_tells_their_clients(replicas
     assert set(load.statuses) == {200}
     assert len(load.ended) == 30 and "cut" not in load.ended
     assert load.ended.count("told") <= there + 2  # those that came meanwhile
+
+
+class BackgroundReader:
+    """A background stream whose reader asks any replica for the rest whenever it breaks off."""
+
+    def __init__(self, addresses, n):
+        self.events, self.breaks = [], 0
+        self._addresses, self._n = addresses, n
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+
+    def _read(self):
+        body = {"model": "fake", "input": "x" * 900, "background": True, "stream": True}
+        self._follow("POST", "/v1/responses", body)
+        end = time.monotonic() + 90
+        while self.kinds()[-1] not in ENDS and time.monotonic() < end:
+            self.breaks += 1
+            id, last = self.events[0]["response"]["id"], self.events[-1]["sequence_number"]
+            self._follow("GET", f"/v1/responses/{id}?stream=true&starting_after={last}")
+            time.sleep(0.2)
+
+    def _follow(self, method, path, body=None):
+        connection = http.client.HTTPConnection(*self._addresses[(self._n + self.breaks) % 3], timeout=60)
+        try:
+            connection.request(method, path, body and json.dumps(body), JSON)
+            for line in connection.getresponse():
+                if line.startswith(b"data: {"):
+                    self.events.append(json.loads(line[6:]))
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+        finally:
+            connection.close()
+
+    def kinds(self):
+        return [event["type"] for event in self.events]
+
+
+def test_background_streams_survive_the_replica_that_runs_them(replicas):
+    addresses = [server.address for server in replicas.servers]
+    readers = [BackgroundReader(addresses, n) for n in range(12)]
+    until(lambda: all(reader.events for reader in readers))
+    os.killpg(replicas.servers[1].process.pid, signal.SIGKILL)
+    for reader in readers:
+        reader.thread.join(120)
+    replicas.again(1)
+    broken = [reader for reader in readers if reader.breaks]
+    print(f"{len(broken)} of 12 background streams went on elsewhere")
+    assert len(broken) >= 3
+    for reader in readers:
+        assert reader.kinds()[-1] == "response.completed" and reader.kinds().count("response.completed") == 1
+        assert [event["sequence_number"] for event in reader.events] == list(range(len(reader.events)))
+        text = "".join(event["delta"] for event in reader.events if event["type"] == "response.output_text.delta")
+        assert reader.events[-1]["response"]["output"][0]["content"][0]["text"] == text
 
 
 @pytest.mark.parametrize("notice", ["0", "4"])
