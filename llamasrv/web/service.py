@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ from llamasrv.web.stored.responses import StoredResponses
 from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.running import RunningChats
+
+log = logging.getLogger("llamasrv")
 
 STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds that the hub computed at a stretch
 LINE_AROUND = 65_536  # bytes of a line in a batch's file around the request's body
@@ -95,6 +98,7 @@ class Service:
         self.options = options
         book = None if store is None else store.quotas()
         self._shared_quotas = None if book is None else SharedQuotas(book)
+        self._is_alone = store is not None and book is None  # as far as it knows
         self.pulls = Pulls(
             options.folder or paths.models_dir(),
             notice=None if registry.loader is None else registry.loader.notice,
@@ -133,6 +137,16 @@ class Service:
     def of(cls, registry: Registry, options: WebOptions | None = None, store: ResponseStore | None = None) -> Service:
         options = options or WebOptions()
         return cls(registry, Pipeline(registry, options.media), options, store)
+
+    def tell_of_router(self) -> None:
+        """A router that spreads requests over servers asks for the load; only they do."""
+        if self._is_alone:
+            self._is_alone = False
+            log.warning(
+                "a router asks for the load, so there may be other servers, and this one has a store of its own: "
+                "previous_response_id, conversations, batches and quotas are not shared. store.url = redis://HOST or "
+                "postgresql://HOST is"
+            )
 
     def _hold_deferrable(self, seconds: float) -> None:
         for model in self.registry.models:

@@ -146,3 +146,14 @@ def test_adapters_in_use_are_named():
     assert family.samples[0].labels == {
         "model_name": "m", "max_lora": "3", "running_lora_adapters": 'sql,odd"name', "waiting_lora_adapters": "",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("store, told", [("memory", 1), ("none", 0)])
+def test_a_router_over_servers_that_share_no_store_is_warned_of_once(start, caplog, store, told):
+    own = start(store=store)
+    for path in ("/metrics", "/metrics/load"):
+        own.client.get(path)
+    assert "previous_response_id" not in caplog.text
+    for _ in range(3):
+        own.client.get("/loads")
+    assert caplog.text.count("previous_response_id") == told

@@ -84,6 +84,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/loads")
     @routes.get("/loads")
     def show_loads() -> Response:
+        service.tell_of_router()
         """In SGLang's form; of one model if `model` names it, else of all together."""
         require_metrics()
         name = request.args.get("model")
