@@ -21,6 +21,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,8 @@ JSON = {"Content-Type": "application/json"}
 CONVERSATIONS, TURNS, CLIENTS = 36, 4, 6
 FLAGS = ["--fake", "--cache-ram", "0", "--monitor-networks", "127.0.0.0/8"]
 FEW = ["--ctx-size", "20480", "-np", "4"]
-# Room for more than a third of all conversations in each replica: a hash does not spread them evenly.
-MANY = ["--ctx-size", "49152", "-np", "20"]
+# Room for a third of all conversations in each replica.
+MANY = ["--ctx-size", "16384", "-np", "12"]
 
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
@@ -325,6 +326,75 @@ def test_background_streams_survive_the_replica_that_runs_them(replicas):
         assert [event["sequence_number"] for event in reader.events] == list(range(len(reader.events)))
         text = "".join(event["delta"] for event in reader.events if event["type"] == "response.output_text.delta")
         assert reader.events[-1]["response"]["output"][0]["content"][0]["text"] == text
+
+
+def ask(address, method, path, body=None, **headers):
+    """(status, content)"""
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+def test_a_conversation_goes_on_where_its_replica_is_gone(replicas):
+    addresses = [server.address for server in replicas.servers]
+    status, conversation = send(addresses[1], {}, "/v1/conversations")
+    assert status == 200
+    _, first = send(addresses[1], {"input": "one"}, "/v1/responses")
+    send(addresses[1], {"input": "two", "conversation": conversation["id"]}, "/v1/responses")
+    os.killpg(replicas.servers[1].process.pid, signal.SIGKILL)
+    assert json.loads(ask(addresses[0], "GET", f"/v1/responses/{first['id']}")[1])["output"] == first["output"]
+    status, second = send(addresses[2], {"input": "more", "previous_response_id": first["id"]}, "/v1/responses")
+    assert status == 200 and second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    _, items = ask(addresses[0], "GET", f"/v1/conversations/{conversation['id']}/items")
+    assert len(json.loads(items)["data"]) == 2
+    replicas.again(1)
+
+
+LINES = int(os.environ.get("GATEWAY_BATCH_LINES", "10000"))
+
+
+@pytest.mark.timeout(600)
+def test_a_batch_loses_and_repeats_no_line_when_two_replicas_are_killed(replicas):
+    """The claims of those that are killed expire by themselves."""
+    first = replicas.servers[0].address
+    lines = (
+        json.dumps({"custom_id": str(n), "method": "POST", "url": CHAT, "body": {"model": "fake", **say(f"line {n}")}})
+        for n in range(LINES)
+    )
+    text = "\r\n".join(
+        ["--b", 'Content-Disposition: form-data; name="purpose"', "", "batch", "--b"]
+        + ['Content-Disposition: form-data; name="file"; filename="x.jsonl"', "", "\n".join(lines), "--b--", ""]
+    )
+    _, file = ask(first, "POST", "/v1/files", text, **{"Content-Type": "multipart/form-data; boundary=b"})
+    before = replicas.requests()[0]
+    body = {"input_file_id": json.loads(file)["id"], "endpoint": CHAT, "completion_window": "24h"}
+    status, batch = send(first, body, "/v1/batches")
+    assert status == 200, batch
+
+    def now():
+        return json.loads(ask(first, "GET", f"/v1/batches/{batch['id']}")[1])
+
+    def has_answered(part):
+        return now()["request_counts"]["completed"] >= part * LINES
+
+    for n, part in ((1, 0.2), (2, 0.5)):
+        until(partial(has_answered, part), 300)
+        os.killpg(replicas.servers[n].process.pid, signal.SIGKILL)
+        replicas.again(n)
+    until(lambda: now()["status"] == "completed", 400)
+    _, output = ask(first, "GET", f"/v1/files/{now()['output_file_id']}/content")
+    answers = [json.loads(line) for line in output.splitlines()]
+    assert sorted(int(answer["custom_id"]) for answer in answers) == list(range(LINES))
+    assert all(answer["response"]["status_code"] == 200 for answer in answers)
+    mine = replicas.requests()[0] - before
+    print(
+        f"{LINES} lines; requests of the replica that lived and of those that came back: {mine}, {replicas.requests()[1:]}"
+    )
+    assert mine >= LINES / 3 / 4
 
 
 @pytest.mark.parametrize("notice", ["0", "4"])
