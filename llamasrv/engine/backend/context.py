@@ -7,6 +7,7 @@ streams, empty candidate sets, NULL results. Knows no scheduling.
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain_of, sample_lane, sampled_token
+from llamasrv.engine.backend.thread_count import ThreadCount
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.backend.warm_up import warm_up
@@ -53,6 +55,7 @@ class LlamaBackend(LaneMemory):
 
     host_bytes: int | None = None
     max_rollback = 0
+    _thread_count: ThreadCount | None = None  # with a number of threads from the operator, that stays
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
         """Without `weights` it takes no memory and can only be measured, not computed. Raises LoadFailed."""
@@ -163,8 +166,10 @@ class LlamaBackend(LaneMemory):
         )
         self.max_outputs = p.n_outputs_max
         drop_errors()
-        self._threads = p.n_threads, p.n_threads_batch
-        self._sharing = 1  # contexts that shared the cores when threads were last set
+        self._most_threads = p.n_threads, p.n_threads_batch
+        self._threads = self._most_threads  # as last set
+        if o.threads is None and o.threads_batch is None and not o.deterministic:
+            self._thread_count = ThreadCount(max(self._threads), weights=C.llama_model_size(self._model))
         context = C.llama_init_from_model(self._model, p)
         if not context:
             raise failed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
@@ -218,7 +223,10 @@ class LlamaBackend(LaneMemory):
         self._llama_batch.n_tokens = n
         self._share_threads()
         if media is None:
+            started = time.perf_counter()
             code = C.llama_decode(self._context, self._llama_batch)
+            if self._thread_count is not None:
+                self._thread_count.note(n, time.perf_counter() - started)
         else:
             p = self.projector
             assert p is not None
@@ -244,11 +252,13 @@ class LlamaBackend(LaneMemory):
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
 
     def _share_threads(self) -> None:
-        sharing = CORES.begin(self)
-        if sharing != self._sharing:
-            self._sharing = sharing
-            one, many = (max(1, threads // sharing) for threads in self._threads)
-            C.llama_set_n_threads(self._context, one, many)
+        sharing, (one, many) = CORES.begin(self), self._most_threads
+        if self._thread_count is not None:
+            one, many = min(one, self._thread_count.now), min(many, self._thread_count.now)
+        threads = max(1, one // sharing), max(1, many // sharing)
+        if threads != self._threads:
+            self._threads = threads
+            C.llama_set_n_threads(self._context, *threads)
 
     def logits(self, num_rows: int) -> Floats:
         assert num_rows == self.batch.num_outputs, "more or fewer rows than the batch has logits for"

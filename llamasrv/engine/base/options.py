@@ -67,7 +67,7 @@ class EngineOptions:
     )
     threads: int | None = _engine(
         "int", None, "-t", "--threads", low=-1, high=1024, unset=("-1", "0"),
-        help="Threads for steps with a single row; -1: one per core.",
+        help="Threads for steps with a single row; -1: one per core, fewer while other programs take the cores.",
     )
     threads_batch: int | None = _engine(
         "int", None, "-tb", "--threads-batch", low=-1, high=1024, unset=("-1", "0"),

@@ -1,0 +1,97 @@
+"""How many of its threads a context uses: fewer while other programs take the cores.
+
+All threads of a step wait for each other at every barrier of every layer, so one that has lost its core holds up all of
+them for a time slice, again and again: tiny models were 20 times slower on a busy machine with two threads than with
+one. So after steps that take many times their norm a quarter of the threads (at least one) is left out, and comes back
+once that much of the machine is idle.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger("llamasrv.engine")
+
+SLOW = 5.0  # times the norm of a step of its size
+SHORTEST = 0.02  # seconds: what a step may wait for the interpreter does not make it slow
+TOGETHER = 1.0  # seconds in which a second slow step follows the first
+LOOK = 1.0  # seconds between two looks at the machine while threads are left out
+NOTE = 60.0  # seconds between two log lines
+GROWTH = 1.02  # of a norm with each step that is slower, as contexts grow
+TINY = 64 << 20  # bytes of weights; such a model starts with one thread
+
+
+class ThreadCount:
+    """`most` is what the operator allows. Belongs to the engine thread.
+
+    `idle` tells how many seconds all cores together have been idle since the start, or None where nobody knows: then
+    threads come back without a look.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        weights: int = TINY,
+        clock: Callable[[], float] = time.monotonic,
+        idle: Callable[[], float | None] | None = None,
+    ) -> None:
+        self.most = most
+        self.now = 1 if weights < TINY else most
+        self._clock = clock
+        self._idle = idle or idle_seconds
+        self._norms: dict[int, float] = {}  # seconds, by the number of digits of the number of rows
+        self._slow_at = self._noted_at = -1e9
+        self._looked_at, self._idle_then = clock(), self._idle()
+
+    def note(self, rows: int, seconds: float) -> None:
+        """A step of `rows` has taken `seconds`."""
+        size = rows.bit_length()
+        norm = self._norms.get(size)
+        if norm is None or seconds < norm:
+            self._norms[size] = seconds
+        else:
+            self._norms[size] = norm * GROWTH
+            if seconds > SLOW * norm and seconds > SHORTEST:
+                self._slow(seconds, norm)
+        if self.now < self.most:
+            self._look()
+
+    def _slow(self, seconds: float, norm: float) -> None:
+        now = self._clock()
+        again, self._slow_at = now - self._slow_at < TOGETHER, now
+        if not again or self.now == 1:
+            return
+        self.now -= max(1, self.now // 4)
+        self._looked_at, self._idle_then, self._slow_at = now, self._idle(), -1e9
+        if now - self._noted_at > NOTE:
+            self._noted_at = now
+            log.info(
+                "the cores are busy: steps that take %.0f ms took %.0f; computing with %d of %d threads for now",
+                norm * 1000,
+                seconds * 1000,
+                self.now,
+                self.most,
+            )
+
+    def _look(self) -> None:
+        now = self._clock()
+        passed = now - self._looked_at
+        if passed < LOOK:
+            return
+        idle, before = self._idle(), self._idle_then
+        self._looked_at, self._idle_then = now, idle
+        more = max(1, self.now // 4)
+        if idle is None or before is None or idle - before > passed * more / 2:
+            self.now = min(self.most, self.now + more)
+
+
+def idle_seconds(root: Path = Path("/")) -> float | None:
+    """Seconds that all cores together have been idle since the system started; None where there is no such figure."""
+    try:
+        return float((root / "proc/uptime").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,130 @@
+"""Fewer threads while other programs take the cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from llamasrv.engine.backend.thread_count import NOTE, TINY, ThreadCount, idle_seconds
+
+
+class Machine:
+    """A clock, and cores that are idle or not."""
+
+    def __init__(self):
+        self.now = self.idle = 0.0
+        self.num_idle = 0.0
+
+    def pass_by(self, seconds):
+        self.now += seconds
+        self.idle += seconds * self.num_idle
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def count(machine):
+    return made(machine, 8)
+
+
+def made(machine, most, **options):
+    return ThreadCount(most, clock=lambda: machine.now, idle=lambda: machine.idle, **options)
+
+
+def steps(machine, count, *seconds, rows=1):
+    for one in seconds:
+        machine.pass_by(one)
+        count.note(rows, one)
+
+
+def test_steps_as_usual_change_nothing(machine, count):
+    steps(machine, count, *[0.01, 0.02, 0.04] * 100)
+    assert count.now == 8
+
+
+def test_two_slow_steps_in_a_second_leave_a_quarter_of_the_threads_out(machine, count):
+    steps(machine, count, 0.01, 0.1)
+    assert count.now == 8
+    steps(machine, count, 0.1)
+    assert count.now == 6
+    steps(machine, count, 0.1, 0.1)
+    assert count.now == 5
+
+
+def test_a_slow_step_now_and_then_changes_nothing(machine, count):
+    for _ in range(50):
+        steps(machine, count, 0.01, 0.5)
+        machine.pass_by(2)
+    assert count.now == 8
+
+
+def test_one_thread_is_the_least(machine):
+    count = made(machine, 2)
+    steps(machine, count, 0.01, *[0.2] * 20)
+    assert count.now == 1
+
+
+def test_steps_of_many_rows_are_not_compared_with_steps_of_one(machine, count):
+    steps(machine, count, 0.01)
+    steps(machine, count, 0.5, 0.5, 0.5, rows=512)
+    assert count.now == 8
+
+
+def test_what_a_step_may_wait_for_the_interpreter_is_not_slow(machine, count):
+    steps(machine, count, 0.001, *[0.015] * 20)
+    assert count.now == 8
+
+
+def test_a_norm_follows_contexts_that_grow(machine, count):
+    seconds = 0.005
+    while seconds < 0.5:
+        seconds *= 1.01
+        steps(machine, count, seconds)
+    assert count.now == 8
+
+
+def test_threads_come_back_once_the_machine_is_idle(machine):
+    count = made(machine, 2)
+    steps(machine, count, 0.01, 0.2, 0.2)
+    steps(machine, count, *[0.02] * 200)
+    assert count.now == 1  # the cores are still busy
+    machine.num_idle = 1.0
+    steps(machine, count, *[0.02] * 110)
+    assert count.now == 2
+
+
+def test_threads_come_back_without_a_look_where_nobody_knows(machine):
+    count = ThreadCount(2, clock=lambda: machine.now, idle=lambda: None)
+    steps(machine, count, 0.01, 0.2, 0.2)
+    assert count.now == 1
+    steps(machine, count, *[0.02] * 60)
+    assert count.now == 2
+
+
+def test_a_tiny_model_starts_with_one_thread(machine):
+    assert made(machine, 8, weights=TINY - 1).now == 1
+    assert made(machine, 8, weights=TINY).now == 8
+
+
+def test_it_is_logged_once_a_minute(machine, count, caplog):
+    caplog.set_level("INFO", "llamasrv.engine")
+    steps(machine, count, 0.01, *[0.2] * 8)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the cores are busy: steps that take 10 ms took 200; computing with 6 of 8 threads for now"
+    ]
+    machine.pass_by(NOTE)
+    machine.num_idle = 4
+    steps(machine, count, *[0.01] * 800)
+    assert count.now == 8
+    steps(machine, count, 0.2, 0.2)
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("12.5 20.25\n", 20.25), ("", None), ("12.5 x", None)])
+def test_idle_seconds_are_read_from_the_system(tmp_path, text, seconds):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/uptime").write_text(text)
+    assert idle_seconds(tmp_path) == seconds
+    assert idle_seconds(tmp_path / "nowhere") is None
