@@ -93,3 +93,15 @@ def test_an_error_of_a_template_is_a_sentence_and_not_its_data():
     with pytest.raises(InvalidRequest) as caught:
         plain("{{ raise_exception('x' * 999999) }}")
     assert len(str(caught.value)) < 3000
+
+
+def test_what_is_safe_is_remembered_by_type_and_name():
+    """A refused attribute stays refused, and another type's of the same name stays allowed."""
+    source = "{% set ns = namespace(pop='a', clear='b') %}{{ ns.pop }}{{ ns.clear }}"
+    assert plain(source) == "ab"
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="unsafe|not available"):
+            plain("{{ {}.clear() }}")
+        with pytest.raises(InvalidRequest, match="unsafe|undefined|not available"):
+            plain("{{ ''.__class__.__mro__ }}")
+    assert plain(source) == "ab"

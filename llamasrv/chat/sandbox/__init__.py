@@ -38,6 +38,7 @@ from llamasrv.chat.sandbox.rewriting import RewriteLimits, charge_loop
 
 __all__ = ["LIST_METHODS", "MAX_WORK", "TRIAL_WORK", "Sandbox", "TooCostly", "environment", "joined", "strftime_now"]
 
+MOST_ATTRIBUTES = 10_000  # whose safety is remembered
 _FRAME = ("_loop_vars", "_block_vars")  # that compiled templates hand to whatever they call
 
 
@@ -66,6 +67,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("+", "-", "*", "**", "%"))
     context_class = Budget
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._safe: dict[tuple[type, str], bool] = {}
+
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         checked: nodes.Template = RewriteLimits().visit(super()._parse(source, name, filename))
         return checked
@@ -74,7 +79,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         # Some templates change lists that they made. What they were given is copied for them (`_copies_input`).
         if attr in LIST_METHODS and type(obj) is list:
             return True
-        return super().is_safe_attribute(obj, attr, value)
+        # jinja2 decides by the type and the name; its dozen `isinstance` were two fifths of a rendering.
+        safe = self._safe.get((type(obj), attr))
+        if safe is None:
+            safe = super().is_safe_attribute(obj, attr, value)
+            if len(self._safe) < MOST_ATTRIBUTES:
+                self._safe[type(obj), attr] = safe
+        return safe
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "*" or operator == "**":
