@@ -102,7 +102,7 @@ def test_a_key_without_the_scope_gets_no_buttons(serve, visit, tmp_path):
     page = visit(server.url + "/ui/engine")
     page.fill("#key-input", re.search(r"\S{20,}", made)[0])
     page.click("#key-dialog button.primary")
-    page.locator("#models tbody td:nth-child(8)", has_text="off").wait_for()
+    page.locator("#models tbody td:nth-child(8)", has_text="not allowed").wait_for()
 
 
 def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tmp_path):
@@ -126,10 +126,16 @@ def test_streams_of_snapshots_are_bounded_and_end_with_the_server(serve):
 def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
     server = serve("--fake")
     page = visit(server.url + "/ui/api")
-    page.get_by_text("operations.").wait_for()
+    page.get_by_text(re.compile(r"^\d+ endpoints$")).wait_for()
     assert page.get_by_role("heading", name="POST /v1/chat/completions", exact=True).count() == 1
+    other = page.get_by_role("heading", name="POST /chat/completions", exact=True)
+    assert other.count() == 0
+    page.check("#aliases")
+    assert other.count() == 1
+    page.uncheck("#aliases")
     page.fill("#find", "/health")
     section = page.locator(".endpoint:visible").first
+    section.locator("summary").first.click()
     section.get_by_text("Try it").click()
     section.get_by_role("button", name="Run").click()
     section.get_by_text('"ok"').wait_for()
@@ -138,7 +144,7 @@ def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
 @pytest.mark.parametrize("path", ["/ui/engine", "/ui/api"])
 def test_no_serious_barrier(serve, visit, axe, path):
     page = visit(serve("--fake").url + path)
-    page.get_by_text("Live," if "engine" in path else "operations.").first.wait_for()
+    page.get_by_text("Live," if "engine" in path else re.compile(r"^\d+ endpoints$")).first.wait_for()
     assert serious(page, axe) == []
 
 

@@ -3,6 +3,8 @@
 import { byId, call, json, make } from "./server.js";
 
 const VERDICTS = ["honoured", "ignored", "refused"];
+const METHODS = ["get", "post", "put", "delete"];
+const NOTHING = "It takes no body.";
 
 function resolve(document, schema) {
   for (let i = 0; schema?.$ref && i < 20; i++) {
@@ -63,35 +65,67 @@ function example(path, method, operation, content) {
   return make("details", {}, make("summary", {}, "Try it"), make("p", { class: "row" }, address, run), body, output);
 }
 
+/** One operation, folded; its fields and example are drawn when somebody opens it. */
 function endpoint(document, path, method, operation, id) {
   const content = operation.requestBody?.content?.["application/json"];
-  return make("section", { class: "endpoint", id, "aria-labelledby": `${id}-title` },
-    make("h2", { id: `${id}-title` }, make("span", { class: "method" }, `${method.toUpperCase()} `), path),
-    make("p", {}, operation.summary ?? operation.description ?? ""),
-    content ? fields(document, content.schema) : null, example(path, method, operation, content));
+  const box = make("details", { class: "endpoint", id }, make("summary", {},
+    make("h2", {}, make("span", { class: "method" }, `${method.toUpperCase()} `), path),
+    make("span", { class: "faint" }, operation.summary ?? operation.description ?? "")));
+  box.addEventListener("toggle", () => {
+    const parts = [content ? fields(document, content.schema) : null, example(path, method, operation, content)].filter(Boolean);
+    box.append(...(parts.length ? parts : [make("p", { class: "faint" }, NOTHING)]));
+  }, { once: true });
+  return box;
 }
+
+/** The path under which most clients know it: the one with a version. */
+const preference = (path) => (path.startsWith("/v1") ? 0 : path.startsWith("/api/") ? 1 : 2);
 
 async function begin() {
   const document = await json("/openapi.json");
-  let count = 0;
-  for (const [path, item] of Object.entries(document.paths)) {
-    for (const method of ["get", "post", "put", "delete"]) {
+  const first = new Map(); // method and operation -> the path that stands for all of its paths
+  const sorted = Object.entries(document.paths).sort(([a], [b]) => preference(a) - preference(b));
+  const operations = [];
+  for (const [path, item] of sorted) {
+    for (const method of METHODS) {
       if (!item[method]) continue;
-      const id = `endpoint-${count++}`;
-      byId("paths").append(endpoint(document, path, method, item[method], id));
-      byId("endpoints").append(make("li", {}, make("a", { href: `#${id}` }, `${method.toUpperCase()} ${path}`)));
+      const { operationId, ...same } = item[method];
+      const key = `${method} ${JSON.stringify(same)}`;
+      operations.push({ path, method, operation: item[method], alias: path !== (first.get(key) ?? path) });
+      if (!first.has(key)) first.set(key, path);
     }
   }
-  byId("status").textContent = `${count} operations.`;
-  if (location.hash) byId(location.hash.slice(1))?.scrollIntoView();
+  operations.sort((a, b) => (a.path < b.path ? -1 : a.path > b.path ? 1 : 0));
+  for (const [i, { path, method, operation, alias }] of operations.entries()) {
+    const id = `endpoint-${i}`;
+    const box = endpoint(document, path, method, operation, id);
+    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, `${method.toUpperCase()} ${path}`));
+    entries.push({ box, link, alias, text: `${method} ${path} ${operation.summary ?? ""}`.toLowerCase() });
+  }
+  byId("paths").append(...entries.map(({ box }) => box));
+  byId("endpoints").append(...entries.map(({ link }) => link));
+  show();
+  const wanted = location.hash && byId(location.hash.slice(1));
+  if (wanted) {
+    wanted.open = true;
+    wanted.scrollIntoView();
+  }
 }
 
-byId("find").addEventListener("input", () => {
-  const wanted = byId("find").value.toLowerCase();
-  for (const item of byId("endpoints").children) {
-    item.hidden = !item.textContent.toLowerCase().includes(wanted);
-    byId(item.firstChild.hash.slice(1)).hidden = item.hidden;
+const entries = []; // {box, link, alias, text}
+
+function show() {
+  const wanted = byId("find").value.toLowerCase().trim();
+  let count = 0;
+  for (const { box, link, alias, text } of entries) {
+    const shown = text.includes(wanted) && (!alias || byId("aliases").checked);
+    box.hidden = link.hidden = !shown;
+    count += shown;
   }
-});
+  byId("status").textContent = `${count} endpoints`;
+}
+
+byId("find").addEventListener("input", show);
+byId("aliases").addEventListener("change", show);
 
 begin().catch((error) => (byId("status").textContent = error.message));

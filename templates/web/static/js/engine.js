@@ -1,5 +1,6 @@
 // The live view: one stream of snapshots, and what follows from two of them.
 
+import { bytes as bytesOf } from "./figures.js";
 import { byId, call, events, json, make } from "./server.js";
 
 const KEPT = 240; // snapshots in the plots
@@ -10,8 +11,8 @@ let manage = false;
 let plots = null;
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const size = (bytes) => bytes == null ? "" : bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(2)} GiB` : `${Math.round(bytes / 2 ** 20)} MiB`;
-const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
+const size = (bytes) => bytes == null ? "" : bytesOf(bytes);
+const number = (value, digits = 0) => value.toLocaleString(undefined, { maximumFractionDigits: digits });
 
 // ---------------------------------------------------------------- plots
 
@@ -122,7 +123,7 @@ function drawModels(now) {
       make("td", {}, model.state + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
       make("td", {}, size(model.memory)), make("td", {}, String(at?.running.length ?? "")), make("td", {}, String(at?.num_waiting ?? "")),
       make("td", {}, at ? number(rate, 1) : ""), make("td", {}, seen ? `${Math.round(100 * at.totals.cached / seen)} %` : ""),
-      make("td", {}, manage ? manageButton(model) : "off"),
+      make("td", {}, manage ? manageButton(model) : "not allowed"),
     );
   }));
 }
@@ -165,16 +166,16 @@ function drawModel({ running, waiting, cells, strip, totals, pins }) {
     span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
     return span;
   }));
-  byId("strip").setAttribute("aria-label", `${cells.held} cells of running sequences, ${cells.used} used, of ${cells.total}`);
-  byId("cells").textContent = `${number(cells.held)} cells at work, ${number(cells.used - cells.held)} kept for later, ${number(cells.total)} in all`;
+  byId("strip").setAttribute("aria-label", `${number(cells.held)} cells of running requests, ${number(cells.used)} used, of ${number(cells.total)}`);
+  byId("cells").textContent = `${number(cells.held)} cells in use, ${number(cells.used - cells.held)} kept for later, ${number(cells.total)} in all`;
   byId("requests").tBodies[0].replaceChildren(...[...running, ...waiting].map((seq) => {
-    const state = seq.lane === null ? "waiting" : seq.num_computed < seq.num_prompt ? "reading" : "writing";
+    const state = seq.lane === null ? "waiting" : seq.num_computed < seq.num_prompt ? "reading the prompt" : "writing";
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
-    return make("tr", {}, ...[seq.id, seq.lane ?? "", state, seq.num_prompt, seq.num_reused, SOURCES[seq.source] ?? seq.source, seq.changed, seq.num_generated,
+    return make("tr", {}, ...[seq.id, seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
       seq.num_drafted ? `${seq.num_accepted} of ${seq.num_drafted}` : ""]
-      .map((value) => make("td", {}, String(value))), make("td", {}, progress));
+      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress));
   }));
 }
 
