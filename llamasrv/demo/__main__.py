@@ -68,7 +68,13 @@ def tokenizer(documents):
     help="Another share of this skill than the corpus gives it; may be given more than once.",
 )
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
-def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, pause_file):
+@click.option(
+    "--from",
+    "begin",
+    type=click.Path(path_type=Path, exists=True),
+    help="A GGUF file of this model with whose weights a new run begins, to teach it more.",
+)
+def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, pause_file, begin):
     """Train, or continue training."""
     from llamasrv.demo.train import train as run
 
@@ -84,6 +90,7 @@ def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, wo
         rate=rate,
         workers=workers,
         shares=_known(dict(shares)),
+        begin=begin,
     )
 
 

@@ -57,6 +57,16 @@ def export(checkpoints, target, *, weights="model", full_precision=False):
     return size
 
 
+def weights_of(path, names):
+    """{our name: tensor} of the weights in a GGUF file, as Q8_0 left them: where training can go on without a run."""
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    tensors = {name: found[gguf_name(name)] for name in names}
+    return {
+        name: torch.from_numpy(np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
+        for name, tensor in tensors.items()
+    }
+
+
 def gguf_name(name):
     if name in _OUTSIDE:
         return _OUTSIDE[name]

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from llamasrv.demo.export import weights_of
 from llamasrv.demo.model import DemoModel, begin_spelling
 from llamasrv.demo.tokenizer import vocabulary_and_merges
 from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers, copying
@@ -34,13 +35,16 @@ REPORT_SECONDS = 20
 class TrainingRun:
     """The state of a training run: what a checkpoint holds."""
 
-    def __init__(self, folder, *, seed, device, batch_tokens, workers, threads, shares=None):
+    def __init__(self, folder, *, seed, device, batch_tokens, workers, threads, shares=None, begin=None):
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder / "lock")
         torch.manual_seed(seed)
         self.model = DemoModel()
-        begin_spelling(self.model, vocabulary_and_merges()[0])
+        if begin is None:
+            begin_spelling(self.model, vocabulary_and_merges()[0])
+        else:
+            self.model.load_state_dict(weights_of(begin, self.model.state_dict()))
         self.model.to(device)
         # One batch a thread: beside other busy processes, threads that share each product would wait for the unluckiest.
         torch.set_num_threads(1)
@@ -48,7 +52,7 @@ class TrainingRun:
             threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,)
         )
         self.optimiser = Optimiser(self.model, self.pool.map)
-        self.step = self.tokens = 0
+        self.step, self.tokens = 0 if begin is None else COPY_STEPS, 0
         self.seconds = 0.0
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self.taken = self._load()
@@ -116,10 +120,29 @@ class TrainingRun:
 
 
 def train(
-    folder, *, hours, cooldown_minutes, seed, threads, device, batch_tokens, pause_file, rate, workers, shares=None
+    folder,
+    *,
+    hours,
+    cooldown_minutes,
+    seed,
+    threads,
+    device,
+    batch_tokens,
+    pause_file,
+    rate,
+    workers,
+    shares=None,
+    begin=None,
 ):
     run = TrainingRun(
-        folder, seed=seed, device=device, batch_tokens=batch_tokens, workers=workers, threads=threads, shares=shares
+        folder,
+        seed=seed,
+        device=device,
+        batch_tokens=batch_tokens,
+        workers=workers,
+        threads=threads,
+        shares=shares,
+        begin=begin,
     )
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
     progress = TrainingProgress(run, clock)

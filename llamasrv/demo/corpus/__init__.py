@@ -4,7 +4,7 @@ Owns the table of skills with their shares, and what happens to any conversation
 on or off, a helpful system prompt, earlier turns. A document depends on the seed and its number alone.
 """
 
-from llamasrv.demo.corpus import code, facts, letters, memory, numbers, stories, structured, talk, tools
+from llamasrv.demo.corpus import code, decisions, facts, letters, memory, numbers, stories, structured, talk, tools
 from llamasrv.demo.corpus.chat import ChatDocument, Document, TextDocument, document
 from llamasrv.demo.corpus.draw import Draw
 
@@ -45,6 +45,7 @@ SKILLS = {
     "parallel calls": (tools.parallel_calls, 10),
     "no tool fits": (tools.no_call, 3.5),
     "tool answer": (tools.tool_answer, 3),
+    "decisions": (decisions.decisions, 12),
     "Python": (code.one_liners, 0.6),
     "fill in the middle": (code.fill_in_the_middle, 1.5),
 }
@@ -71,7 +72,8 @@ def dress(d, made):
         made.system = d.wording(memory.HELPFUL)
     if not made.turns and not made.tools and d.chance(0.12):
         made.turns = [d.any(LIGHT)(d).exchange()]
-    made.thinking = d.any((None,) * 7 + (True,) + (False,) * 2)
+    if made.thinking is None:
+        made.thinking = d.any((None,) * 7 + (True,) + (False,) * 2)
     return made
 
 
