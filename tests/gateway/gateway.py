@@ -43,10 +43,10 @@ MANY = ["--ctx-size", "16384", "-np", "12"]
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 
-pytestmark = pytest.mark.skipif(SMG is None, reason="smg is not installed")
+pytestmark = [pytest.mark.skipif(SMG is None, reason="smg is not installed"), pytest.mark.timeout(300)]
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=120):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen in time"
