@@ -27,6 +27,7 @@ _RATE, _SIZE_RATE, _MOST_AT_ONCE = 0.15, 0.15, 1.5  # smoothing of the scales; m
 _FADE = 0.02  # of each size's scale, per step of another size: what was slow under load is tried again
 _WIDEST = 4.0  # max factor of a scale
 _PLENTY, _EVERY = 50, 8  # steps without prompts from which on only each of so many is learnt from
+_LARGE = 32  # prompt tokens that dominate the time of their step
 _SHORTEST = 1e-6  # seconds
 _CELLS = 1024.0  # cells are counted in thousands, so that all unknowns are of like size
 
@@ -54,6 +55,7 @@ class CostModel:
         self._p = [[(v if i == j else 0.0) for j in range(5)] for i, v in enumerate((10.0, 1.0, 10.0, 0.1, 0.01))]
         self.rows = RowTimes()
         self._num_decode_steps = 0
+        self._token_seconds = 0.0  # whole time of large steps per prompt token
         self._level = 1.0  # of recent prompt steps: measured over fitted
         self._sizes: dict[int, float] = {}  # the same by size of the step, beyond the level
 
@@ -64,8 +66,10 @@ class CostModel:
         return fit * self._scale(num_prompt, num_decodes) if num_prompt else fit
 
     def prompt_seconds(self, num_prompt: float) -> float:
-        """Marginal cost of computing a prompt of that length, cells included; negative for a negative number."""
-        return (self.unknowns[1] + self.unknowns[3] * abs(num_prompt) / 2 / _CELLS) * num_prompt
+        """Marginal cost of computing a prompt of that length, cells included; negative for a negative number. At least
+        a quarter of what large steps took per token: after a few steps the fit may say that tokens are free."""
+        row = self.unknowns[1] + self.unknowns[3] * abs(num_prompt) / 2 / _CELLS
+        return max(row, self._token_seconds / 4) * num_prompt
 
     def learn(
         self, num_prompt: int, num_decodes: int, seconds: float, own_cells: float = 0.0, foreign_cells: float = 0.0
@@ -77,6 +81,9 @@ class CostModel:
             self._num_decode_steps += 1
             if self._num_decode_steps > _PLENTY and self._num_decode_steps % _EVERY:
                 return  # nothing new: spare the time
+        if num_prompt >= _LARGE:
+            rate = seconds / num_prompt
+            self._token_seconds += (rate - self._token_seconds) * (0.1 if self._token_seconds else 1.0)
         x = (1.0, float(num_prompt), float(num_decodes), own_cells / _CELLS, foreign_cells / _CELLS)
         if num_prompt:
             self._learn_scales(_size(num_prompt + num_decodes), seconds / self._fit(x))

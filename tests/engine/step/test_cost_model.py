@@ -78,6 +78,14 @@ def test_long_prompts_cost_more_per_token_where_cells_do():
     assert model.prompt_seconds(4000) > 5 * model.prompt_seconds(1000) > 0 > model.prompt_seconds(-10)
 
 
+def test_tokens_are_never_free():
+    """After a few steps the fit put all of their time down to the step: what was kept of a prompt was not used."""
+    model = CostModel()
+    for count in (500, 100, 500, 100):
+        model.learn(count, 0, 0.05)
+    assert model.prompt_seconds(500) >= 0.0125
+
+
 def test_no_cost_is_negative():
     model = CostModel()
     rng = random.Random(3)
