@@ -34,7 +34,9 @@ HARMONY = ChatFormat(
     others=("<|call|>", "<|return|>"),
 )
 
-LFM2_CALLS = Calls(PythonCall(), section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", ")
+LFM2_CALLS = Calls(
+    PythonCall(single=True), section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", "
+)
 
 GEMMA4 = ChatFormat(
     "gemma 4",

@@ -126,6 +126,8 @@ class Calls:
     call_end: str = ""
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
+    indent: str = ""  # white space that a template writes before a call without words
+    may_be_bare: bool = False  # a call without the marks is one, too: that is how earlier turns show them
     parallel: bool = True
 
     @property

@@ -172,6 +172,7 @@ class _Made:
 
     opening: str
     rest: str
+    alone: str = ""  # a call without marks, where that is one
 
     def text(self, rules: RuleWriter) -> str:
         return f"{rules.literal(self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
@@ -183,12 +184,22 @@ class _Made:
 
 def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, parallel: bool) -> _Made:
     call = rules.rule(" | ".join(_call(rules, calls, tool) for tool in tools))
-    more = rules.literal(calls.separator + calls.call_start) if calls.separator + calls.call_start else ""
+    more = _loosely(rules, calls.separator + calls.call_start)
     one = f"{call}{after(rules, calls.call_end)}"
     rest = f"{one} ({more} {one})*" if parallel else one
-    rest = rules.rule(f"{rest}{after(rules, calls.section_end)} {_BREAKS}")
+    rest = rules.rule(f"{rest} {_loosely(rules, calls.section_end)} {_BREAKS}")
     begun = bool(calls.call_start) and prompt.endswith(calls.call_start.strip())
-    return _Made("" if begun else calls.section_start + calls.call_start, rest)
+    opening = "" if begun else calls.section_start + calls.call_start
+    return _Made(opening, rest, call if calls.may_be_bare else "")
+
+
+def _loosely(rules: RuleWriter, text: str) -> str:
+    """A mark; blanks in front of it are layout that may be missing."""
+    mark = text.lstrip(" ")
+    blanks = text[: len(text) - len(mark)]
+    if len(blanks) < 2 or not mark:
+        return rules.literal(text) if text else ""
+    return f"({rules.literal(blanks)})? {rules.literal(mark)}"
 
 
 def _body(
@@ -197,7 +208,7 @@ def _body(
     """Free text and calls, calls only, or content of a given form or calls."""
     called = made.text(rules)
     if must_call:
-        return f"{_layout(rules, format, calls)}{called}"
+        return f"{_layout(rules, format, calls)}" + (f"({called} | {made.alone})" if made.alone else called)
     if content is not None:
         return rules.rule(f"{_content(rules, format, content)} | {called}")
     if calls.bare:
@@ -212,7 +223,8 @@ def _body(
 
 def _layout(rules: RuleWriter, format: ChatFormat, calls: Calls) -> str:
     """What some templates write in front of calls without words: blanks, the marks of an empty text."""
-    blanks = f"({rules.literal(calls.gap)})? " if calls.gap.strip("\n") else ""
+    indents = dict.fromkeys(blanks for blanks in (calls.gap, calls.indent) if blanks.strip("\n"))
+    blanks = f"({' | '.join(map(rules.literal, indents))})? " if indents else ""
     if not format.content_start.startswith("<") or calls.bare:
         return blanks
     end = f" ({rules.literal(format.content_end)})?" if format.content_end else ""

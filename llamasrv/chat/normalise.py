@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llamasrv.chat.families import GENERIC_CALLS
@@ -43,6 +44,8 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
     simple = all(m.role in ("user", "assistant", "system") and not m.tool_calls for m in source)
     if not simple:
         source = _ordered_results(source)
+    if traits.names_in_ids:
+        source = _with_names_in_ids(source, calls)
     names = {} if simple else _call_names(source)
     messages = [_plain_message(m, traits, names) for m in source]
     if not traits.developer:
@@ -131,7 +134,8 @@ def _give_reasoning(plain: Dict, reasoning: str, traits: Traits) -> None:
         if text:
             plain["content"].append({"type": "text", "text": text})
         return
-    if traits.reasoning_or_content and plain.get("tool_calls") and plain.get("content"):
+    both = plain.get("tool_calls") and plain.get("content")
+    if traits.reasoning_or_content and traits.content_with_calls and both:
         reasoning = f"{reasoning}\n\n{plain['content']}"
         plain["content"] = ""
     plain[traits.reasoning or "reasoning_content"] = reasoning
@@ -155,6 +159,25 @@ def _arguments(text: str, traits: Traits) -> Any:
 
 def _call_names(messages: Sequence[Message]) -> dict[str, str]:
     return {call.id: call.name for message in messages for call in message.tool_calls}
+
+
+_ID_FORM = "functions.{name}:{index}"
+
+
+def _with_names_in_ids(messages: Sequence[Message], calls: Calls) -> list[Message]:
+    """Ids in the form in which the model writes them, counted through the conversation."""
+    form = getattr(calls.notation, "id_form", "") or _ID_FORM
+    ids: dict[str, str] = {}
+    named: list[Message] = []
+    for message in messages:
+        for call in message.tool_calls:
+            own = re.escape(form).replace(r"\{index\}", "[0-9]+").replace(r"\{name\}", re.escape(call.name))
+            whole = form.replace("{name}", call.name).replace("{index}", str(len(ids)))
+            ids[call.id] = call.id if re.fullmatch(own, call.id) else whole
+        made = tuple(replace(call, id=ids[call.id]) for call in message.tool_calls)
+        answered = ids.get(message.tool_call_id or "", message.tool_call_id)
+        named.append(replace(message, tool_calls=made, tool_call_id=answered))
+    return named
 
 
 def _ordered_results(messages: Sequence[Message]) -> list[Message]:
@@ -196,8 +219,10 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
             del message["tool_calls"]
             settled.append(message)
             continue
-        if calls and not traits.content_with_calls and traits.repeated_roles and _has_text(message.get("content")):
+        if calls and not traits.content_with_calls and _has_text(message.get("content")):
             settled.append({"role": "assistant", "content": message["content"]})
+            if not traits.repeated_roles:
+                settled.append({"role": "user", "content": ""})
             del message["content"]
             message.update(NO_CONTENT[traits.no_content])
         if calls and len(calls) > 1 and not traits.parallel_calls:

@@ -110,7 +110,7 @@ def _as_instructed(shown: _Shown, calls: Calls) -> Calls | None:
     found = _INSTRUCTED.search(shown.prompt.partition("zquser")[0])
     if found is None or not calls.bare or not isinstance(calls.notation, JsonObject):
         return None
-    return Calls(calls.notation, section_start=f"{found[1]}[", section_end="]", separator=", ")
+    return Calls(calls.notation, section_start=f"{found[1]}[", section_end="]", separator=", ", may_be_bare=True)
 
 
 def with_gap(template: ProbedTemplate, format: ChatFormat) -> ChatFormat:
@@ -119,11 +119,18 @@ def with_gap(template: ProbedTemplate, format: ChatFormat) -> ChatFormat:
     calls = format.calls
     if calls is None or format.headers is not None:
         return format
-    after = _show(template, _call(1, "zqanswer")).rpartition("zqanswer")[2]
-    gap = after[: len(after) - len(after.lstrip())]
-    if not gap or not after[len(gap) :].startswith(calls.openers):
-        return format
-    return replace(format, calls=replace(calls, gap=gap))
+    said = _gap(_show(template, _call(1, "zqanswer")).rpartition("zqanswer")[2], calls)
+    turn = _show(template, _call(1))
+    own = turn[_common_start(turn, _show(template, prompt=True)) :]
+    before = min((own.partition(mark)[0] for mark in calls.openers if mark in own), key=len, default="")
+    alone = before[len(before.rstrip()) :].strip("\n")
+    return replace(format, calls=replace(calls, gap=said, indent=alone)) if said or alone else format
+
+
+def _gap(text: str, calls: Calls) -> str:
+    """The white space in front of a call."""
+    rest = text.lstrip()
+    return text[: len(text) - len(rest)] if rest.startswith(calls.openers) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Traits:
     no_content: str = "null"  # how "no content" beside a call is said: null, empty, absent
     user_after_result: bool = True
     short_ids: bool = False  # call ids must be nine letters and digits
+    names_in_ids: bool = False  # a call shows its id and no name: the name must be a part of it
     reasoning: str | None = None  # the key that earlier reasoning goes under; "block" for a part of the content
     reasoning_or_content: bool = False  # a message with calls may have one of the two only
 
@@ -209,14 +210,23 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "no_content": no_content,
                 "results": "zqresult" in text,
                 "content_with_calls": all(
-                    word in show([_USER, turn(call, content=_ANSWER), _result("zqresult")], **given)
+                    word in show([_USER, turn(call, content=_ANSWER), _result("zqresult"), *later], **given)
                     for word in ("zqanswer", "zqvalue")
+                    for later in ((), (_ANSWER2,))
                 ),
+                "names_in_ids": "zqcall001" in text and _names_are_hidden(show, turn(call), given),
                 "parallel_calls": all(word in both for word in ("zqvalue", "zqother", "zqresult", "zqsecond")),
                 "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),
                 "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
             }
     return {"calls": False, "no_content": "empty"}
+
+
+def _names_are_hidden(show: Callable[..., str], turn: Dict, given: Dict) -> bool:
+    """Whether a call shows its id, and another name of its function leaves it as it is."""
+    (call,) = turn["tool_calls"]
+    renamed = {**turn, "tool_calls": [{**call, "function": {**call["function"], "name": "zqrenamed"}}]}
+    return show([_USER, renamed], **given) == show([_USER, turn], **given)
 
 
 def _find_reasoning(show: Callable[..., str], found: Dict, given: Dict) -> str | None:

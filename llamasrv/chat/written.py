@@ -15,8 +15,11 @@ from llamasrv.domain.request import Message, TextPart, Tool
 def tool_of(tool: Tool, full: bool = False) -> dict[str, Any]:
     parameters = tool.parameters or {"type": "object", "properties": {}}
     if full:
-        parameters = {"properties": {}, **_filled(parameters)}
+        parameters = {**_filled(parameters)}
+        parameters.setdefault("properties", {})
         parameters.pop("additionalProperties", None)
+        if not parameters["description"]:
+            del parameters["description"]
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
@@ -30,7 +33,8 @@ def _filled(schema: Any, depth: int = 0) -> Any:
     """A schema in which everything has one type and a description, for templates that rely on that."""
     if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
         return {"type": "string", "description": ""}
-    filled = {"description": "", **schema}
+    filled = {**schema}
+    filled.setdefault("description", "")
     kind = schema.get("type")
     if isinstance(kind, (list, tuple)):
         kind = next((item for item in kind if item != "null"), "string")

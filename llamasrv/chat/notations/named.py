@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,8 +91,16 @@ class Named(Notation):
             mark, found, name_end = between.partition(id)
             if found:
                 return Learned(at, end, cls(id_mark=mark, name_end=name_end))
+            if between.startswith(f":{number}"):
+                before = _ID_HEAD.search(text, begin, at)
+                head = before[0] if before else ""
+                name_end = between.removeprefix(f":{number}")
+                return Learned(at - len(head), end, cls(id_form=head + "{name}:{index}", name_end=name_end))
             return Learned(at, end, cls(name_end=between))
         return None
+
+
+_ID_HEAD = re.compile(r"[\w.]+\Z")  # the words of an id in front of the name
 
 
 def _without_form(id: str, form: str) -> str:

@@ -29,6 +29,8 @@ class PythonCall(Notation):
     listed: ClassVar[bool] = True
 
     all_quoted: bool = False  # quotes stand around numbers and words, too
+    single: bool = False  # texts stand in single quotes
+    plain: bool = False  # texts stand without quotes
 
     def write(self, name: str, arguments: str, place: int) -> str:
         pairs = (f"{key}={_python(value, self.all_quoted)}" for key, value in values_of(arguments).items())
@@ -66,16 +68,16 @@ class PythonCall(Notation):
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         items = []
         for key, schema, needed in properties(tool):
-            items.append(
-                (rules.rule(f"{rules.literal(key + '=')} {_python_value(rules, schema, self.all_quoted)}"), needed)
-            )
+            items.append((rules.rule(f"{rules.literal(key + '=')} {_python_value(rules, schema, self)}"), needed))
         return f"{rules.literal(tool.name + '(')} {members(rules, items, rules.literal(', '))} {rules.literal(')')}"
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
         at = text.find(trial.NAMES[number] + "(", begin)
         found = _TRIAL.match(text, at + len(trial.NAMES[number])) if at >= 0 else None
-        return Learned(at, found.end(), cls(all_quoted=bool(found[2]))) if found else None
+        if found is None:
+            return None
+        return Learned(at, found.end(), cls(bool(found[2]), single=found[1] == "'", plain=not found[1]))
 
     def may_begin(self, char: str) -> bool:
         return char.isalpha() or char == "_"
@@ -196,10 +198,15 @@ def _quoted(text: Scanner, give: Give, quote: str) -> Steps:
         give(values.escape(text.eat(text.position + size)))
 
 
-def _python_value(rules: RuleWriter, schema: Any, quoted: bool) -> str:
+_SINGLE = r"""/'[^'\\\x00-\x1f]*'/"""
+_PLAIN = r"""/[^\s"'\[\](){}=,:][^"'\[\](){}=,\n]*/ & ~/(None|True|False)\s*/"""
+"""What is read as a text without quotes, up to a bracket or the next key."""
+
+
+def _python_value(rules: RuleWriter, schema: Any, notation: PythonCall) -> str:
     if has_grammar(schema):
         return json_text(rules, schema)
-    kinds = values.types(schema)
+    kinds, quoted = values.types(schema), notation.all_quoted
     constants = [word for kind, words in _PYTHON.items() if kind in kinds for word in words]
     others = kinds - set(_PYTHON)
     branches = [json.dumps(word) for word in constants]
@@ -209,11 +216,18 @@ def _python_value(rules: RuleWriter, schema: Any, quoted: bool) -> str:
                 {**schema, "type": sorted(others)} if others and isinstance(schema.get("type"), list) else schema
             )
         )
+    if values.only_text(schema) and not _FORM.intersection(schema):
+        branches += [_SINGLE] * notation.single
+        branches += [rules.terminal(_PLAIN)] * notation.plain
     value = rules.rule(" | ".join(branches))
     if quoted and kinds and not kinds & {"string", "array", "object"}:  # which quotes cannot be mistaken for
         mark = rules.literal('"')
         return f"({mark} {value} {mark} | {value})"
     return value
+
+
+_FORM = frozenset(("enum", "const", "pattern", "format", "minLength", "maxLength"))
+"""What says more about a text than that it is one."""
 
 
 _PYTHON: Mapping[str, tuple[str, ...]] = {"null": ("None",), "boolean": ("True", "False")}
