@@ -22,7 +22,9 @@ class CallReader:
         self.calls = calls
         self.openers = calls.openers
         self._closers = calls.closers
-        self._marks = marks(*self._closers, *self.openers)
+        inside = (calls.separator.strip(), calls.ready) if calls.section_start else ()
+        self._between = tuple(mark for mark in inside if mark and mark != ",")
+        self._marks = marks(*self._closers, *self.openers, *self._between)
         self._text, self._out, self._tools = text, out, tools
         self.is_reading = False  # a section
 
@@ -60,7 +62,7 @@ class CallReader:
                 break
             if mark in self._closers and made:
                 text.trail = []
-            due = mark in self.openers
+            due = mark in self.openers or mark in self._between
         self.is_reading = False
         if made and due and text.cut_in_call:
             text.drop_rest()

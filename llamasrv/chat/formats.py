@@ -133,7 +133,8 @@ class Calls:
     @property
     def lists(self) -> bool:
         """Whether the calls of a section are items of a list."""
-        return self.section_start.rstrip().endswith("[")
+        start = self.section_start or (self.call_start if self.notation.listed else "")
+        return start.rstrip().endswith("[")
 
     @property
     def listed(self) -> bool:
@@ -148,7 +149,8 @@ class Calls:
     @property
     def openers(self) -> tuple[str, ...]:
         """The marks that may begin a call."""
-        return self._outside_lists(pieces(self.section_start) + pieces(self.call_start))
+        section, start = pieces(self.section_start), pieces(self.call_start)
+        return self._outside_lists(section + tuple(mark for mark in start if len(mark) > 1 or not section))
 
     @property
     def closers(self) -> tuple[str, ...]:

@@ -379,6 +379,9 @@ def _learn_reasoning(template: ProbedTemplate, shown: _Shown, text: _Text) -> Re
         return ReasoningMarks(f"<{named[1]}>", f"</{named[1]}>") if named[1] else ReasoningMarks("[THINK]", "[/THINK]")
     before = _MARK_BEFORE.search(head)
     header = _MARK_BEFORE.search(shown.answer.partition("zqanswer")[0])
+    phrase = _before(shown, "zqthought", shown.thought) if before is None else ""
+    if phrase.strip():
+        return ReasoningMarks(phrase, between)
     if before is None or (header is not None and header[1] == before[1]):
         prompt = shown.prompt
         opening = prompt[prompt.rfind(before[1]) + len(before[1]) :].strip() if before else ""
@@ -440,7 +443,8 @@ def _turn_end(turn: str, answer: str) -> int:
 
 def _with_section(notation: Notation, before: str, between: str, after: str) -> Calls:
     """Separate the marks of each call from those around all calls."""
-    starts = [0, *(n for n, char in enumerate(before) if char in "<["), len(before)]
+    lines = (n for n in range(1, len(before)) if before[n - 1] == "\n")
+    starts = [0, *sorted({*(n for n, char in enumerate(before) if char in "<["), *lines}), len(before)]
     start = next(before[n:] for n in starts if between.endswith(before[n:]))
     rest = between[: len(between) - len(start)]
     ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">]"), 0]

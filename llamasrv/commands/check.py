@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv import startup
+from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.round_trip import round_trip
 from llamasrv.chat.template import ChatTemplate
@@ -276,10 +277,23 @@ def _format(source: str) -> dict[str, Any]:
         try_template(source)
         template = ChatTemplate(source)
         trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}
-        tried = {"tried": {one.name: list(one.unsure) for one in template.candidates}}
-        return {**template.format.describe(), "round_trip": trips, **(tried if len(template.candidates) > 1 else {})}
+        told = {**template.format.describe(), "example": _example(template.format), "round_trip": trips}
+        others = [one for one in template.candidates if one is not template.format]
+        if others:
+            told["others"] = [
+                {"format": one.name, "example": _example(one), "lost": list(one.unsure)} for one in others
+            ]
+        return told
     except TemplateError as error:
         raise ConfigError(f"the chat template: {error}") from None
+
+
+def _example(format: ChatFormat) -> str:
+    """Two calls as the model would write them in one turn, if it may."""
+    if format.calls is None:
+        return ""
+    made = [("get_weather", '{"city": "Oslo", "days": 2}'), ("get_time", '{"city": "Oslo"}')]
+    return format.calls.write(made if format.calls.parallel else made[:1])
 
 
 def _count(number: int) -> str:

@@ -98,3 +98,14 @@ def test_check_prints_what_a_template_says(tmp_path):
     result = CliRunner().invoke(cli, ["check", "--chat-template", str(tmp_path / "t.jinja")], standalone_mode=False)
     told = json.loads(result.stdout)
     assert told["calls"]["key_start"] == "<arg=" and told["learned"] is True and "name_key" not in told["calls"]
+
+
+def test_check_shows_an_example_and_why_other_formats_were_not_taken(tmp_path):
+    (tmp_path / "t.jinja").write_text(
+        "{{- '<|tool_list_start|>' -}}" + FAMILIES["attributes"]
+    )  # words of a known model
+    result = CliRunner().invoke(cli, ["check", "--chat-template", str(tmp_path / "t.jinja")], standalone_mode=False)
+    told = json.loads(result.stdout)
+    assert told["format"] == "tagged" and "get_weather" in told["example"] and "get_time" in told["example"]
+    assert [(other["format"], "call" in other["lost"]) for other in told["others"]] == [("lfm2", True)]
+    assert told["others"][0]["example"].startswith("<|tool_call_start|>[get_weather(")

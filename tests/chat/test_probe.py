@@ -96,7 +96,7 @@ def test_it_assumes_the_usual_marks_where_nothing_is_said():
 @pytest.mark.parametrize("source", [STRICT, fallback_source(), fallback_source("plain")])
 def test_a_template_without_tools_gets_the_generic_format(source):
     format = ChatTemplate(source).format
-    assert format.name == "generic" and replace(format.calls, gap="") == GENERIC_CALLS
+    assert format.name == "generic" and replace(format.calls, gap="", indent="") == GENERIC_CALLS
 
 
 def test_it_describes_itself_without_what_is_not_set():

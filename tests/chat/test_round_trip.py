@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from chat_samples import FAMILIES, HERMES, HERMES_APART, LEARNED_BY_MARKS
+from vectors import template_of
 
 from llamasrv.chat.families import GENERIC
 from llamasrv.chat.parser import Parser
@@ -33,7 +34,7 @@ def test_every_kind_of_a_packaged_template_comes_back(name):
 
 
 def test_every_kind_that_a_template_of_the_collection_shows_comes_back(template_file):
-    template = ChatTemplate(template_file.read_text())
+    template = template_of(template_file.read_text(encoding="utf-8"))[0]
     trips = round_trip(template)
     assert [trip for trip in trips.values() if trip.verdict == LOST] == []
     assert trips["text"].verdict == OK and template.format.unsure == ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.notations import trial
@@ -38,10 +38,14 @@ class JsonObject(Notation):
     id_key: str = ""
     id_first: bool = False
     name_is_key: bool = False  # {"name": {…arguments…}}
+    shape: str = ""  # the whole object, where it holds more: with {name}, {arguments} and {id}
 
     def write(self, name: str, arguments: str, place: int) -> str:
         if self.name_is_key:
             return f"{{{quote(name)}: {arguments or '{}'}}}"
+        if self.shape:
+            holes = {"{name}": quote(name), "{arguments}": arguments or "{}", "{id}": quote(f"{place:09}")}
+            return _HOLE.sub(lambda hole: holes[hole[0]], self.shape)
         head = f"{quote(self.name_key)}: {quote(name)}, {quote(self.arguments_key)}: {arguments or '{}'}"
         if not self.id_key:
             return f"{{{head}}}"
@@ -62,6 +66,14 @@ class JsonObject(Notation):
         lit = rules.literal
         if self.name_is_key:
             return f"{lit('{' + name + ':')} {_SPACE} {arguments} {lit('}')}"
+        if self.shape:
+            holes = {
+                "{name}": lit(name),
+                "{arguments}": arguments,
+                "{id}": f"{lit(chr(34))} {SHORT_ID} {lit(chr(34))}",
+            }
+            parts = _HOLE.split(self.shape)
+            return " ".join(holes[part] if part in holes else _spaced_out(rules, part) for part in parts if part)
         head = _spaced(rules, f"{json.dumps(self.name_key)}:", f"{name},", f"{json.dumps(self.arguments_key)}:")
         if not self.id_key:
             return f"{lit('{')} {head} {arguments} {lit('}')}"
@@ -78,20 +90,37 @@ class JsonObject(Notation):
         for start, end, value in decoded(text, begin):
             if value == {name: trial.ARGUMENTS}:
                 return Learned(start, end, cls(name_is_key=True))
-            if not isinstance(value, Mapping) or name not in value.values() or trial.ARGUMENTS not in value.values():
+            if not isinstance(value, Mapping):
                 continue
-            keys = {json.dumps(item): key for key, item in value.items()}
-            order = list(value)
-            id_key = keys.get(json.dumps(id)) or next((key for key in value if _ID_KEY.search(key)), "")
-            arguments_key = keys[json.dumps(trial.ARGUMENTS)]
-            notation = cls(
-                name_key=keys[json.dumps(name)],
-                arguments_key=arguments_key,
-                id_key=id_key,
-                id_first=bool(id_key) and order.index(id_key) < order.index(arguments_key),
-            )
-            return Learned(start, end, notation)
+            inner = next((item for item in value.values() if isinstance(item, Mapping) and _is_call(item, name)), None)
+            if inner is not None and not _is_call(value, name):
+                return Learned(start, end, replace(cls._learn_object(inner, name, id), shape=_shape(value, name, id)))
+            if _is_call(value, name):
+                learned = cls._learn_object(value, name, id)
+                order = [key for key in value if key != learned.id_key]
+                if order != [learned.name_key, learned.arguments_key]:
+                    learned = replace(learned, shape=_shape(value, name, id))
+                return Learned(start, end, learned)
         return None
+
+    @classmethod
+    def _learn_object(cls, value: Mapping[str, Any], name: str, id: str) -> JsonObject:
+        keys = {json.dumps(item): key for key, item in value.items()}
+        order = list(value)
+        id_key = keys.get(json.dumps(id)) or next((key for key in value if _ID_KEY.search(key)), "")
+        arguments_key = keys[json.dumps(trial.ARGUMENTS)]
+        return cls(
+            name_key=keys[json.dumps(name)],
+            arguments_key=arguments_key,
+            id_key=id_key,
+            id_first=bool(id_key) and order.index(id_key) < order.index(arguments_key),
+        )
+
+    @property
+    def wrapper(self) -> str:
+        """The key that the name and the arguments stand under, if any."""
+        before = self.shape.partition("{name}")[0].rpartition(": {")[0]
+        return before.rpartition("{")[2].rpartition(",")[2].strip().strip('"')
 
     def may_begin(self, char: str) -> bool:
         return char == "{"
@@ -107,11 +136,32 @@ class JsonObject(Notation):
 _ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates number the calls anew
 
 
+_HOLE = re.compile(r"(\{name\}|\{arguments\}|\{id\})")
+
+
+def _is_call(value: Mapping[str, Any], name: str) -> bool:
+    return name in value.values() and trial.ARGUMENTS in value.values()
+
+
+def _shape(value: Mapping[str, Any], name: str, id: str) -> str:
+    """A call's object as it is written, with holes for what differs between calls."""
+    value = {key: id if _ID_KEY.search(key) else item for key, item in value.items()}
+    text = json.dumps(value, ensure_ascii=False).replace(json.dumps(trial.ARGUMENTS), "{arguments}")
+    return text.replace(quote(name), "{name}").replace(quote(id), "{id}")
+
+
 _SPACE = '" "?'  # behind colons and commas; templates have one or none
 
 
 def _spaced(rules: RuleWriter, *parts: str) -> str:
     return " ".join(f"{rules.literal(part)} {_SPACE}" for part in parts)
+
+
+def _spaced_out(rules: RuleWriter, text: str) -> str:
+    """A part of an object, with one space or none where it has one."""
+    return f" {_SPACE} ".join(rules.literal(part) for part in text.split(" ") if part) + (
+        f" {_SPACE}" if text.endswith(" ") else ""
+    )
 
 
 @dataclass(slots=True)
@@ -170,6 +220,11 @@ def _member(text: Scanner, call: OpenCall, notation: JsonObject, key: str, head:
         if not (yield from text.json_value(kept.append)):
             return False
         head.early = unwrapped("".join(kept))
+    elif notation.shape and not call.started and key == notation.wrapper:
+        yield from text.skip_space()
+        yield from _read_object(text, call, notation, head)
+        if not call.started:
+            return False
     elif not call.announced and key not in ("type", "id"):
         return False
     else:
