@@ -443,7 +443,7 @@ def _turn_end(turn: str, answer: str) -> int:
 
 def _with_section(notation: Notation, before: str, between: str, after: str) -> Calls:
     """Separate the marks of each call from those around all calls."""
-    lines = (n for n in range(1, len(before)) if before[n - 1] == "\n")
+    lines = (n for n in range(1, len(before)) if before[n - 1] == "\n" and before[n:].strip())
     starts = [0, *sorted({*(n for n, char in enumerate(before) if char in "<["), *lines}), len(before)]
     start = next(before[n:] for n in starts if between.endswith(before[n:]))
     rest = between[: len(between) - len(start)]
