@@ -7,6 +7,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from models.test_stores import OllamaStore
@@ -246,3 +248,21 @@ def test_no_command_line_ends_in_a_traceback(run, monkeypatch):
         if "--port" not in line:
             line += ["--port", "9"]
         assert run(*line)[0] in (0, 1, 2, 64, 69, 78), line
+
+
+@pytest.mark.parametrize("reply", [b"[]", b"no JSON", b'{"data": 7}', b'{"data": [7, {"id": null}, {"name": "x"}]}'])
+def test_ls_bears_another_program_at_the_address(run, reply):
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.handle_request, daemon=True).start()
+        code, out, _ = run("ls", "--port", other.server_port)
+    assert code == 0
+    assert "no server" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv import startup
-from llamasrv.commands.server import connect
+from llamasrv.commands.server import served
 from llamasrv.config import Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.errors import ConfigError, Forbidden
@@ -77,8 +76,8 @@ _OTHER_COLUMNS = 72  # characters of the other columns
 
 
 def _listed(settings: Settings) -> Iterator[ModelLine]:
-    states = _states(settings)
-    unknown = "no server" if states is _NOBODY else "unknown"
+    states = {entry["id"]: _state(entry.get("status")) for entry in served(settings)}
+    unknown = "unknown" if states else "no server"
     for model in model_list.models(startup.filled_in(settings)):
         details = model.details
         context = model.context or details.context
@@ -136,27 +135,9 @@ def _paths(model: Model) -> str:
     return str(parts[0]) if len(parts) == 1 else f"{len(parts)} files beside {parts[0]}"
 
 
-_NOBODY: dict[str, str] = {}
-
-
-def _states(settings: Settings) -> dict[str, str]:
-    """The states of models on the running server; empty if none responds."""
-    if settings.socket_path is not None:
-        return _NOBODY
-    connection = connect(settings.url, 1.0)
-    keys = settings.api_keys()
-    try:
-        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {keys[0]}"} if keys else {})
-        answer = connection.getresponse()
-        body: Any = json.loads(answer.read()) if answer.status == 200 else {}
-        return {entry["id"]: _state(entry.get("status", {})) for entry in body.get("data", [])} or _NOBODY
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
-        return _NOBODY
-    finally:
-        connection.close()
-
-
-def _state(status: dict[str, Any]) -> str:
+def _state(status: Any) -> str:
+    if not isinstance(status, dict):
+        return "unknown"
     if status.get("value") == "loading":
         return f"loading, {100 * float(status.get('progress', 0)):.0f} %"
     return "failed" if status.get("failed") else str(status.get("value", "unknown"))

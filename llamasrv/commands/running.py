@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
 import time
@@ -13,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv.commands.models import size
-from llamasrv.commands.server import connect
+from llamasrv.commands.server import ask
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
 
 EX_UNAVAILABLE = 69
-TIMEOUT = 5.0  # seconds
 PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 3.0)  # seconds between looks at a model that is to be unloaded
 STAYS = "stays loaded"
 
@@ -46,7 +44,7 @@ def stop(settings: Settings, name: str) -> int:
     before = _loaded(settings)
     if before is None:
         return _no_server(settings)
-    status, body = _request(settings, "POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+    status, body = ask(settings, "POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False})
     if status != 200:
         raise ConfigError(str(body.get("error", f"the server answered with status {status}")))
     for pause in PAUSES:
@@ -60,44 +58,15 @@ def stop(settings: Settings, name: str) -> int:
     return 1
 
 
-def served_names(settings: Settings) -> frozenset[str]:
-    """All names of the models of the server that runs on this machine; empty if none does."""
-    try:
-        status, body = _request(settings, "GET", "/v1/models")
-    except ConfigError:
-        return frozenset()
-    entries = body.get("data", []) if status == 200 else []
-    return frozenset(name for entry in entries for name in (entry["id"], *entry.get("aliases", ())))
-
-
 def _loaded(settings: Settings) -> list[dict[str, Any]] | None:
     """The loaded models, as /api/ps lists them; None if no server responds."""
     try:
-        status, body = _request(settings, "GET", "/api/ps")
+        status, body = ask(settings, "GET", "/api/ps")
     except ConfigError:
         return None
     if status != 200:
         raise ConfigError(f"{settings.url}: {body.get('error', f'status {status}')}")
     return list(body.get("models", []))
-
-
-def _request(settings: Settings, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-    """Raises ConfigError if no server responds."""
-    if settings.socket_path is not None:
-        raise ConfigError(f"{settings.url}: this command needs a server that listens on a port")
-    keys = settings.api_keys()
-    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
-    connection = connect(settings.url, TIMEOUT)
-    try:
-        data = None if body is None else json.dumps(body)
-        connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
-        reply = connection.getresponse()
-        wire = json.loads(reply.read() or b"{}")
-        return reply.status, wire if isinstance(wire, dict) else {}
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"{settings.url}: {error}") from None
-    finally:
-        connection.close()
 
 
 def _no_server(settings: Settings) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -11,12 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from llamasrv import config
 from llamasrv.config import Settings, foreign
 from llamasrv.domain.option import PREFIX
 from llamasrv.errors import ConfigError
+
+TIMEOUT = 5.0  # seconds
 
 
 @contextmanager
@@ -66,6 +70,38 @@ def health(url: str, timeout: float = 2.0) -> int | None:
         return None
     finally:
         connection.close()
+
+
+def ask(settings: Settings, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    """The status and JSON object with which the server of this machine answers. Raises ConfigError if none responds."""
+    if settings.socket_path is not None:
+        raise ConfigError(f"{settings.url}: this command needs a server that listens on a port")
+    keys = settings.api_keys()
+    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+    connection = connect(settings.url, TIMEOUT)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
+        reply = connection.getresponse()
+        wire = json.loads(reply.read() or b"{}")
+        return reply.status, wire if isinstance(wire, dict) else {}
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConfigError(f"{settings.url}: {error}") from None
+    finally:
+        connection.close()
+
+
+def served(settings: Settings) -> list[dict[str, Any]]:
+    """The models of the server that runs on this machine, as /v1/models lists them; empty if none responds, or if what
+    responds is another program."""
+    try:
+        status, body = ask(settings, "GET", "/v1/models")
+    except ConfigError:
+        return []
+    entries = body.get("data") if status == 200 else None
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
 def connect(url: str, timeout: float) -> http.client.HTTPConnection:
