@@ -142,7 +142,7 @@ def run_model(settings: Settings, name: str, message: str | None, system: str | 
     """Talk to the model `name`: on the server that runs on this machine if it has it, else on one started for it."""
     if settings.model.path is not None or settings.model.hf_repo is not None or settings.model.fake:
         raise ConfigError(f"two models: {name} and --model; give one of them")
-    if any(name in (entry["id"], *entry.get("aliases", ())) for entry in server.served(settings)):
+    if any(name in (entry["id"], *(entry.get("aliases") or ())) for entry in server.served(settings)):
         return run(settings, settings.url, message, system, name)
     return run(resolver.located(resolver.named(settings, name)), None, message, system, None)
 

@@ -139,5 +139,6 @@ def _state(status: Any) -> str:
     if not isinstance(status, dict):
         return "unknown"
     if status.get("value") == "loading":
-        return f"loading, {100 * float(status.get('progress', 0)):.0f} %"
+        progress = status.get("progress")
+        return f"loading, {100 * progress:.0f} %" if isinstance(progress, (int, float)) else "loading"
     return "failed" if status.get("failed") else str(status.get("value", "unknown"))
