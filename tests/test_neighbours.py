@@ -10,6 +10,7 @@ PACKAGE, TESTS = ROOT / "llamasrv", ROOT / "tests"
 # By the test, or the folder of tests, that covers them; `demo/` is a room of its own.
 NEIGHBOURS = {
     "chat/test_grammar.py": "chat/argument_rules chat/rules chat/written",
+    "chat/test_probe.py": "chat/probe/call_marks chat/probe/layouts chat/probe/marks chat/probe/shown",
     "chat/test_parser.py": "chat/calls chat/emitter chat/families chat/formats chat/harmony chat/scanner chat/thoughts chat/values",
     "chat/test_round_trip.py": "chat/notations/base chat/notations/braces chat/notations/in_header chat/notations/json_object"
     " chat/notations/named chat/notations/python_call chat/notations/tagged",

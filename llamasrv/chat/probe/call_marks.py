@@ -1,0 +1,75 @@
+"""The marks of calls: around each of them, between them, and around all."""
+
+from __future__ import annotations
+
+import re
+
+from llamasrv.chat.formats import Calls, ReasoningMarks
+from llamasrv.chat.notations import trial
+from llamasrv.chat.notations.base import Notation
+from llamasrv.chat.probe.shown import ProbedTemplate, common_start, shared_ending, show, trial_turn
+
+
+def learn_calls(
+    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation]
+) -> Calls | None:
+    """The calls of a trial turn and what stands around them; None if they are not written in this notation."""
+    turn = show(template, trial_turn(2))
+    parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
+    if not parallel:
+        turn = show(template, trial_turn(1))
+    begin = common_start(turn, answer)
+    first = notation.learn(turn, begin, 0)
+    if first is None:
+        return None
+    # What stands before a name that is not the call's own is no mark of it.
+    before = _behind_thought(turn[begin : first.start], reasoning).rpartition(trial.NAMES[0])[2]
+    end = _turn_end(turn, answer)
+    if not parallel:
+        calls = Calls(first.notation, call_start=before, call_end=turn[first.end : end], parallel=False)
+    else:
+        second = notation.learn(turn, first.end, 1)
+        if second is None:
+            return None
+        between = turn[first.end : second.start].replace(trial.NAMES[1], "")
+        calls = with_section(first.notation, before, between, turn[second.end : end])
+    return None if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator else calls
+
+
+def _behind_thought(text: str, reasoning: ReasoningMarks) -> str:
+    """What follows a thought that the template closes in front of a call: its end mark is no mark of the call."""
+    end = reasoning.end.strip()
+    return text.rpartition(end)[2].lstrip() if end and end in text else text
+
+
+def _turn_end(turn: str, answer: str) -> int:
+    """Where the end of a turn begins: what follows the answer also follows the call."""
+    ending = answer.partition("zqanswer")[2]
+    if not (ending and turn.endswith(ending)):
+        ending = shared_ending(ending, turn)
+    return len(turn) - len(ending)
+
+
+def with_section(notation: Notation, before: str, between: str, after: str) -> Calls:
+    """Separate the marks of each call from those around all calls."""
+    lines = (n for n in range(1, len(before)) if before[n - 1] == "\n" and before[n:].strip())
+    starts = [0, *sorted({*(n for n, char in enumerate(before) if char in "<["), *lines}), len(before)]
+    start = next(before[n:] for n in starts if between.endswith(before[n:]))
+    rest = between[: len(between) - len(start)]
+    ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">]"), 0]
+    end = next(after[:n] for n in ends if rest.startswith(after[:n]))
+    section_start = before[: len(before) - len(start)]
+    return Calls(
+        notation,
+        section_start=section_start,
+        call_start=start,
+        call_end=end,
+        separator=rest[len(end) :],
+        section_end=_first_mark(after[len(end) :]) if section_start.strip() else "",
+    )
+
+
+def _first_mark(text: str) -> str:
+    """Up to the end of the first mark: what follows it ends the turn, not the section."""
+    found = re.match(r"[^<]*<[^<>]*>", text)
+    return found[0] if found else text

@@ -1,0 +1,89 @@
+"""The marks of a plain answer: around thoughts and texts, before an answer, at the end of a turn."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from llamasrv.chat.families import THINK
+from llamasrv.chat.formats import Calls, ReasoningMarks
+from llamasrv.chat.notations import trial
+from llamasrv.chat.probe.shown import WHOLE_MARK, ProbedTemplate, TrialTurns, before_word, shared_ending
+
+_ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>|\[[A-Z_]+\])\s*\Z")
+_LEAD = re.compile(r"[^\s<>\[\]{}:]{1,32}[:：]\Z")
+_MARK_BEFORE = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])(\s*)\Z")
+_THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class TextMarks:
+    """The marks around content."""
+
+    start: str = ""
+    end: str = ""
+
+
+def learn_text(shown: TrialTurns) -> TextMarks:
+    """Marks around the answer itself, other than those of its turn."""
+    _, found, tail = shown.answer.rpartition("zqanswer")
+    if not found:
+        return TextMarks()
+    ending = shared_ending(tail, shown.call) if shown.call else ""
+    start = before_word(shown, "zqanswer", shown.answer)
+    thought = before_word(shown, "zqthought", shown.thought)
+    if not _ONE_MARK.match(start) or start.strip() == thought.strip() or start.strip() in _empty_thought(shown):
+        return TextMarks()
+    end = tail[: len(tail) - len(ending)] if ending else ""
+    if not ending:
+        marks = WHOLE_MARK.findall(tail)
+        end = marks[0] if len(marks) > 1 else ""
+    if not _ONE_MARK.match(end):
+        return TextMarks()  # a mark before the text alone belongs to the turn's head
+    return TextMarks(start, end)
+
+
+def _empty_thought(shown: TrialTurns) -> str:
+    """What closes a thinking block that the prompt, or the template itself, has opened."""
+    between = shown.thought.partition("zqthought")[2].partition("zqanswer")[0]
+    return (
+        between
+        if "<" in between and not between.rstrip().endswith(before_word(shown, "zqanswer", shown.answer))
+        else ""
+    )
+
+
+def leads(shown: TrialTurns) -> tuple[str, ...]:
+    """A word with a colon before each answer: the model writes it because the template does."""
+    before = before_word(shown, "zqanswer", shown.answer).strip()
+    return (before,) if _LEAD.match(before) else ()
+
+
+def role_ends(template: ProbedTemplate, shown: TrialTurns, calls: Calls | None) -> tuple[str, ...]:
+    """What the template writes last in a turn: after an answer, and after a call."""
+    answer = WHOLE_MARK.findall(shown.answer.rpartition("zqanswer")[2])
+    call = WHOLE_MARK.findall(shown.call[shown.call.rfind(trial.NAMES[0]) :]) if shown.call else []
+    own = f"{calls.call_end} {calls.section_end} {calls.notation.options()}" if calls is not None else ""
+    last = dict.fromkeys((*answer[-1:], *call[-1:]))
+    return tuple(mark for mark in last if mark != template.eos_token and mark.startswith("<") and mark not in own)
+
+
+def learn_reasoning(template: ProbedTemplate, shown: TrialTurns, text: TextMarks) -> ReasoningMarks:
+    """The marks around known reasoning; if the template shows none, the ones its source names, or `<think>`."""
+    head, found, tail = shown.thought.rpartition("zqthought")
+    between = tail.partition("zqanswer")[0].removesuffix(text.start)
+    if not found or not between.strip():
+        named = _THINKING_TAG.search(template.source)
+        if named is None:
+            return replace(THINK, assumed=True)
+        return ReasoningMarks(f"<{named[1]}>", f"</{named[1]}>") if named[1] else ReasoningMarks("[THINK]", "[/THINK]")
+    before = _MARK_BEFORE.search(head)
+    header = _MARK_BEFORE.search(shown.answer.partition("zqanswer")[0])
+    phrase = before_word(shown, "zqthought", shown.thought) if before is None else ""
+    if phrase.strip():
+        return ReasoningMarks(phrase, between)
+    if before is None or (header is not None and header[1] == before[1]):
+        prompt = shown.prompt
+        opening = prompt[prompt.rfind(before[1]) + len(before[1]) :].strip() if before else ""
+        return ReasoningMarks("", between, opening=opening)
+    return ReasoningMarks(before[0], between)
