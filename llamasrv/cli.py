@@ -469,11 +469,16 @@ def rpc(host: str, port: int, threads: int) -> int:
     is_flag=True,
     help="Print deltas, one per line, for text that arrives character by character.",
 )
-def parse(template: Path, request: Path | None, stream: bool) -> int:
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print to standard error what was learned from the template: marks, an example, what others lose.",
+)
+def parse(template: Path, request: Path | None, stream: bool, explain: bool) -> int:
     """Print, as JSON, the message a client would get for the model output on standard input."""
     from llamasrv.commands.parse import run
 
-    return run(template, request, stream)
+    return run(template, request, stream, explain)
 
 
 @cli.group(invoke_without_command=True)

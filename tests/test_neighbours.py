@@ -17,7 +17,7 @@ NEIGHBOURS = {
     "chat/test_sandbox.py": "chat/sandbox/budget chat/sandbox/calls chat/sandbox/filters chat/sandbox/rewriting",
     "chat/test_template.py": "chat/guard chat/renderer",
     "chat/test_normalise.py": "chat/traits",
-    "chat/test_parse_command.py": "commands/parse",
+    "chat/test_parse_command.py": "commands/learned_format commands/parse",
     "clients": "wsgi domain/request domain/events",
     "config/test_llama_server.py": "config/foreign_flag config/llama_flags config/llama_models"
     " config/llama_values config/preset",

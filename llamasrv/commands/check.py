@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv import startup
-from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.renderer import TemplateError
-from llamasrv.chat.round_trip import round_trip
 from llamasrv.chat.template import ChatTemplate
 from llamasrv.chat.trial import TemplateDangerous, try_template
+from llamasrv.commands import learned_format
 from llamasrv.config import Settings, docgen, keys
 from llamasrv.config.option import as_size
 from llamasrv.engine.base.interface import LoadFailed
@@ -271,29 +270,11 @@ def _template(settings: Settings, header: gguf.Header) -> str:
 
 
 def _format(source: str) -> dict[str, Any]:
-    """How a model with this template writes reasoning and tool calls, as far as the template shows; which kinds of
-    turns survive being rendered and parsed again; and which do not with other formats that were tried."""
     try:
         try_template(source)
-        template = ChatTemplate(source)
-        trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}
-        told = {**template.format.describe(), "example": _example(template.format), "round_trip": trips}
-        others = [one for one in template.candidates if one is not template.format]
-        if others:
-            told["others"] = [
-                {"format": one.name, "example": _example(one), "lost": list(one.unsure)} for one in others
-            ]
-        return told
+        return learned_format.describe(ChatTemplate(source))
     except TemplateError as error:
         raise ConfigError(f"the chat template: {error}") from None
-
-
-def _example(format: ChatFormat) -> str:
-    """Two calls as the model would write them in one turn, if it may."""
-    if format.calls is None:
-        return ""
-    made = [("get_weather", '{"city": "Oslo", "days": 2}'), ("get_time", '{"city": "Oslo"}')]
-    return format.calls.write(made if format.calls.parallel else made[:1])
 
 
 def _count(number: int) -> str:

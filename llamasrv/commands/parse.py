@@ -13,6 +13,7 @@ from llamasrv.chat.emitter import Event
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.template import ChatTemplate, Rendered
+from llamasrv.commands import learned_format
 from llamasrv.domain.events import Reasoning, Text, ToolCallArguments, ToolCallStart
 from llamasrv.domain.request import ChatPrompt, Message, Tool
 from llamasrv.errors import ConfigError, InvalidRequest
@@ -22,8 +23,9 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 _OF_THE_PROMPT = ("messages", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
 
 
-def run(template_file: Path, request_file: Path | None, stream: bool) -> int:
-    """Read model output from standard input; print the message, or its deltas one per line."""
+def run(template_file: Path, request_file: Path | None, stream: bool, explain: bool = False) -> int:
+    """Read model output from standard input; print the message, or its deltas one per line. With `explain`, print what
+    was learned from the template to standard error before."""
     body = _read_request(request_file)
     try:
         template = ChatTemplate(_read(template_file))
@@ -33,6 +35,8 @@ def run(template_file: Path, request_file: Path | None, stream: bool) -> int:
         raise ConfigError(f"{template_file}: {error}") from None
     except InvalidRequest as error:
         raise ConfigError(f"{request_file or template_file}: {error.message}") from None
+    if explain:
+        print(json.dumps(learned_format.describe(template), ensure_ascii=False, indent=2), file=sys.stderr)
     parser = _parser(template, rendered, prompt, body)
     output = sys.stdin.read()
     if not stream:

@@ -57,6 +57,16 @@ def test_it_prints_deltas_that_make_the_same_message(run):
     assert "".join(call["function"]["arguments"] for call in calls) == "{}"
 
 
+def test_it_explains_what_was_learned(tmp_path):
+    (tmp_path / "t.jinja").write_text(HERMES)
+    given = ["parse", "--chat-template", str(tmp_path / "t.jinja"), "--explain"]
+    result = CliRunner().invoke(cli, given, input=OUTPUT, standalone_mode=False)
+    told = json.loads(result.stderr)
+    assert "<tool_call>" in told["example"] and told["round_trip"]["two calls"] == "ok"
+    assert all({"format", "example", "lost"} == set(other) for other in told.get("others", ()))
+    assert json.loads(result.stdout)["role"] == "assistant"
+
+
 def test_without_a_request_every_call_counts(run):
     (message,) = run("[CALL]whatever[ARGS]{}", template=FAMILIES["name, then object"], request=None)
     assert message["tool_calls"][0]["function"]["name"] == "whatever"
