@@ -135,7 +135,7 @@ def _give_reasoning(plain: Dict, reasoning: str, traits: Traits) -> None:
             plain["content"].append({"type": "text", "text": text})
         return
     both = plain.get("tool_calls") and plain.get("content")
-    if traits.reasoning_or_content and traits.content_with_calls and both:
+    if traits.reasoning_or_content and traits.keeps_content_with_calls and both:
         reasoning = f"{reasoning}\n\n{plain['content']}"
         plain["content"] = ""
     plain[traits.reasoning or "reasoning_content"] = reasoning
@@ -219,7 +219,7 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
             del message["tool_calls"]
             settled.append(message)
             continue
-        if calls and not traits.content_with_calls and _has_text(message.get("content")):
+        if calls and not traits.keeps_content_with_calls and _has_text(message.get("content")):
             settled.append({"role": "assistant", "content": message["content"]})
             if not traits.repeated_roles:
                 settled.append({"role": "user", "content": ""})

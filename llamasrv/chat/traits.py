@@ -31,6 +31,7 @@ class Traits:
     calls: bool = False
     parallel_calls: bool = False
     content_with_calls: bool = True
+    content_stays: bool = True  # that content is still shown behind a later answer
     empty_answer: bool = True
     full_schemas: bool = False  # every parameter of a tool needs a type and a description
     results: bool = False
@@ -41,6 +42,12 @@ class Traits:
     names_in_ids: bool = False  # a call shows its id and no name: the name must be a part of it
     reasoning: str | None = None  # the key that earlier reasoning goes under; "block" for a part of the content
     reasoning_or_content: bool = False  # a message with calls may have one of the two only
+
+    @property
+    def keeps_content_with_calls(self) -> bool:
+        """Whether what is said before a call needs no turn of its own. Where the template takes it for a thought, it
+        goes when thoughts go: a turn of its own would be an answer, behind which earlier thoughts are left out."""
+        return self.content_with_calls and (self.content_stays or self.reasoning_or_content)
 
     @property
     def says_all_system(self) -> bool:
@@ -204,16 +211,19 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             other = _call("zqother", arguments, "zqcall002")
             both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
             long_id = _call("zqvalue", arguments, "call_zq_0123456789")
+            spoken = [_USER, turn(call, content=_ANSWER), _result("zqresult")]
+
+            def said(*later: Dict) -> bool:
+                there = show([*spoken, *later], **given)  # noqa: B023
+                return "zqanswer" in there and "zqvalue" in there
+
             return {
                 "calls": True,
                 "arguments": arguments,
                 "no_content": no_content,
                 "results": "zqresult" in text,
-                "content_with_calls": all(
-                    word in show([_USER, turn(call, content=_ANSWER), _result("zqresult"), *later], **given)
-                    for word in ("zqanswer", "zqvalue")
-                    for later in ((), (_ANSWER2,))
-                ),
+                "content_with_calls": said(),
+                "content_stays": said(_ANSWER2),
                 "names_in_ids": "zqcall001" in text and _names_are_hidden(show, turn(call), given),
                 "parallel_calls": all(word in both for word in ("zqvalue", "zqother", "zqresult", "zqsecond")),
                 "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),

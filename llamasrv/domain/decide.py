@@ -64,6 +64,9 @@ class Decisions:
     cached_tokens: int
 
 
+COLDEST, HOTTEST = 0.05, 20.0  # temperatures of a fit
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """How a model's probabilities of a kind of question become those of the operator's own cases:

@@ -11,14 +11,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llamasrv.atomic_file import replacing
 from llamasrv.config.option import reason
-from llamasrv.domain.decide import Fit
+from llamasrv.domain.decide import COLDEST, HOTTEST, Fit
 from llamasrv.errors import ConfigError
 from llamasrv.models.details import Details
-from llamasrv.pipeline.decide.calibration import COLDEST, HOTTEST, Calibration
+
+if TYPE_CHECKING:
+    from llamasrv.pipeline.decide.calibration import Calibration
 
 VERSION = 1  # of the file
 PROMPT = 1  # how pipeline/decide writes questions

@@ -10,6 +10,7 @@ from test_grammar import accepts
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.grammar import constrain
 from llamasrv.protocols.common.structural_tag import structural_tag
+from llamasrv.protocols.limits import Limits
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 OLD = {
@@ -24,7 +25,7 @@ TAG = {"begin": "<x>", "content": {"type": "regex", "pattern": "[a-c]+"}, "end":
 
 
 def constraint(value):
-    return constrain(ChatFormat("plain"), content=structural_tag(value, 100))
+    return constrain(ChatFormat("plain"), content=structural_tag(value, Limits(json_depth=100)))
 
 
 @pytest.mark.parametrize("value", [OLD, json.dumps(OLD)], ids=["object", "text"])

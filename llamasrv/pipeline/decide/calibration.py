@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from llamasrv.domain.decide import NO_FIT, Fit, Kind
+from llamasrv.domain.decide import COLDEST, HOTTEST, NO_FIT, Fit, Kind
 from llamasrv.pipeline.decide.answers import bucket, probabilities
 
-COLDEST, HOTTEST = 0.05, 20.0
 FOLDS = 5
 KIND_CASES, BUCKET_CASES = 20, 50  # fewer are not fitted
 CASES_OF_A_LABEL = 20  # of each label on average: else there is no bias
