@@ -17,6 +17,7 @@ from llamasrv.web.http.body import LARGE, parse_json
 @pytest.mark.parametrize("end", [b"]}", b"]"])
 def test_a_large_body_is_parsed_without_the_garbage_collector(end, monkeypatch):
     """It went through all objects made so far, again and again, while nothing else could run."""
+    gc.enable()  # a command line that an earlier test ran has switched it off
     seen, loads = [], orjson.loads
     monkeypatch.setattr(body.orjson, "loads", lambda data: [seen.append(gc.isenabled()), loads(data)][1])
     with suppress(InvalidRequest):
