@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 
+from llamasrv.chat import renderer
 from llamasrv.chat.renderer import Renderer, TemplateError
 from llamasrv.errors import InvalidRequest
 
@@ -139,7 +140,9 @@ ATTACKS = {
 
 
 def outcome(source: str) -> str:
-    """Renders with all that a rendering may spend, as a request would."""
+    """Renders with all that a rendering may spend, as a request would, but for its time: that runs out as surely after a
+    fifth of it. ATTACK_SECONDS=5 for the whole."""
+    renderer.MAX_SECONDS = float(os.environ.get("ATTACK_SECONDS", "1"))
     try:
         template = Renderer(source)
         return f"{len(template.render([{'role': 'user', 'content': 'Hi'}]))} characters"
