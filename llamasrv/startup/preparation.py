@@ -58,5 +58,9 @@ def prepare(settings: Settings) -> Settings:
 def filled_in(settings: Settings) -> Settings:
     """Set one thread per core unless given, and the file of a model given by name or repository."""
     settings = located(with_pulled(settings))
-    threads = settings.engine.threads or machine.available_cores()
-    return settings.having(engine={"threads": threads, "threads_batch": settings.engine.threads_batch or threads})
+    engine = settings.engine
+    threads = engine.threads or machine.available_cores()
+    yields = engine.yields_threads or (engine.threads is None and engine.threads_batch is None)
+    return settings.having(
+        engine={"threads": threads, "threads_batch": engine.threads_batch or threads, "yields_threads": yields}
+    )

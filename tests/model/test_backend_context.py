@@ -472,3 +472,15 @@ def test_quantised_caches_and_flash_attention_are_options(model_path):
         context_cells=256, parallel=1, threads=1, flash_attn="on", cache_type_k="f32", cache_type_v="f32"
     )
     LlamaBackend(model_path("llama"), options, lambda share: True).close()
+
+
+@pytest.mark.parametrize("options", [{}, {"yields_threads": True}, {"yields_threads": True, "deterministic": True}])
+def test_threads_are_left_out_only_where_nobody_chose_their_number(model_path, options):
+    backend = open_model(
+        str(model_path("llama")), dataclasses.replace(OPTIONS, threads=2, **options), lambda share: True
+    )
+    try:
+        compute(backend, 0, [5, 6, 7])
+        assert backend._threads == ((1, 1) if options == {"yields_threads": True} else (2, 2))  # the model is tiny
+    finally:
+        backend.close()

@@ -34,6 +34,13 @@ def test_context_and_threads_are_filled_in(tiny, monkeypatch):
     assert (settings.engine.threads, settings.engine.threads_batch) == (5, 5)
 
 
+@pytest.mark.parametrize(
+    "chosen, yields", [({}, True), ({"engine_threads": 3}, False), ({"engine_threads_batch": 3}, False)]
+)
+def test_only_a_number_of_threads_that_nobody_chose_changes_with_the_load(tiny, chosen, yields):
+    assert startup.prepare(settings_with(model_path=tiny, **chosen)).engine.yields_threads is yields
+
+
 def test_what_the_operator_chose_stays(tiny):
     chosen = settings_with(model_path=tiny, engine_ctx_size=512, engine_threads=3, engine_threads_batch=4)
     assert startup.prepare(chosen) == chosen
@@ -183,6 +190,7 @@ def test_every_engine_option_comes_from_a_setting():
         "digest",
         "mmproj_digest",
         "mtp",
+        "yields_threads",
     ]  # from the model's file; and not beside other machines
     assert (made.step_target, made.context_cells) == (0.009, 256)
 

@@ -168,7 +168,7 @@ class LlamaBackend(LaneMemory):
         drop_errors()
         self._most_threads = p.n_threads, p.n_threads_batch
         self._threads = self._most_threads  # as last set
-        if o.threads is None and o.threads_batch is None and not o.deterministic:
+        if o.yields_threads and not o.deterministic:
             self._thread_count = ThreadCount(max(self._threads), weights=C.llama_model_size(self._model))
         context = C.llama_init_from_model(self._model, p)
         if not context:

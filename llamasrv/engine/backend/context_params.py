@@ -37,8 +37,9 @@ def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: in
 # Options that do not affect the bytes of a state: threads, devices, scheduling, other memory. Projectors and adapters
 # are part of a prefix's tokens and key, the model's digest is part of its file's key.
 BESIDE_STATES = frozenset({
-    "sequence_tokens", "parallel", "threads", "threads_batch", "batch_size", "ubatch_size", "load_mode", "lazy_mode",
-    "repack", "check_tensors", "warmup", "numa", "cpu_range", "prio", "poll", "devices", "split_mode", "main_gpu",
+    "sequence_tokens", "parallel", "threads", "threads_batch", "yields_threads", "batch_size", "ubatch_size",
+    "load_mode", "lazy_mode", "repack", "check_tensors", "warmup", "numa", "cpu_range", "prio", "poll",
+    "devices", "split_mode", "main_gpu",
     "tensor_split", "override_tensor", "kv_offload", "op_offload", "backend_sampling", "fit", "fit_target",
     "fit_context", "rpc", "context_shift", "keep", "spec", "draft_model", "draft_gpu_layers", "draft_most", "mtp",
     "draft_rollback", "queue_limit", "step_target", "swap_bytes", "cache_bytes", "pin_share", "checkpoint_bytes",
