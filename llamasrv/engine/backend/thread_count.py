@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from llamasrv.engine.base import machine
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -42,7 +43,7 @@ class ThreadCount:
         self.most = most
         self.now = 1 if weights < TINY else most
         self._clock = clock
-        self._idle = idle or idle_seconds
+        self._idle = idle or machine.idle_seconds
         self._norms: dict[int, float] = {}  # seconds, by the number of digits of the number of rows
         self._slow_at = self._noted_at = -1e9
         self._looked_at, self._idle_then = clock(), self._idle()
@@ -87,11 +88,3 @@ class ThreadCount:
         more = max(1, self.now // 4)
         if idle is None or before is None or idle - before > passed * more / 2:
             self.now = min(self.most, self.now + more)
-
-
-def idle_seconds(root: Path = Path("/")) -> float | None:
-    """Seconds that all cores together have been idle since the system started; None where there is no such figure."""
-    try:
-        return float((root / "proc/uptime").read_text("ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return None

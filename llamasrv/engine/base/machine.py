@@ -1,4 +1,4 @@
-"""How many cores this process may use, by its affinity and cgroup quota. Reads only /proc and /sys."""
+"""How many cores this process may use (affinity, cgroup quota), and how idle all are. Reads only /proc and /sys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ def available_cpus(root: Path = Path("/")) -> int:
 def available_cores(root: Path = Path("/")) -> int:
     """Number of physical cores that this process may use at once."""
     return _within_quota(len({_siblings(root, cpu) for cpu in _allowed()}), root)
+
+
+def idle_seconds(root: Path = Path("/")) -> float | None:
+    """Seconds that all cores together have been idle since the system started; None where there is no such figure."""
+    try:
+        return float(words(root / "proc/uptime")[1])
+    except (ValueError, IndexError):
+        return None
 
 
 def _allowed() -> set[int]:

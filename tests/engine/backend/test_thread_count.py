@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.engine.backend.thread_count import NOTE, TINY, ThreadCount, idle_seconds
+from llamasrv.engine.backend.thread_count import NOTE, TINY, ThreadCount
+from llamasrv.engine.base.machine import idle_seconds
 
 
 class Machine:
