@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llamasrv"
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 
 # What each part may import of the others. A part that is not listed has no rule and fails.
 LEAVES = ("llamasrv", "llamasrv.atomic_file", "llamasrv.errors", "llamasrv.domain")
@@ -110,10 +110,14 @@ HOMES = {
 }
 
 
-def imports(module: str, *, typing: bool = False) -> Iterator[str]:
+@cache
+def imports(module: str, *, typing: bool = False) -> frozenset[str]:
     """Full names of what a module imports, inside functions too; for typing alone only if asked."""
+    return frozenset(imported_names(TREES[module], module, typing=typing))
+
+
+def imported_names(tree: ast.Module, module: str, *, typing: bool) -> Iterator[str]:
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-    tree = ast.parse(MODULES[module].read_text("utf-8"))
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
@@ -145,17 +149,23 @@ def rule(module: str) -> tuple[str, ...]:
     return ALLOWED[max(parts, key=len)]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != "llamasrv"])
-def test_it_imports_only_from_layers_below(module):
-    wrong = {name for name in imports(module) if name.split(".")[0] == "llamasrv" and not within(name, rule(module))}
-    assert not wrong
+def offenders(found_in, modules=MODULES):
+    """What a rule finds, by module; each rule is one test that lists all of it."""
+    return {module: found for module in modules if (found := sorted(found_in(module)))}
+
+
+def from_other_layers(module):
+    return {name for name in imports(module) if name.split(".")[0] == "llamasrv" and not within(name, rule(module))}
+
+
+def test_modules_import_only_from_layers_below():
+    assert not offenders(from_other_layers, MODULES.keys() - {"llamasrv"})
 
 
 # The engine's rooms, by floor: a module imports from its own room and from floors below. Modules of `llamasrv.engine`
 # itself are the roof. What does not keep to it yet is listed; nothing may join the list.
 FLOORS = {"base": 0, "kv": 1, "sampling": 1, "drafts": 1, "media": 1, "backend": 1, "step": 2}
 UPWARDS = {
-    "backend.context": "step", "backend.context_params": "step",
     "backend.draft_model": "kv", "backend.embed": "media roof", "backend.fake": "media roof",
     "base.sequence": "kv media",
     "drafts.drafter": "kv",
@@ -170,17 +180,21 @@ def room_of(module: str) -> str:
     return room if room in FLOORS else "roof"
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("llamasrv.engine.")])
-def test_a_room_of_the_engine_imports_only_from_rooms_below(module):
-    room, known = room_of(module), UPWARDS.get(module.removeprefix("llamasrv.engine."), "").split()
-    rooms = {room_of(name) for name in imports(module) if name.startswith("llamasrv.engine.")} - {room, *known}
-    assert not {other for other in rooms if FLOORS.get(other, 3) >= FLOORS.get(room, 3)}
+def upward_rooms(module):
+    room = room_of(module)
+    rooms = {room_of(name) for name in imports(module) if name.startswith("llamasrv.engine.")} - {room}
+    return {other for other in rooms if FLOORS.get(other, 3) >= FLOORS.get(room, 3)}
 
 
-@pytest.mark.parametrize("room", ["llamasrv.chat"])
-def test_no_module_of_a_room_reaches_itself_by_its_imports(room):
+def test_a_room_of_the_engine_imports_only_from_rooms_below():
+    found = offenders(upward_rooms, [name for name in MODULES if name.startswith("llamasrv.engine.")])
+    assert found == {f"llamasrv.engine.{module}": sorted(rooms.split()) for module, rooms in UPWARDS.items()}
+
+
+def test_no_module_of_the_chat_room_reaches_itself_by_its_imports():
     """Not for typing either: what each file needs of the others can be read from the bottom up."""
-    found = {name: {i for i in imports(name, typing=True) if i != name} for name in MODULES if within(name, (room,))}
+    modules = [name for name in MODULES if within(name, ("llamasrv.chat",))]
+    found = {name: imports(name, typing=True) - {name} for name in modules}
     while True:  # take away what needs nothing that is left, until that is all
         free = {name for name, needs in found.items() if not needs & found.keys()}
         if not free:
@@ -190,20 +204,20 @@ def test_no_module_of_a_room_reaches_itself_by_its_imports(room):
 
 
 # The demo's workshop (corpus, training, evaluation) is no part of the server and brings its own tools.
-@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, ("llamasrv.demo",))])
-def test_it_imports_only_libraries_that_live_here(module):
+SERVER = [name for name in MODULES if not within(name, ("llamasrv.demo",))]
+
+
+def libraries_from_elsewhere(module):
     foreign = {name.split(".")[0] for name in imports(module)} - set(sys.stdlib_module_names) - {"llamasrv"}
-    wrong = {library for library in foreign if not within(module, HOMES.get(library, ()))}
-    assert not wrong
+    return {library for library in foreign if not within(module, HOMES.get(library, ()))}
+
+
+def test_a_library_is_imported_only_in_its_home():
+    assert not offenders(libraries_from_elsewhere, SERVER)
 
 
 def test_every_module_opens_by_saying_what_it_owns():
-    mute = [
-        name
-        for name, path in MODULES.items()
-        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text("utf-8")))
-    ]
-    assert not mute
+    assert not [name for name, tree in TREES.items() if tree.body and not ast.get_docstring(tree)]
 
 
 def assigned_attributes(tree):
@@ -229,9 +243,8 @@ def assigned_attributes(tree):
                     yield ast.unparse(inner)
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, ("llamasrv.demo",))])
-def test_it_replaces_nothing_of_another_package(module):
-    assert not list(assigned_attributes(ast.parse(MODULES[module].read_text("utf-8"))))
+def test_nothing_of_another_package_is_replaced():
+    assert not offenders(lambda module: assigned_attributes(TREES[module]), SERVER)
 
 
 def test_a_replaced_global_would_be_seen():
@@ -262,11 +275,10 @@ def made_at_import(nodes):
         yield from made_at_import(ast.iter_child_nodes(node))
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name not in NEVER_WAITED_FOR])
-def test_it_makes_no_lock_when_it_is_imported(module):
-    """The master may import it before the worker's gevent replaces `threading`. Such a lock is one of real threads: who
-    waits for it holds up the hub, and the greenlet that has it never comes to give it back."""
-    assert not list(made_at_import([ast.parse(MODULES[module].read_text("utf-8"))]))
+def test_no_lock_is_made_while_a_module_is_imported():
+    """The master may import it before the worker's gevent replaces `threading`. Such a lock is one of real threads:
+    waiting for it blocks the hub, so the greenlet that holds it never runs to release it."""
+    assert not offenders(lambda module: made_at_import([TREES[module]]), MODULES.keys() - NEVER_WAITED_FOR.keys())
 
 
 def test_a_lock_made_at_import_would_be_seen():
@@ -280,8 +292,8 @@ def test_a_lock_made_at_import_would_be_seen():
 def test_no_class_name_is_used_twice():
     """`Meta` is marshmallow's name for a class inside a schema."""
     found: dict[str, list[str]] = {}
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name != "Meta":
                 found.setdefault(node.name, []).append(module)
     assert not {name: modules for name, modules in found.items() if len(modules) > 1}
