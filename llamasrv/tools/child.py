@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from llamasrv.tools import edits, files, search
-from llamasrv.tools.listing import ToolError
+from llamasrv.tools.listing import SEARCH_LIMITS, SearchLimits, ToolError
 from llamasrv.tools.places import place_of
 
 MEMORY = 2**30  # bytes
@@ -31,10 +31,10 @@ TOOLS = {
 }
 
 
-def answer(ask: dict[str, Any]) -> dict[str, Any]:
+def answer(ask: dict[str, Any], limits: SearchLimits = SEARCH_LIMITS) -> dict[str, Any]:
     """The reply; {"error"} if the tool fails."""
     try:
-        place = place_of(ask["cwd"], ask["runtime"])
+        place = place_of(ask["cwd"], ask["runtime"], limits)
         if ask["tool"] == "read_file" and ask["base64"]:
             return files.read_whole(ask["params"], place)
         return TOOLS[ask["tool"]](ask["params"], place)

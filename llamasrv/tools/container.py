@@ -28,8 +28,9 @@ class ContainerError(Exception):
 
 
 class Container:
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Image, start_seconds: float = START_SECONDS) -> None:
         self._image = image
+        self._start_seconds = start_seconds
         self._starting = threading.Lock()
         self._process: LineProcess | None = None
         self._runtime: Runtime | None = None
@@ -74,7 +75,7 @@ class Container:
             except OSError as error:
                 raise ContainerError(f"{self._image.engine} cannot be started: {error.strerror or error}") from None
             self._process = process
-            deadline = time.monotonic() + START_SECONDS
+            deadline = time.monotonic() + self._start_seconds
             while process.is_alive and not self._closed and time.monotonic() < deadline:
                 id = _content(file)
                 if re.fullmatch(r"[0-9a-f]{12,64}", id):

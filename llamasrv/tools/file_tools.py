@@ -14,12 +14,12 @@ import orjson
 from llamasrv.tools.command import ChildProcess, Stop
 from llamasrv.tools.tool import Invocation, reply_json
 
-SECONDS = 20.0
+SECONDS = 20.0  # time limit of a call
 MOST_REPLY = 48 * 2**20  # bytes: the largest file as base64, plus some
 PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
-def run(invocation: Invocation, stop: Stop) -> bytes:
+def run(invocation: Invocation, stop: Stop, seconds: float = SECONDS) -> bytes:
     """Run the tool and return its reply as JSON."""
     ask = {
         "tool": invocation.tool.name,
@@ -27,13 +27,13 @@ def run(invocation: Invocation, stop: Stop) -> bytes:
         "cwd": invocation.cwd,
         "base64": invocation.as_base64,
         "runtime": "" if invocation.runtime is None else str(invocation.runtime),
-        "seconds": math.ceil(SECONDS),
+        "seconds": math.ceil(seconds),
     }
     try:
         child = ChildProcess(
             [sys.executable, "-m", "llamasrv.tools.child"],
             cwd="/",
-            seconds=SECONDS,
+            seconds=seconds,
             most=MOST_REPLY,
             stop=stop,
             given=orjson.dumps(ask),
@@ -44,7 +44,7 @@ def run(invocation: Invocation, stop: Stop) -> bytes:
         return reply_json(error=f"cannot start the tool: {error.strerror or error}")
     reply = b"".join(child.output())
     if child.timed_out:
-        return reply_json(error=f"{invocation.tool.name} took more than {SECONDS:g} s")
+        return reply_json(error=f"{invocation.tool.name} took more than {seconds:g} s")
     if child.exit_code or child.is_cut or not reply:
         return reply_json(error=f"{invocation.tool.name} failed with exit code {child.exit_code}")
     return reply

@@ -16,19 +16,28 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from llamasrv.tools.lifeline import lifeline
 
 log = logging.getLogger("llamasrv")
 
-LONGEST_LINE = 8 * 2**20  # bytes; a longer line ends the program
-MOST_UNSOLICITED = 8 * 2**20  # burst size in bytes for lines that no one waits for (a token bucket)
-UNSOLICITED_RATE = 65_536  # refill rate in bytes per second
 ERROR_TAIL_BYTES = 1000  # bytes of standard error to keep
 PIECE = 65_536
 MOST_PIECES = 16  # max pieces of standard error to read after the end
 LOOK = 0.1  # polling interval in seconds of a writer, to notice the program's end
 GRACE = 0.5  # seconds to exit after its input is closed, before it is killed
+
+
+class OutputLimits(NamedTuple):
+    """What a program may write before it is ended. Lines that no one waits for pass a token bucket."""
+
+    longest_line: int = 8 * 2**20  # bytes
+    unsolicited_burst: int = 8 * 2**20  # bytes
+    unsolicited_rate: int = 65_536  # bytes per second
+
+
+OUTPUT_LIMITS = OutputLimits()
 
 
 class LineProcess:
@@ -40,10 +49,11 @@ class LineProcess:
         env: Mapping[str, str],
         on_line: Callable[[bytes], bool],
         on_end: Callable[[], None],
+        limits: OutputLimits = OUTPUT_LIMITS,
     ) -> None:
         """Start the program. `on_line` gets each line and returns whether it was expected; `on_end` is called once at
         the end, both on a thread of their own. Raises OSError."""
-        self._on_line, self._on_end = on_line, on_end
+        self._on_line, self._on_end, self._limits = on_line, on_end, limits
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self.is_alive = True
@@ -147,7 +157,7 @@ class LineProcess:
         last = data.rfind(b"\n")
         if last < 0:
             buffer += data
-            return len(buffer) <= LONGEST_LINE
+            return len(buffer) <= self._limits.longest_line
         lines = (bytes(buffer) + data[:last]).split(b"\n")
         buffer[:] = data[last + 1 :]
         unsolicited = 0
@@ -160,9 +170,10 @@ class LineProcess:
         """Whether the program has exceeded its budget of unsolicited output; reading it takes CPU time from all
         requests."""
         now = time.monotonic()
-        self._unsolicited = max(0.0, self._unsolicited - (now - self._counted_at) * UNSOLICITED_RATE) + unsolicited
+        refilled = (now - self._counted_at) * self._limits.unsolicited_rate
+        self._unsolicited = max(0.0, self._unsolicited - refilled) + unsolicited
         self._counted_at = now
-        if self._unsolicited <= MOST_UNSOLICITED:
+        if self._unsolicited <= self._limits.unsolicited_burst:
             return False
         log.warning("killing process %d: it floods the server with unsolicited output", self._process.pid)
         return True

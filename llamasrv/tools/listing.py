@@ -20,8 +20,17 @@ class ToolError(Exception):
     """A tool failed; the message is worded for a model."""
 
 
-SECONDS = 12.0  # time limit; then the result is what was found so far
-MOST_ENTRIES = 200_000
+class SearchLimits(NamedTuple):
+    """Bounds of one search; at one of them the result is what was found so far."""
+
+    seconds: float = 12.0
+    entries: int = 200_000
+    file_bytes: int = 16 * 2**20  # larger files are not searched
+    output: int = 256 * 1024  # characters
+
+
+SEARCH_LIMITS = SearchLimits()
+
 
 NOT_ENTERED = frozenset((
     ".git", ".svn", ".hg", "node_modules", "__pycache__", ".venv", "venv", "dist", "build", "target", ".cache", ".idea",
@@ -43,24 +52,25 @@ class Listing(NamedTuple):
     is_whole: bool
 
 
-def entries_below(base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
+def entries_below(base: str, limits: SearchLimits, *, files: bool, folders: bool, depth: int = 0) -> Listing:
     """Everything below `base`, down to `depth` levels (0: unlimited). Raises ToolError."""
     if not os.path.isdir(base):
         raise ToolError(f"path does not exist or is not a directory: {base}")
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + limits.seconds
     if files and not folders:
-        known = _known_to_git(base)
+        known = _known_to_git(base, limits.seconds)
         if known is not None:
             near = listed_by_git(known, depth)
-            return bounded((one for one in near if os.path.isfile(os.path.join(base, one.path))), deadline)
+            near = (one for one in near if os.path.isfile(os.path.join(base, one.path)))
+            return bounded(near, limits.entries, deadline)
     found = (one for one in _walk(base, depth, deadline) if (folders if one.is_folder else files))
-    return bounded(found, deadline)
+    return bounded(found, limits.entries, deadline)
 
 
-def bounded(found: Iterable[PathEntry], deadline: float = math.inf) -> Listing:
+def bounded(found: Iterable[PathEntry], most: int, deadline: float = math.inf) -> Listing:
     entries: list[PathEntry] = []
     for entry in found:
-        if len(entries) == MOST_ENTRIES or time.monotonic() > deadline:
+        if len(entries) == most or time.monotonic() > deadline:
             return Listing(entries, False)
         entries.append(entry)
     return Listing(entries, time.monotonic() <= deadline)
@@ -72,12 +82,12 @@ def listed_by_git(output: bytes, depth: int) -> Iterator[PathEntry]:
     return (PathEntry(path, False) for path in paths if not depth or path.count("/") < depth)
 
 
-def _known_to_git(base: str) -> bytes | None:
+def _known_to_git(base: str, seconds: float) -> bytes | None:
     """The output of GIT_LIST; None outside a repository, or without git."""
     try:
         done = subprocess.run(
             [*GIT, "-C", base, *GIT_LIST],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS, check=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=seconds, check=True,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

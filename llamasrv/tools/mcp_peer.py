@@ -17,7 +17,7 @@ import orjson
 from llamasrv import __version__
 from llamasrv.tools.definitions import Definition
 from llamasrv.tools.environment import environment
-from llamasrv.tools.line_process import LineProcess
+from llamasrv.tools.line_process import OUTPUT_LIMITS, LineProcess, OutputLimits
 
 PROTOCOL = "2024-11-05"  # the messages used here have not changed since
 MOST_PAGES = 100
@@ -39,7 +39,7 @@ class _Reply:
 
 
 class Peer:
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, limits: OutputLimits = OUTPUT_LIMITS) -> None:
         """Start the program. Raises OSError."""
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Reply] = {}
@@ -51,6 +51,7 @@ class Peer:
             env=environment(definition.env),
             on_line=self._take,
             on_end=self._fail_all,
+            limits=limits,
         )
 
     @property

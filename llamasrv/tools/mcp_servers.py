@@ -7,12 +7,14 @@ its tools starts it for good; if it ends, the next call restarts it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llamasrv.tools.definitions import Definition
+from llamasrv.tools.line_process import OUTPUT_LIMITS, OutputLimits
 from llamasrv.tools.mcp_peer import McpError, Peer, Stop
 from llamasrv.tools.tool import ServerTool
 
@@ -24,7 +26,15 @@ END_SECONDS = 2.0  # time limit for shutting all of them down
 
 
 class McpServers:
-    def __init__(self, definitions: Sequence[Definition] = ()) -> None:
+    def __init__(
+        self,
+        definitions: Sequence[Definition] = (),
+        *,
+        limits: OutputLimits = OUTPUT_LIMITS,
+        list_seconds: float = LIST_SECONDS,
+        cooldown: float = COOLDOWN,
+    ) -> None:
+        self._limits, self._list_seconds, self._cooldown = limits, list_seconds, cooldown
         self._definitions = {one.name: one for one in definitions}
         self._found: dict[str, list[ServerTool]] = {}  # by server name
         self._listers: list[threading.Thread] = []
@@ -41,7 +51,7 @@ class McpServers:
             thread.start()
 
     def tools(self) -> list[ServerTool]:
-        """All tools, in order of the servers. Waits for the lists, LIST_SECONDS at most."""
+        """All tools, in order of the servers. Waits for the lists, `list_seconds` at most."""
         for thread in self._listers:
             thread.join()
         return [tool for name in self._definitions for tool in self._found.get(name, ())]
@@ -82,7 +92,7 @@ class McpServers:
                 return peer
             if peer is not None:
                 log.warning("MCP server %s ended with exit code %s; restarting it", name, peer.exit_code)
-            if time.monotonic() < self._failed.get(name, -COOLDOWN) + COOLDOWN:
+            if time.monotonic() < self._failed.get(name, -math.inf) + self._cooldown:
                 raise McpError(f"MCP server unavailable: {name}")
             peer = self._start(self._definitions[name])
             if peer is None:
@@ -93,7 +103,7 @@ class McpServers:
 
     def _start(self, definition: Definition) -> Peer | None:
         try:
-            return Peer(definition)
+            return Peer(definition, self._limits)
         except OSError as error:
             command = definition.command[:200]
             log.warning("MCP server %s: %r cannot be started: %s", definition.name, command, error.strerror or error)
@@ -104,7 +114,7 @@ class McpServers:
         if peer is None:
             return
         try:
-            listed = peer.tools(time.monotonic() + LIST_SECONDS, lambda: self._closed)
+            listed = peer.tools(time.monotonic() + self._list_seconds, lambda: self._closed)
         except McpError as error:
             said = f"; its last error line: {peer.last_error_line[:200]}" if peer.last_error_line else ""
             log.warning("MCP server %s: cannot list its tools: %s%s", definition.name, error, said)

@@ -11,7 +11,7 @@ import subprocess
 from typing import Protocol
 
 from llamasrv.tools import listing
-from llamasrv.tools.listing import Listing, ToolError
+from llamasrv.tools.listing import SEARCH_LIMITS, Listing, SearchLimits, ToolError
 from llamasrv.tools.runtime import Runtime, read_runtime
 
 MOST_READ = 64 * 2**20  # max bytes of a file to read
@@ -20,6 +20,8 @@ SECONDS = 15.0  # timeout of one remote command
 
 
 class Place(Protocol):
+    limits: SearchLimits
+
     def resolve(self, path: str) -> str: ...
     def read(self, path: str, most: int = MOST_READ) -> bytes: ...
     def write(self, path: str, content: bytes) -> None: ...
@@ -29,8 +31,8 @@ class Place(Protocol):
     def system(self) -> tuple[str, str]: ...
 
 
-def place_of(cwd: str, runtime: str) -> Place:
-    return RemotePlace(read_runtime(runtime), cwd) if runtime else LocalPlace(cwd)
+def place_of(cwd: str, runtime: str, limits: SearchLimits = SEARCH_LIMITS) -> Place:
+    return RemotePlace(read_runtime(runtime), cwd, limits) if runtime else LocalPlace(cwd, limits)
 
 
 def _check(path: str) -> None:
@@ -43,7 +45,8 @@ def too_large(size: int, most: int) -> ToolError:
 
 
 class LocalPlace:
-    def __init__(self, cwd: str) -> None:
+    def __init__(self, cwd: str, limits: SearchLimits = SEARCH_LIMITS) -> None:
+        self.limits = limits
         self._cwd = os.path.expanduser(cwd)
 
     def resolve(self, path: str) -> str:
@@ -82,7 +85,7 @@ class LocalPlace:
         return os.path.isdir(path)
 
     def entries(self, base: str, *, files: bool, folders: bool, depth: int = 0) -> Listing:
-        return listing.entries_below(base, files=files, folders=folders, depth=depth)
+        return listing.entries_below(base, self.limits, files=files, folders=folders, depth=depth)
 
     def system(self) -> tuple[str, str]:
         """(operating system, current folder)."""
@@ -90,7 +93,8 @@ class LocalPlace:
 
 
 class RemotePlace:
-    def __init__(self, runtime: Runtime, cwd: str) -> None:
+    def __init__(self, runtime: Runtime, cwd: str, limits: SearchLimits = SEARCH_LIMITS) -> None:
+        self.limits = limits
         self._runtime = runtime
         self._cwd = cwd
 
@@ -126,10 +130,10 @@ class RemotePlace:
         if files and not folders:
             known = self._run('cd "$1" && ' + " ".join([*listing.GIT, *listing.GIT_LIST]), base)
             if known is not None:
-                return listing.bounded(listing.listed_by_git(known, depth))
+                return listing.bounded(listing.listed_by_git(known, depth), self.limits.entries)
         found = [*self._found(base, "d", depth)] if folders else []
         found += [*self._found(base, "f", depth)] if files else []
-        return listing.bounded(found)
+        return listing.bounded(found, self.limits.entries)
 
     def _found(self, base: str, kind: str, depth: int) -> list[listing.PathEntry]:
         junk = " -o ".join(f"-name {name}" for name in sorted(listing.NOT_ENTERED))

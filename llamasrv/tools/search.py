@@ -6,16 +6,13 @@ import re
 import time
 from typing import Any
 
-from llamasrv.tools import listing
 from llamasrv.tools.files import lines_of, shown
 from llamasrv.tools.listing import ToolError, matches
 from llamasrv.tools.places import Place
 
 MOST_FOUND = 100
 MOST_CONTEXT = 100  # lines before and after
-MOST_OUTPUT = 256 * 1024  # characters
 LONGEST_LINE = 2000  # max characters to show per line
-LARGEST_FILE = 16 * 2**20  # bytes; larger ones are not searched
 KINDS = {"file": (True, False), "dir": (False, True), "all": (True, True)}  # files, folders
 CUT = "[results truncated: time budget or too many entries]\n"
 
@@ -49,7 +46,7 @@ def grep_search(params: dict[str, Any], place: Place) -> dict[str, Any]:
         pattern = re.compile(re.escape(requested) if params.get("literal") else requested, flags)
     except (re.error, OverflowError, RecursionError) as error:
         raise ToolError(f"invalid regex: {error}") from None
-    base, deadline = place.resolve(path), time.monotonic() + listing.SECONDS
+    base, deadline = place.resolve(path), time.monotonic() + place.limits.seconds
     is_whole = True
     if place.is_file(base):
         places = [(base, path)]
@@ -87,12 +84,12 @@ class Grep:
 
     @property
     def is_full(self) -> bool:
-        return self._found >= MOST_FOUND or self._size >= MOST_OUTPUT
+        return self._found >= MOST_FOUND or self._size >= self._place.limits.output
 
     def search(self, path: str, name: str) -> None:
         """Search one file; skips files that are too large, unreadable, or binary."""
         try:
-            content = self._place.read(path, LARGEST_FILE)
+            content = self._place.read(path, self._place.limits.file_bytes)
         except ToolError:
             return
         if b"\0" in content[:8192]:

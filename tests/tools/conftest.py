@@ -30,8 +30,8 @@ def run_servers():
     """Started servers; ended after the test."""
     before, started = threading.active_count(), []
 
-    def start(*definitions):
-        started.append(McpServers(definitions))
+    def start(*definitions, **more):
+        started.append(McpServers(definitions, **more))
         started[-1].start()
         return started[-1]
 

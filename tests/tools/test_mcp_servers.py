@@ -6,12 +6,12 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from clients.talk import is_running, wait_for
 
-from llamasrv.tools import line_process, mcp_servers
+from llamasrv.tools import mcp_servers
+from llamasrv.tools.line_process import OutputLimits
 from llamasrv.tools.mcp_servers import as_response, as_tool
 
 
@@ -87,15 +87,12 @@ def test_a_server_that_floods_us_is_killed(run_servers, fake, caplog, tool):
     assert call(servers, "say", text="again") == {"plain_text_response": "again"} and pid_of(servers) != first
 
 
-def test_slow_unsolicited_output_is_allowed_forever(run_servers, fake, monkeypatch):
+def test_slow_unsolicited_output_is_allowed_forever(run_servers, fake):
     """The limit is on the rate: a server that reports progress is not killed for its age."""
-    servers = run_servers(fake("--more", "pid"))
+    limits = OutputLimits(unsolicited_burst=500, unsolicited_rate=100_000_000)
+    servers = run_servers(fake("--more", "pid"), limits=limits)
     first = pid_of(servers)
-    monkeypatch.setattr(line_process, "MOST_UNSOLICITED", 500)
-    clock = [time.monotonic()]
-    monkeypatch.setattr(line_process, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     for _ in range(20):
-        clock[0] += 1
         call(servers, "noise")
     assert pid_of(servers) == first
 
@@ -132,7 +129,8 @@ def test_concurrent_calls_get_their_own_replies(run_servers, fake):
 
 def test_a_command_that_cannot_be_started_does_not_delay_others(run_servers, fake, caplog, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    servers = run_servers(mcp_servers.Definition("bad", "no-such-program-here"), fake())
+    bad = mcp_servers.Definition("bad", "no-such-program-here")
+    servers = run_servers(bad, fake())
     assert {tool.server for tool in servers.tools()} == {"fake"}
     assert [record.message for record in caplog.records if "bad" in record.message] == [
         "MCP server bad: 'no-such-program-here' cannot be started: No such file or directory"
@@ -140,12 +138,13 @@ def test_a_command_that_cannot_be_started_does_not_delay_others(run_servers, fak
     tool = as_tool("bad", {"name": "say"})
     unavailable = {"error": "MCP server unavailable: bad"}
     assert servers.call(tool, {"text": "x"}, lambda: False) == unavailable
+    eager = run_servers(bad, cooldown=0.0)
+    assert eager.call(tool, {"text": "x"}, lambda: False) == unavailable
     program = tmp_path / "no-such-program-here"
     program.write_text(f"#!/bin/sh\nexec {fake().command} {fake().args[0]}\n")
     program.chmod(0o755)
     assert servers.call(tool, {"text": "x"}, lambda: False) == unavailable  # not tried again so soon
-    monkeypatch.setattr(mcp_servers, "COOLDOWN", 0.0)
-    assert servers.call(tool, {"text": "x"}, lambda: False) == {"plain_text_response": "x"}
+    assert eager.call(tool, {"text": "x"}, lambda: False) == {"plain_text_response": "x"}
 
 
 def test_a_server_that_ends_at_once_is_a_warning_with_its_error(run_servers, fake, caplog):
@@ -153,16 +152,13 @@ def test_a_server_that_ends_at_once_is_a_warning_with_its_error(run_servers, fak
     assert "no configuration was found" in caplog.text
 
 
-def test_a_server_that_does_not_respond_has_no_tools(run_servers, fake, caplog, monkeypatch):
-    monkeypatch.setattr(mcp_servers, "LIST_SECONDS", 0.2)
-    assert run_servers(fake("--deaf", "initialize")).tools() == []
+def test_a_server_that_does_not_respond_has_no_tools(run_servers, fake, caplog):
+    assert run_servers(fake("--deaf", "initialize"), list_seconds=0.2).tools() == []
     assert "cannot list its tools: request timed out" in caplog.text
 
 
-def test_an_endless_line_ends_the_server(run_servers, fake, monkeypatch):
-    servers = run_servers(fake())
-    servers.tools()
-    monkeypatch.setattr(line_process, "LONGEST_LINE", 10_000)
+def test_an_endless_line_ends_the_server(run_servers, fake):
+    servers = run_servers(fake(), limits=OutputLimits(longest_line=10_000))
     assert "has ended" in call(servers, "long")["error"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from clients.talk import is_running, wait_for
 
 from llamasrv.errors import Forbidden, LlamasrvError
-from llamasrv.tools import container
+from llamasrv.tools.container import Container, ContainerError
 from llamasrv.tools.runtime import Image, Runtime, read_option, read_runtime
 from llamasrv.tools.tool import Invocation
 from llamasrv.tools.toolbox import Toolbox, check_params
@@ -172,9 +172,8 @@ def test_a_container_that_cannot_be_started_says_why(programs, monkeypatch, tmp_
     with pytest.raises(LlamasrvError, match="Tools cannot run: the container cannot be started: no such image"):
         tools.runtime("")
     (programs / "docker").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(container, "START_SECONDS", 0.2)
-    with pytest.raises(LlamasrvError, match="the container cannot be started"):
-        tools.runtime("")
+    with pytest.raises(ContainerError, match="the container cannot be started"):
+        Container(Image("docker", "broken"), start_seconds=0.2).runtime()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LlamasrvError, match="docker cannot be started: No such file"):
         tools.runtime("")

@@ -8,9 +8,8 @@ import subprocess
 
 import pytest
 
-from llamasrv.tools import listing, search
 from llamasrv.tools.child import answer
-from llamasrv.tools.listing import matches
+from llamasrv.tools.listing import SEARCH_LIMITS, SearchLimits, matches
 
 
 @pytest.fixture
@@ -22,8 +21,9 @@ def tree(tmp_path):
     return tmp_path
 
 
-def use(tool, cwd, **params):
-    return answer({"tool": tool, "params": params, "cwd": str(cwd), "base64": False, "runtime": ""})
+def use(tool, cwd, limits=SEARCH_LIMITS, **params):
+    ask = {"tool": tool, "params": params, "cwd": str(cwd), "base64": False, "runtime": ""}
+    return answer(ask, limits)
 
 
 def found(cwd, **params):
@@ -84,14 +84,18 @@ def test_circular_links_are_not_followed(tree):
     assert "src/up" in found(tree, type="dir") and not any("up/" in path for path in found(tree, type="all"))
 
 
-def test_a_walk_ends_at_its_time_limit(tree, monkeypatch):
-    monkeypatch.setattr(listing, "SECONDS", -1.0)
-    assert "truncated" in use("file_glob_search", tree, path=".", type="all")["plain_text_response"]
+def test_a_walk_ends_at_its_time_limit(tree):
+    assert (
+        "truncated"
+        in use("file_glob_search", tree, SearchLimits(seconds=-1.0), path=".", type="all")["plain_text_response"]
+    )
 
 
-def test_a_walk_ends_at_its_entry_limit(tree, monkeypatch):
-    monkeypatch.setattr(listing, "MOST_ENTRIES", 2)
-    assert "truncated" in use("file_glob_search", tree, path=".", type="all")["plain_text_response"]
+def test_a_walk_ends_at_its_entry_limit(tree):
+    assert (
+        "truncated"
+        in use("file_glob_search", tree, SearchLimits(entries=2), path=".", type="all")["plain_text_response"]
+    )
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
@@ -121,20 +125,18 @@ def test_grep_shows_context_lines(tree):
     )
 
 
-def test_binary_and_large_files_are_not_searched(tree, monkeypatch):
+def test_binary_and_large_files_are_not_searched(tree):
     (tree / "a.py").write_bytes(b"import\0")
-    monkeypatch.setattr(search, "LARGEST_FILE", 10)
     (tree / "small").write_text("import")
-    assert grep(tree, "import").startswith("small:import\n\n---\nTotal matches: 1")
+    assert grep(tree, "import", limits=SearchLimits(file_bytes=10)).startswith("small:import\n\n---\nTotal matches: 1")
 
 
-def test_results_are_limited(tree, monkeypatch):
+def test_results_are_limited(tree):
     (tree / "many").write_text("x\n" * 500)
     assert "Total matches: 100\n[limit reached" in grep(tree, "x", path="many")
     (tree / "wide").write_text("x" * 100_000)
     assert len(grep(tree, "x", path="wide")) < 3000
-    monkeypatch.setattr(search, "MOST_OUTPUT", 10)
-    assert "limit reached" in grep(tree, "x", path="many")
+    assert "limit reached" in grep(tree, "x", path="many", limits=SearchLimits(output=10))
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,11 @@ def test_modules_in_the_folder_are_not_imported(tools, tmp_path):
     assert use(tools, "read_file", tmp_path, path="a") == {"plain_text_response": "x\n"}
 
 
-def test_an_endless_pattern_times_out(tools, tmp_path, monkeypatch):
-    monkeypatch.setattr(file_tools, "SECONDS", 1.0)
+def test_an_endless_pattern_times_out(tools, tmp_path):
     (tmp_path / "a").write_text("a" * 60)
-    reply = use(tools, "grep_search", tmp_path, path="a", pattern="(a+)+b")
-    assert reply == {"error": "grep_search took more than 1 s"}
+    invocation = ask(tools, "grep_search", tmp_path, path="a", pattern="(a+)+b")
+    reply = file_tools.run(invocation, lambda: False, seconds=1.0)
+    assert json.loads(reply) == {"error": "grep_search took more than 1 s"}
 
 
 def test_a_shell_command_returns_its_output_and_exit_code(tools, tmp_path):
