@@ -100,15 +100,15 @@ def read(folder: Path) -> list[DerivedModel]:
     return found
 
 
-def write(folder: Path, derived: DerivedModel) -> None:
+def write(folder: Path, derived: DerivedModel, *, max_models: int = MOST, max_bytes: int = LARGEST) -> None:
     place = _place(folder, derived.name)
     data = json.dumps(asdict(derived), ensure_ascii=False, indent=1).encode()
-    if len(data) > LARGEST:
+    if len(data) > max_bytes:
         raise InvalidRequest(
-            f"The template, system prompt and messages of '{derived.name}' exceed {LARGEST} bytes in total."
+            f"The template, system prompt and messages of '{derived.name}' exceed {max_bytes} bytes in total."
         )
-    if not place.exists() and len(read(folder)) >= MOST:
-        raise InvalidRequest(f"There are already {MOST} created models. Delete some first.")
+    if not place.exists() and len(read(folder)) >= max_models:
+        raise InvalidRequest(f"There are already {max_models} created models. Delete some first.")
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place, mode=0o644) as file:
         file.write(data)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from llamasrv.errors import ConfigError, InvalidRequest, Unavailable
-from llamasrv.store.quotas import QuotaBook
+from llamasrv.store.quotas import LEASE, QuotaBook
 from llamasrv.store.shelf import Shelf
 
 CHAIN = 10_000  # max turns per conversation
@@ -61,6 +61,8 @@ class StoreOptions(NamedTuple):
     max_bytes: int = 2**30
     max_age: float = 30 * DAY  # seconds since last use
     within: Callable[[float, Exception], AbstractContextManager[None]] = _unbounded
+    chain: int = CHAIN
+    chain_bytes: int = CHAIN_BYTES
     patience: float = 12.0  # timeout in seconds of one operation on a server, including the server's own timeouts
 
 
@@ -71,7 +73,7 @@ class StoreError(Unavailable):
 
 
 class ConversationTooLong(InvalidRequest):
-    """The conversation exceeds CHAIN_BYTES. Raised before all of it is in memory."""
+    """The conversation exceeds the store's `chain_bytes`. Raised before all of it is in memory."""
 
     code = "context_length_exceeded"
 
@@ -104,7 +106,7 @@ class ResponseStore(Protocol):
     def shelf(self, name: str) -> Shelf | None:
         """A shelf for files or batches next to the responses; None if this backend cannot hold them."""
 
-    def quotas(self) -> QuotaBook | None:
+    def quotas(self, lease: float = LEASE) -> QuotaBook | None:
         """Counts quotas over all servers that share this store; None if this backend has one server only."""
 
     def close(self) -> None: ...
@@ -153,16 +155,16 @@ def unpack(data: bytes) -> bytes:
     return zlib.decompress(data)
 
 
-def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]]) -> list[StoredEntry]:
+def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]], max_bytes: int) -> list[StoredEntry]:
     """Unpack rows of (id, packed body, previous, lease). Counts unpacked bytes: a small packed body may be large."""
-    left = CHAIN_BYTES
+    left = max_bytes
     out = []
     for id, data, previous, lease in rows:
         body = zlib.decompressobj().decompress(data, left + 1)
         left -= len(body)
         if left < 0:
             raise ConversationTooLong(
-                f"The conversation up to this response is longer than {CHAIN_BYTES} bytes.",
+                f"The conversation up to this response is longer than {max_bytes} bytes.",
                 param="previous_response_id",
             )
         out.append(StoredEntry(id, body, previous, lease))

@@ -7,6 +7,7 @@ from typing import Any
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import StoreOptions, postgres_quotas, postgres_shelf
+from llamasrv.store.quotas import LEASE
 from llamasrv.store.sql import TABLES, SqlDialect, SqlStore
 
 try:
@@ -63,5 +64,5 @@ class PostgresStore(SqlStore):
     def shelf(self, name: str) -> postgres_shelf.PostgresShelf:
         return postgres_shelf.PostgresShelf(self.connection, name)
 
-    def quotas(self) -> postgres_quotas.PostgresQuotas:
-        return postgres_quotas.PostgresQuotas(self.connection)
+    def quotas(self, lease: float = LEASE) -> postgres_quotas.PostgresQuotas:
+        return postgres_quotas.PostgresQuotas(self.connection, lease)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from llamasrv.store.quotas import LEASE, QuotaLimits, QuotaUse, QuotaVerdict
+from llamasrv.store.quotas import QuotaLimits, QuotaUse, QuotaVerdict
 
 # `open`: a process to its number of running requests and the time until which that counts.
 TABLES = """
@@ -69,12 +69,12 @@ UPDATE llamasrv_quotas q SET (requests, tokens, seen, open, refused) = (
 class PostgresQuotas:
     """`connection` lends a database connection for a block."""
 
-    def __init__(self, connection: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._connection = connection
+    def __init__(self, connection: Callable[[], AbstractContextManager[Any]], lease: float) -> None:
+        self._connection, self._lease = connection, lease
 
     def count(self, key: str, process: str, limits: QuotaLimits, use: QuotaUse) -> QuotaVerdict:
         named = {f"most_{name}": most for name, most in limits._asdict().items()}
-        named |= {"name": key, "process": process, "lease": LEASE, **use._asdict()}
+        named |= {"name": key, "process": process, "lease": self._lease, **use._asdict()}
         with self._connection() as db:
             row = db.execute(_COUNT, named).fetchone()
             if row is None:

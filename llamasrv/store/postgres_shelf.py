@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from llamasrv.store.shelf import AT_ONCE, PIECE, Claims, ExpiringLock, PieceWriter, Shelf, StoredContent
+from llamasrv.store.shelf import AT_ONCE, LOCK_SECONDS, PIECE, Claims, ExpiringLock, PieceWriter, Shelf, StoredContent
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS llamasrv_records (
@@ -216,11 +216,12 @@ class PostgresShelf(Shelf):
     def lock(self) -> ExpiringLock:
         return ExpiringLock(self.renew_lock, self.release_lock)
 
-    def claims(self) -> Claims:
+    def claims(self, seconds: float = LOCK_SECONDS) -> Claims:
         return Claims(
             lambda name, holder, seconds: (
                 self._run(_RENEW_LOCK, name=f"{self.name}:{name}", holder=holder, seconds=seconds) > 0
-            )
+            ),
+            seconds,
         )
 
     def ledger(self) -> PostgresLedger:

@@ -16,8 +16,6 @@ from urllib.parse import quote, unquote
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import (
-    CHAIN,
-    CHAIN_BYTES,
     DAY,
     USAGE_DAYS,
     DailyUsage,
@@ -28,6 +26,7 @@ from llamasrv.store import (
     unpack,
     unpack_all,
 )
+from llamasrv.store.quotas import LEASE
 from llamasrv.store.redis_quotas import RedisQuotas
 from llamasrv.store.redis_shelf import RedisShelf
 
@@ -60,6 +59,7 @@ class RedisStore:
     blocks = False  # sockets yield to other greenlets
 
     def __init__(self, url: str, options: StoreOptions) -> None:
+        self._options = options
         self._age = max(1, int(options.max_age))
         try:
             pool = redis.BlockingConnectionPool.from_url(
@@ -93,9 +93,11 @@ class RedisStore:
         return None if body is None else StoredEntry(id, unpack(body), *_fields(previous, lease))
 
     def chain(self, owner: str, id: str) -> list[StoredEntry]:
+        args: list[Any] = [id, self._options.chain, self._age, self._options.chain_bytes]
         with _redis_errors():
-            found = self._chain(keys=[_key(owner, "")], args=[id, CHAIN, self._age, CHAIN_BYTES])
-        return unpack_all((id.decode(), body, *_fields(*rest)) for id, body, *rest in reversed(found))
+            found = self._chain(keys=[_key(owner, "")], args=args)
+        rows = ((id.decode(), body, *_fields(*rest)) for id, body, *rest in reversed(found))
+        return unpack_all(rows, self._options.chain_bytes)
 
     def delete(self, owner: str, id: str) -> bool:
         with _redis_errors():
@@ -129,8 +131,8 @@ class RedisStore:
     def shelf(self, name: str) -> RedisShelf:
         return RedisShelf(self._db, name, _redis_errors)
 
-    def quotas(self) -> RedisQuotas:
-        return RedisQuotas(self._db, _redis_errors)
+    def quotas(self, lease: float = LEASE) -> RedisQuotas:
+        return RedisQuotas(self._db, _redis_errors, lease)
 
     def close(self) -> None:
         self._db.close()

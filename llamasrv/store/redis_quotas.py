@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
 
-from llamasrv.store.quotas import LEASE, QuotaLimits, QuotaUse, QuotaVerdict
+from llamasrv.store.quotas import QuotaLimits, QuotaUse, QuotaVerdict
 
 # A bucket that is full again says no more than none: the hash expires then.
 _COUNT = """
@@ -59,13 +59,13 @@ return {refused, string.format('%.6f', left.requests or 0), string.format('%.6f'
 
 
 class RedisQuotas:
-    def __init__(self, db: Any, redis_errors: Callable[[], AbstractContextManager[None]]) -> None:
-        self._redis_errors = redis_errors
+    def __init__(self, db: Any, redis_errors: Callable[[], AbstractContextManager[None]], lease: float) -> None:
+        self._redis_errors, self._lease = redis_errors, lease
         self._count = db.register_script(_COUNT)
 
     def count(self, key: str, process: str, limits: QuotaLimits, use: QuotaUse) -> QuotaVerdict:
-        told = ["" if most is None else most for most in limits]
-        args = [process, use.running, use.requests, use.tokens, int(use.wants), *told, LEASE]
+        bounds = ["" if most is None else most for most in limits]
+        args = [process, use.running, use.requests, use.tokens, int(use.wants), *bounds, self._lease]
         with self._redis_errors():
             refused, requests, tokens = self._count(keys=[f"llamasrv:quota:{quote(key, safe='')}"], args=args)
         return QuotaVerdict(refused.decode(), float(requests), float(tokens))

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from llamasrv.store import StoreError
-from llamasrv.store.shelf import AT_ONCE, PIECE, Claims, ExpiringLock, PieceWriter, Shelf, StoredContent
+from llamasrv.store.shelf import AT_ONCE, LOCK_SECONDS, PIECE, Claims, ExpiringLock, PieceWriter, Shelf, StoredContent
 
 _BLOB = "llamasrv:blob:"
 _UNFINISHED = "llamasrv:unfinished"
@@ -237,8 +237,8 @@ class RedisShelf(Shelf):
     def lock(self) -> ExpiringLock:
         return ExpiringLock(self.renew_lock, self.release_lock)
 
-    def claims(self) -> Claims:
-        return Claims(lambda name, holder, seconds: self._renew(self._key("claim", name), holder, seconds))
+    def claims(self, seconds: float = LOCK_SECONDS) -> Claims:
+        return Claims(lambda name, holder, seconds: self._renew(self._key("claim", name), holder, seconds), seconds)
 
     def ledger(self) -> RedisLedger:
         return RedisLedger(self.db, self._redis_errors, self._scripts[_ADD_TO_SUM])

@@ -163,7 +163,7 @@ class Shelf(ABC):
     @abstractmethod
     def lock(self) -> ShelfLock: ...
 
-    def claims(self) -> Claims | None:
+    def claims(self, seconds: float = LOCK_SECONDS) -> Claims | None:
         """None if one server at a time works on this shelf."""
         return None
 
@@ -318,13 +318,13 @@ class ExpiringLock:
 
 
 class Claims:
-    """Claims of one process. A claim is never released; it expires LOCK_SECONDS after it was last taken, so the next
+    """Claims of one process. A claim is never released; it expires `seconds` after it was last taken, so the next
     holder can already read what this one wrote. `renew(name, holder, seconds)` as for a lock."""
 
-    def __init__(self, renew: Callable[[str, str, float], bool]) -> None:
-        self._renew = renew
+    def __init__(self, renew: Callable[[str, str, float], bool], seconds: float = LOCK_SECONDS) -> None:
+        self._renew, self._seconds = renew, seconds
         self._holder = secrets.token_hex(16)
 
     def take(self, name: str) -> bool:
         """Take or renew it; returns whether it is ours now."""
-        return self._renew(name, self._holder, LOCK_SECONDS)
+        return self._renew(name, self._holder, self._seconds)

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from llamasrv.errors import ConfigError
 from llamasrv.store import (
-    CHAIN,
-    CHAIN_BYTES,
     DAY,
     USAGE_DAYS,
     DailyUsage,
@@ -28,7 +26,7 @@ from llamasrv.store import (
     unpack,
     unpack_all,
 )
-from llamasrv.store.quotas import QuotaBook
+from llamasrv.store.quotas import LEASE, QuotaBook
 from llamasrv.store.shelf import Shelf
 
 TABLES = """
@@ -169,13 +167,13 @@ class SqlStore:
     def chain(self, owner: str, id: str) -> list[StoredEntry]:
         now = time.time()
         named = {
-            "owner": owner, "id": id, "most": CHAIN, "bytes": CHAIN_BYTES, "now": now,
+            "owner": owner, "id": id, "most": self.options.chain, "bytes": self.options.chain_bytes, "now": now,
             "oldest": now - self.options.max_age,
         }  # fmt: skip
         with self.connection() as db:
             rows = self._run(db, _CHAIN, named).fetchall()
             self._run(db, _RENEW, named)
-        return unpack_all(rows)
+        return unpack_all(rows, self.options.chain_bytes)
 
     def delete(self, owner: str, id: str) -> bool:
         with self.connection() as db:
@@ -194,7 +192,7 @@ class SqlStore:
     def shelf(self, name: str) -> Shelf | None:
         return None
 
-    def quotas(self) -> QuotaBook | None:
+    def quotas(self, lease: float = LEASE) -> QuotaBook | None:
         return None
 
     def close(self) -> None:

@@ -65,18 +65,16 @@ def test_what_is_broken_is_left_out(tmp_path, caplog):
     assert derived.read(tmp_path / "nowhere") == []
 
 
-def test_too_many_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(derived, "MOST", 1)
-    derived.write(tmp_path, PIRATE)
-    derived.write(tmp_path, PIRATE)
+def test_too_many_are_refused(tmp_path):
+    derived.write(tmp_path, PIRATE, max_models=1)
+    derived.write(tmp_path, PIRATE, max_models=1)
     with pytest.raises(InvalidRequest):
-        derived.write(tmp_path, DerivedModel("other", "b", "c.gguf"))
+        derived.write(tmp_path, DerivedModel("other", "b", "c.gguf"), max_models=1)
 
 
-def test_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(derived, "LARGEST", 100)
+def test_too_much_is_refused(tmp_path):
     with pytest.raises(InvalidRequest):
-        derived.write(tmp_path, PIRATE)
+        derived.write(tmp_path, PIRATE, max_bytes=100)
 
 
 # What is said before a conversation

@@ -43,10 +43,22 @@ def owner():
 
 
 @pytest.fixture
-def store(url):
-    store = open_store(url, StoreOptions())
-    yield store
-    store.close()
+def open_url(url):
+    """Opens a store of each kind; closed after the test."""
+    opened = []
+
+    def open_it(**options):
+        opened.append(open_store(url, StoreOptions(**options)))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_url):
+    return open_url()
 
 
 @pytest.fixture(params=["folder", "redis_url", "postgres_url"])

@@ -14,10 +14,15 @@ ONE_MORE = QuotaUse(wants=True)
 
 
 @pytest.fixture(params=["redis_url", "postgres_url"])
-def book(request):
+def store(request):
     store = open_store(request.getfixturevalue(request.param), StoreOptions())
-    yield store.quotas()
+    yield store
     store.close()
+
+
+@pytest.fixture
+def book(store):
+    return store.quotas()
 
 
 @pytest.fixture
@@ -71,11 +76,9 @@ def test_running_requests_of_all_processes_are_counted_together(book, key):
     assert book.count(key, "b", limits, QuotaUse(running=1, wants=True)).refused == ""
 
 
-def test_a_process_that_is_gone_holds_nothing_after_its_lease(book, key, monkeypatch):
+def test_a_process_that_is_gone_holds_nothing_after_its_lease(store, book, key):
     limits = QuotaLimits(running=1)
-    monkeypatch.setattr(f"{type(book).__module__}.LEASE", 0.0)
-    assert book.count(key, "gone", limits, ONE_MORE).refused == ""
-    monkeypatch.undo()
+    assert store.quotas(lease=0.0).count(key, "gone", limits, ONE_MORE).refused == ""
     assert book.count(key, "here", limits, ONE_MORE).refused == ""
     assert book.count(key, "there", limits, ONE_MORE).refused == "running"
 

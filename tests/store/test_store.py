@@ -83,10 +83,9 @@ def test_a_chain_with_a_gap_starts_behind_it_and_shows_it(store, owner):
     assert [e.id for e in found] == ["c", "d"] and found[0].previous == "b"
 
 
-def test_a_circular_chain_ends(store, owner, monkeypatch):
+def test_a_circular_chain_ends(open_url, owner):
     """The server never creates one, but others can write to the file."""
-    for name in ("sql", "redis"):
-        monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN", 50)
+    store = open_url(chain=50)
     store.put(owner, entry("a", "b"))
     store.put(owner, entry("b", "a"))
     assert 2 <= len(store.chain(owner, "a")) <= 51
@@ -135,9 +134,9 @@ def test_threads_do_not_mix_up_entries(store, owner):
     assert not wrong
 
 
-def test_a_conversation_too_large_when_unpacked_is_refused(store, owner, monkeypatch):
+def test_a_conversation_too_large_when_unpacked_is_refused(open_url, owner):
     """Repetitive text compresses to little."""
-    monkeypatch.setattr("llamasrv.store.CHAIN_BYTES", 1000)
+    store = open_url(chain_bytes=1000)
     for previous, id in zip((None, "a", "b", "c"), "abcd"):
         store.put(owner, entry(id, previous, b"x" * 300))
     assert len(store.chain(owner, "c")) == 3
@@ -145,9 +144,9 @@ def test_a_conversation_too_large_when_unpacked_is_refused(store, owner, monkeyp
         store.chain(owner, "d")
 
 
-def test_no_more_is_fetched_than_the_limit(store, owner, monkeypatch):
-    for name in ("sql", "redis"):
-        monkeypatch.setattr(f"llamasrv.store.{name}.CHAIN_BYTES", 400)
+def test_no_more_is_fetched_than_the_limit(open_url, owner):
+    """As the server counts: packed bytes."""
+    store = open_url(chain_bytes=400)
     put_turns(store, owner, *(f"{n}" for n in range(50)))
     found = store.chain(owner, "49")
     assert 1 < len(found) < 50 and found[0].previous is not None
