@@ -9,7 +9,6 @@ from serving import wait_until
 
 from llamasrv.domain.key import Key
 from llamasrv.web.service import WebOptions
-from llamasrv.web.stored import conversations
 
 PATH = "/v1/conversations"
 HELLO = {"role": "user", "content": "Hello"}
@@ -143,7 +142,7 @@ def test_a_change_that_hangs_holds_up_no_other_conversation(running, monkeypatch
         assert began.wait(10)
         assert client.post(f"{PATH}/{other}/items", **add).status_code == 200
         assert thread.is_alive()
-        monkeypatch.setattr(conversations, "PATIENCE", 0.01)
+        running.service.conversations.patience = 0.01
         answer = client.post(f"{PATH}/{slow}/items", **add)
         assert (answer.status_code, answer.get_json()["error"]["code"]) == (503, "store_unavailable")
     finally:

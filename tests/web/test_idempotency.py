@@ -12,7 +12,6 @@ from store.conftest import redis_url  # noqa: F401  (fixture)
 from web.test_responses import Held, add_up, error, payloads
 
 from llamasrv.web.service import WebOptions
-from llamasrv.web.stored import idempotency
 
 
 def post(client, path="/v1/responses", key="k", headers=(), **body):
@@ -62,12 +61,12 @@ def test_what_is_not_stored_is_made_anew(client):
     assert len(ids) == 2
 
 
-def test_a_key_belongs_to_its_owner_and_to_a_day(start, monkeypatch):
+def test_a_key_belongs_to_its_owner_and_to_a_day(start):
     own = start()
     first = post(own.client, input="Hello").get_json()
     with own.service.idempotency.holding("somebody", "/v1/responses", "k") as key:
         assert key.made("x") is None
-    monkeypatch.setattr(idempotency, "DAY", -1.0)
+    own.service.idempotency.max_age = -1.0
     assert post(own.client, input="Hello").get_json()["id"] != first["id"]
 
 

@@ -21,7 +21,7 @@ from llamasrv.protocols.common.headers import LEFT_OUT
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import StoredEntry, StoreError
-from llamasrv.web.jobs import background
+from llamasrv.web.jobs.background import RunTimes
 from llamasrv.web.service import WebOptions
 
 
@@ -511,10 +511,10 @@ def test_one_whose_server_is_gone_has_failed(own):
     error(create(own.client, previous_response_id=response["id"]), 400)
 
 
-def test_another_server_sees_it_and_can_cancel_or_delete_it(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(background, "BEAT", 0.02)
+def test_another_server_sees_it_and_can_cancel_or_delete_it(start, tmp_path):
     url = f"sqlite:///{tmp_path}/responses.db"
     one, other = start(store=url), start(store=url)
+    one.service.background.times = RunTimes(beat=0.02)
     held = Held(one)
     ids = [made(one.client, background=True)["id"] for _ in range(2)]
     assert get(other.client, ids[0]).get_json()["status"] == "queued"
@@ -528,10 +528,9 @@ def test_another_server_sees_it_and_can_cancel_or_delete_it(start, tmp_path, mon
     error(get(one.client, ids[1]), 404)
 
 
-def test_it_shows_that_it_is_still_worked_on(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(background, "BEAT", 0.02)
-    monkeypatch.setattr(background, "LEASE", 0.5)
+def test_it_shows_that_it_is_still_worked_on(start):
     service = start()
+    service.service.background.times = RunTimes(beat=0.02, lease=0.5)
     held = Held(service)
     id = made(service.client, background=True)["id"]
     first = service.store.get("", id).lease

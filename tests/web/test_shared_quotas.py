@@ -11,7 +11,6 @@ from llamasrv.domain.key import Key
 from llamasrv.errors import RateLimited
 from llamasrv.store import StoreError
 from llamasrv.store.quotas import QuotaVerdict
-from llamasrv.web.access import shared_quotas
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.access.shared_quotas import SharedQuotas
 
@@ -111,7 +110,7 @@ def test_running_requests_count_together_and_their_end_is_told(book, replica):
         there.enter()
     assert "2 requests running" in refused.value.message
     here.leave(0)
-    shared.tell_all()
+    shared.report_all()
     there.enter()
 
 
@@ -119,8 +118,8 @@ def test_tokens_are_told_once(book, replica):
     here, shared = replica(tokens_per_minute=1000)
     here.enter()
     here.leave(30)
-    shared.tell_all()
-    shared.tell_all()
+    shared.report_all()
+    shared.report_all()
     assert book.tokens == {"ann": 30} and len(book.calls) == 2
 
 
@@ -138,12 +137,12 @@ def test_while_the_store_is_away_each_process_counts_alone_and_one_line_says_so(
         there.enter()
     assert len(book.calls) == calls + 2  # one of each process: requests do not wait for a store that is down
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2  # one of each process
-    shared.tell_all()
+    shared.report_all()
     assert shared.is_away
     book.is_away = False
-    shared.tell_all()
+    shared.report_all()
     assert not shared.is_away and book.left["ann"] == 0  # what was counted meanwhile
-    assert "over all servers again" in caplog.text
+    assert "across all servers again" in caplog.text
 
 
 def test_a_limit_that_changes_while_requests_run_leaves_no_wrong_count(book, replica):
@@ -153,15 +152,15 @@ def test_a_limit_that_changes_while_requests_run_leaves_no_wrong_count(book, rep
     after = Quota(dataclasses.replace(Key.of("ann", "x"), concurrency=1), shared=shared, clock=lambda: 0.0)
     after.enter()
     before.leave(0)
-    shared.tell_all()
+    shared.report_all()
     assert list(book.open.values()) == [1]
 
 
-def test_a_running_request_is_told_again_before_its_lease_ends(book, replica, monkeypatch):
+def test_a_running_request_is_told_again_before_its_lease_ends(book, replica):
     here, shared = replica(concurrency=1)
     here.enter()
-    shared.tell_all()
+    shared.report_all()
     assert len(book.calls) == 1
-    monkeypatch.setattr(shared_quotas, "BEAT", 0.0)
-    shared.tell_all()
+    shared.beat = 0.0
+    shared.report_all()
     assert len(book.calls) == 2 and book.calls[-1].running == 1

@@ -10,7 +10,8 @@ from store.database_servers import redis_server, running
 from web.test_responses import Held, add_up, create, get, made, payloads, text_of
 
 from llamasrv.store import StoreError
-from llamasrv.web.jobs import background, take_over
+from llamasrv.web.jobs import take_over
+from llamasrv.web.jobs.background import RunTimes
 
 TEXT = " ".join(f"word{n}" for n in range(30))
 
@@ -23,11 +24,11 @@ def url():
 
 
 @pytest.fixture
-def two(url, monkeypatch):
+def two(url):
     """Two servers that share a store."""
-    monkeypatch.setattr(take_over, "LISTEN", 0.01)
-    monkeypatch.setattr(background, "CLAIMED", 0)  # seconds: a claim that is gone is noticed at once
     services = [RunningService(store=url) for _ in range(2)]
+    for service in services:
+        service.service.background.times = RunTimes(claim=0, listen=0.01)  # sees at once that a claim is gone
     yield services
     for service in services:
         service.close()
@@ -104,7 +105,7 @@ def test_a_stream_goes_on_after_what_its_reader_has_seen(two, caplog):
     response.close()
     wait_until(lambda: not len(one.service.background))
     assert get(one.client, id).get_json() == final
-    assert f"response {id} is another server's now" in caplog.text  # the first one was only asleep
+    assert f"another server has taken over response {id}" in caplog.text  # the first one was only asleep
 
 
 JSON = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "string", "pattern": "^[a-z]{90}$"}}}
@@ -177,7 +178,7 @@ def test_a_journal_that_ends_while_it_is_read_is_no_error(two, monkeypatch):
         raise StoreError("a part of it is gone")
 
     monkeypatch.setattr(other.service.background.runs, "told", told)
-    there = take_over.DistantRun(other.service.background.memory, other.service.background.runs, "", id)
+    there = take_over.DistantRun(other.service.background.memory, other.service.background.runs, "", id, 0.01)
     assert json.loads(there.chunks(0, 10)[-1])["type"] == "response.completed" and there.done
 
 

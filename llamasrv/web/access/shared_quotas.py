@@ -1,7 +1,7 @@
-"""A key's quota over several servers: what this process counts is counted in the store, too, with one call a request.
+"""A key's quota over several servers: this process reports its counts to the store, with one call per request.
 
-While the store is away, every process counts for itself; a thread asks for it until it is back, so no request waits
-for a server that does not respond. Ended requests are reported with the next one of the key, or by that thread.
+While the store is unreachable, each process counts alone, and a thread retries until it responds; no request waits for
+that. The end of a request is reported with the key's next one, or by the thread.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from llamasrv.store.quotas import LEASE, QuotaBook, QuotaLimits, QuotaUse, Quota
 
 log = logging.getLogger("llamasrv")
 
-PATIENCE = 1.0  # seconds that a request waits for the store, once
-RETRY = 2.0  # seconds between two questions whether the store is back
-BEAT = LEASE / 3  # seconds between two reports of requests that run
+PATIENCE = 1.0  # timeout in seconds of one report to the store
+RETRY = 2.0  # seconds between two attempts to reach it again
+BEAT = LEASE / 3  # seconds between two reports of running requests
 
 
 class _KeyUse:
-    """What this process has to report of one key."""
+    """What this process has to report for one key."""
 
     def __init__(self) -> None:
         self.limits = QuotaLimits()
-        self.running = self.told_running = 0  # only where their number is limited
+        self.running = self.reported_running = 0  # only if their number is limited
         self.requests = self.tokens = 0  # not reported yet
-        self.told_at = 0.0
+        self.reported_at = 0.0
 
-    def is_to_tell(self, now: float) -> bool:
-        late = self.running > 0 and now - self.told_at >= BEAT
-        return late or self.requests > 0 or self.tokens > 0 or self.running != self.told_running
+    def needs_report(self, now: float, beat: float) -> bool:
+        late = self.running > 0 and now - self.reported_at >= beat
+        return late or self.requests > 0 or self.tokens > 0 or self.running != self.reported_running
 
 
 class SharedQuotas:
-    """One per process. `book` is the store's."""
+    """One per process. `book` is the store's; `beat`: seconds between two reports of running requests."""
 
-    def __init__(self, book: QuotaBook) -> None:
+    def __init__(self, book: QuotaBook, beat: float = BEAT) -> None:
+        self.beat = beat
         self.is_away = False
         self._book = book
         self._process = secrets.token_hex(8)
@@ -51,8 +52,8 @@ class SharedQuotas:
         self._keeper: threading.Thread | None = None
 
     def enter(self, key: Key) -> QuotaVerdict | None:
-        """Count a request that starts. None if it is counted here only: the key has no limit that is shared, or the
-        store is away."""
+        """Count a starting request. None if only this process counts it: the key has no shared limit, or the store is
+        unreachable."""
         limits = QuotaLimits(key.requests_per_minute, key.tokens_per_minute, key.concurrency)
         if limits == QuotaLimits():
             return None
@@ -60,13 +61,13 @@ class SharedQuotas:
         use.limits = limits
         if not self.is_away:
             with suppress(StoreError):
-                return self._tell(key.name, use, wants=True)
+                return self._report(key.name, use, wants=True)
         use.running += limits.running is not None
         use.requests += limits.requests is not None
         return None
 
     def leave(self, key: Key, num_tokens: int) -> None:
-        """Count a request that has ended and that `enter` let in, by the limits that the key had then."""
+        """Count the end of a request that `enter` admitted. `key`: as it was then."""
         if key.concurrency is not None:
             self._uses[key.name].running -= 1
         if key.tokens_per_minute is not None:
@@ -80,20 +81,20 @@ class SharedQuotas:
                 self._keeper.start()
             return self._uses.setdefault(name, _KeyUse())
 
-    def _tell(self, name: str, use: _KeyUse, *, wants: bool) -> QuotaVerdict:
-        """Raises StoreError; then all of it is still to be reported, except the wanted request."""
+    def _report(self, name: str, use: _KeyUse, *, wants: bool) -> QuotaVerdict:
+        """Raises StoreError; then all of it remains to be reported, except the wanted request."""
         more = int(wants and use.limits.running is not None)
         with self._lock:
-            told = QuotaUse(use.running, use.requests, use.tokens, wants)
+            reported = QuotaUse(use.running, use.requests, use.tokens, wants)
             use.requests = use.tokens = 0
             use.running += more  # other requests may report meanwhile
         try:
             with within(PATIENCE, StoreError("The store does not respond.")):
-                verdict = self._book.count(name, self._process, use.limits, told)
+                verdict = self._book.count(name, self._process, use.limits, reported)
         except StoreError as error:
             with self._lock:
-                use.requests += told.requests
-                use.tokens += told.tokens
+                use.requests += reported.requests
+                use.tokens += reported.tokens
                 use.running -= more
                 self._lose(error)
             raise
@@ -101,16 +102,16 @@ class SharedQuotas:
             if verdict.refused:
                 use.running -= more
                 more = 0
-            use.told_running, use.told_at = told.running + more, time.monotonic()
+            use.reported_running, use.reported_at = reported.running + more, time.monotonic()
             if self.is_away:
                 self.is_away = False
-                log.info("quotas are counted over all servers again")
+                log.info("quotas are counted across all servers again")
         return verdict
 
     def _lose(self, error: StoreError) -> None:
         if not self.is_away:
             self.is_away = True
-            log.warning("quotas are counted by each server for itself until the store is back: %s", error.message)
+            log.warning("each server counts quotas alone until the store responds: %s", error.message)
         self._news.set()
 
     def _keep_on(self) -> None:
@@ -118,18 +119,18 @@ class SharedQuotas:
             if self.is_away:
                 time.sleep(RETRY)
             else:
-                self._news.wait(BEAT)
+                self._news.wait(self.beat)
             self._news.clear()
-            self.tell_all()
+            self.report_all()
 
-    def tell_all(self) -> None:
-        """Report what no request has. While the store is away, the first report shows whether it is back."""
+    def report_all(self) -> None:
+        """Report what no request has reported. While the store is unreachable, the first report is the retry."""
         now = time.monotonic()
         for name, use in list(self._uses.items()):
-            if self.is_away or use.is_to_tell(now):
+            if self.is_away or use.needs_report(now, self.beat):
                 try:
-                    self._tell(name, use, wants=False)
+                    self._report(name, use, wants=False)
                 except StoreError:
                     return
                 except Exception as error:
-                    log.error("quotas: %s", error, exc_info=error)
+                    log.error("cannot report quotas: %s", error, exc_info=error)

@@ -39,16 +39,24 @@ from llamasrv.web.streams.streaming import ActiveRun, Client, Framing, LiveStrea
 log = logging.getLogger("llamasrv")
 request_log = logging.getLogger("llamasrv.request")
 
-BEAT = 5.0  # seconds between two looks at the entry
-LEASE = 30.0  # seconds after which whoever did not renew it is gone
+WRITE_EVERY = 0.1  # min seconds between two writes of new events to the store
 
-CLAIMED = 4.0  # seconds for which a claim is not renewed; well within its time
-WRITE_EVERY = 0.1  # seconds between two writes of what readers may get
+
+class RunTimes(NamedTuple):
+    """In seconds."""
+
+    beat: float = 5.0  # between two renewals of a run's entry in the store
+    lease: float = 30.0  # after which an entry that was not renewed counts as abandoned
+    claim: float = 4.0  # age at which a claim is renewed; well below its expiry
+    listen: float = 0.3  # between two looks at the journal of another server's run
+
+
+RUN_TIMES = RunTimes()
 
 
 class BackgroundWork(NamedTuple):
-    """What a run does. `submit` starts a generation, of the rest of an answer that was begun elsewhere, and calls what
-    it is given when the model has taken it; None: the rest of this one cannot be generated."""
+    """What a run does. `submit` starts the generation, or continues one that another server began, and calls its
+    first argument once the model has accepted it. It returns None if this answer cannot be continued."""
 
     submit: Callable[[Callable[[RunFacts], None], Begun], ActiveRun | None]
     reply: Callable[[Keep], ResponseReply]
@@ -59,12 +67,20 @@ class CannotGoOn(Exception):
 
 
 class Background:
-    """The background runs of this process, at most `most` at once. `share`: most of one owner; None: all of them.
-    `runs`: those of all servers that share the store."""
+    """The background runs of this process, at most `most` at once. `share`: max runs per owner; None: `most`.
+    `runs`: the runs of all servers that share the store."""
 
-    def __init__(self, memory: StoredResponses, most: int, usage: UsageBook, runs: RunStore | None = None) -> None:
+    def __init__(
+        self,
+        memory: StoredResponses,
+        most: int,
+        usage: UsageBook,
+        runs: RunStore | None = None,
+        times: RunTimes = RUN_TIMES,
+    ) -> None:
         self.memory = memory
         self.runs = runs
+        self.times = times
         self.share: int | None = None
         self._usage = usage
         self._most = most
@@ -89,14 +105,14 @@ class Background:
     def start(
         self, owner: str, model: str, work: BackgroundWork, quota: Quota | None = None, *, request: bytes = b""
     ) -> BackgroundRun:
-        """`request`: what another server needs to do it again."""
+        """`request`: the body, from which another server can repeat it."""
         self.check_room(owner)
-        run = BackgroundRun(owner, model, self.memory, work, quota)
+        run = BackgroundRun(owner, model, self.memory, work, quota, self.times)
         try:
             if self.runs is not None:
                 self.runs.begin(StoredRun(run.id, owner, model), request)
-                run.shared = SharedRun(self.runs, owner, run.id)
-            if not self.memory.keep(owner, run.reply.stored(), time.time() + LEASE):
+                run.shared = SharedRun(self.runs, owner, run.id, self.times.claim)
+            if not self.memory.keep(owner, run.reply.stored(), time.time() + self.times.lease):
                 raise Unavailable("The response cannot be stored, so it cannot run in the background.")
             self._begin(run)
         except BaseException:
@@ -109,9 +125,9 @@ class Background:
     def go_on(self, stored: StoredRun, told: Told, work: BackgroundWork) -> None:
         """Take over a run that this server has claimed. Raises CannotGoOn, and what `submit` raises."""
         assert self.runs is not None
-        run = BackgroundRun(stored.owner, stored.model, self.memory, work, None, told)
-        run.shared = SharedRun(self.runs, stored.owner, stored.id)
-        self.memory.keep(stored.owner, run.reply.stored(), time.time() + LEASE)
+        run = BackgroundRun(stored.owner, stored.model, self.memory, work, None, self.times, told)
+        run.shared = SharedRun(self.runs, stored.owner, stored.id, self.times.claim)
+        self.memory.keep(stored.owner, run.reply.stored(), time.time() + self.times.lease)
         self._begin(run)
 
     def _begin(self, run: BackgroundRun) -> None:
@@ -130,16 +146,16 @@ class Background:
 
 
 class SharedRun:
-    """What other servers are told of a run of this one."""
+    """What other servers see of a run of this one."""
 
-    def __init__(self, runs: RunStore, owner: str, id: str) -> None:
-        self._runs, self._owner, self._id = runs, owner, id
+    def __init__(self, runs: RunStore, owner: str, id: str, claim_seconds: float) -> None:
+        self._runs, self._owner, self._id, self._claim_seconds = runs, owner, id, claim_seconds
         self._claimed = time.monotonic()
         self._journal: RunJournal | None = None
 
     def is_ours(self) -> bool:
         """Raises StoreError."""
-        if time.monotonic() - self._claimed > CLAIMED:
+        if time.monotonic() - self._claimed > self._claim_seconds:
             if not self._runs.claim(self._id):
                 return False
             self._claimed = time.monotonic()
@@ -151,7 +167,7 @@ class SharedRun:
         self._journal.add(chunks, tokens, reasoning)
 
     def end(self, *, is_ours: bool) -> None:
-        with suppress(StoreError, StorageFull):  # else it is found as an orphan that has ended
+        with suppress(StoreError, StorageFull):  # then another server finds it and sees that it has ended
             if self._journal is not None:
                 self._journal.close()
             if is_ours:
@@ -168,9 +184,10 @@ class BackgroundRun:
         memory: StoredResponses,
         work: BackgroundWork,
         quota: Quota | None,
+        times: RunTimes,
         told: Told | None = None,
     ) -> None:
-        """`told`: what another server told its readers of it. Raises what `work` raises, and CannotGoOn."""
+        """`told`: what readers have received from another server. Raises what `work` raises, and CannotGoOn."""
         self.owner = owner
         self.reply = work.reply(self._keep)
         begun: Begun | None = Begun()
@@ -184,12 +201,13 @@ class BackgroundRun:
             raise CannotGoOn
         self._begun = begun if told is None else begun._replace(tokens=told.tokens, reasoning_tokens=told.reasoning)
         self._tokens, self._reasoning = self._begun.tokens, self._begun.reasoning_tokens
-        self.queued = dict(self.reply.response)  # as its client sees it first
+        self._times = times
+        self.queued = dict(self.reply.response)  # as its client first sees it
         self.id: str = self.queued["id"]
         self.shared: SharedRun | None = None
         self.done = False
-        self.dropped = False  # deleted: nothing is stored any more
-        self.lost = False  # another server goes on with it
+        self.dropped = False  # deleted: store nothing from now on
+        self.lost = False  # another server has taken over
         self._watched = self._written > 0
         self._write_at, self._wrote_at = inf, -inf  # on the monotonic clock
         self._writing = threading.Lock()
@@ -203,7 +221,7 @@ class BackgroundRun:
             raise CannotGoOn
         self._running = running
 
-    # ------------------------------------------------------------ for others
+    # ------------------------------------------------------------ for other threads
 
     @property
     def cancelled(self) -> bool:
@@ -233,12 +251,12 @@ class BackgroundRun:
         return len(self._chunks) if self.shared is None or self.done and not self.lost else self._written
 
     def watch(self) -> None:
-        """Somebody reads it from now on."""
+        """It has a reader from now on."""
         self._watched = True
         self._write()
 
     def keep_alive(self) -> None:
-        """Tell all readers that it is still at work."""
+        """Send all readers a sign of life."""
         with self._news:
             if not self.done:
                 self._tell(())
@@ -271,7 +289,7 @@ class BackgroundRun:
 
     def _read(self) -> None:
         running = self._running
-        beat = time.monotonic() + BEAT
+        beat = time.monotonic() + self._times.beat
         while not running.done and not self.reply.failed:
             events = self._counted(running.events(max(0.0, min(beat, self._write_at) - time.monotonic())))
             if events:
@@ -280,12 +298,12 @@ class BackgroundRun:
             if now >= self._write_at:
                 self._write()
             if now >= beat:
-                beat = now + BEAT
+                beat = now + self._times.beat
                 self._renew()
         self._usage = settle(running) or self._usage
 
     def _counted(self, events: Sequence[Event]) -> list[Event]:
-        """The events for the reply. What the model makes is counted for whoever may go on."""
+        """The events for the reply. Counts tokens, for a server that may have to take over."""
         out: list[Event] = []
         for event in events:
             if isinstance(event, Pace):
@@ -300,7 +318,7 @@ class BackgroundRun:
         return out
 
     def _write(self) -> None:
-        """Write down what readers may get, if there are any. While the store is away they wait."""
+        """Store new events before readers get them, if there are readers. They wait while the store is unreachable."""
         if self.shared is None or not self._watched:
             return
         with self._writing:
@@ -324,7 +342,7 @@ class BackgroundRun:
     def _is_ours(self) -> bool:
         if self.shared is not None and not self.lost and not self.shared.is_ours():
             self.lost = True
-            log.warning("response %s is another server's now", self.id)
+            log.warning("another server has taken over response %s", self.id)
             self.cancel()
         return not self.lost
 
@@ -353,33 +371,33 @@ class BackgroundRun:
         except ResponseNotFound:
             self.dropped = True
         except LlamasrvError:
-            return  # the store is away: it may come back
+            return  # the store is unreachable: it may come back
         else:
             if status not in ENDED:
-                self._keep(self.reply.stored(), time.time() + LEASE)
+                self._keep(self.reply.stored(), time.time() + self._times.lease)
                 return
         self.cancel()
 
     def _tell(self, events: Sequence[Event]) -> None:
-        with self._news:  # a reader may have it write a keepalive meanwhile
+        with self._news:  # a reader may be adding a keepalive
             self._chunks += self.reply.chunks(events)
             if self.shared is not None and self._watched:
                 self._write_at = min(self._write_at, max(time.monotonic(), self._wrote_at + WRITE_EVERY))
             self._news.notify_all()
 
     def _keep(self, stored: Stored, lease: float | None = None) -> bool:
-        with suppress(StoreError):  # then nothing can be kept either
+        with suppress(StoreError):  # keeping it will fail, too
             if not self._is_ours():
                 return False
         kept = self.dropped or self._memory.keep(self.owner, stored, lease)
-        if self.dropped:  # perhaps only while it was being written
+        if self.dropped:  # perhaps only since the line above
             with suppress(LlamasrvError):
                 self._memory.delete(self.owner, self.id)
         return kept
 
 
 def _of_both(begun: Begun, usage: Usage) -> Usage:
-    """The usage of an answer whose beginning, made elsewhere, was a part of the prompt here."""
+    """Usage of the whole answer; its first part, generated elsewhere, was part of the prompt here."""
     prompt = max(0, usage.prompt_tokens - begun.tokens)
     return replace(
         usage,
@@ -391,7 +409,7 @@ def _of_both(begun: Begun, usage: Usage) -> Usage:
 
 
 class Followed(Protocol):
-    """What a reader reads."""
+    """What a reader follows: a run here, or one of another server."""
 
     @property
     def done(self) -> bool: ...
@@ -435,7 +453,7 @@ class Follower(LiveStream[bytes]):
 
     def _chunks(self, chunks: list[bytes]) -> list[bytes]:
         if not chunks and not self._all_read:
-            self._run.keep_alive()  # it comes back as the next chunk: all readers see the same numbers
+            self._run.keep_alive()  # it arrives as the next chunk, so all readers see the same numbers
         return chunks
 
     def _failure(self, error: LlamasrvError) -> bytes:

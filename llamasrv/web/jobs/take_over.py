@@ -1,11 +1,11 @@
-"""Background runs of servers that are gone, and of servers that are elsewhere.
+"""Background runs of other servers: taking over those of dead ones, following those of live ones.
 
-    TakeOver      finds runs that no server claims any more, and goes on with them here
-    DistantRun    a run of another server, as its journal tells it
+    TakeOver      finds runs that no server claims and continues them here
+    DistantRun    a run of another server, read from its journal
 
-What readers have been told stands: the answer goes on after the text that they have, and the numbers of its events go
-on, too. Where nobody has read, it begins anew. An answer that readers have begun to see and that cannot be continued
-(it calls tools, or its form counts from its beginning) fails, and so does one that has outlived too many servers.
+What readers have received stands: the answer continues after that text, and so do the numbers of its events. A run
+without readers starts over. It fails if readers have seen part of an answer that cannot be continued (it calls tools,
+or its grammar starts at the first token), or if it has outlived ATTEMPTS servers.
 """
 
 from __future__ import annotations
@@ -31,18 +31,17 @@ from llamasrv.web.stored.responses import ResponseNotFound, StoredResponses
 
 log = logging.getLogger("llamasrv")
 
-LOOK = 2.0  # seconds between two looks for orphans
-LISTEN = 0.3  # seconds between two looks at another server's journal
-ATTEMPTS = 3  # servers that begin the same run: it may be what ends them
+LOOK = 2.0  # seconds between two looks for abandoned runs
+ATTEMPTS = 3  # max servers that try one run: it may be what kills them
 
 Remake = Callable[[StoredRun, Mapping[str, Any], Stored], BackgroundWork]
-"""What to do for a run, its request's body, and its response as stored. Raises what is wrong with it here."""
+"""Builds the work of a run from its request's body and its stored response. Raises LlamasrvError if it cannot."""
 
 
 class TakeOver:
     def __init__(self, background: Background, runs: RunStore) -> None:
         self._background, self._runs = background, runs
-        self.remake: Remake | None = None  # as soon as there are routes
+        self.remake: Remake | None = None  # set once the routes exist
         self.serves: Callable[[str], bool] = lambda model: True
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,7 +56,7 @@ class TakeOver:
             self._thread.join(LOOK * 2)
 
     def _keep_on(self) -> None:
-        trouble = ""  # as it was last logged
+        trouble = ""  # last logged message
         while not self._over.wait(LOOK):
             try:
                 self.look()
@@ -65,12 +64,12 @@ class TakeOver:
             except LlamasrvError as error:
                 if error.message != trouble:
                     trouble = error.message
-                    log.warning("responses of other servers: %s", trouble)
+                    log.warning("cannot look for abandoned responses: %s", trouble)
             except Exception as error:
-                log.error("responses of other servers: %s", error, exc_info=error)
+                log.error("cannot take over a response: %s", error, exc_info=error)
 
     def look(self) -> None:
-        """Take over what nobody claims, as far as there is room."""
+        """Take over unclaimed runs, as far as there is room."""
         for run in self._runs.runs():
             if self._background.find(run.owner, run.id) is not None or not self.serves(run.model):
                 continue
@@ -100,28 +99,28 @@ class TakeOver:
             except StoreError:
                 raise
             except CannotGoOn:
-                reason = f"{GONE[:-1]}, and what there was of it cannot be continued."
+                reason = f"{GONE[:-1]}, and the part that was sent cannot be continued."
             except LlamasrvError as error:
                 reason = error.message
             else:
-                log.info("response %s of another server goes on here", run.id)
+                log.info("continuing response %s of another server", run.id)
                 return
         if memory.keep(run.owner, given_up(stored, len(told.chunks), reason)):
             self._runs.end(run.owner, run.id)
 
 
 class DistantRun:
-    """A run of another server, for one reader."""
+    """A run of another server, for one reader. `pause`: seconds between two looks at its journal."""
 
-    def __init__(self, memory: StoredResponses, runs: RunStore, owner: str, id: str) -> None:
-        self._memory, self._runs, self._owner, self._id = memory, runs, owner, id
+    def __init__(self, memory: StoredResponses, runs: RunStore, owner: str, id: str, pause: float) -> None:
+        self._memory, self._runs, self._owner, self._id, self._pause = memory, runs, owner, id, pause
         self._chunks: list[bytes] = []
         self.done = False
 
     def watch(self) -> None: ...
 
     def keep_alive(self) -> None:
-        """Its numbers are the other server's to give."""
+        """Only the other server numbers its events."""
 
     def chunks(self, start: int, timeout: float | None) -> list[bytes]:
         """The events from number `start` on; [] after `timeout` seconds, or if it ended before."""
@@ -130,7 +129,7 @@ class DistantRun:
             self._look()
             if len(self._chunks) > start or self.done:
                 break
-            left = LISTEN if until is None else min(LISTEN, until - time.monotonic())
+            left = self._pause if until is None else min(self._pause, until - time.monotonic())
             if left <= 0:
                 break
             time.sleep(left)
@@ -148,6 +147,6 @@ class DistantRun:
             return
         self.done = True
         events = replay(stored)
-        if len(events) <= len(self._chunks):  # nobody went on with it
+        if len(events) <= len(self._chunks):  # no server continued it
             events = replay(given_up(stored, len(self._chunks), GONE))
         self._chunks = events

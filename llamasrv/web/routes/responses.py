@@ -235,10 +235,11 @@ class ResponseViews:
             return self._follow(run, start)
         stored = self._memory.find(owner, id)
         if stored.response["status"] not in ENDED:
-            runs = self._service.background.runs
-            if runs is None:
+            background = self._service.background
+            if background.runs is None:
                 raise Unavailable("Another server generates this response. Its events can be read once it is complete.")
-            return self._follow(DistantRun(self._memory, runs, owner, id), start, FRAMING_OF_ANOTHER)
+            distant = DistantRun(self._memory, background.runs, owner, id, background.times.listen)
+            return self._follow(distant, start, FRAMING_OF_ANOTHER)
         return Response(b"".join(map(named, replay(stored)[start:])), 200, FRAMING.headers)
 
     def delete(self, id: str) -> Response:

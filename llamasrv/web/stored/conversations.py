@@ -20,11 +20,9 @@ from llamasrv.web.stored.responses import asking
 
 log = logging.getLogger("llamasrv")
 
-PATIENCE = 20.0  # seconds to wait for earlier changes of the same conversation
-
 
 class _Queue:
-    """Those who change one conversation."""
+    """The pending changes of one conversation."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -32,10 +30,12 @@ class _Queue:
 
 
 class StoredConversations:
-    """The conversations of one server. `store` None: none can be made."""
+    """The conversations of one server. `store` None: none can be created. `patience`: seconds to wait for earlier
+    changes of the same conversation."""
 
-    def __init__(self, store: ResponseStore | None) -> None:
+    def __init__(self, store: ResponseStore | None, patience: float = 20.0) -> None:
         self._store = store
+        self.patience = patience
         self._turns: dict[tuple[str, str], _Queue] = {}
         self._guard = threading.Lock()
 
@@ -71,8 +71,8 @@ class StoredConversations:
             turns = self._turns.setdefault((owner, id), _Queue())
             turns.num_waiting += 1
         try:
-            if not turns.lock.acquire(timeout=PATIENCE):
-                raise StoreError("The conversation is being changed by another request, which does not end.")
+            if not turns.lock.acquire(timeout=self.patience):
+                raise StoreError("Another request is still changing this conversation. Try again shortly.")
             try:
                 yield
             finally:

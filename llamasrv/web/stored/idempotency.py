@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: a request that is sent twice makes one thing.
+"""`Idempotency-Key`: a request that is sent twice creates one object.
 
-The store keeps, for a day, which thing a key of an owner has made, and a digest of the request. While a request is
-answered its key is held: in this process, and with a claim where several servers share the store.
+For a day the store maps an owner's key to the id of the object and a digest of the request. While the request is being
+answered its key is held: in this process, and by a claim if several servers share the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeyInUse(LlamasrvError):
 
 
 class KeyReused(LlamasrvError):
-    """Another request had this key."""
+    """This key was used for a different request."""
 
     status = 422
     code = "idempotency_key_reused"
@@ -44,10 +44,11 @@ class Made(NamedTuple):
 
 
 class Idempotency:
-    """`store` None: nothing is stored, so nothing is stored twice."""
+    """`store` None: nothing is stored, so nothing is stored twice. `max_age`: seconds that a key is remembered."""
 
-    def __init__(self, store: ResponseStore | None) -> None:
+    def __init__(self, store: ResponseStore | None, max_age: float = DAY) -> None:
         self._store = store
+        self.max_age = max_age
         shelf = None if store is None else store.shelf("once")
         self._claims = None if shelf is None else shelf.claims()
         self._held: set[str] = set()
@@ -74,7 +75,7 @@ class Idempotency:
                 if not self._claims.take(id):
                     raise _in_use()
                 threading.Thread(target=self._keep_on, args=(id, over), daemon=True, name="held-key").start()
-            yield HeldKey(self._store, owner, id)
+            yield HeldKey(self._store, owner, id, self.max_age)
         finally:
             over.set()
             self._held.discard(id)
@@ -84,22 +85,22 @@ class Idempotency:
         while not over.wait(RENEW):
             try:
                 self._claims.take(id)
-            except StoreError:  # it may come back in time
+            except StoreError:  # it may respond again before the claim expires
                 continue
 
 
 class HeldKey:
-    def __init__(self, store: ResponseStore, owner: str, id: str) -> None:
-        self._store, self._owner, self._id = store, owner, id
+    def __init__(self, store: ResponseStore, owner: str, id: str, max_age: float) -> None:
+        self._store, self._owner, self._id, self._max_age = store, owner, id, max_age
 
     def made(self, digest: str) -> str | None:
-        """The id of what this key has made in the last day. Raises KeyReused where that was another request."""
+        """The id of what this key created within `max_age`. Raises KeyReused if that was for a different request."""
         entry = asking(self._store, self._store.get, self._owner, self._id)
         found = None if entry is None else Made(*json.loads(entry.body))
-        if found is None or found.at < time.time() - DAY:
+        if found is None or found.at < time.time() - self._max_age:
             return None
         if found.digest != digest:
-            raise KeyReused("Invalid 'Idempotency-Key': another request had this key.")
+            raise KeyReused("Invalid 'Idempotency-Key': this key was used for a different request.")
         return found.id
 
     def keep(self, digest: str, made: str) -> None:
