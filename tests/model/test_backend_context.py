@@ -209,6 +209,14 @@ def test_tokens_and_text_round_trip(backend, text):
     assert b"".join(vocab.pieces[t] for t in vocab.tokenize(text)).decode() == text
 
 
+def test_a_long_text_becomes_tokens_in_slices_and_none_is_lost(backend):
+    """One slice of all tokens would hold the GIL for 50 ms in 4 MB of text."""
+    text = "漢字🦙" * 20_000
+    tokens = backend.vocab.tokenize(text)
+    assert len(tokens) > 4 * 32_768
+    assert b"".join(map(backend.vocab.pieces.__getitem__, tokens)).decode() == text
+
+
 def test_all_pieces_equal_each_tokens_piece(backend):
     pieces = backend.vocab.pieces
     assert pieces.all() == [pieces[t] for t in range(backend.vocab.size)]

@@ -13,7 +13,7 @@ from llamasrv.engine.base.metrics import Histogram
 from llamasrv.web.context import KEY
 from llamasrv.web.http import hub_watch
 from llamasrv.web.http.connection import Connection
-from llamasrv.web.http.hub_watch import LOGGED, LOOK, SHORTEST, HubWatch
+from llamasrv.web.http.hub_watch import LOGGED, LOOK, NOT_SEEN, SHORTEST, HubWatch
 from llamasrv.web.service import STALLS
 
 
@@ -94,7 +94,7 @@ def test_what_was_seen_in_an_earlier_turn_is_not_blamed(watch, clock, caplog):
     turn(watch, clock, LOOK, lambda: look(watch))
     clock.now += 1
     turn(watch, clock, LOGGED * 2)
-    assert caplog.messages[0].endswith("unknown")
+    assert caplog.messages[0].endswith(NOT_SEEN)
 
 
 def test_it_finds_the_request_of_a_connection():

@@ -13,6 +13,7 @@ from llamasrv.engine.backend.model_handle import ModelHandle
 _tokenize = fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
 _SHORT = 32  # bytes, about 30 µs; longer texts are tokenised without the GIL
+_SLICE = 32_768  # tokens, about 1 ms with the GIL; a slice of millions would hold up every other thread
 _to_piece = fast.llama_token_to_piece
 # The third argument is an output buffer: pass a plain address.
 _to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
@@ -60,7 +61,10 @@ class LlamaVocabulary:
             room = -count
             out = (ctypes.c_int32 * room)()
             count = tokenize(self.pointer, data, len(data), out, room, add_special, parse_special)
-        return out[:count]
+        tokens: list[int] = []
+        for start in range(0, count, _SLICE):
+            tokens += out[start : min(start + _SLICE, count)]
+        return tokens
 
     @cached_property
     def longest_piece(self) -> int:

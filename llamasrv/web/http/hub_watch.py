@@ -27,6 +27,7 @@ SHORTEST = 0.01  # min seconds of a turn to count
 LOOK = 0.05  # seconds between two samples of the hub
 LOGGED = 0.25  # min seconds of a turn to log
 QUIET = 10.0  # min seconds between two log lines
+NOT_SEEN = "no other thread could look meanwhile (native code kept the interpreter's lock, or the machine was busy)"
 
 _OURS = str(Path(llamasrv.__file__).parent)
 _sleep = monkey.get_original("time", "sleep")
@@ -80,7 +81,7 @@ class HubWatch:
             return
         self._next_line = began + QUIET
         seen = self._seen
-        what = seen.what if seen is not None and seen.began == began else "unknown"
+        what = seen.what if seen is not None and seen.began == began else NOT_SEEN
         log.warning("the hub was blocked for %.2f s, and with it every stream: %s", took, what)
 
     def _look_on(self) -> None:
