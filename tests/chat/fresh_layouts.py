@@ -1,0 +1,198 @@
+"""Thirty ways of writing turns that the learner was not made with: each a template of its own.
+
+They were written down before anyone looked at how the learner works, after what vendors, agents and other
+programs do: elements, fences, YAML, shell words, Python, tokens per argument. They are not to be tuned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`calls` is Jinja for the calls of the message `m`; `thought` is what stands around one, `prompt` what opens a turn."""
+
+    calls: str
+    thought: tuple[str, str] | None = None
+    opening: str = "<|im_start|>assistant\n"
+    prompt: str | None = None  # where the prompt says more or less than `opening`
+    end: str = "<|im_end|>\n"
+    other: tuple[str, str] = ("<|im_start|>{}\n", "<|im_end|>\n")
+    text: tuple[str, str] = ("", "")
+    lines: bool = False  # a text of several lines cannot be written here
+    instructions: str = "You may call these tools:\n"
+
+    @property
+    def source(self) -> str:
+        before, after = (repr(part) for part in self.other)
+        thought = ""
+        if self.thought:
+            thought = (
+                "{%- if m.reasoning_content %}{{- " + repr(self.thought[0]) + " + m.reasoning_content + "
+                + repr(self.thought[1]) + " }}{%- endif %}"
+            )  # fmt: skip
+        return (
+            "{%- if tools %}{{- " + before.replace("{}", "system") + " + " + repr(self.instructions) + " }}"
+            "{%- for t in tools %}{{- t.function | tojson + '\\n' }}{%- endfor %}{{- " + after + " }}{%- endif %}"
+            "{%- for m in messages %}{%- if m.role == 'assistant' %}"
+            "{{- " + repr(self.opening) + " }}" + thought +
+            "{%- if m.content %}{{- " + repr(self.text[0]) + " + m.content + " + repr(self.text[1]) + " }}{%- endif %}"
+            "{%- if m.tool_calls %}" + self.calls + "{%- endif %}"
+            "{{- " + repr(self.end) + " }}"
+            "{%- else %}{{- " + before.replace("{}", "' + m.role + '") + " + m.content + " + after + " }}{%- endif %}"
+            "{%- endfor %}{%- if add_generation_prompt %}{{- " + repr(self.prompt or self.opening) + " }}{%- endif %}"
+        )  # fmt: skip
+
+
+def calls(one: str, *, before: str = "", between: str = "", after: str = "") -> str:
+    """Jinja that writes each call `f` by `one`, with texts around and between."""
+    return (
+        "{{- " + repr(before) + " }}{%- for c in m.tool_calls %}{%- set f = c.function %}" + one
+        + "{%- if not loop.last %}{{- " + repr(between) + " }}{%- endif %}{%- endfor %}{{- " + repr(after) + " }}"
+    )  # fmt: skip
+
+
+def write(*parts: str) -> str:
+    """Texts as they are; `NAME`, `JSON`, `ID` and other words of Jinja in capitals stand for what they say."""
+    words = {
+        "NAME": "f.name", "JSON": "f.arguments | tojson", "ID": "c.id", "KEY": "k", "RAW": "(v if v is string else v | tojson)",
+        "VALUE": "v | tojson", "REPR": "f.arguments | string", "INDENTED": "f.arguments | tojson(indent=2)",
+        "INDEX": "(loop.index0 | string)", "ONE": "(loop.index | string)", "ENCODED": "f.arguments | tojson | tojson",
+        "KIND": "('string' if v is string else 'json')",
+    }  # fmt: skip
+    return "".join("{{- " + (words.get(part) or repr(part)) + " }}" for part in parts)
+
+
+def each(*parts: str, between: str = "") -> str:
+    return (
+        "{%- for k, v in f.arguments.items() %}" + write(*parts)
+        + "{%- if not loop.last %}{{- " + repr(between) + " }}{%- endif %}{%- endfor %}"
+    )  # fmt: skip
+
+
+KEYWORDS = each("KEY", "=", "VALUE", between=", ")
+THINK = ("<think>\n", "\n</think>\n\n")
+
+LAYOUTS = {
+    "elements named after the tool and its arguments": Layout(
+        calls(write("<", "NAME", ">\n") + each("<", "KEY", ">", "RAW", "</", "KEY", ">\n") + write("</", "NAME", ">"),
+              before="<function_calls>\n", between="\n", after="\n</function_calls>"),
+    ),
+    "keywords with colons": Layout(
+        calls(write("NAME", "(") + each("KEY", ": ", "VALUE", between=", ") + write(")"),
+              before="<ruby>", between="\n", after="</ruby>"),
+    ),
+    "words of a shell": Layout(
+        calls(write("$ ", "NAME") + each(" --", "KEY", " ", "VALUE") + write("\n"), before="```sh\n", after="```"),
+        thought=THINK,
+    ),
+    "YAML": Layout(
+        calls(write("<tool>\nname: ", "NAME", "\narguments:\n") + each("  ", "KEY", ": ", "VALUE", "\n") + write("</tool>"),
+              between="\n"),
+    ),
+    "a fenced list of objects": Layout(
+        calls(write('{"name": "', "NAME", '", "arguments": ', "JSON", "}"), before="```json\n[", between=", ", after="]\n```"),
+        thought=THINK, opening="<start_of_turn>model\n", end="<end_of_turn>\n",
+        other=("<start_of_turn>{}\n", "<end_of_turn>\n"),
+    ),
+    "one object that holds the calls": Layout(
+        calls(write('{"name": "', "NAME", '", "arguments": ', "JSON", "}"),
+              before='{"tool_calls": [', between=", ", after="]}"),
+    ),
+    "tokens around name and arguments": Layout(
+        calls(write("<|tool|>", "NAME", "<|args|>", "JSON", "<|tool_end|>")),
+        thought=("<|thought|>", "<|thought_end|>"), opening="<|bot|>", end="<|eot|>", other=("<|{}|>", "<|eot|>"),
+    ),
+    "a request in brackets": Layout(
+        calls(write('[TOOL_REQUEST]{"name": "', "NAME", '", "arguments": ', "JSON", "}[END_TOOL_REQUEST]"), between="\n"),
+        opening="### Assistant:\n", end="</s>", other=("### {}:\n", "\n"),
+    ),
+    "id and name as attributes": Layout(
+        calls(write('<tool_call id="', "ID", '" name="', "NAME", '">', "JSON", "</tool_call>"), between="\n"),
+        thought=THINK, prompt="<|im_start|>assistant\n<think>\n",
+    ),
+    "a recipient in the header": Layout(
+        calls(write("<|recipient|>tools.", "NAME", "<|content|>", "JSON", "<|call|>")),
+        opening="<|assistant|>", end="<|eom|>", other=("<|{}|>", "<|eom|>"), text=("<|content|>", ""),
+    ),
+    "lines that begin with a sign": Layout(
+        calls(write("!", "NAME", " ", "JSON"), before="\n", between="\n"),
+    ),
+    "arguments as a text of JSON": Layout(
+        calls(write('{"function": "', "NAME", '", "params": ', "ENCODED", "}"),
+              before="<|fc|>", between="<|fc|>", after="<|/fc|>"),
+    ),
+    "a list behind a token, with no end": Layout(
+        calls(write('{"name": "', "NAME", '", "arguments": ', "JSON", "}"), before="<|calls|>[", between=", ", after="]"),
+        thought=("<|think|>", "<|/think|>"), opening="<|a|>", end="<|z|>", other=("<|{}|>", "<|z|>"),
+    ),
+    "an action in a fence": Layout(
+        calls(write('Action:\n```json\n{"action": "', "NAME", '", "action_input": ', "JSON", "}\n```"), between="\n"),
+        thought=("Thought: ", "\n"),
+    ),
+    "tags for names and tags for arguments": Layout(
+        calls(write("[CALL]", "NAME", "[/CALL][ARG]", "JSON", "[/ARG]")),
+        thought=("[THINK]", "[/THINK]"), opening="", end="</s>", other=("[{}]", "[/]"),
+    ),
+    "kinds of values as attributes": Layout(
+        calls(write('<invoke tool="', "NAME", '">')
+              + each('<arg key="', "KEY", '" type="', "KIND", '">', "RAW", "</arg>") + write("</invoke>")),
+        thought=THINK, prompt="<|im_start|>assistant\n<think>\n",
+    ),
+    "TOML": Layout(
+        calls(write("<call fn=", "NAME", ">\n") + each("KEY", " = ", "VALUE", "\n") + write("</call>"), between="\n"),
+    ),
+    "an object of JavaScript": Layout(
+        calls(write("NAME", "({") + each("KEY", ": ", "VALUE", between=", ") + write("});"),
+              before="<js>", between=" ", after="</js>"),
+    ),
+    "printed Python": Layout(
+        calls(write("print(", "NAME", "(") + KEYWORDS + write("))"), before="```tool_code\n", between="\n", after="\n```"),
+        opening="<start_of_turn>model\n", end="<end_of_turn>\n", other=("<start_of_turn>{}\n", "<end_of_turn>\n"),
+    ),
+    "Python with a module": Layout(
+        calls(write("functions.", "NAME", "(") + KEYWORDS + write(")"), before="<py>", between="; ", after="</py>"),
+        thought=("<scratchpad>", "</scratchpad>"),
+    ),
+    "tokens per argument": Layout(
+        calls(write("<|call|>", "NAME") + each("<|p|>", "KEY", "<|v|>", "VALUE") + write("<|end_call|>")),
+        thought=("<|mind|>", "<|/mind|>"), opening="<|gpt|>", end="<|stop|>", other=("<|{}|>", "<|stop|>"),
+    ),
+    "names with a number": Layout(
+        calls(write("<|c|>", "NAME", "#", "INDEX", "<|a|>", "JSON", "<|/c|>"), before="<|cs|>", after="<|/cs|>"),
+    ),
+    "blocks of typed objects": Layout(
+        calls(write('{"type": "tool_use", "id": "', "ID", '", "name": "', "NAME", '", "input": ', "JSON", "}"),
+              before="<blocks>[", between=", ", after="]</blocks>"),
+        thought=("<thinking>", "</thinking>"),
+    ),
+    "the name on a line of its own": Layout(
+        calls(write("<|call_start|>", "NAME", "\n", "JSON", "\n<|call_end|>")),
+        thought=("<|inner_prefix|>", "<|inner_suffix|>"), opening="<|assistant_start|>", end="<|assistant_end|>",
+        other=("<|{}_start|>", "<|{}_end|>"),
+    ),
+    "indented JSON": Layout(
+        calls(write('<tool_call>\n{\n  "name": "', "NAME", '",\n  "arguments": ', "INDENTED", "\n}\n</tool_call>"), between="\n"),
+        thought=THINK,
+    ),
+    "thoughts between headings": Layout(
+        calls(write("**Tool** `", "NAME", "`\n```json\n", "JSON", "\n```"), between="\n\n"),
+        thought=("**Thinking**\n", "\n**Answer**\n"),
+    ),
+    "an element for the name, an element for the arguments": Layout(
+        calls(write("<call><f>", "NAME", "</f><a>", "JSON", "</a></call>"), before="<calls>", after="</calls>"),
+        thought=THINK,
+    ),
+    "wide brackets": Layout(
+        calls(write("【调用】", "NAME", "（", "JSON", "）"), between="\n"),
+        thought=("【思考】", "【/思考】"),
+    ),
+    "Python's way of writing a dictionary": Layout(
+        calls(write("<tool>{'name': '", "NAME", "', 'arguments': ", "REPR", "}</tool>"), between="\n"),
+    ),
+    "words at the beginning and end of lines": Layout(
+        calls(write("BEGIN_CALL ", "NAME", "\n") + each("KEY", ": ", "RAW", "\n") + write("END_CALL"), between="\n"),
+        lines=True, thought=("BEGIN_THOUGHT\n", "\nEND_THOUGHT\n"),
+    ),
+}  # fmt: skip
