@@ -33,7 +33,7 @@ class CallReader:
         of a call; that goes to `lost`, by default the content. Not `written` is a mark of the prompt's; not `announced`
         means that no mark stands before the call. Returns the number of calls."""
         text, calls = self._text, self.calls
-        announced = announced and not calls.bare
+        announced = announced and not calls.bare and len(mark.strip()) > 1  # one sign announces nothing
         in_lists = calls.listed or (calls.notation.listed and announced)
         text.trail = [mark] if written else []
         self.is_reading = True
@@ -48,21 +48,22 @@ class CallReader:
                 text.eat(text.position + 1)
                 due = char == ","
                 continue
-            if mark == calls.ready or calls.notation.may_begin(char):
-                call = self.open_call(announced)
-                yield from calls.notation.read(text, call)
-                if not call.started:
+            if mark != calls.ready:
+                mark = yield from text.mark(self._marks)
+                if mark is not None:
+                    if mark in self._closers and made:
+                        text.trail = []
+                    due = mark in self.openers or mark in self._between
+                    continue
+                if not calls.notation.may_begin(char):
                     break
-                made, due = made + 1, False
-                mark = "\n"  # any text that is no mark
-                text.trail = []
-                continue
-            mark = yield from text.mark(self._marks)
-            if mark is None:
+            call = self.open_call(announced)
+            yield from calls.notation.read(text, call)
+            if not call.started:
                 break
-            if mark in self._closers and made:
-                text.trail = []
-            due = mark in self.openers or mark in self._between
+            made, due = made + 1, False
+            mark = "\n"  # any text that is no mark
+            text.trail = []
         self.is_reading = False
         if made and due and text.cut_in_call:
             text.drop_rest()

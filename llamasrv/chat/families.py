@@ -10,8 +10,8 @@ from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.chat.notations.named import Named
-from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 
 THINK = ReasoningMarks("<think>", "</think>")
@@ -35,7 +35,7 @@ HARMONY = ChatFormat(
 )
 
 LFM2_CALLS = Calls(
-    PythonCall(single=True), section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", "
+    KeywordCall(single=True), section_start="<|tool_call_start|>[", section_end="]<|tool_call_end|>", separator=", "
 )
 
 GEMMA4 = ChatFormat(

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from llamasrv.chat.families import GENERIC_CALLS
@@ -39,6 +40,8 @@ class Conversation:
 def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
     """The messages and tools for a template with these traits. `calls`: how the model writes calls."""
     calls = calls or GENERIC_CALLS
+    if traits.calls_need_tools and not prompt.tools:
+        traits = replace(traits, calls=False, results=False)
     source: Sequence[Message] = late_tools(prompt.messages)
     continues = _continues(prompt)
     simple = all(m.role in ("user", "assistant", "system") and not m.tool_calls for m in source)
@@ -58,6 +61,8 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
         _settle_calls(messages, traits, calls)
     if not traits.says_all_system:
         _settle_system(messages, traits)
+    if traits.results_in_list:
+        messages = _gathered(messages)
     if not traits.repeated_roles:
         messages = _merged(messages)
     if not simple and not traits.user_after_result:
@@ -225,7 +230,11 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
                 settled.append({"role": "user", "content": ""})
             del message["content"]
             message.update(NO_CONTENT[traits.no_content])
-        if calls and len(calls) > 1 and not traits.parallel_calls:
+        if (
+            calls
+            and len(calls) > 1
+            and not (traits.parallel_calls and _may_stay(message, messages[place + 1 :], traits))
+        ):
             settled.extend(_one_by_one(message, messages, place))
             continue
         if message["role"] == "tool":
@@ -237,6 +246,32 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
     for message in settled:
         message.pop("_placed", None)
     messages[:] = settled
+
+
+def _may_stay(message: Dict, later: list[Dict], traits: Traits) -> bool:
+    """Whether a turn of several calls can be shown as one. Where results go into a list there is one for each call,
+    or none yet."""
+    if not traits.results_in_list:
+        return True
+    return not later or len(_results(later)) == len(message["tool_calls"])
+
+
+def _results(later: Sequence[Dict]) -> list[Dict]:
+    """The results that a list of messages begins with."""
+    return list(takewhile(lambda message: message["role"] == "tool", later))
+
+
+def _gathered(messages: list[Dict]) -> list[Dict]:
+    """The results of a turn of several calls as one message, whose content is a list."""
+    gathered: list[Dict] = []
+    for place, message in enumerate(messages):
+        before = gathered[-1] if gathered else {}
+        if message["role"] == "tool" and isinstance(before.get("content"), list):
+            continue
+        if len(before.get("tool_calls") or ()) > 1:
+            message = {**message, "content": [result["content"] for result in _results(messages[place:])]}
+        gathered.append(message)
+    return gathered
 
 
 def _one_by_one(message: Dict, messages: list[Dict], place: int) -> list[Dict]:

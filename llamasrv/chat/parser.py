@@ -201,9 +201,11 @@ class Parser:
             mark = yield from text.mark(early)
             if mark is None:
                 out.hold(space)
-                if self._calls is not None and (yield from text.char()) in self._calls.calls.unmarked:
+                calls = self._calls
+                if calls is not None and (yield from text.char()) in calls.calls.unmarked:
                     # Small models forget the marks: an object with the name of a tool is a call all the same.
-                    yield from self._calls.section("", announced=False)
+                    if not (yield from text.peek(marks(*calls.openers))):
+                        yield from calls.section("", announced=False)
                 return True
             if mark in format.leads:
                 out.drop_space = True

@@ -15,7 +15,16 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 
-from llamasrv.chat.sandbox import LIST_METHODS, MAX_WORK, TRIAL_WORK, TooCostly, environment, joined, strftime_now
+from llamasrv.chat.sandbox import (
+    LIST_METHODS,
+    MAX_WORK,
+    TRIAL_WORK,
+    TooCostly,
+    environment,
+    joined,
+    strftime_now,
+    strftime_on_trial,
+)
 from llamasrv.errors import InvalidRequest
 
 MAX_SOURCE = 1 << 20  # characters of a template
@@ -73,7 +82,7 @@ class Renderer:
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
         self._absent: Mapping[str, Any] = _ABSENT
         self._work = MAX_WORK  # of each rendering
-        self._given = {"bos_token": bos_token, "eos_token": eos_token}
+        self._given: dict[str, Any] = {"bos_token": bos_token, "eos_token": eos_token}
         self._dates = {name: form for name, form in _DATES.items() if name in self.variables}
 
     def learn_absent(self) -> None:
@@ -96,6 +105,7 @@ class Renderer:
         """The same for short conversations: one of them that costs much is refused with TemplateError."""
         trial = copy.copy(self)
         trial._work = TRIAL_WORK
+        trial._given = {**self._given, "strftime_now": strftime_on_trial}
         return trial
 
     def render(

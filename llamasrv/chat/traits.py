@@ -29,12 +29,14 @@ class Traits:
     tools: bool = False
     tools_variable: str = "tools"
     calls: bool = False
+    calls_need_tools: bool = False  # they are shown beside tools only
     parallel_calls: bool = False
     content_with_calls: bool = True
     content_stays: bool = True  # that content is still shown behind a later answer
     empty_answer: bool = True
     full_schemas: bool = False  # every parameter of a tool needs a type and a description
     results: bool = False
+    results_in_list: bool = False  # those of several calls are one message, whose content is a list of texts
     arguments: str = "object"  # or "text"
     no_content: str = "null"  # how "no content" beside a call is said: null, empty, absent
     user_after_result: bool = True
@@ -210,6 +212,11 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 continue
             other = _call("zqother", arguments, "zqcall002")
             both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
+            words = ("zqvalue", "zqother", "zqresult", "zqsecond")
+            several = all(word in both for word in words)
+            gathered = {**_result("zqresult"), "content": ["zqresult", "zqsecond"]}
+            listed = "" if several else show([_USER, turn(call, other), gathered], **given)
+            in_list = all(word in listed for word in words) and not re.search("zqresult.{1,4}zqsecond", listed)
             long_id = _call("zqvalue", arguments, "call_zq_0123456789")
             spoken = [_USER, turn(call, content=_ANSWER), _result("zqresult")]
 
@@ -219,13 +226,15 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
 
             return {
                 "calls": True,
+                "calls_need_tools": "zqvalue" not in show([_USER, turn(call), _result("zqresult")]),
                 "arguments": arguments,
                 "no_content": no_content,
                 "results": "zqresult" in text,
                 "content_with_calls": said(),
                 "content_stays": said(_ANSWER2),
                 "names_in_ids": "zqcall001" in text and _names_are_hidden(show, turn(call), given),
-                "parallel_calls": all(word in both for word in ("zqvalue", "zqother", "zqresult", "zqsecond")),
+                "parallel_calls": several or in_list,
+                "results_in_list": in_list,
                 "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),
                 "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
             }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from vectors import SHARED
@@ -46,7 +46,11 @@ def prompt_of(dialect: str, body: dict[str, Any]) -> ChatPrompt:
     return replace(prompt, tools=()) if request.tool_choice.mode == "none" else prompt
 
 
-def prompts(script: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int, ChatPrompt]]:
-    """Each turn, the number of the turn that it starts from, and its prompt."""
-    for number, (turn, body) in enumerate(zip(script["turns"], bodies(script))):
-        yield turn, turn.get("from", number - 1), prompt_of(script["dialect"], body)
+@cache
+def prompts(name: str) -> tuple[tuple[dict[str, Any], int, ChatPrompt], ...]:
+    """Each turn of a script, the number of the turn that it starts from, and its prompt."""
+    (script,) = (script for script in SCRIPTS if script["name"] == name)
+    return tuple(
+        (turn, turn.get("from", number - 1), prompt_of(script["dialect"], body))
+        for number, (turn, body) in enumerate(zip(script["turns"], bodies(script)))
+    )

@@ -67,9 +67,9 @@ def by_transformers(source: str, messages: list[Any], tools: list[Any] | None, v
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True}
+    given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True, **variables}
     try:
-        return environment.from_string(source).render(**given, bos_token="<s>", eos_token="</s>", **variables)
+        return environment.from_string(source).render(**given, bos_token="<s>", eos_token="</s>")
     except Exception:
         return None
 

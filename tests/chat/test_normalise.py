@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chat_samples import HERMES, STRICT
+from vectors import template_of
 
 from llamasrv.chat.normalise import prepare
 from llamasrv.chat.template import ChatTemplate, fallback_source
@@ -276,6 +277,40 @@ def test_tools_go_through_the_template_where_it_has_words_for_them():
     assert "Looks outside" in shown and "<tool_call>" not in shown
 
 
+# -- calls and results
+
+
+def test_calls_that_are_shown_beside_tools_only_are_written_out_where_there_are_none():
+    source = HERMES.replace(
+        "{%- elif message.tool_calls -%}",
+        "{%- elif message.tool_calls and not tools -%}{%- elif message.tool_calls -%}",
+    )
+    asked = [user(), call("weather"), result("weather", "wet"), user("So?")]
+    assert ChatTemplate(source).traits.calls_need_tools
+    shown = text(source, asked)
+    assert "Bern" in shown and "wet" in shown
+    assert "<tool_response>" in text(source, asked, tools=(WEATHER,))
+
+
+RESULTS_IN_LIST = (
+    "{% for m in messages %}{% if m.tool_calls %}{% set ns.due = m.tool_calls | length %}{% endif %}"
+    "{% if m.role == 'tool' %}{% set given = [m.content] if m.content is string else m.content %}"
+    "{% if given | length != ns.due %}{{ raise_exception('one result for each call') }}{% endif %}"
+    "<tool>{{ given | join('</tool><tool>') }}</tool>"
+    "{% else %}<|{{ m.role }}|>{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+
+
+def test_results_of_several_calls_go_into_a_list_where_the_template_takes_them_so():
+    source = "{% set ns = namespace(due=0) %}" + RESULTS_IN_LIST
+    assert ChatTemplate(source).traits.results_in_list and not ChatTemplate(HERMES).traits.results_in_list
+    asked = [user(), call("weather", "clock")]
+    shown = text(source, [*asked, result("clock", "noon"), result("weather", "wet"), user("So?")])
+    assert shown.startswith(text(source, asked)) and shown.endswith("<tool>wet</tool><tool>noon</tool><|user|>So?")
+    assert "<tool>wet</tool>" in text(source, [*asked, result("weather", "wet"), user("So?")])  # the other never came
+
+
 # -- reasoning
 
 
@@ -313,19 +348,14 @@ CONVERSATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CONVERSATIONS)
-@pytest.mark.parametrize("with_tools", [False, True])
-def test_every_template_of_the_collection_accepts_and_shows(template_file, case, with_tools):
-    messages = CONVERSATIONS[case]
-    shown = text(template_file.read_text(), messages, tools=(WEATHER, CLOCK) if with_tools else ())
-    for message in messages:
-        if message.tool_calls and not ChatTemplate(template_file.read_text()).traits.repeated_roles:
-            continue  # such templates have no place for words beside a call
-        for word in ("qA", "qB", "qC", "qD", "qE", "qF"):
-            if word in str(message.content):
-                assert word in shown
-    if any(message.tool_calls for message in messages):
-        assert "Bern" in shown
+@pytest.mark.parametrize("tools", [(), (WEATHER, CLOCK)], ids=["plain", "tools"])
+def test_every_template_of_the_collection_accepts_and_shows(template_file, tools):
+    template = template_of(template_file.read_text(encoding="utf-8"))[0]
+    for case, messages in CONVERSATIONS.items():
+        shown = template.render(ChatPrompt(tuple(messages), tools=tools)).text
+        words = [word for m in messages for word in ("qA", "qB", "qC", "qD", "qE", "qF") if word in str(m.content)]
+        words += ["Bern"] if any(message.tool_calls for message in messages) else []
+        assert [word for word in words if word not in shown] == [], case
 
 
 def test_what_still_fails_is_the_templates_own_sentence():

@@ -33,8 +33,8 @@ OF_THE_EXAMPLE = (
 )  # fmt: skip
 
 _VALUES = (
-    "{%- for k, v in f.arguments.items() -%}{{- k + ': ' + (v if v is string else v | tojson) -}}"
-    "{%- if not loop.last -%}{{- '; ' -}}{%- endif -%}{%- endfor -%}"
+    "{%- for k, v in f.arguments.items() -%}{{- (v if v is string else v | tojson) + ' (' + k + ')' -}}"
+    "{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}{%- endfor -%}"
 )
 SOURCE = family("{{- '<do>' + f.name + ' ' -}}" + _VALUES + "{{- '</do>' -}}")
 LOOK = Tool(
@@ -45,14 +45,14 @@ LOOK = Tool(
 
 
 @pytest.fixture
-def pairs(monkeypatch):
+def labelled(monkeypatch):
     """The class of the example, in the list of notations."""
     readme = (Path(notations.__file__).parents[1] / "README.md").read_text("utf-8")
     code = re.search(r"```python\n(@dataclass.*?)```", readme, re.DOTALL)[1]
     found = dict(globals())
     exec(compile(code, "README.md", "exec"), found)
-    monkeypatch.setattr(probe, "NOTATIONS", (*notations.NOTATIONS, found["Pairs"]))
-    return found["Pairs"]
+    monkeypatch.setattr(probe, "NOTATIONS", (*notations.NOTATIONS, found["Labelled"]))
+    return found["Labelled"]
 
 
 def read(format, *pieces):
@@ -62,31 +62,31 @@ def read(format, *pieces):
     return message["content"], [(c["name"], c["arguments"]) for c in message["tool_calls"]], parser.complete_calls
 
 
-def test_it_is_learned_and_every_kind_of_turn_comes_back(pairs):
+def test_it_is_learned_and_every_kind_of_turn_comes_back(labelled):
     template = ChatTemplate(SOURCE)
-    assert template.format.calls == Calls(pairs(), call_start="<do>", call_end="</do>")
+    assert template.format.calls == Calls(labelled(), call_start="<do>", call_end="</do>")
     trips = round_trip(template)
     assert trips["call"].verdict == trips["two calls"].verdict == trips["text and call"].verdict == OK
     assert LOST not in {trip.verdict for trip in trips.values()}
 
 
-def test_it_reads_the_same_for_every_cut(pairs):
+def test_it_reads_the_same_for_every_cut(labelled):
     format = ChatTemplate(SOURCE).format
-    text = "Now.<do>look at: the <sea>; n: 7</do>"
+    text = "Now.<do>look the <sea> (at), 7 (n)</do>"
     whole = ("Now.", [("look", '{"at": "the <sea>", "n": 7}')], 1)
     assert read(format, text) == read(format, *text) == whole
     for cut in range(len(text)):
         assert read(format, text[:cut], text[cut:]) == whole, f"cut at {cut}"
 
 
-def test_what_is_no_call_stays_text_and_what_is_cut_off_stays_incomplete(pairs):
+def test_what_is_no_call_stays_text_and_what_is_cut_off_stays_incomplete(labelled):
     format = ChatTemplate(SOURCE).format
     assert read(format, "Say <do>") == ("Say <do>", [], 0)
-    _, calls, complete = read(format, "<do>look at: there; n")
+    _, calls, complete = read(format, "<do>look there (at), 7 (")
     assert calls == [("look", '{"at": "there"')] and complete == 0
 
 
-def test_the_grammar_accepts_what_it_writes(pairs):
+def test_the_grammar_accepts_what_it_writes(labelled):
     format = ChatTemplate(SOURCE).format
     constraint = constrain(format, tools=(LOOK,), must_call=True)
     assert accepts(constraint, format.calls.write([("look", json.dumps({"at": "sea", "n": 7}))]))

@@ -301,9 +301,15 @@ def test_what_is_no_call_is_content(text):
 
 
 def test_arguments_that_stop_being_json_are_passed_as_written_and_incomplete():
-    text = '<tool_call>{"name": "note", "arguments": {\'text\': \'a\'}}</tool_call>'
+    text = '<tool_call>{"name": "note", "arguments": {text: \'a\'}}</tool_call>'
     content, _, calls, complete = outcome(PLAIN, text)
-    assert calls == [("note", "{'text': 'a'}}")] and complete == 0 and content == ""
+    assert calls == [("note", "{text: 'a'}}")] and complete == 0 and content == ""
+
+
+def test_arguments_that_are_written_as_python_shows_them_are_read():
+    text = '<tool_call>{"name": "note", "arguments": {\'text\': "it\'s", \'maybe\': None}}</tool_call>'
+    content, _, calls, complete = outcome(PLAIN, text)
+    assert calls == [("note", '{"text": "it\'s", "maybe": null}')] and complete == 1 and content == ""
 
 
 def test_an_object_alone_is_a_call_only_with_the_name_of_a_tool():

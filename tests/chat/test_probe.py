@@ -11,8 +11,8 @@ from llamasrv.chat.families import GENERIC_CALLS, TABLE
 from llamasrv.chat.formats import Blocks, Calls
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.chat.notations.named import Named
-from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.round_trip import probe_tools
@@ -21,8 +21,8 @@ from llamasrv.domain.events import Reasoning, Text
 from llamasrv.domain.request import Tool
 
 LEARNED = {
-    "python": Calls(PythonCall(), section_start="<|do|>[", section_end="]<|/do|>", separator=", "),
-    "python without marks": Calls(PythonCall(), section_start="[", section_end="]", separator=", "),
+    "python": Calls(KeywordCall(), section_start="<|do|>[", section_end="]<|/do|>", separator=", "),
+    "python without marks": Calls(KeywordCall(), section_start="[", section_end="]", separator=", "),
     "braces": Calls(Braces(quote="<q>", all_quoted=True), call_start="<do>call:", call_end="</do>"),
     "objects between tags": Calls(JsonObject(), call_start="<call>\n", call_end="\n</call>", separator="\n"),
     "a list of objects": Calls(JsonObject(), section_start="<CALLS>[", section_end="]</CALLS>", separator=", "),
@@ -210,7 +210,7 @@ def test_a_word_before_each_answer_is_no_part_of_it():
 
 
 FAMILIES_OF_THE_COLLECTION = {
-    "Llama-3.2-pythonic": "python", "Llama-4-pythonic": "python", "GigaChat3.5": "tagged", "Phi-4-mini": "json",
+    "Llama-3.2-pythonic": "keywords", "Llama-4-pythonic": "keywords", "GigaChat3.5": "tagged", "Phi-4-mini": "json",
     "Command-A-Reasoning": "command r7b", "Hunyuan": "json", "HyperCLOVAX": "blocks", "Inkling": "blocks",
     "xLAM": "json", "FunctionGemma": "braces",
     "Llama-3": "json", "Hermes": "json", "Qwen2.5": "json", "Mistral-Nemo": "json", "firefunction": "json", "QwQ": "json",

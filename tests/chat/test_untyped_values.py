@@ -9,11 +9,11 @@ from vectors import message_of
 
 from llamasrv.chat.formats import Calls, ChatFormat
 from llamasrv.chat.notations.braces import Braces
-from llamasrv.chat.notations.python_call import PythonCall
+from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.chat.parser import Parser
 from llamasrv.domain.request import Tool
 
-PYTHON = ChatFormat("python", calls=Calls(PythonCall(), section_start="[", section_end="]", separator=", "))
+PYTHON = ChatFormat("python", calls=Calls(KeywordCall(), section_start="[", section_end="]", separator=", "))
 BRACES = ChatFormat("braces", calls=Calls(Braces("<q>", all_quoted=True), call_start="<do>", call_end="</do>"))
 MARKED = ChatFormat("braces", calls=Calls(Braces("<q>"), call_start="<do>", call_end="</do>"))
 LOOK = Tool(

@@ -10,8 +10,8 @@ from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.json_object import JsonObject
+from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.chat.notations.named import Named
-from llamasrv.chat.notations.python_call import PythonCall
 from llamasrv.chat.notations.tagged import Tagged
 
-NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, PythonCall, Braces, InHeader)
+NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, KeywordCall, Braces, InHeader)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from llamasrv.chat.emitter import Emitter
+from llamasrv.chat.literals import read_literal
 from llamasrv.chat.markers import marks
 from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Scanner, Steps
@@ -148,11 +149,16 @@ def read_arguments(text: Scanner, call: OpenCall, *, may_be_missing: bool = Fals
             return True
         yield from text.until(ends, call.argue)
         return False
+    if (yield from text.peek(_PYTHON)):
+        return (yield from read_literal(text, call.argue))
     if (yield from text.json_value(call.argue)):
         return True
     if not text.ended and call.closers:
         yield from text.until(marks(*call.closers), call.argue)
     return False
+
+
+_PYTHON = marks("{'")  # a template that was given objects may write them as Python shows them
 
 
 def unwrapped(text: str) -> str:

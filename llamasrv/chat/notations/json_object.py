@@ -119,8 +119,9 @@ class JsonObject(Notation):
     @property
     def wrapper(self) -> str:
         """The key that the name and the arguments stand under, if any."""
-        before = self.shape.partition("{name}")[0].rpartition(": {")[0]
-        return before.rpartition("{")[2].rpartition(",")[2].strip().strip('"')
+        before = _HOLE.sub('""', self.shape.partition("{name}")[0])
+        opened = re.search(r'"([^"]*)": \{[^{}]*\Z', before)
+        return opened[1] if opened else ""
 
     def may_begin(self, char: str) -> bool:
         return char == "{"

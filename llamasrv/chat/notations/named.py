@@ -38,7 +38,8 @@ class Named(Notation):
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then the arguments as JSON."""
         end = pieces(self.name_end)
-        stops = marks(*(end[:1] or ("\n",)), self.id_mark, *(("\n",) if "\n" in self.name_end else ()))
+        blank = (self.name_end,) if self.name_end else ("\n",)
+        stops = marks(*(end[:1] or blank), self.id_mark, *(("\n",) if "\n" in self.name_end else ()))
         id: str | None = None
         name, mark = yield from text.name(stops)
         if name is None:
@@ -54,7 +55,7 @@ class Named(Notation):
         if self.content_name and name == self.content_name:
             call.forget()  # what follows is content
             return
-        if self.content_name and name not in call.tools:
+        if name not in call.tools and (self.content_name or not call.announced):
             return
         for piece in end if mark == "\n" else end[1:]:
             yield from text.skip_space()
@@ -91,15 +92,21 @@ class Named(Notation):
             mark, found, name_end = between.partition(id)
             if found:
                 return Learned(at, end, cls(id_mark=mark, name_end=name_end))
-            if between.startswith(f":{number}"):
+            numbered = re.match(rf"([^\w\s\"']{{1,3}}){number}(?!\d)", between)
+            if numbered:
                 before = _ID_HEAD.search(text, begin, at)
                 head = before[0] if before else ""
-                name_end = between.removeprefix(f":{number}")
-                return Learned(at - len(head), end, cls(id_form=head + "{name}:{index}", name_end=name_end))
+                form = f"{head}{{name}}{numbered[1]}{{index}}"
+                return Learned(at - len(head), end, cls(id_form=form, name_end=between[numbered.end() :]))
+            place = text.rfind(id, begin, at)
+            mark = text[place + len(id) : at]
+            if place >= 0 and _BETWEEN_ATTRIBUTES.match(mark):
+                return Learned(place, end, cls(id_mark=mark, id_first=True, name_end=between))
             return Learned(at, end, cls(name_end=between))
         return None
 
 
+_BETWEEN_ATTRIBUTES = re.compile(r"""["']\s*[\w-]+=["']\Z|<[^<>\s]+>\Z""")
 _ID_HEAD = re.compile(r"[\w.]+\Z")  # the words of an id in front of the name
 
 

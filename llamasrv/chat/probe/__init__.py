@@ -16,7 +16,7 @@ from llamasrv.chat.families import GENERIC_CALLS, known_families, wrapped
 from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.notations import NOTATIONS
 from llamasrv.chat.notations.json_object import JsonObject
-from llamasrv.chat.notations.python_call import PYTHON_MARKS, PythonCall
+from llamasrv.chat.notations.keyword_call import PYTHON_MARKS, KeywordCall
 from llamasrv.chat.probe.call_marks import learn_calls
 from llamasrv.chat.probe.layouts import format_of_blocks, format_of_messages, learn_blocks, learn_headers
 from llamasrv.chat.probe.marks import TextMarks, leads, learn_reasoning, learn_text, role_ends
@@ -45,16 +45,16 @@ def _candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
     blocks = learn_blocks(shown)
     if blocks is not None:
         yield format_of_blocks(template, shown, blocks)
-    text = learn_text(shown)
-    reasoning = learn_reasoning(template, shown, text)
-    for notation in NOTATIONS if template.traits.calls else ():
-        calls = learn_calls(template, shown.answer, reasoning, notation)
-        if calls is not None:
-            asked = _as_instructed(shown, calls)
-            if asked is not None:
-                yield _with_calls(template, shown, text, reasoning, asked)
-            yield _with_calls(template, shown, text, reasoning, calls)
-    yield _with_calls(template, shown, text, reasoning, None)
+    for text in learn_text(shown):
+        reasoning = learn_reasoning(template, shown, text)
+        for notation in NOTATIONS if template.traits.calls else ():
+            calls = learn_calls(template, shown.answer, reasoning, notation)
+            if calls is not None:
+                asked = _as_instructed(shown, calls)
+                if asked is not None:
+                    yield _with_calls(template, shown, text, reasoning, asked)
+                yield _with_calls(template, shown, text, reasoning, calls)
+        yield _with_calls(template, shown, text, reasoning, None)
 
 
 def _with_calls(
@@ -64,7 +64,7 @@ def _with_calls(
     silent: tuple[str, ...] = tuple(mark for mark in (text.start.strip(), text.end.strip()) if mark)
     if calls is not None and calls.bare:
         silent += tuple(dict.fromkeys(_PYTHON_TAGS.findall(template.source)))
-        silent += PYTHON_MARKS if isinstance(calls.notation, PythonCall) else ()
+        silent += PYTHON_MARKS if isinstance(calls.notation, KeywordCall) and calls.notation.is_python else ()
     return ChatFormat(
         "generic" if calls is None else calls.notation.name,
         reasoning=reasoning,

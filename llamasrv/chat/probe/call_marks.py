@@ -56,7 +56,7 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
     starts = [0, *sorted({*(n for n, char in enumerate(before) if char in "<["), *lines}), len(before)]
     start = next(before[n:] for n in starts if between.endswith(before[n:]))
     rest = between[: len(between) - len(start)]
-    ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">]"), 0]
+    ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">])"), 0]
     end = next(after[:n] for n in ends if rest.startswith(after[:n]))
     section_start = before[: len(before) - len(start)]
     return Calls(

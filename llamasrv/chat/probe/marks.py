@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llamasrv.chat.families import THINK
@@ -24,23 +25,31 @@ class TextMarks:
     end: str = ""
 
 
-def learn_text(shown: TrialTurns) -> TextMarks:
-    """Marks around the answer itself, other than those of its turn."""
+def learn_text(shown: TrialTurns) -> Iterator[TextMarks]:
+    """Marks around the answer itself, other than those of its turn. A mark before it alone belongs to the turn's head
+    if a call has it, too; else it says that no call comes."""
     _, found, tail = shown.answer.rpartition("zqanswer")
-    if not found:
-        return TextMarks()
     ending = shared_ending(tail, shown.call) if shown.call else ""
     start = before_word(shown, "zqanswer", shown.answer)
     thought = before_word(shown, "zqthought", shown.thought)
-    if not _ONE_MARK.match(start) or start.strip() == thought.strip() or start.strip() in _empty_thought(shown):
-        return TextMarks()
+    if (
+        not found
+        or not _ONE_MARK.match(start)
+        or start.strip() == thought.strip()
+        or start.strip() in _empty_thought(shown)
+    ):
+        yield TextMarks()
+        return
     end = tail[: len(tail) - len(ending)] if ending else ""
     if not ending:
         marks = WHOLE_MARK.findall(tail)
         end = marks[0] if len(marks) > 1 else ""
-    if not _ONE_MARK.match(end):
-        return TextMarks()  # a mark before the text alone belongs to the turn's head
-    return TextMarks(start, end)
+    if _ONE_MARK.match(end):
+        yield TextMarks(start, end)
+        return
+    yield TextMarks()
+    if shown.call and not before_word(shown, trial.NAMES[0], shown.call).lstrip().startswith(start.strip()):
+        yield TextMarks(start)
 
 
 def _empty_thought(shown: TrialTurns) -> str:

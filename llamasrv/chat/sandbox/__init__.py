@@ -36,7 +36,17 @@ from llamasrv.chat.sandbox.budget import (
 from llamasrv.chat.sandbox.calls import METHODS, check_call, check_product, class_of, is_one_letter
 from llamasrv.chat.sandbox.rewriting import RewriteLimits, charge_loop
 
-__all__ = ["LIST_METHODS", "MAX_WORK", "TRIAL_WORK", "Sandbox", "TooCostly", "environment", "joined", "strftime_now"]
+__all__ = [
+    "LIST_METHODS",
+    "MAX_WORK",
+    "TRIAL_WORK",
+    "Sandbox",
+    "TooCostly",
+    "environment",
+    "joined",
+    "strftime_now",
+    "strftime_on_trial",
+]
 
 MOST_ATTRIBUTES = 10_000  # whose safety is remembered
 _FRAME = ("_loop_vars", "_block_vars")  # that compiled templates hand to whatever they call
@@ -118,6 +128,11 @@ def _raise_exception(message: Any) -> None:
 
 def strftime_now(format: str) -> str:
     return datetime.now().strftime(str(format)[:200])
+
+
+def strftime_on_trial(format: str) -> str:
+    """The clock of trial conversations stands still: two that are compared may differ by what is said alone."""
+    return datetime(2024, 1, 1).strftime(str(format)[:200])
 
 
 @lru_cache(maxsize=1)
