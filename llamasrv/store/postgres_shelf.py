@@ -218,9 +218,8 @@ class PostgresShelf(Shelf):
 
     def claims(self, seconds: float = LOCK_SECONDS) -> Claims:
         return Claims(
-            lambda name, holder, seconds: (
-                self._run(_RENEW_LOCK, name=f"{self.name}:{name}", holder=holder, seconds=seconds) > 0
-            ),
+            lambda name, holder, seconds: self._renew(f"{self.name}:{name}", holder, seconds),
+            lambda name, holder: self._release(f"{self.name}:{name}", holder),
             seconds,
         )
 
@@ -228,10 +227,16 @@ class PostgresShelf(Shelf):
         return PostgresLedger(self.connection)
 
     def renew_lock(self, holder: str, seconds: float) -> bool:
-        return self._run(_RENEW_LOCK, name=self.name, holder=holder, seconds=seconds) > 0
+        return self._renew(self.name, holder, seconds)
+
+    def _renew(self, name: str, holder: str, seconds: float) -> bool:
+        return self._run(_RENEW_LOCK, name=name, holder=holder, seconds=seconds) > 0
 
     def release_lock(self, holder: str) -> None:
-        self._run(_RELEASE_LOCK, name=self.name, holder=holder)
+        self._release(self.name, holder)
+
+    def _release(self, name: str, holder: str) -> None:
+        self._run(_RELEASE_LOCK, name=name, holder=holder)
 
     def _run(self, text: str, **named: Any) -> int:
         """Returns the number of rows changed."""

@@ -238,7 +238,11 @@ class RedisShelf(Shelf):
         return ExpiringLock(self.renew_lock, self.release_lock)
 
     def claims(self, seconds: float = LOCK_SECONDS) -> Claims:
-        return Claims(lambda name, holder, seconds: self._renew(self._key("claim", name), holder, seconds), seconds)
+        return Claims(
+            lambda name, holder, seconds: self._renew(self._key("claim", name), holder, seconds),
+            lambda name, holder: self._release(self._key("claim", name), holder),
+            seconds,
+        )
 
     def ledger(self) -> RedisLedger:
         return RedisLedger(self.db, self._redis_errors, self._scripts[_ADD_TO_SUM])
@@ -250,7 +254,10 @@ class RedisShelf(Shelf):
         return bool(self._run(_RENEW_LOCK, [key], holder, int(seconds * 1000)))
 
     def release_lock(self, holder: str) -> None:
-        self._run(_RELEASE_LOCK, [self._key("lock")], holder)
+        self._release(self._key("lock"), holder)
+
+    def _release(self, key: str, holder: str) -> None:
+        self._run(_RELEASE_LOCK, [key], holder)
 
     def _drop_unfinished(self, blob: str) -> None:
         self._run(_DROP, [_BLOB + blob, _UNFINISHED], blob)

@@ -63,6 +63,10 @@ class RunStore:
         """Whether this server works on it now."""
         return self._claims.take(id)
 
+    def release(self, id: str) -> None:
+        """Another server may claim it at once."""
+        self._claims.release(id)
+
     def runs(self) -> list[StoredRun]:
         """Those that have not ended, of all owners."""
         found = []

@@ -318,13 +318,22 @@ class ExpiringLock:
 
 
 class Claims:
-    """Claims of one process. A claim is never released; it expires `seconds` after it was last taken, so the next
-    holder can already read what this one wrote. `renew(name, holder, seconds)` as for a lock."""
+    """Claims of one process. A claim that is not released expires `seconds` after it was last taken, so the next holder
+    can already read what this one wrote. `renew(name, holder, seconds)` and `release(name, holder)` as for a lock."""
 
-    def __init__(self, renew: Callable[[str, str, float], bool], seconds: float = LOCK_SECONDS) -> None:
-        self._renew, self._seconds = renew, seconds
+    def __init__(
+        self,
+        renew: Callable[[str, str, float], bool],
+        release: Callable[[str, str], None],
+        seconds: float = LOCK_SECONDS,
+    ) -> None:
+        self._renew, self._release, self._seconds = renew, release, seconds
         self._holder = secrets.token_hex(16)
 
     def take(self, name: str) -> bool:
         """Take or renew it; returns whether it is ours now."""
         return self._renew(name, self._holder, self._seconds)
+
+    def release(self, name: str) -> None:
+        """Let another process take it at once."""
+        self._release(name, self._holder)

@@ -115,6 +115,8 @@ class Service:
         runs = RunStore.of(store)
         self.background = Background(StoredResponses(store), options.limits.background, self.usage, runs)
         self.take_over = None if runs is None else TakeOver(self.background, runs)
+        if self.take_over is not None:
+            self.take_over.quota_of = lambda owner: self.access.quotas.get(owner)
         self.idle_gate = IdleGate(self._hold_deferrable)
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
         batches = _shelf(options, store, "batches")

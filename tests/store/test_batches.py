@@ -224,6 +224,15 @@ def test_a_claim_has_one_holder_and_expires_with_it(server_shelf):
         assert time.monotonic() < end
 
 
+def test_only_the_holder_releases_a_claim(server_shelf):
+    first, second = server_shelf.claims(), server_shelf.claims()
+    assert first.take("run")
+    second.release("run")
+    assert not second.take("run")
+    first.release("run")
+    assert second.take("run")
+
+
 def test_an_answer_that_comes_after_the_end_of_its_batch_is_dropped(server_shelf):
     """Another server had it under way. In Redis it would have stayed for good."""
     store = BatchStore(server_shelf)

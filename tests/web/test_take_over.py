@@ -6,27 +6,34 @@ import json
 
 import pytest
 from serving import RunningService, wait_until
-from store.database_servers import redis_server, running
+from store.database_servers import postgres_server, redis_server, running
 from web.test_responses import Held, add_up, create, get, made, payloads, text_of
 
+from llamasrv.domain.key import Key
 from llamasrv.store import StoreError
 from llamasrv.web.jobs import take_over
 from llamasrv.web.jobs.background import RunTimes
+from llamasrv.web.service import WebOptions
 
+ANN = Key("ann", Key.of("ann", "secret").digest, concurrency=1, tokens_per_minute=1000)
 TEXT = " ".join(f"word{n}" for n in range(30))
 
 
-@pytest.fixture(scope="module")
-def url():
-    pytest.importorskip("redis")
-    for _, url in running(redis_server):
+@pytest.fixture(
+    scope="module", params=[("redis", redis_server), ("psycopg", postgres_server)], ids=["redis", "postgres"]
+)
+def url(request):
+    library, server = request.param
+    pytest.importorskip(library)
+    for _, url in running(server):
         yield url
 
 
 @pytest.fixture
-def two(url):
-    """Two servers that share a store."""
-    services = [RunningService(store=url) for _ in range(2)]
+def two(request, url):
+    """Two servers that share a store; with a true parameter they know a key."""
+    web = WebOptions(keys=(ANN,)) if getattr(request, "param", None) else None
+    services = [RunningService(store=url, web=web) for _ in range(2)]
     for service in services:
         service.service.background.times = RunTimes(claim=0, listen=0.01)  # sees at once that a claim is gone
     yield services
@@ -52,9 +59,9 @@ class HeldAfter(Held):
 
 def leave(service):
     """Its server computes nothing more, and nobody renews its claims."""
-    db = service.store._db
-    for key in db.keys("llamasrv:runs:claim:*"):
-        db.delete(key)
+    runs = service.service.background.runs
+    for run in runs.runs():
+        runs.release(run.id)
 
 
 def ended(client, id):
@@ -154,6 +161,73 @@ def test_what_was_cancelled_or_deleted_meanwhile_is_not_taken_over(two, status):
     other.service.take_over.look()
     assert not other.service.background.runs.runs() and not len(other.service.background)
     assert get(other.client, id).status_code == (404 if status is None else 200)
+    held.let_go()
+
+
+def test_what_a_drain_cuts_off_goes_on_elsewhere(two):
+    one, other = two
+    held = HeldAfter(one, 12)
+    response = create(one.client, TEXT, background=True, stream=True)
+    seen = read(response)
+    id = json.loads(seen[0])["response"]["id"]
+    run = one.service.background.find("", id)
+    assert run.wait(0) is False
+    one.service.background.hand_over()
+    seen = [*seen, *(chunk.decode() for chunk in run.chunks(len(seen), 0))]
+    held.let_go()
+    response.close()
+    wait_until(lambda: not len(one.service.background))
+    (left,) = other.service.background.runs.runs()
+    assert left.attempts == 0  # it ended no server
+    other.service.take_over.look()
+    whole = [*seen, *payloads(get(other.client, id, stream="true", starting_after=len(seen) - 1))]
+    assert [json.loads(event)["sequence_number"] for event in whole] == list(range(len(whole)))
+    final = add_up(whole)
+    assert final == get(one.client, id).get_json() and final["status"] == "completed"
+
+
+def test_what_has_ended_is_not_handed_over(two):
+    one, other = two
+    id = made(one.client, "Hello", background=True)["id"]
+    final = ended(one.client, id)
+    one.service.background.hand_over()
+    other.service.take_over.look()
+    assert get(other.client, id).get_json() == final and final["status"] == "completed"
+
+
+def test_a_server_that_drains_takes_over_nothing(two):
+    one, other = two
+    held = Held(one)
+    id = made(one.client, background=True)["id"]
+    leave(one)
+    other.engine.drain()
+    other.service.take_over.look()
+    assert other.service.background.find("", id) is None
+    assert [run.attempts for run in other.service.background.runs.runs()] == [1]
+    assert get(other.client, id).get_json()["status"] != "failed"
+    other.service.take_over.close()
+    other.service.take_over.look()
+    held.let_go()
+    assert ended(one.client, id)["status"] == "completed"
+
+
+@pytest.mark.parametrize("two", [True], indirect=True)
+def test_what_is_taken_over_counts_for_its_key(two):
+    one, other = two
+    for service in two:
+        service.client.environ_base["HTTP_AUTHORIZATION"] = "Bearer secret"
+    held = Held(one)
+    id = made(one.client, "Hello", background=True)["id"]
+    leave(one)
+    there = Held(other)
+    other.service.take_over.look()
+    quota = other.service.access.quotas["ann"]
+    assert quota.num_open == 1
+    assert create(other.client, "x", background=True).status_code == 429  # it runs one already
+    there.let_go()
+    assert ended(other.client, id)["status"] == "completed"
+    wait_until(lambda: quota.num_open == 0)
+    assert quota._tokens.level < 1000 - 10
     held.let_go()
 
 

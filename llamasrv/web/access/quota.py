@@ -88,6 +88,12 @@ class Quota:
             self._start(-1)
             raise self._refusal(verdict.refused, verdict)
 
+    def take_over(self) -> None:
+        """Count as running what another server let in; `leave` counts its tokens."""
+        self.num_open += 1
+        if self._shared is not None:
+            self._shared.take_over(self.key)
+
     def leave(self, num_tokens: int) -> None:
         """Count the tokens of a request that has ended."""
         self.num_open -= 1

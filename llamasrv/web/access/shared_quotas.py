@@ -54,32 +54,43 @@ class SharedQuotas:
     def enter(self, key: Key) -> QuotaVerdict | None:
         """Count a starting request. None if only this process counts it: the key has no shared limit, or the store is
         unreachable."""
-        limits = QuotaLimits(key.requests_per_minute, key.tokens_per_minute, key.concurrency)
-        if limits == QuotaLimits():
+        use = self._use_of(key)
+        if use is None:
             return None
-        use = self._use_of(key.name)
-        use.limits = limits
         if not self.is_away:
             with suppress(StoreError):
                 return self._report(key.name, use, wants=True)
-        use.running += limits.running is not None
-        use.requests += limits.requests is not None
+        use.running += use.limits.running is not None
+        use.requests += use.limits.requests is not None
         return None
 
+    def take_over(self, key: Key) -> None:
+        """Count as running what another server let in, and which ends here."""
+        use = self._use_of(key)
+        if use is not None and use.limits.running is not None:
+            use.running += 1
+            self._news.set()
+
     def leave(self, key: Key, num_tokens: int) -> None:
-        """Count the end of a request that `enter` admitted. `key`: as it was then."""
+        """Count the end of a request that `enter` or `take_over` counted. `key`: as it was then."""
         if key.concurrency is not None:
             self._uses[key.name].running -= 1
         if key.tokens_per_minute is not None:
             self._uses[key.name].tokens += num_tokens
         self._news.set()
 
-    def _use_of(self, name: str) -> _KeyUse:
+    def _use_of(self, key: Key) -> _KeyUse | None:
+        """None: the key has no limit that is shared."""
+        limits = QuotaLimits(key.requests_per_minute, key.tokens_per_minute, key.concurrency)
+        if limits == QuotaLimits():
+            return None
         with self._lock:
             if self._keeper is None:
                 self._keeper = threading.Thread(target=self._keep_on, daemon=True, name="quotas")
                 self._keeper.start()
-            return self._uses.setdefault(name, _KeyUse())
+            use = self._uses.setdefault(key.name, _KeyUse())
+        use.limits = limits
+        return use
 
     def _report(self, name: str, use: _KeyUse, *, wants: bool) -> QuotaVerdict:
         """Raises StoreError; then all of it remains to be reported, except the wanted request."""

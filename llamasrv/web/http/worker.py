@@ -297,6 +297,8 @@ class Worker(GeventWorker):
         longest = settings.server.drain_notice + settings.server.drain_timeout + LAST_WORDS + ENGINE_STOP
         systemd.tell("STOPPING=1", "STATUS=Shutting down", f"EXTEND_TIMEOUT_USEC={longest * 1e6:.0f}")
         self.registry.drain()
+        if self.service.take_over is not None:
+            self.service.take_over.close()
         self.service.tools.close()  # a tool call may take minutes: do not wait for it
         if not self._hurry:
             if self.num_running:
@@ -313,6 +315,7 @@ class Worker(GeventWorker):
                 connection.on_drain()
         if not self._hurry:
             self._wait(settings.server.drain_timeout)
+        self.service.background.hand_over()
         # What still runs gets its last event here.
         stopped = self.registry.stop(1.0 if self._hurry else ENGINE_STOP)
         self._hurry = False

@@ -110,8 +110,9 @@ class Background:
         run = BackgroundRun(owner, model, self.memory, work, quota, self.times)
         try:
             if self.runs is not None:
-                self.runs.begin(StoredRun(run.id, owner, model), request)
-                run.shared = SharedRun(self.runs, owner, run.id, self.times.claim)
+                stored = StoredRun(run.id, owner, model)
+                self.runs.begin(stored, request)
+                run.shared = SharedRun(self.runs, stored, self.times.claim)
             if not self.memory.keep(owner, run.reply.stored(), time.time() + self.times.lease):
                 raise Unavailable("The response cannot be stored, so it cannot run in the background.")
             self._begin(run)
@@ -122,13 +123,20 @@ class Background:
             raise
         return run
 
-    def go_on(self, stored: StoredRun, told: Told, work: BackgroundWork) -> None:
+    def go_on(self, stored: StoredRun, told: Told, work: BackgroundWork, quota: Quota | None = None) -> None:
         """Take over a run that this server has claimed. Raises CannotGoOn, and what `submit` raises."""
         assert self.runs is not None
-        run = BackgroundRun(stored.owner, stored.model, self.memory, work, None, self.times, told)
-        run.shared = SharedRun(self.runs, stored.owner, stored.id, self.times.claim)
+        run = BackgroundRun(stored.owner, stored.model, self.memory, work, quota, self.times, told)
+        run.shared = SharedRun(self.runs, stored, self.times.claim)
         self.memory.keep(stored.owner, run.reply.stored(), time.time() + self.times.lease)
+        if quota is not None:
+            quota.take_over()
         self._begin(run)
+
+    def hand_over(self) -> None:
+        """Leave what still runs to other servers, where they share the store."""
+        for run in self:
+            run.hand_over()
 
     def _begin(self, run: BackgroundRun) -> None:
         self._runs[run.owner, run.id] = run
@@ -148,22 +156,22 @@ class Background:
 class SharedRun:
     """What other servers see of a run of this one."""
 
-    def __init__(self, runs: RunStore, owner: str, id: str, claim_seconds: float) -> None:
-        self._runs, self._owner, self._id, self._claim_seconds = runs, owner, id, claim_seconds
+    def __init__(self, runs: RunStore, run: StoredRun, claim_seconds: float) -> None:
+        self._runs, self._run, self._claim_seconds = runs, run, claim_seconds
         self._claimed = time.monotonic()
         self._journal: RunJournal | None = None
 
     def is_ours(self) -> bool:
         """Raises StoreError."""
         if time.monotonic() - self._claimed > self._claim_seconds:
-            if not self._runs.claim(self._id):
+            if not self._runs.claim(self._run.id):
                 return False
             self._claimed = time.monotonic()
         return True
 
     def write(self, chunks: Sequence[bytes], tokens: int, reasoning: int) -> None:
         if self._journal is None:
-            self._journal = self._runs.journal(self._owner, self._id)
+            self._journal = self._runs.journal(self._run.owner, self._run.id)
         self._journal.add(chunks, tokens, reasoning)
 
     def end(self, *, is_ours: bool) -> None:
@@ -171,7 +179,16 @@ class SharedRun:
             if self._journal is not None:
                 self._journal.close()
             if is_ours:
-                self._runs.end(self._owner, self._id)
+                self._runs.end(self._run.owner, self._run.id)
+
+    def hand_over(self) -> None:
+        """Let another server have it at once. It has not ended this one, so this attempt does not count."""
+        with suppress(StoreError):  # else its claim expires
+            if self._journal is not None:
+                self._journal.close()
+            if self._runs.exists(self._run.owner, self._run.id):
+                self._runs.save(self._run._replace(attempts=self._run.attempts - 1))
+            self._runs.release(self._run.id)
 
 
 class BackgroundRun:
@@ -207,7 +224,8 @@ class BackgroundRun:
         self.shared: SharedRun | None = None
         self.done = False
         self.dropped = False  # deleted: store nothing from now on
-        self.lost = False  # another server has taken over
+        self.lost = False  # another server has taken over, or is about to
+        self._is_handed_over = False
         self._watched = self._written > 0
         self._write_at, self._wrote_at = inf, -inf  # on the monotonic clock
         self._writing = threading.Lock()
@@ -229,6 +247,18 @@ class BackgroundRun:
 
     def cancel(self) -> None:
         self._running.cancel()
+
+    def hand_over(self) -> None:
+        """Leave it to another server, which goes on after what readers have got. Without another one it ends here."""
+        if self.shared is None or self.dropped:
+            return
+        self._write()
+        with self._writing:
+            if self.done or self.lost or self.reply.response["status"] in ENDED:
+                return
+            self.lost = self._is_handed_over = True
+        log.info("response %s is left to another server", self.id)
+        self.cancel()
 
     @property
     def usage(self) -> Usage:
@@ -281,7 +311,9 @@ class BackgroundRun:
                 self._quota.leave(self._usage.prompt_tokens + self._usage.completion_tokens)
             self._log()
             self._write()
-            if self.shared is not None:
+            if self._is_handed_over and self.shared is not None:
+                self.shared.hand_over()
+            elif self.shared is not None:
                 self.shared.end(is_ours=not self.lost)
             with self._news:
                 self.done = True

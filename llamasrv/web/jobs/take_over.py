@@ -20,12 +20,13 @@ from typing import Any
 import orjson
 
 from llamasrv.concurrency import off_hub
-from llamasrv.errors import LlamasrvError
+from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.resumed import given_up
 from llamasrv.protocols.openai.responses.stored import ENDED, GONE, Stored
 from llamasrv.store import StoreError
 from llamasrv.store.runs import RunStore, StoredRun
+from llamasrv.web.access.quota import Quota
 from llamasrv.web.jobs.background import Background, BackgroundWork, CannotGoOn
 from llamasrv.web.stored.responses import ResponseNotFound, StoredResponses
 
@@ -43,6 +44,7 @@ class TakeOver:
         self._background, self._runs = background, runs
         self.remake: Remake | None = None  # set once the routes exist
         self.serves: Callable[[str], bool] = lambda model: True
+        self.quota_of: Callable[[str], Quota | None] = lambda owner: None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -51,9 +53,8 @@ class TakeOver:
         self._thread.start()
 
     def close(self) -> None:
+        """Take over nothing more."""
         self._over.set()
-        if self._thread is not None:
-            self._thread.join(LOOK * 2)
 
     def _keep_on(self) -> None:
         trouble = ""  # last logged message
@@ -71,6 +72,8 @@ class TakeOver:
     def look(self) -> None:
         """Take over unclaimed runs, as far as there is room."""
         for run in self._runs.runs():
+            if self._over.is_set():
+                return
             if self._background.find(run.owner, run.id) is not None or not self.serves(run.model):
                 continue
             if not self._background.has_room:
@@ -91,13 +94,18 @@ class TakeOver:
         told = self._runs.told(run.owner, run.id)
         reason = GONE
         if run.attempts < ATTEMPTS:
-            self._runs.save(run._replace(attempts=run.attempts + 1))
+            begun = run._replace(attempts=run.attempts + 1)
+            self._runs.save(begun)
             try:
                 assert self.remake is not None
                 work = self.remake(run, off_hub(orjson.loads, self._runs.request(run)), stored)
-                self._background.go_on(run, told, work)
+                self._background.go_on(begun, told, work, self.quota_of(run.owner))
             except StoreError:
                 raise
+            except (Unavailable, QueueFull):  # here, now: another server may, or this one later
+                self._runs.save(run)
+                self._runs.release(run.id)
+                return
             except CannotGoOn:
                 reason = f"{GONE[:-1]}, and the part that was sent cannot be continued."
             except LlamasrvError as error:
