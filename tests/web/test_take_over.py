@@ -11,6 +11,7 @@ from web.test_responses import Held, add_up, create, get, made, payloads, text_o
 
 from llamasrv.domain.key import Key
 from llamasrv.store import StoreError
+from llamasrv.store.runs import Told
 from llamasrv.web.jobs import take_over
 from llamasrv.web.jobs.background import RunTimes
 from llamasrv.web.service import WebOptions
@@ -254,6 +255,22 @@ def test_a_journal_that_ends_while_it_is_read_is_no_error(two, monkeypatch):
     monkeypatch.setattr(other.service.background.runs, "told", told)
     there = take_over.DistantRun(other.service.background.memory, other.service.background.runs, "", id, 0.01)
     assert json.loads(there.chunks(0, 10)[-1])["type"] == "response.completed" and there.done
+
+
+def test_a_journal_that_was_read_to_its_end_is_not_followed_by_a_failure(two, monkeypatch):
+    one, other = two
+    held = Held(one)
+    id = made(one.client, "Hello", background=True)["id"]
+    runs = other.service.background.runs
+    there = take_over.DistantRun(other.service.background.memory, runs, "", id)
+    held.let_go()
+    ended(one.client, id)
+    wait_until(lambda: not runs.runs())
+    whole = [event.encode() for event in payloads(get(one.client, id, stream="true"))]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "told", lambda owner, id: Told(whole))
+        assert there.chunks(0, 10) == whole and not there.done
+    assert there.chunks(len(whole), 10) == [] and there.done  # its run is gone meanwhile
 
 
 def test_a_stream_is_read_from_any_server(two):

@@ -155,6 +155,6 @@ class DistantRun:
             return
         self.done = True
         events = replay(stored)
-        if len(events) <= len(self._chunks):  # no server continued it
+        if len(events) <= len(self._chunks) and events[-1] != self._chunks[-1]:  # no server continued it
             events = replay(given_up(stored, len(self._chunks), GONE))
         self._chunks = events
