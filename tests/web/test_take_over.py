@@ -262,7 +262,7 @@ def test_a_journal_that_was_read_to_its_end_is_not_followed_by_a_failure(two, mo
     held = Held(one)
     id = made(one.client, "Hello", background=True)["id"]
     runs = other.service.background.runs
-    there = take_over.DistantRun(other.service.background.memory, runs, "", id)
+    there = take_over.DistantRun(other.service.background.memory, runs, "", id, 0.01)
     held.let_go()
     ended(one.client, id)
     wait_until(lambda: not runs.runs())
