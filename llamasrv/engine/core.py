@@ -75,8 +75,10 @@ class EngineCore:
         pool: NativePool,
         prefixes: HostCache,
         clock: Callable[[], float],
+        check_every: int = CHECK_EVERY,
     ) -> None:
         self.backend = backend
+        self.check_every = check_every
         self.prefixes = prefixes
         self.options = options
         self.mailbox = mailbox
@@ -86,9 +88,9 @@ class EngineCore:
         self.waiting: list[Sequence] = []  # without a lane; preempted ones first, then in order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
         self._mail: deque[CoreCommand] = deque()  # taken, not carried out yet: one that raises must not lose the others
-        self._sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
+        self.sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
-        self._outputs = Outputs(self._sampler, backend, self._note_first_token)
+        self._outputs = Outputs(self.sampler, backend, self._note_first_token)
         self._pace = Pacer(self.scheduler.cost, coalesce=options.coalesce)
         self._doorbell, self._publisher = doorbell, publisher
         self._refused = RefusedSteps(self)
@@ -198,7 +200,7 @@ class EngineCore:
             self.encoder.close()
         if self.disk is not None:
             self.disk.close()
-        self._sampler.chains.close()
+        self.sampler.chains.close()
         self.backend.close()
 
     # commands from the mailbox
@@ -364,7 +366,7 @@ class EngineCore:
         # thread for the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
-        masks = self._sampler.begin_masks([seq.constraint for seq, _ in step.parts if seq.constraint is not None])
+        masks = self.sampler.begin_masks([seq.constraint for seq, _ in step.parts if seq.constraint is not None])
         try:
             self.backend.use(step.adapters)
             self.backend.decode()
@@ -387,14 +389,14 @@ class EngineCore:
                 self.memory.come_to_place(seq)
             if seq.state is SequenceState.PREFILL:
                 self._note_prompt(seq)
-        if not self.metrics.steps % CHECK_EVERY:
+        if not self.metrics.steps % self.check_every:
             self._check_lane(step)
-        self._sampler.wait_for_masks(masks)
+        self.sampler.wait_for_masks(masks)
         return True
 
     def _check_lane(self, step: StepRows) -> None:
         """Compare the lane table with the back end, for one of the sequences just computed."""
-        seq, _ = step.parts[self.metrics.steps // CHECK_EVERY % len(step.parts)]
+        seq, _ = step.parts[self.metrics.steps // self.check_every % len(step.parts)]
         if seq.media is None and seq.lane is not None:
             length, expected = self.backend.length(seq.lane), seq.num_computed + len(seq.draft)
             assert length == expected, f"lane {seq.lane} has {length} tokens, but the lane table has {expected}"
@@ -481,7 +483,7 @@ class EngineCore:
             self.metrics,
             self.scheduler.restore_cost,
             self.clock,
-            self._sampler.chains,
+            self.sampler.chains,
             self.waiting,
         )
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)

@@ -157,10 +157,10 @@ def test_an_exception_of_ask_reaches_only_the_caller(drive):
     assert text_of(stream.take()) == "You said: somebody else"
 
 
-def test_a_lane_table_that_differs_from_the_back_end_is_noticed(drive, monkeypatch):
+def test_a_lane_table_that_differs_from_the_back_end_is_noticed(drive):
     """Only tests compared them: a lane with a wrong length was computed on and shared."""
-    monkeypatch.setattr("llamasrv.engine.core.CHECK_EVERY", 1)
     driver = drive()
+    driver.core.check_every = 1
     stream = driver.submit(chat("somebody"))
     driver.turn(3)
     length, driver.backend.length = driver.backend.length, lambda lane: 3

@@ -330,7 +330,6 @@ def test_an_image_in_the_file_of_a_slot_is_neither_encoded_nor_computed_again(se
 @pytest.mark.parametrize("kind", ["pixtral", "qwen3vl"])
 def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda fd: None)  # what only a power cut could lose is not waited for
-    monkeypatch.setattr("llamasrv.engine.kv.disk_reads.PATIENCE", 60.0)  # however busy the machine is
     media, settings = image(), {"disk_bytes": 1 << 26, "disk_folder": tmp_path, "digest": kind}
     row, _ = reference(helper(kind), media)
     engines = [seeing(kind, **settings)]
@@ -341,6 +340,7 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
         engines[0].engine.take_mail(1)
     assert engines[0].core.disk.num_written == 1
     again = seeing(kind, **settings)
+    again.core.reads.patience = 60.0  # however busy the machine is
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
     while not len(again.core.disk):  # its files are listed on another thread
         again.engine.take_mail(1)

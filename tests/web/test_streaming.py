@@ -11,7 +11,6 @@ from gevent.event import Event
 from llamasrv.domain.events import Failed, Finished, FinishReason, Text, Usage
 from llamasrv.errors import EngineFailure, Unavailable
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
-from llamasrv.web.streams import streaming
 from llamasrv.web.streams.body import CLIENT_CLOSED
 from llamasrv.web.streams.streaming import (
     INTERIM,
@@ -279,7 +278,7 @@ class TestWhatWasComputedCounts:
 class Watched:
     """A pair of sockets: a client, and the server's end, which is watched."""
 
-    def __init__(self, kind=gevent.socket.socket):
+    def __init__(self, kind=gevent.socket.socket, **more):
         listener = gevent.socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -288,7 +287,7 @@ class Watched:
         listener.close()
         self.sock = kind(fileno=accepted.detach())
         self.left = Event()
-        self.watch = Watch(Client(self.sock), self.left.set)
+        self.watch = Watch(Client(self.sock), self.left.set, **more)
 
     def end(self):
         self.watch.close()
@@ -326,7 +325,9 @@ def test_a_client_that_only_stops_sending_is_answered(request):
     assert pair.client.recv(100) == INTERIM and not pair.left.is_set()
 
 
-def test_without_word_from_the_system_what_can_be_read_is_looked_at(watched, monkeypatch):
-    monkeypatch.setattr(streaming, "RDHUP", 0)
-    watched.client.close()
-    assert watched.left.wait(5)
+@pytest.mark.parametrize("kind", [gevent.socket.socket, Secured])
+def test_without_rdhup_a_closed_socket_is_seen_by_peeking(request, kind):
+    pair = Watched(kind, rdhup=0)
+    request.addfinalizer(pair.end)
+    pair.client.close()
+    assert pair.left.wait(5)

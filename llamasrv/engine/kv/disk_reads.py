@@ -36,7 +36,9 @@ class DiskReads:
         *,
         keep: Callable[[SavedState], None],
         reserve: Callable[[int], None],
+        patience: float = PATIENCE,
     ) -> None:
+        self.patience = patience
         self.held = 0  # bytes of states that are held or being read
         self.num_waiting = 0
         self.changes = 0  # grows whenever a lookup may find something else
@@ -57,8 +59,8 @@ class DiskReads:
         return seq not in self._answered or any(read.state is not None for read in self._reads.values())
 
     def want(self, seq: Sequence, stored: StoredState, seconds: float) -> None:
-        """Make a sequence wait for this file, for `seconds` (what computing takes) but at least PATIENCE. It is WAITING
-        again when it has its answer."""
+        """Make a sequence wait for this file, for `seconds` (what computing takes) but at least `patience`. When the
+        answer is there, its state is WAITING again."""
         seq.enter(SequenceState.AWAITING_DISK)
         self.num_waiting += 1
         read = self._reads.get(stored)
@@ -67,7 +69,7 @@ class DiskReads:
             read = self._reads[stored] = _Read()
             self._hold(stored.size)
             self._disk.read(stored, self._arrived)
-        read.until[seq] = self._clock() + max(PATIENCE, seconds)
+        read.until[seq] = self._clock() + max(self.patience, seconds)
 
     def state_for(self, seq: Sequence) -> SavedState | None:
         """The state that was read for this sequence, if any."""

@@ -101,8 +101,11 @@ class DiskTier:
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
+        spare: int = SPARE,
+        most_new: int = MOST_NEW,
     ) -> None:
         self.limit = limit
+        self._spare, self._most_new = spare, most_new
         self._tree = tree
         self.largest = min(largest, limit)  # max bytes of one state
         self.num_read = 0
@@ -325,11 +328,11 @@ class DiskTier:
                 there.append((stat.st_mtime, stat.st_size, path))
         used = sum(size for _, size, _ in there)
         free = shutil.disk_usage(self._root).free
-        missing = need - min(self.limit - used, free - SPARE)
+        missing = need - min(self.limit - used, free - self._spare)
         if missing > used:
             if need > self.limit:
                 raise OSError(f"a prefix of {need >> 20} MiB is larger than the limit")
-            raise OSError(f"its disk has {free >> 20} MiB free, of which {SPARE >> 20} MiB must stay free")
+            raise OSError(f"its disk has {free >> 20} MiB free, of which {self._spare >> 20} MiB must stay free")
         gone = []
         for _, size, path in sorted(there):
             if missing <= 0:
@@ -354,8 +357,8 @@ class DiskTier:
                 gone = [self._folder / name for name in self._seen.difference(names)]
                 self._seen.intersection_update(names)
                 new = [name for name in names[-MOST_FILES:] if name not in self._seen]
-                is_all = len(new) <= MOST_NEW
-                new = new[-MOST_NEW:]  # those used last are worth most
+                is_all = len(new) <= self._most_new
+                new = new[-self._most_new :]  # those used last are worth most
                 self._seen.update(new)
                 found = [stored for stored in map(self._head, new) if stored is not None]
                 self._listed = listed if is_all else -1

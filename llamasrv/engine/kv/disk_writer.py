@@ -15,7 +15,7 @@ from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.manager import BUSY_BYTES, WORTH_WRITING, KVCacheManager
+from llamasrv.engine.kv.manager import WORTH_WRITING, KVCacheManager
 from llamasrv.engine.step.cost_model import CostModel
 
 EVERY = 20.0  # seconds between two checks; after writing a file the next check follows at once
@@ -49,7 +49,7 @@ class DiskWriter:
             return
         for found in self._candidates(running):
             if self._is_missed(found) and self._disk.wants(found.tokens, found.length, found.cache_key, found.size()):
-                if found.size() <= BUSY_BYTES or len(running) < 2:
+                if found.size() <= self._memory.busy_bytes or len(running) < 2:
                     self._disk.put(self._state(found))
                     return
         self._next = now + EVERY

@@ -52,8 +52,10 @@ class KVCacheManager:
         metrics: EngineMetrics,
         disk: DiskTier | None = None,
         reads: DiskReads | None = None,
+        busy_bytes: int = BUSY_BYTES,
     ) -> None:
         self.backend = backend
+        self.busy_bytes = busy_bytes
         self.prefixes = prefixes
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
         self.tree = prefixes.tree
@@ -159,7 +161,7 @@ class KVCacheManager:
         if self.disk is None or self._time.prompt_seconds(length) < WORTH_WRITING:
             return
         size = self.backend.saved_size(lane)
-        if size > BUSY_BYTES and len(self.lanes.held) > 1:
+        if size > self.busy_bytes and len(self.lanes.held) > 1:
             return
         if self.disk.wants(tokens, length, cache_key, size):
             self.disk.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))

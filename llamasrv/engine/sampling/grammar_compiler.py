@@ -1,9 +1,9 @@
 """Compiles grammars within limits and caches them.
 
 A grammar is Lark text for llguidance. The native pool compiles it without the GIL, so no request waits for a hostile
-schema longer than COMPILE_SECONDS. A compilation cannot be stopped, though: each owner has one at a time, one that was
-given up does not count as one of the COMPILERS, refused grammars are remembered, and a large one is compiled in another
-process first.
+schema longer than `compile_seconds`. A compilation cannot be stopped, though: each owner has one at a time, abandoned
+ones do not count towards COMPILERS, refused grammars are remembered, and a large one is tried in another process
+first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -30,22 +30,29 @@ from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
 log = logging.getLogger("llamasrv.engine")
 
 UNLOADED = "The model is being unloaded. Try again shortly."
-COMPILE_SECONDS = 0.4  # max CPU time of a compilation
-BUSY_SECONDS = 4.0  # max wait for it: on a busy machine it takes longer than its CPU time
-WAIT_SECONDS = 2.0  # max wait for other compilations before that
 COMPILERS = 2  # max compilations at once: they take cores from the model
 LEFT = 2  # max compilations beside them that their requests have given up
 TRIALS = 2  # max trial processes at once
 LARGE = 20 * 1024  # characters; longer grammars get a trial
-REFUSED_SECONDS = 60.0  # how long an unusable grammar stays refused
 MAX_REMEMBERED = 10_000  # refused or tried grammars
-CACHE_BYTES = 64 << 20
 TOKENIZER_SECONDS = 60.0  # max wait for the tokenizer that all grammars share
-WITHOUT_SLICES = 64  # requests with a grammar after which the vocabulary is sliced even if the model is never idle
 
 R = TypeVar("R")
 Key = tuple[str, bytes]
 """Scope and digest of a grammar. Scopes do not share grammars: a quicker answer would reveal what others compiled."""
+
+
+class CompileLimits(NamedTuple):
+    compile_seconds: float = 0.4  # max CPU time of a compilation
+    busy_seconds: float = 4.0  # max wait for it: on a busy machine it takes longer than its CPU time
+    wait_seconds: float = 2.0  # max wait for other compilations before that
+    refused_seconds: float = 60.0  # how long an unusable grammar stays refused
+    cache_bytes: int = 64 << 20
+    without_slices: int = 64  # requests with a grammar before the vocabulary is sliced even if the model is never idle
+    cpu_clock: Callable[[], Callable[[], float]] = cpu_clock  # makes a clock of the calling thread's CPU time
+
+
+COMPILE_LIMITS = CompileLimits()
 
 
 def lark_of_gbnf(text: str) -> str:
@@ -63,14 +70,15 @@ class GrammarCompiler:
     """One per model. Create it on the HTTP side's thread and `open` it with the vocabulary; then any thread may
     compile."""
 
-    def __init__(self, pool: NativePool) -> None:
+    def __init__(self, pool: NativePool, limits: CompileLimits = COMPILE_LIMITS) -> None:
+        self.limits = limits
         self.kept_bytes = 0  # of the grammars in `_kept`
         self._vocab: Vocabulary | None = None
         self._control_texts: dict[int, bytes] = {}
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._is_sliced = False
         self._num_asked = 0  # requests with a grammar
-        self._limits = llguidance.LLParserLimits(**LIMITS)
+        self._parser_limits = llguidance.LLParserLimits(**LIMITS)
         self._lock = native_lock()
         self._kept: OrderedDict[Key, CompiledGrammar] = OrderedDict()
         self._refused: OrderedDict[Key, tuple[float, LlamasrvError]] = OrderedDict()  # until when, and why
@@ -163,7 +171,7 @@ class GrammarCompiler:
     def compile(
         self, text: str, triggers: tuple[str, ...] = (), *, owner: str = "", scope: str = ""
     ) -> CompiledGrammar:
-        """The compiled grammar, cached. Waits at most COMPILE_SECONDS, plus WAIT_SECONDS for other compilations and
+        """The compiled grammar, cached. Waits at most `compile_seconds`, plus `wait_seconds` for other compilations and
         TRIAL_SECONDS for the trial of a large grammar.
 
         An `owner` (a key's name or a client's address) has one job at a time; "" is unlimited. `scope`: requests that
@@ -173,7 +181,7 @@ class GrammarCompiler:
         self._num_asked += 1
         if not self._is_prepared:
             self._wait_until_prepared()
-        if self._num_asked == WITHOUT_SLICES:
+        if self._num_asked == self.limits.without_slices:
             self.prepare()
         if self._refusal is not None:
             raise InvalidRequest(
@@ -221,7 +229,7 @@ class GrammarCompiler:
 
     def _refuse(self, key: Key, error: LlamasrvError) -> None:
         with self._lock:
-            self._refused[key] = time.monotonic() + REFUSED_SECONDS, error
+            self._refused[key] = time.monotonic() + self.limits.refused_seconds, error
             self._refused.move_to_end(key)
             if len(self._refused) > MAX_REMEMBERED:
                 self._refused.popitem(last=False)
@@ -235,7 +243,7 @@ class GrammarCompiler:
                     self._busy.add(owner)
                 return True
 
-        if not self._notice.wait(took, WAIT_SECONDS):
+        if not self._notice.wait(took, self.limits.wait_seconds):
             raise Unavailable("Another schema or grammar of yours is still being compiled. Try again shortly.")
 
     def _end_turn(self, owner: str) -> None:
@@ -274,20 +282,21 @@ class GrammarCompiler:
         if not self._queue.put(lambda: self._run(job)):
             self._end_turn(job.owner)
             raise Unavailable(UNLOADED)
-        if not self._notice.wait(lambda: job.begun, WAIT_SECONDS):
+        if not self._notice.wait(lambda: job.begun, self.limits.wait_seconds):
             job.given_up = True
             raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
-        until = time.monotonic() + BUSY_SECONDS
-        left = COMPILE_SECONDS
+        until = time.monotonic() + self.limits.busy_seconds
+        left = self.limits.compile_seconds
         while left > 0 and not self._notice.wait(lambda: job.done, max(left, 0.01)):
             if time.monotonic() >= until:
                 self._leave(job)
                 raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
-            left = COMPILE_SECONDS - job.seconds()
+            left = self.limits.compile_seconds - job.seconds()
         if not job.done:
             self._leave(job)
             error = InvalidRequest(
-                f"The schema or grammar is too complex: it took too long to compile (over {COMPILE_SECONDS:g} s).",
+                "The schema or grammar is too complex: it took too long to compile "
+                f"(over {self.limits.compile_seconds:g} s).",
                 param="content",
             )
             self._refuse(key, error)
@@ -309,7 +318,7 @@ class GrammarCompiler:
 
     def _run(self, job: _Job[R]) -> None:
         if not job.given_up:
-            job.clock = cpu_clock()
+            job.clock = self.limits.cpu_clock()
             job.began = job.clock()
             job.begun = True
             self._notice.tell()
@@ -333,7 +342,7 @@ class GrammarCompiler:
         if tokenizer is None or vocab is None or not vocab.hold():
             raise Unavailable(UNLOADED)
         try:
-            matcher = llguidance.LLMatcher(tokenizer, text, limits=self._limits, log_level=0)
+            matcher = llguidance.LLMatcher(tokenizer, text, limits=self._parser_limits, log_level=0)
             if matcher.is_error():
                 raise _unusable(reason_of(matcher.get_error()))
             grammar = CompiledGrammar(matcher, triggers, vocab, self._control_texts, len(text))
@@ -353,7 +362,7 @@ class GrammarCompiler:
             return
         self._kept[key] = grammar
         self.kept_bytes += grammar.size
-        while self.kept_bytes > CACHE_BYTES and len(self._kept) > 1:
+        while self.kept_bytes > self.limits.cache_bytes and len(self._kept) > 1:
             self.kept_bytes -= self._kept.popitem(last=False)[1].size
 
 

@@ -30,7 +30,7 @@ _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 class CompiledGrammar:
     """Enforced from the first of the `triggers` in the text on; without triggers, from the start."""
 
-    __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog", "is_spent")
+    __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog", "is_spent", "few")
 
     def __init__(
         self,
@@ -39,8 +39,11 @@ class CompiledGrammar:
         vocab: Vocabulary,
         control_texts: dict[int, bytes],
         length: int,
+        few: int = FEW,
     ) -> None:
-        """`control_texts`: texts of control tokens; `length`: characters of the grammar's text."""
+        """`control_texts`: texts of control tokens; `length`: characters of the grammar's text; `few`: max tokens of a
+        mask that is a list."""
+        self.few = few
         self._matcher = matcher
         self.triggers = tuple(trigger.encode() for trigger in triggers)
         self.vocab, self.control_texts = vocab, control_texts
@@ -132,14 +135,14 @@ class GrammarMatcher:
             self._fail(self._matcher.get_error())
         self.ids = self.banned = None
         self.is_stuck = False
-        size = self._grammar.vocab.size
-        ids = _listed(self._bits, size)
+        size, few = self._grammar.vocab.size, self._grammar.few
+        ids = _listed(self._bits, size, few)
         if ids is not None:
             self.ids = ids
             self.is_stuck = len(ids) <= len(self._grammar.eog) and bool(np.isin(ids, self._grammar.eog).all())
         else:
             np.invert(self._bits, out=self._bits)
-            self.banned = _listed(self._bits, size)
+            self.banned = _listed(self._bits, size, few)
             if self.banned is None:
                 self.banned = np.unpackbits(self._bytes, count=size, bitorder="little").view(bool)
         self.ready = True
@@ -175,13 +178,13 @@ def reason_of(error: str) -> str:
     return line.strip().rstrip(".")[:400]
 
 
-def _listed(bits: Int32s, size: int) -> Ids | None:
-    """Indices of the set bits among the first `size`, if they are at most FEW; skips zero words."""
+def _listed(bits: Int32s, size: int, few: int) -> Ids | None:
+    """Indices of the set bits among the first `size`, if there are at most `few`; skips zero words."""
     words: Ids = bits.nonzero()[0]
-    if len(words) > FEW:
+    if len(words) > few:
         return None
     places = np.unpackbits(bits[words].view(np.uint8), bitorder="little").nonzero()[0]
-    if len(places) > FEW:
+    if len(places) > few:
         return None
     ids: Ids = words[places >> 5] * 32 + (places & 31)
     return ids if not len(ids) or ids[-1] < size else ids[ids < size]

@@ -21,7 +21,8 @@ Row = tuple[SamplingState, Floats]
 class StepSampler:
     """One per engine, used by its thread only. At most `threads` chains run at once, including the caller's."""
 
-    def __init__(self, pool: NativePool, threads: int, n_vocab: int) -> None:
+    def __init__(self, pool: NativePool, threads: int, n_vocab: int, *, mask_patience: float = MASK_PATIENCE) -> None:
+        self.mask_patience = mask_patience
         self.chains = ChainMaker(pool)
         self._masks = Masks(pool, threads)
         self._helpers = pool.queue(threads - 1)
@@ -38,9 +39,9 @@ class StepSampler:
         return matchers
 
     def wait_for_masks(self, matchers: list[Matcher], timeout: float | None = None) -> None:
-        """Wait for these masks, at most `timeout` seconds (None: MASK_PATIENCE)."""
+        """Wait for these masks, at most `timeout` seconds (None: `mask_patience`)."""
         if matchers:
-            self._masks.wait(matchers, MASK_PATIENCE if timeout is None else timeout)
+            self._masks.wait(matchers, self.mask_patience if timeout is None else timeout)
 
     def choose(self, rows: list[Row]) -> list[TokenChoice | None]:
         """A token for each row of logits, in order; None for a row without a candidate."""

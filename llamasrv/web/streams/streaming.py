@@ -355,8 +355,9 @@ class Watch:
     which clients skip. `interim` False: the reply itself has begun, and its next write shows it, too. HTTP/1.0 has no
     interim replies; and under TLS no client only stops sending, so there it is gone."""
 
-    def __init__(self, client: Client, gone: Callable[[], None], *, interim: bool = True) -> None:
+    def __init__(self, client: Client, gone: Callable[[], None], *, interim: bool = True, rdhup: int = RDHUP) -> None:
         sock = client.sock
+        self._rdhup = rdhup
         self.interim = interim and client.skips_interim
         self.half_closed = False
         self._io: Any = None
@@ -384,11 +385,11 @@ class Watch:
         """Either it sends no more, or there are bytes: the next request, or TLS's own. Those hide what comes behind
         them on systems without POLLRDHUP."""
         try:
-            self.half_closed = _sends_no_more(self._sock)
+            self.half_closed = _sends_no_more(self._sock, self._rdhup)
         except OSError:
             return self._leave()
         if not self.half_closed:
-            return self._look_later() if RDHUP else self.close()
+            return self._look_later() if self._rdhup else self.close()
         if not self._is_plain or self.interim and not self._probed():
             return self._leave()
         self._pause = FIRST_LOOK
@@ -430,16 +431,16 @@ class Watch:
                 watcher.close()
 
 
-def _sends_no_more(sock: Any) -> bool:
+def _sends_no_more(sock: Any, rdhup: int) -> bool:
     """Whether the other side has closed its half of a socket that can be read. Raises OSError if the connection is
     broken."""
-    if RDHUP:
+    if rdhup:
         poll = _poll()
-        poll.register(sock.fileno(), RDHUP)
+        poll.register(sock.fileno(), rdhup)
         events = sum(event for _, event in poll.poll(0))
         if events & select.POLLERR:
             raise ConnectionResetError
-        return bool(events & (RDHUP | select.POLLHUP))
+        return bool(events & (rdhup | select.POLLHUP))
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

@@ -216,11 +216,11 @@ def test_a_grammar_with_a_trigger(drive):
     assert on == off and accepted(driver) > 0
 
 
-def test_late_masks(drive, drafts, monkeypatch):
+def test_late_masks(drive, drafts):
     """A row without its mask is kept; the rest of the draft is dropped."""
-    monkeypatch.setattr("llamasrv.engine.sampling.step_sampler.MASK_PATIENCE", 0.0)
 
     def submit(driver):
+        driver.core.sampler.mask_patience = 0.0
         return [driver.submit(ASKED, constraint=constraint(driver, GRAMMARS["what the prompt says"]), max_tokens=90)]
 
     off, on, _ = both(drive, submit, drafts)

@@ -188,8 +188,7 @@ def test_after_a_failed_write_copying_pauses(tmp_path, monkeypatch, caplog):
 def test_on_a_disk_filled_by_others_nothing_is_deleted(tmp_path, monkeypatch, caplog, free, kept):
     """With less than 256 MiB free the whole folder was deleted, and then nothing written: one number served as limit
     and as free space."""
-    monkeypatch.setattr("llamasrv.engine.kv.disk_tier.SPARE", 256 * MEGABYTE)
-    store = Store(tmp_path, 1000 * MEGABYTE)
+    store = Store(tmp_path, 1000 * MEGABYTE, spare=256 * MEGABYTE)
     for n in range(5):
         store.write(chr(65 + n) * 20, size=MEGABYTE // 8)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free * MEGABYTE))
@@ -296,9 +295,8 @@ def test_killed_while_it_writes_it_leaves_only_whole_files(tmp_path, after):
 # Several servers
 
 
-def test_a_server_finds_what_another_has_written_meanwhile(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_tier, "MOST_NEW", 2)
-    one, other = Store(tmp_path), Store(tmp_path)
+def test_a_server_finds_what_another_has_written_meanwhile(tmp_path):
+    one, other = Store(tmp_path), Store(tmp_path, most_new=2)
     for n in range(5):
         one.write(f"{n} a common beginning")
     assert other.read("4 a common beginning, and more") is None
@@ -434,9 +432,9 @@ def test_equal_prefixes_of_two_scopes_are_separate(tmp_path):
     served.end()
 
 
-def test_a_large_state_is_not_copied_while_others_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("llamasrv.engine.kv.manager.BUSY_BYTES", 100)
+def test_a_large_state_is_not_copied_while_others_run(tmp_path):
     served = Served(tmp_path)
+    served.core.memory.busy_bytes = 100
     served.ask(chat(SYSTEM + "one"))
     other = served.submit(chat("hello " * 20))
     served.turn(3)
@@ -475,8 +473,8 @@ def test_a_disk_slower_than_computing_is_not_waited_for(tmp_path, monkeypatch):
         served.ask(chat(SYSTEM + end))
     served.written(1)
     served.end()
-    monkeypatch.setattr("llamasrv.engine.kv.disk_reads.PATIENCE", 0.0)
     again = Served(tmp_path)
+    again.core.reads.patience = 0.0
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.0005
     gate = slow_disk(monkeypatch)
     assert again.ask(chat(SYSTEM + "three")) == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+import zlib
 from array import array
 
 import numpy as np
@@ -56,7 +59,11 @@ def test_a_file_made_for_other_facts_is_refused(path):
         read(path, {"model": "other"})
 
 
-def test_a_file_of_another_version_is_refused(path, monkeypatch):
-    monkeypatch.setattr(state_file, "FORMAT", state_file.FORMAT + 1)
+def test_a_file_of_another_version_is_refused(path):
+    data = path.read_bytes()
+    start = len(state_file.MAGIC) + 8
+    length = struct.unpack_from("<I", data, len(state_file.MAGIC))[0]
+    head = json.dumps({**json.loads(data[start : start + length]), "format": state_file.FORMAT + 1}).encode()
+    path.write_bytes(state_file.MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + data[start + length :])
     with pytest.raises(ValueError, match="another version"):
         read(path)

@@ -11,8 +11,13 @@ from serving import wait_until
 from llamasrv.engine.backend.fake import FakeVocabulary
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.sampling import grammar_compiler
-from llamasrv.engine.sampling.grammar_compiler import lark_of_gbnf
+from llamasrv.engine.sampling.grammar_compiler import CompileLimits, lark_of_gbnf
 from llamasrv.errors import InvalidRequest, Unavailable
+
+
+def wall():
+    """A clock that counts waiting as work."""
+    return time.monotonic
 
 
 @pytest.mark.parametrize(
@@ -36,8 +41,8 @@ def test_a_grammar_is_compiled_once(compiler):
     assert compiler.compile(WORDS) is not compiler.compile(WORDS, ("one",))
 
 
-def test_old_grammars_are_evicted(compiler, monkeypatch):
-    monkeypatch.setattr(grammar_compiler, "CACHE_BYTES", 1_000_000)
+def test_old_grammars_are_evicted(compiler):
+    compiler.limits = compiler.limits._replace(cache_bytes=1_000_000)
     first = compiler.compile('start: "0"')
     for n in range(1, 12):
         compiler.compile(f'start: "{n}"')
@@ -48,10 +53,8 @@ def test_old_grammars_are_evicted(compiler, monkeypatch):
 
 def test_a_slow_grammar_is_refused_and_others_have_to_wait(compiler, monkeypatch):
     gate = threading.Event()
-    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.01)
-    monkeypatch.setattr(grammar_compiler, "WAIT_SECONDS", 0.5)
+    compiler.limits = CompileLimits(compile_seconds=0.01, wait_seconds=0.5, cpu_clock=wall)
     compiled = llguidance.LLMatcher
-    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
     monkeypatch.setattr(llguidance, "LLMatcher", lambda *a, **k: gate.wait(20) and compiled(*a, **k))
     for n in range(grammar_compiler.COMPILERS + grammar_compiler.LEFT):
         with pytest.raises(InvalidRequest, match="took too long"):
@@ -73,7 +76,7 @@ def test_compilations_that_were_given_up_leave_room_for_others(compiler, held):
 
 
 @pytest.fixture
-def held(monkeypatch):
+def held(compiler, monkeypatch):
     """A gate for grammars whose text says "held", and the texts that were started."""
     gate, begun, compiled = threading.Event(), [], llguidance.LLMatcher
 
@@ -83,10 +86,8 @@ def held(monkeypatch):
             gate.wait(20)
         return compiled(tokenizer, text, **options)
 
-    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
     monkeypatch.setattr(llguidance, "LLMatcher", compile)
-    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.2)
-    monkeypatch.setattr(grammar_compiler, "WAIT_SECONDS", 0.2)
+    compiler.limits = CompileLimits(compile_seconds=0.2, wait_seconds=0.2, cpu_clock=wall)
     yield gate, begun
     gate.set()
 
@@ -109,19 +110,18 @@ def test_an_owner_has_one_compilation_at_a_time(compiler, held):
 def test_a_busy_machine_makes_no_grammar_too_complex(compiler, monkeypatch):
     """What counted was the time on the wall: under load, small schemas were refused as too complex for a minute."""
     compiled = llguidance.LLMatcher
-    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.05)
-    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: lambda: 0.0)  # the thread gets no core
+    compiler.limits = CompileLimits(compile_seconds=0.05, cpu_clock=lambda: lambda: 0.0)  # the thread gets no core
     waits = iter((0.2, 30.0))
     gate = threading.Event()
     monkeypatch.setattr(llguidance, "LLMatcher", lambda *a, **k: [gate.wait(next(waits)), compiled(*a, **k)][1])
     assert compiler.compile(WORDS)
-    monkeypatch.setattr(grammar_compiler, "BUSY_SECONDS", 0.1)
+    compiler.limits = compiler.limits._replace(busy_seconds=0.1)
     with pytest.raises(Unavailable, match="busy"):
         compiler.compile('start: "other"')
     gate.set()
 
 
-def test_a_refused_grammar_is_remembered_for_a_while(compiler, held, monkeypatch):
+def test_a_refused_grammar_is_remembered_for_a_while(compiler, held):
     _, begun = held
     for _ in range(3):
         with pytest.raises(InvalidRequest, match="took too long"):
@@ -129,7 +129,7 @@ def test_a_refused_grammar_is_remembered_for_a_while(compiler, held, monkeypatch
         with pytest.raises(InvalidRequest, match="nowhere"):
             compiler.compile("start: nowhere")
     assert begun == ['start: "held"', "start: nowhere"]
-    monkeypatch.setattr(grammar_compiler, "REFUSED_SECONDS", 0.0)
+    compiler.limits = compiler.limits._replace(refused_seconds=0.0)
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="elsewhere"):
             compiler.compile("start: elsewhere")
@@ -201,7 +201,7 @@ def test_compiling_threads_have_stack_for_deep_grammars(compiler):
     assert compiler.compile(text).matcher().accept(ord("a")) and threading.stack_size() == before
 
 
-def test_a_conversion_has_the_same_bounds(compiler, monkeypatch):
+def test_a_conversion_has_the_same_bounds(compiler):
     assert compiler.convert("x", lambda: "y", owner="a") == "y"
     calls = []
 
@@ -214,8 +214,7 @@ def test_a_conversion_has_the_same_bounds(compiler, monkeypatch):
             compiler.convert("z", refuse, owner="a")
     assert len(calls) == 1
     gate = threading.Event()
-    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 0.05)
-    monkeypatch.setattr(grammar_compiler, "cpu_clock", lambda: time.monotonic)  # waiting counts as work
+    compiler.limits = CompileLimits(compile_seconds=0.05, cpu_clock=wall)
     with pytest.raises(InvalidRequest, match="took too long"):
         compiler.convert("slow", lambda: gate.wait(20), owner="a")
     gate.set()
@@ -343,8 +342,8 @@ def test_the_vocabulary_is_sliced_after_a_request_with_a_grammar(compiler, slice
     assert compiler.prepare() and compiler.compile(WORDS) is compiler.compile(WORDS) and len(sliced) == 1
 
 
-def test_the_vocabulary_is_sliced_even_if_the_model_is_never_idle(compiler, sliced, monkeypatch):
-    monkeypatch.setattr(grammar_compiler, "WITHOUT_SLICES", 3)
+def test_the_vocabulary_is_sliced_even_if_the_model_is_never_idle(compiler, sliced):
+    compiler.limits = compiler.limits._replace(without_slices=3)
     first = compiler.compile(WORDS)
     assert compiler.compile(WORDS) is first and not sliced
     compiler.compile(WORDS)

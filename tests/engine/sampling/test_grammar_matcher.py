@@ -5,7 +5,6 @@ from constraints import CALLS, constraint, run
 from engine_driver import GREEDY
 
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
-from llamasrv.engine.sampling import grammar_matcher
 
 
 def test_no_token_runs_past_the_end_of_the_mark(compiler):
@@ -29,13 +28,13 @@ def test_only_few_candidates_are_listed(compiler):
     assert IM_END in wide.ids
 
 
-def test_large_masks_are_lists_of_banned_tokens_or_dense(compiler, monkeypatch):
-    monkeypatch.setattr(grammar_matcher, "FEW", 8)
-    few = compiler.compile("start: /[^a-c]/").matcher()
-    monkeypatch.setattr(grammar_matcher, "FEW", 150)
+def test_large_masks_are_lists_of_banned_tokens_or_dense(compiler):
+    grammar = compiler.compile("start: /[^a-c]/")
+    few = grammar.matcher()
+    grammar.few = 150
     few.compute_mask()
     assert few.ids is None and few.banned.dtype != bool and {97, 98, 99} <= set(few.banned.tolist())
-    monkeypatch.setattr(grammar_matcher, "FEW", 3)
+    grammar.few = 3
     few.compute_mask()
     assert few.banned.dtype == bool and few.banned[97] and not few.banned[100]
     row = np.zeros(FakeVocabulary.size, np.float32)
@@ -43,10 +42,10 @@ def test_large_masks_are_lists_of_banned_tokens_or_dense(compiler, monkeypatch):
     assert row[98] == -np.inf and row[100] == 0
 
 
-def test_wide_masks_are_right_in_every_form(drive, monkeypatch):
+def test_wide_masks_are_right_in_every_form(drive):
     for few in (1, 200):
-        monkeypatch.setattr(grammar_matcher, "FEW", few)
         driver = drive()
+        driver.engine.grammars.compile("start: /[^Y]{12}/").few = few
         text, _ = run(driver, constraint=constraint(driver, "start: /[^Y]{12}/"), params=GREEDY)
         assert len(text) == 12 and "Y" not in text
 
