@@ -50,6 +50,39 @@ def test_a_batch_is_made_once(start, tmp_path):
     wait_until(lambda: own.client.get(f"/v1/batches/{ids.copy().pop()}").get_json()["status"] == "completed")
 
 
+def upload(client, text, key="k", name="x.jsonl", **fields):
+    data = {"purpose": "batch", **fields, "file": (BytesIO(text), name)}
+    return client.post("/v1/files", data=data, headers={} if key is None else {"Idempotency-Key": key})
+
+
+def test_a_file_is_kept_once(start, tmp_path):
+    own = start(web=WebOptions(files_folder=tmp_path, files_bytes=2**20))
+    first = upload(own.client, b"one").get_json()
+    assert upload(own.client, b"one").get_json() == first
+    for other in ({"text": b"two"}, {"name": "y.jsonl"}, {"purpose": "user_data"}):
+        error(upload(own.client, **{"text": b"one", **other}), 422, "idempotency_key_reused")
+    assert own.client.get("/v1/files").get_json()["data"] == [first]
+    assert own.service.files.num_bytes() == 3  # nothing of the others is left
+    more = {upload(own.client, b"one", key=key).get_json()["id"] for key in ("other", None)}
+    assert len(more | {first["id"]}) == 3
+    own.client.delete(f"/v1/files/{first['id']}")
+    assert upload(own.client, b"one").get_json()["id"] not in more | {first["id"]}
+
+
+def test_a_message_batch_is_made_once(start, tmp_path):
+    own = start(web=WebOptions(files_folder=tmp_path, files_bytes=2**20))
+    params = {"model": "fake", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+    requests = [{"custom_id": "1", "params": params}]
+    path = "/v1/messages/batches"
+    ids = {post(own.client, path, requests=requests).get_json()["id"] for _ in range(2)}
+    assert len(ids) == 1
+    assert len(own.client.get(path).get_json()["data"]) == 1
+    assert post(own.client, path, requests=requests * 2).status_code == 400  # the name is used twice
+    requests[0] = {**requests[0], "custom_id": "2"}
+    assert post(own.client, path, requests=requests).status_code == 422
+    wait_until(lambda: own.client.get(f"{path}/{ids.copy().pop()}").get_json()["processing_status"] == "ended")
+
+
 def test_a_stream_that_has_ended_is_told_once_more(client):
     first = payloads(post(client, key="stream", input="Hello", stream=True))
     assert payloads(post(client, key="stream", input="Hello", stream=True)) == first

@@ -80,9 +80,14 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
     @routes.post("/v1/messages/batches")
     def create_message_batch() -> Response:
         total, lines = read_json_as(request.environ, service.options.limits, anthropic.parse_requests)
+        make = partial(make_message_batch, total, lines)
+        return answered_once(service.idempotency, lines, make, show_message_batch)
+
+    def make_message_batch(total: int, lines: bytes, tell: Tell) -> Response:
         new = _new(service, "anthropic", "msgbatch_", anthropic.MESSAGES)._replace(total=total)
         create = partial(batches.create, new, [lines])
         off_hub(create) if batches.shelf.blocks else create()
+        tell(new.id)
         service.batches.wake()
         return json_answer(anthropic.batch_body(new, _base()))
 

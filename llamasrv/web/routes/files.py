@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import orjson
 from flask import Blueprint, Response, request
 
-from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.errors import InvalidRequest, NotFound, Unsupported
 from llamasrv.protocols.anthropic import files as anthropic
 from llamasrv.protocols.anthropic.batches import page_body as anthropic_page
 from llamasrv.protocols.openai import files as openai
 from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.files import FileStore, FileUpload, StoredFile
 from llamasrv.store.paging import Page
-from llamasrv.web.http.multipart import read_form
+from llamasrv.web.http.multipart import Sink, read_form
+from llamasrv.web.routes.once import held_key
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
+from llamasrv.web.stored.idempotency import HeldKey
 from llamasrv.web.views import current, json_answer
 
 
@@ -28,11 +32,31 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/v1/files")
     def upload() -> Response:
-        owner = current().owner
+        with held_key(service.idempotency) as held:
+            try:
+                stored = receive(held)
+            except _AlreadyMade as made:
+                stored = made.file
+        return json_answer(_protocol().file_body(stored))
+
+    def receive(held: HeldKey | None) -> StoredFile:
+        """Raises _AlreadyMade if the key has made this very file; nothing of the new one remains then."""
+        owner, patience = current().owner, service.options.limits.body_seconds
         with files.writing(owner, filename="", purpose="") as new:
-            _receive(new, files, service.options.limits.body_seconds)
+            if held is None:
+                _receive(new, new, files, patience)
+            else:
+                hashing = _Hashing(new)
+                _receive(new, hashing, files, patience)
+                digest = hashing.digest()
+                made = held.made(digest)
+                if made is not None:
+                    with suppress(NotFound):  # deleted meanwhile
+                        raise _AlreadyMade(files.find(owner, made))
         assert new.stored is not None
-        return json_answer(_protocol().file_body(new.stored))
+        if held is not None:
+            held.keep(digest, new.stored.id)
+        return new.stored
 
     @routes.get("/v1/files")
     def list_files() -> Response:
@@ -78,14 +102,37 @@ def check_kept(service: Service) -> None:
         raise Unsupported("This server stores no files or batches: it was started with --files-max-bytes 0.")
 
 
-def _receive(new: FileUpload, files: FileStore, patience: float) -> None:
+class _AlreadyMade(Exception):
+    def __init__(self, file: StoredFile) -> None:
+        self.file = file
+
+
+class _Hashing:
+    """Passes an upload's content on and hashes it."""
+
+    def __init__(self, new: FileUpload) -> None:
+        self._new, self._hash = new, hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self._new.write(data)
+        self._hash.update(data)
+
+    def digest(self) -> str:
+        """Of the content and what the form says of it."""
+        new = self._new
+        self._hash.update(orjson.dumps([new.filename, new.purpose, new.lifetime]))
+        return self._hash.hexdigest()
+
+
+def _receive(new: FileUpload, sink: Sink, files: FileStore, patience: float) -> None:
+    """Read the request's form; the content goes to `sink`."""
     opened: list[str] = []
 
-    def open_file(name: str) -> FileUpload:
+    def open_file(name: str) -> Sink:
         if name != "file" or opened:
             raise InvalidRequest("Invalid body: expected one file, in the field 'file'.", param=name[:80])
         opened.append(name)
-        return new
+        return sink
 
     form = read_form(
         request.environ, most=files.quota.most, open_file=open_file, patience=patience, blocks=files.shelf.blocks

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -11,23 +12,35 @@ from flask import Response, request
 
 from llamasrv.errors import NotFound
 from llamasrv.web.http.body import parsed
-from llamasrv.web.stored.idempotency import Idempotency
+from llamasrv.web.stored.idempotency import HeldKey, Idempotency
 from llamasrv.web.views import current
 
 Tell = Callable[[str], None]
 """Is called with the id of what is made, as soon as it has one."""
 
 
+@contextmanager
+def held_key(idempotency: Idempotency) -> Iterator[HeldKey | None]:
+    """The request's key, held for the block; None if it has none that counts."""
+    key = request.headers.get("Idempotency-Key")
+    if key is None or not idempotency.keeps:
+        yield None
+        return
+    with idempotency.holding(current().owner, request.path, key) as held:
+        yield held
+
+
 def answered_once(
-    idempotency: Idempotency, body: Mapping[str, Any], make: Callable[[Tell], Response], show: Callable[[str], Response]
+    idempotency: Idempotency,
+    body: Mapping[str, Any] | bytes,
+    make: Callable[[Tell], Response],
+    show: Callable[[str], Response],
 ) -> Response:
     """What `make` answers, or, where a request with this key and body has made something that is still there, what
     `show` says of it now."""
-    key = request.headers.get("Idempotency-Key")
-    if key is None or not idempotency.keeps:
-        return make(lambda id: None)
-    owner = current().owner
-    with idempotency.holding(owner, request.path, key) as held:
+    with held_key(idempotency) as held:
+        if held is None:
+            return make(lambda id: None)
         digest = parsed(request.environ, _digest, body)
         made = held.made(digest)
         if made is not None:
@@ -38,5 +51,6 @@ def answered_once(
         return make(lambda id: held.keep(digest, id))
 
 
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+def _digest(body: Mapping[str, Any] | bytes) -> str:
+    text = body if isinstance(body, bytes) else orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()
