@@ -6,7 +6,7 @@ from flask import Flask, Response
 
 from llamasrv.web import errors
 from llamasrv.web.front import AdmissionMiddleware
-from llamasrv.web.jobs.batches import Sender
+from llamasrv.web.jobs.batch_sender import Sender
 from llamasrv.web.routes import (
     anthropic,
     audio,

@@ -26,7 +26,8 @@ from llamasrv.protocols.reply import RunFacts
 from llamasrv.store.runs import StoredRun
 from llamasrv.web.context import ResponseChain
 from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.jobs.background import BackgroundWork, Followed, Follower
+from llamasrv.web.jobs.background import BackgroundWork
+from llamasrv.web.jobs.follower import Followed, Follower
 from llamasrv.web.jobs.take_over import DistantRun
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.generate import in_words_of, respond, with_ignored

@@ -1,0 +1,67 @@
+"""Sends the requests of batches through the application, without a socket."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.errors import anthropic_body, openai_body
+from llamasrv.store.batches import StoredBatch
+from llamasrv.web.context import KEY, RequestContext
+from llamasrv.web.jobs.idle_gate import BackgroundJob
+from llamasrv.web.ops.request_log import RequestLog, RequestStats
+
+
+class Answer(NamedTuple):
+    status: int
+    request_id: str
+    body: bytes
+
+
+Send = Callable[[str, str, bytes, BackgroundJob], Answer]
+"""(owner, path, body, job) to the answer."""
+
+
+class Sender:
+    """Sends requests through `application`, the WSGI application behind admission: the client was admitted when it
+    created the batch. `check` raises Forbidden if an owner may not, or no longer, use a path."""
+
+    def __init__(
+        self, application: Callable[..., Iterable[bytes]], stats: RequestStats, check: Callable[[str, str], None]
+    ) -> None:
+        self._application, self._stats, self._check = application, stats, check
+
+    def __call__(self, owner: str, path: str, body: bytes, job: BackgroundJob) -> Answer:
+        """Raises Forbidden."""
+        self._check(owner, path)
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": "POST", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "",
+            "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
+            "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)), "HTTP_HOST": "localhost",
+            "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
+        }  # fmt: skip
+        context = environ[KEY] = RequestContext(job=job)
+        record = context.record = RequestLog(environ, self._stats)
+        record.owner, record.route = owner, path
+        status = []
+
+        def start(line: str, headers: Any, exc_info: Any = None) -> None:
+            status.append(int(line[:3]))
+
+        pieces = self._application(environ, start)
+        try:
+            whole = b"".join(pieces)
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+        return Answer(status[0], record.id, whole)
+
+
+def refusal(batch: StoredBatch, error: LlamasrvError) -> Answer:
+    """The result of a line that is not a valid request."""
+    return Answer(error.status, "", (anthropic_body if batch.protocol == "anthropic" else openai_body)(error))
