@@ -474,7 +474,7 @@ class EngineCore:
             disk=self.disk,
             reads=self.reads,
         )
-        self.scheduler.common = self.memory.common
+        self.scheduler.newcomers = self.memory.newcomers
         self._writer = None if self.disk is None else DiskWriter(self.memory, self.disk, self.scheduler.cost)
         self.admission = LaneAdmission(
             self.memory,

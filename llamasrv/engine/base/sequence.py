@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from llamasrv.domain.events import DraftCounts, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.channels import End, PromptComputed, TokenStream
-from llamasrv.engine.kv.match import Match
 from llamasrv.engine.media.timeline import MediaTimeline
 
 if TYPE_CHECKING:
@@ -106,7 +105,6 @@ class Sequence:
         self.draft: list[int] = []  # in this step: unverified tokens after the timeline
         self.drafts: SequenceDrafts | None = None  # made on first use
         self.pinned: list[tuple[float, int]] = []  # (seconds, number of newly pinned tokens)
-        self.found: tuple[int, Match | None] | None = None  # the last lookup: age of the tables, and its result
         self.checkpoints: list[int] = []  # future positions at which to save its state, ascending
 
     def enter(self, state: SequenceState) -> None:
@@ -116,7 +114,7 @@ class Sequence:
     def drop_context(self) -> None:
         """The context is gone, and with it the lane. It keeps its tokens, its sampler, logits that wait for a mask, its
         slot, its copy in host memory, and rows of images."""
-        self.lane, self.num_computed, self.draft, self.found = None, 0, [], None
+        self.lane, self.num_computed, self.draft = None, 0, []
         if self.drafts is not None:
             self.drafts.tried = None
         if self.state in (SequenceState.PREFILL, SequenceState.DECODE):

@@ -41,7 +41,6 @@ class DiskReads:
         self.patience = patience
         self.held = 0  # bytes of states that are held or being read
         self.num_waiting = 0
-        self.changes = 0  # grows whenever a lookup may find something else
         self._disk, self._clock, self._keep, self._reserve = disk, clock, keep, reserve
         self._reads: dict[StoredState, _Read] = {}
         self._answered: set[Sequence] = set()  # sequences that have waited already
@@ -64,7 +63,6 @@ class DiskReads:
         seq.enter(SequenceState.AWAITING_DISK)
         self.num_waiting += 1
         read = self._reads.get(stored)
-        self.changes += 1
         if read is None:
             read = self._reads[stored] = _Read()
             self._hold(stored.size)
@@ -108,14 +106,12 @@ class DiskReads:
     def _arrived(self, stored: StoredState, state: SavedState | None) -> None:
         read = self._reads[stored]
         read.state = state
-        self.changes += 1
         for seq in list(read.until):
             self._answer(seq, read)
         self._end_unless_held(stored, read)
 
     def _answer(self, seq: Sequence, read: _Read) -> None:
         self._answered.add(seq)
-        self.changes += 1
         if read.state is not None:
             read.holders.add(seq)
         if read.until.pop(seq, None) is not None:
@@ -125,7 +121,6 @@ class DiskReads:
     def _end_unless_held(self, stored: StoredState, read: _Read) -> None:
         if read.holders:
             return
-        self.changes += 1
         del self._reads[stored]
         self._hold(-stored.size)
         if read.state is not None:

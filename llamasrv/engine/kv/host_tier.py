@@ -57,7 +57,6 @@ class HostTier:
         self._tree = tree
         self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
         self.used = 0
-        self.changes = 0  # how often the room for new states has changed
         self.reserved = 0  # bytes of it that are lent to others: see `reserve`
         self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
 
@@ -76,7 +75,6 @@ class HostTier:
     def reserve(self, size: int) -> None:
         """Lend `size` bytes of the limit to states held elsewhere; replaces the previous amount."""
         self.reserved = size
-        self.changes += 1
         self._shrink(self.limit - size)
 
     def put(self, entry: SavedState) -> None:
@@ -109,7 +107,6 @@ class HostTier:
         if id(entry) not in self._entries:
             return False  # memory is reserved for reads from disk
         self.pins.hold(entry, owner, seconds)
-        self.changes += 1
         return True
 
     def note_use(self, entry: SavedState) -> None:

@@ -29,7 +29,6 @@ class LaneTable:
         self.held: set[int] = set()
         self.resident: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self.generations = [0] * num_lanes  # raised when a lane changes hands, or loses cells
-        self.changes = 0  # the sum of them
         self.used_cells = 0  # referred to by any lane
         self.held_cells = 0  # referred to by a held lane
         self._cells: list[Int32s] = [_NONE] * num_lanes  # numbered cells, of [0, len(_cells[lane]))
@@ -57,14 +56,14 @@ class LaneTable:
         """A free lane becomes held and empty."""
         lane = self.free.pop()
         self.held.add(lane)
-        self._change(lane)
+        self.generations[lane] += 1
         return lane
 
     def take_over(self, lane: int) -> None:
         """A resident lane becomes held, unchanged."""
         del self.resident[lane]
         self.held.add(lane)
-        self._change(lane)
+        self.generations[lane] += 1
         cells = self._cells[lane]
         self.held_cells += self.lengths[lane] - len(cells)
         if len(cells):
@@ -75,16 +74,12 @@ class LaneTable:
         """A held lane becomes resident, most recently used."""
         self.held.remove(lane)
         self.resident[lane] = None
-        self._change(lane)
+        self.generations[lane] += 1
         cells = self._cells[lane]
         self.held_cells -= self.lengths[lane] - len(cells)
         if len(cells):
             self._holds[cells] -= 1
             self.held_cells -= int(np.count_nonzero(self._holds[cells] == 0))
-
-    def _change(self, lane: int) -> None:
-        self.generations[lane] += 1
-        self.changes += 1
 
     def touch(self, lane: int) -> None:
         if lane in self.resident:
@@ -110,7 +105,7 @@ class LaneTable:
     def cut(self, lane: int, length: int) -> None:
         """Release the cells of a held lane from `length` on."""
         assert lane in self.held and 0 <= length <= self.lengths[lane]
-        self._change(lane)
+        self.generations[lane] += 1
         self._number(lane)
         cells = self._cells[lane]
         self._cells[lane] = cells[:length].copy()
@@ -119,7 +114,7 @@ class LaneTable:
 
     def drop(self, lane: int) -> None:
         """A held or resident lane becomes free and empty."""
-        self._change(lane)
+        self.generations[lane] += 1
         was_held = lane in self.held
         if was_held:
             self.held.remove(lane)

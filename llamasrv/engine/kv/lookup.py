@@ -18,7 +18,7 @@ from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier, FilePoint, StoredState
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.kv.match import FOLLOW, SHORTEST, Match, common_prefix, longest
+from llamasrv.engine.kv.match import SHORTEST, Match, common_prefix, longest
 from llamasrv.engine.kv.timelines import LaneTimeline
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixPath, PrefixTree
 from llamasrv.engine.media.timeline import MediaTimeline
@@ -52,59 +52,12 @@ class PrefixLookup:
         self._disk, self._reads = disk, reads
         self._time, self._restore_cost = time, restore_cost
         # Whether sequences with a common prefix may wait until one of them has computed it.
-        self.follows = bool(checkpoints.limit) if not backend.can_cut else backend.can_share
+        self.follows = (bool(checkpoints.limit) if not backend.can_cut else backend.can_share) and not backend.split
 
     def find(self, seq: Sequence) -> Match | None:
-        """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none. The
-        result is remembered until a holder has come or gone, or a growing prefix is nearly done."""
+        """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self._backend.split:
             return None
-        age = self._age()
-        if seq.found is None or seq.found[0] != age or not self._stands(seq.found[1]):
-            match = self._find(seq)
-            seq.found = self._age(), match
-        return seq.found[1]
-
-    def common(self, a: Sequence, b: Sequence) -> int:
-        """How many tokens `a` could reuse once `b` has computed them."""
-        if (
-            not (self.follows and a.spec.cache_prompt and b.spec.cache_prompt)
-            or a.spec.prompt_logprobs
-            or a.spec.cache_key != b.spec.cache_key
-            or self._backend.split
-        ):
-            return 0
-        return _cut(min(common_prefix(a.tokens, b.tokens), a.num_tokens - 1), a.media)
-
-    def is_stale(self, match: Match) -> bool:
-        """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have
-        left its window to whatever is computed, restored or copied."""
-        if match.lane is None:
-            return False
-        if match.generation != self._lanes.generations[match.lane]:
-            return True
-        return bool(match.length) and match.checkpoint is None and not self._ends_at(match)
-
-    def worth(self, num_copied: int) -> float:
-        """Min seconds of computing that a copy of that many bytes must save; negative if nothing is copied."""
-        return max(WORTH_COPYING, self._restore_cost.copy_seconds(num_copied)) if num_copied else -1.0
-
-    def _age(self) -> int:
-        """A counter that grows with every change of what is kept."""
-        reads = 0 if self._reads is None else self._reads.changes
-        return self._tree.changes + self._lanes.changes + self._host.changes + reads
-
-    def _stands(self, match: Match | None) -> bool:
-        """Whether a remembered match still holds although running lanes have grown."""
-        if match is None or match.lane is None:
-            return match is None or not match.coming
-        if self.is_stale(match):
-            return False
-        if not match.coming:
-            return not match.held or self._backend.can_cut  # otherwise the lane may have grown past the usable state
-        return match.length + match.coming - self._lanes.lengths[match.lane] >= FOLLOW
-
-    def _find(self, seq: Sequence) -> Match | None:
         path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
         points = {} if self._checkpoints.whole else {point.length: point for point in self._checkpoints.on(path)}
         cuts = sorted(points)
@@ -124,6 +77,19 @@ class PrefixLookup:
         if point is None or self._ends_at(match):
             return match
         return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
+
+    def is_stale(self, match: Match) -> bool:
+        """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have
+        left its window to whatever is computed, restored or copied."""
+        if match.lane is None:
+            return False
+        if match.generation != self._lanes.generations[match.lane]:
+            return True
+        return bool(match.length) and match.checkpoint is None and not self._ends_at(match)
+
+    def worth(self, num_copied: int) -> float:
+        """Min seconds of computing that a copy of that many bytes must save; negative if nothing is copied."""
+        return max(WORTH_COPYING, self._restore_cost.copy_seconds(num_copied)) if num_copied else -1.0
 
     def _in_lanes(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Match | None:
         """Tokens that a lane is about to compute count like computed ones, where sequences follow each other."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from array import array
+from functools import partial
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import Backend
@@ -22,6 +23,7 @@ from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.lookup import WORTH_COPYING, PrefixLookup
 from llamasrv.engine.kv.match import SHORTEST, Match
+from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.kv.timelines import LaneTimelines
 from llamasrv.engine.kv.tree import HolderKind
@@ -80,8 +82,8 @@ class KVCacheManager:
             time=time,
             restore_cost=restore_cost,
         )
-        self.lookup, self.common = self._lookup.find, self._lookup.common
-        self.is_stale = self._lookup.is_stale
+        self.lookup, self.is_stale = self._lookup.find, self._lookup.is_stale
+        self.newcomers = partial(Newcomers, self._lookup.follows)
         self._time = time
         self._metrics = metrics
 

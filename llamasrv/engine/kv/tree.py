@@ -116,10 +116,9 @@ class PrefixPath:
 
 
 class PrefixTree:
-    """Belongs to the engine thread. `changes` grows with every holder that comes or goes."""
+    """Belongs to the engine thread."""
 
     def __init__(self) -> None:
-        self.changes = 0
         self._roots: dict[CacheKey, PrefixNode] = {}
         self._checked = 0  # holders that `check_some` has seen in this round
 
@@ -130,14 +129,12 @@ class PrefixTree:
         if root is None:
             root = self._roots[holder.cache_key] = PrefixNode(None, array("i"))
         self._attach(holder, self._reach(root, holder.tokens, 0))
-        self.changes += 1
 
     def drop(self, holder: Holder) -> None:
         """Remove a holder, if it is here; its tokens may have changed."""
         node = holder.node
         if node is None:
             return
-        self.changes += 1
         holder.node = None
         node.holders.remove(holder)
         above: PrefixNode | None = node

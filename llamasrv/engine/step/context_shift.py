@@ -28,7 +28,6 @@ def shift(core: EngineCore, seq: Sequence) -> None:
         core.admission.drop_saved(seq)
     assert seq.sampling is not None, seq
     seq.sampling.drop(keep, count)
-    seq.found = None
     seq.num_forgotten += count
     core.metrics.context_shifts += 1
 

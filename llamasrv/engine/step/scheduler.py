@@ -30,6 +30,7 @@ from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.match import FOLLOW, Match
+from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
@@ -126,13 +127,10 @@ class _DraftPlan:
 
 Line = tuple[Sequence, ...]
 Lookup = Callable[[Sequence], "Match | None"]
-Common = Callable[[Sequence, Sequence], int]
-"""How many tokens the first sequence could reuse once the second has computed them."""
 
 
 class Scheduler:
-    """`parallel`: how many sequences run at once; `target`: seconds of a step while any sequence decodes; `common`: a
-    pure function."""
+    """`parallel`: how many sequences run at once; `target`: seconds of a step while any sequence decodes."""
 
     def __init__(
         self,
@@ -143,9 +141,8 @@ class Scheduler:
         target: float = 0.2,
         deterministic: bool = False,
         one_prompt: bool = False,
-        common: Common | None = None,
     ) -> None:
-        self.common = common or (lambda a, b: 0)
+        self.newcomers: Callable[[], Newcomers] = Newcomers
         self.parallel = parallel
         self.one_prompt = one_prompt  # at most one sequence per step has several tokens
         self.batch_size = batch_size
@@ -176,7 +173,7 @@ class Scheduler:
         if places <= 0 or not waiting:
             return ()
         budget = self.batch_size - sum(s.owed for s in prompts)
-        begun: list[Sequence] = []
+        begun = self.newcomers()
         for seq in self._in_order(waiting, situation, places * LOOK_AHEAD):
             if budget <= 0 and begun:
                 break
@@ -185,9 +182,10 @@ class Scheduler:
             have = _start(seq, hit)
             waits = hit is not None and (hit.file is not None or hit.coming >= FOLLOW)
             waits = waits or seq.media is not None and lacks_rows(seq, have)
-            if waits or any(self.common(seq, other) - have >= FOLLOW for other in begun):
+            leader = begun.ahead_of(seq)
+            if waits or leader is not None and leader[1] - have >= FOLLOW:
                 continue
-            begun.append(seq)
+            begun.add(seq)
             budget -= seq.num_tokens - have
         return tuple(hits)
 
@@ -409,6 +407,7 @@ class Scheduler:
         budget -= owed
         cells -= owed
         growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
+        begun = self.newcomers()
         for seq, match in situation.hits:
             if not places:
                 return lacks_lanes
@@ -423,8 +422,11 @@ class Scheduler:
             if seq.media is not None and lacks_rows(seq, have):
                 plan.encode.append((seq, have))
                 continue
-            if self._follows(plan, seq, have):
-                continue
+            leader = begun.ahead_of(seq)
+            if leader is not None:
+                plan.marks.append(leader)
+                if leader[1] - have >= FOLLOW:
+                    continue
             need = seq.num_tokens + 1 - (have if match and match.held else 0)
             alone = not (decodes or prompts or plan.admit or resting)
             growing.append((left(seq), need))
@@ -432,6 +434,7 @@ class Scheduler:
             if need + growth(growing, ahead) > cells and not alone:
                 return True  # a smaller one behind might fit, but would starve this one
             plan.admit.append((seq, match))
+            begun.add(seq)
             places -= 1
             cells -= need
             budget -= seq.num_tokens - have
@@ -442,16 +445,6 @@ class Scheduler:
         situation = Situation(tuple(waiting), (), Pool(0, 0, 0), now, served=self.served)
         line = self._in_order(situation.waiting, situation, len(waiting))
         return sorted(line, key=lambda s: s.spec.deferrable)
-
-    def _follows(self, plan: _DraftPlan, seq: Sequence, have: int) -> bool:
-        """Whether a newcomer with `have` tokens waits for one that this plan admits, to share what that computes."""
-        for other, _ in plan.admit:
-            length = self.common(seq, other)
-            if length:
-                plan.marks.append((other, length))
-            if length - have >= FOLLOW:
-                return True
-        return False
 
     @staticmethod
     def _mark_growing(plan: _DraftPlan, situation: Situation) -> None:

@@ -97,7 +97,7 @@ def most_by_comparing(holders, wanted, kind, can_cut, cuts, media, may_use):
 @pytest.fixture
 def shadow(monkeypatch):
     """Compares each lookup of lanes, states and files with a search through all of them; counts them."""
-    find, in_lanes, seen = PrefixLookup._find, PrefixLookup._in_lanes, []
+    find, in_lanes, seen = PrefixLookup.find, PrefixLookup._in_lanes, []
 
     def found_both(self, seq):
         wanted, key = seq.tokens[: seq.num_tokens - 1], seq.spec.cache_key
@@ -133,7 +133,7 @@ def shadow(monkeypatch):
         seen.append(LANE)
         return found
 
-    monkeypatch.setattr(PrefixLookup, "_find", found_both)
+    monkeypatch.setattr(PrefixLookup, "find", found_both)
     monkeypatch.setattr(PrefixLookup, "_in_lanes", in_lanes_both)
     return seen
 
@@ -200,12 +200,12 @@ def test_a_lookup_changes_nothing(drive):
         driver.submit(chat(text))
         driver.finish()
     host = driver.core.memory.host
-    order, age = host.entries(), driver.core.memory._lookup._age()
+    order, holders = host.entries(), [*driver.core.memory.tree.holders()]
     driver.submit(chat("first of all " * 20 + "again"))
     driver.engine.take_mail()
     match = driver.core.memory.lookup(driver.sequences[-1])
     assert match is not None and match.saved is order[-1], "the older one"
-    assert host.entries() == order and driver.core.memory._lookup._age() == age
+    assert host.entries() == order and [*driver.core.memory.tree.holders()] == holders
     driver.finish()
     assert host.entries()[0] is not order[0], "it counts as used once a sequence starts from it"
     assert end_of(driver.sequences[-1].stream.take()).num_reused > 200

@@ -24,6 +24,22 @@ def load():
     return json.loads(gzip.decompress(DATA.read_bytes()))
 
 
+class RecordedNewcomers(list):
+    """Like `Newcomers`, with the prefixes that were common when the situation was recorded."""
+
+    def __init__(self, replay):
+        self.replay = replay
+
+    def add(self, seq):
+        self.append(seq)
+
+    def ahead_of(self, seq):
+        numbers, commons = self.replay.numbers, self.replay.commons
+        shared = [(commons.get((numbers[seq.id], numbers[other.id]), 0), other) for other in self]
+        length, other = max(shared, key=lambda one: one[0], default=(0, None))
+        return (other, length) if length else None
+
+
 class Replay:
     """A recorded situation as objects. Sequences are named by their place in `sequences`."""
 
@@ -72,8 +88,8 @@ class Replay:
     def lookup(self, seq):
         return self.hits.get(self.numbers[seq.id])
 
-    def common(self, a, b):
-        return self.commons.get((self.numbers[a.id], self.numbers[b.id]), 0)
+    def newcomers(self):
+        return RecordedNewcomers(self)
 
     def summary(self, plan):
         """The plan as plain values."""

@@ -52,6 +52,7 @@ class Simulation:
             seq.num_computed, seq.admitted, seq.first_token = seq.num_tokens - 1, 0.0, since
         self.gaps, self.first_tokens, self.plans = [], [], []
         self._last = self.now
+        self.scheduler.cost.learn(cells, 0, machine([(cells, 0)], []))  # as a stream's own prompt was computed
         for _ in range(30):
             self.step([])
         for _ in range(rounds):

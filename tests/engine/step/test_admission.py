@@ -1,5 +1,7 @@
 """Seating is a transaction."""
 
+import time
+
 import pytest
 from engine_driver import chat, end_of, text_of
 
@@ -145,47 +147,32 @@ def test_a_match_whose_window_has_moved_on_is_looked_up_again(drive):
     driver.finish()
 
 
-def counting(driver):
-    """How often the tree was walked, as a list of one number."""
-    tree, count = driver.core.memory.tree, [0]
-    walk = tree.walk
-
-    def counted(*arguments):
-        count[0] += 1
-        return walk(*arguments)
-
-    tree.walk = counted
-    return count
-
-
-def test_followers_of_a_long_prompt_are_looked_up_only_after_changes(drive):
-    """70 followers of a long prompt were looked up in all tiers in every step: up to 165 ms of planning, in the gaps of
-    every stream."""
+def test_planning_with_many_followers_of_a_long_prompt_takes_little(drive):
+    """They were looked up in all tiers, and compared in pairs: up to 165 ms of planning, in the gaps of every stream."""
     driver = drive(num_cells=8192, num_lanes=96, parallel=20, batch_size=64, step_target=0.05)
     beginning = SYSTEM + "a long document " * 250
     streams = [driver.submit(beginning + chat(f"follower {n}"), max_tokens=3) for n in range(60)]
     driver.turn(2)
-    searched = counting(driver)
-    driver.turn(20)
-    assert driver.core.running[0].owed > 100 and searched[0] == 0
+    core, times = driver.core, []
+    for _ in range(20):
+        started = time.thread_time()
+        core._plan(core.clock())
+        times.append(time.thread_time() - started)
+    assert core.running[0].owed > 100 and min(times) < 0.01
     driver.finish()
     assert all(end_of(stream.take()).num_reused > 3000 for stream in streams[1:])
-    assert searched[0] < 60 * 60, "each once for whoever came or went"
 
 
-def test_a_remembered_lookup_ends_with_its_match(drive):
-    """A newcomer's match is evicted before it is seated: it is looked up again, and computed."""
+def test_a_newcomer_whose_match_is_evicted_before_it_is_seated_is_computed(drive):
     driver = drive(num_cells=1024, parallel=1)
     driver.answer(SYSTEM + chat("hello"))
     driver.submit(chat("somebody else"), params=SamplingParams(temperature=0, ignore_eos=True), max_tokens=60)
     driver.turn(2)
     follower = driver.submit(SYSTEM + chat("hello again"))
     driver.turn(5)
-    seq, memory = driver.sequences[-1], driver.core.memory
-    first = memory.lookup(seq)
-    assert first is not None and memory.lookup(seq) is first
+    memory = driver.core.memory
+    assert memory.lookup(driver.sequences[-1]) is not None
     while memory.lanes.resident:
         memory.evict()
-    assert memory.lookup(seq) is not first
     driver.finish()
     assert text_of(follower.take()) == "You said: hello again"

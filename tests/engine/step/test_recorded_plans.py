@@ -13,7 +13,7 @@ RECORDS = recorded_plans.load()
 def situation_of(replay):
     record, scheduler = replay.record, replay.scheduler
     scheduler._any_deferrable = record["any_deferrable"]
-    scheduler.common = replay.common
+    scheduler.newcomers = replay.newcomers
     scheduler.turns = PlanTurns(
         tuple(tuple((n, scale) for n, scale in adapters) for adapters in record["line"]),
         record["turn"],

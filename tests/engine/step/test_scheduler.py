@@ -8,6 +8,7 @@ from plans import planned
 
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.match import FOLLOW, Match
+from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.step.scheduler import AGEING, OVERDUE, Pool, Scheduler
 
 
@@ -29,8 +30,7 @@ def sequence(length, *, computed=0, arrived=0.0, **settings):
     return seq
 
 
-def plan(scheduler, waiting=(), running=(), *, cells=10_000, lanes=8, outputs=64, now=1.0, lookup=None, common=None):
-    scheduler.common = common or (lambda a, b: 0)
+def plan(scheduler, waiting=(), running=(), *, cells=10_000, lanes=8, outputs=64, now=1.0, lookup=None):
     return planned(scheduler, waiting, running, Pool(cells, lanes, outputs), now, lookup=lookup or (lambda seq: None))
 
 
@@ -233,10 +233,11 @@ def test_a_follower_waits_while_its_prefix_is_being_computed():
 
 
 def test_of_two_newcomers_with_a_common_prefix_one_leads():
-    leader, follower, other = sequence(300), sequence(310), sequence(50)
-    common = lambda a, b: 300 if other not in (a, b) else 0  # noqa: E731
+    leader, follower, other = sequence(300), sequence(310), make_sequence([7] * 50)
     scheduler = costs(make())
-    assert admitted(plan(scheduler, [leader, follower, other], common=common)) == [leader, other]
+    assert admitted(plan(scheduler, [leader, follower, other])) == [leader, follower]
+    scheduler.newcomers = lambda: Newcomers(True)
+    assert admitted(plan(scheduler, [leader, follower, other])) == [leader, other]
 
 
 def test_the_youngest_is_preempted_when_cells_run_out():

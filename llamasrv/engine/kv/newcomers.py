@@ -1,0 +1,41 @@
+"""The prompts that one step begins: of several with a common prefix one computes it, and the others wait for it."""
+
+from __future__ import annotations
+
+from llamasrv.engine.base.sequence import Sequence
+from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
+
+
+class _Newcomer(Holder):
+    __slots__ = ("seq",)
+
+    def __init__(self, seq: Sequence) -> None:
+        super().__init__(HolderKind.LANE, seq.tokens, seq.spec.cache_key)
+        self.seq = seq
+
+
+class Newcomers:
+    """A prefix tree of its own, made anew for each plan. `follows`: whether this memory can share what is computed."""
+
+    def __init__(self, follows: bool = False) -> None:
+        self._follows = follows
+        self._tree = PrefixTree()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, seq: Sequence) -> None:
+        self._count += 1
+        if self._follows and seq.spec.cache_prompt:
+            self._tree.put(_Newcomer(seq))
+
+    def ahead_of(self, seq: Sequence) -> tuple[Sequence, int] | None:
+        """The newcomer of which this sequence could reuse most once that is computed, and how many tokens."""
+        if not (self._follows and seq.spec.cache_prompt) or seq.spec.prompt_logprobs:
+            return None
+        path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
+        holder, length = next(path.sharing(HolderKind.LANE), (None, 0))
+        if not isinstance(holder, _Newcomer):
+            return None
+        return holder.seq, length if seq.media is None else seq.media.cut(length)
