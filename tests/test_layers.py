@@ -169,7 +169,7 @@ def test_modules_import_only_from_layers_below():
 FLOORS = {"base": 0, "kv": 1, "sampling": 1, "drafts": 1, "media": 1, "backend": 1, "step": 2}
 UPWARDS = {
     "backend.draft_model": "kv", "backend.embed": "media roof", "backend.fake": "media roof",
-    "base.sequence": "kv media",
+    "base.sequence": "media",
     "drafts.drafter": "kv",
     "kv.disk_writer": "step", "kv.lookup": "step media",
     "kv.manager": "step",
