@@ -12,6 +12,6 @@
     round_trip  round_trip(template) -> which kinds of turns come back as they were
 
 `renderer`, `sandbox` and `guard` are the template's; `scanner`, `markers`, `emitter`, `calls`, `thoughts`, `messages`,
-`harmony` and `values` the parser's; `rules`, `argument_rules`, `lark` and `structural_tag` the grammar's. Nothing here
-knows tokens, engines or protocols.
+`channel_messages` and `values` the parser's; `rules`, `argument_rules`, `lark` and `structural_tag` the grammar's.
+Nothing here knows tokens, engines or protocols.
 """

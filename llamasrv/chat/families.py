@@ -45,31 +45,6 @@ GEMMA4 = ChatFormat(
     silent=("<channel|>", "<turn|>"),
 )
 
-DSML = "｜DSML｜"
-
-
-def _dsml(section: str) -> ChatFormat:
-    return ChatFormat(
-        "deepseek dsml",
-        reasoning=replace(THINK, ended_by_calls=True),
-        calls=Calls(
-            Tagged(
-                name_end='">\n',
-                key_start=f'<{DSML}parameter name="',
-                key_end='"',
-                string_type=' string="true">',
-                other_type=' string="false">',
-                value_end=f"</{DSML}parameter>\n",
-            ),
-            section_start=f"\n\n<{DSML}{section}>\n",
-            section_end=f"\n</{DSML}{section}>",
-            call_start=f'<{DSML}invoke name="',
-            call_end=f"</{DSML}invoke>",
-            separator="\n",
-        ),
-    )
-
-
 KIMI_K3 = ChatFormat(
     "kimi k3",
     reasoning=ReasoningMarks("<|open|>think<|sep|>", "<|close|>think<|sep|>", ended_by_calls=True),
@@ -117,17 +92,6 @@ FUNCTIONARY_32 = ChatFormat(
     content_start="all\n",
 )
 
-COMMAND_R_PLUS = ChatFormat(
-    "command r plus",
-    calls=Calls(
-        JsonObject(name_key="tool_name", arguments_key="parameters"),
-        section_start="Action:\n```json\n[\n    ",
-        section_end="\n]```",
-        separator=",\n    ",
-    ),
-    silent=("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
-)
-
 COMMAND_R7B = ChatFormat(
     "command r7b",
     reasoning=ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -142,20 +106,6 @@ COMMAND_R7B = ChatFormat(
     silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
 )
 
-SOLAR_OPEN = ChatFormat(
-    "solar open",
-    reasoning=ReasoningMarks("<|think|>", "<|end|>"),
-    calls=Calls(
-        Named(id_mark="<|tool_call:name|>", id_first=True, name_end="<|tool_call:args|>"),
-        section_start="<|tool_calls|>",
-        section_end="<|calls|>",
-        call_start="<|tool_call:begin|>",
-        call_end="<|tool_call:end|>",
-    ),
-    content_start="<|content|>",
-    silent=("<|begin|>assistant", "<|content|>", "<|end|>", "<|flush|>"),
-)
-
 GRANITE_33 = ChatFormat(
     "granite 3.3",
     reasoning=THINK,
@@ -164,63 +114,72 @@ GRANITE_33 = ChatFormat(
     silent=("<response>", "</response>"),
 )
 
-KIMI_K2_CALLS = Calls(
-    Named(id_form="functions.{name}:{index}", name_end="<|tool_call_argument_begin|>"),
-    section_start="<|tool_calls_section_begin|>",
-    section_end="<|tool_calls_section_end|>",
-    call_start="<|tool_call_begin|>",
-    call_end="<|tool_call_end|>",
-)
-
-
-def _giga(mark: str) -> ChatFormat:
-    return ChatFormat("gigachat", calls=Calls(JsonObject(), call_start=mark, parallel=False))
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A row of the table: a template belongs to it if its source holds all these words."""
+    """A row of the table: a template belongs to it if its source holds all words of one of these sets."""
 
-    words: tuple[str, ...]
     format: ChatFormat
+    why: str  # it cannot be learned
+    words: tuple[tuple[str, ...], ...]
 
 
 TABLE: tuple[Family, ...] = (
-    Family(("<|channel|>", "<|message|>", "<|start|>"), HARMONY),
-    Family(("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
-           ChatFormat("kimi k2", reasoning=replace(THINK, ended_by_calls=True), calls=KIMI_K2_CALLS)),
-    Family(("<|open|>", "<|sep|>", "argument"), KIMI_K3),
-    Family(("<|tool_call_start|>",), ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS)),
-    Family(("<|tool_list_start|>",), ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS)),
-    Family(("List of tools: [", "keep_past_thinking"), ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS)),
-    Family(("<|tool_call>call:",), GEMMA4),
-    Family(("<|tool_call>", "call:", "<channel|>"), GEMMA4),
-    Family((DSML, "function_calls"), _dsml("function_calls")),
-    Family((DSML,), _dsml("tool_calls")),
-    Family(("]<]minimax[>[",), MINIMAX_M3),
-    Family((">>>all\n",), FUNCTIONARY_32),
-    Family((">>>all\\n",), FUNCTIONARY_32),
-    Family(("<|START_ACTION|>", "<|START_RESPONSE|>"), COMMAND_R7B),
-    Family(("directly-answer", "<|CHATBOT_TOKEN|>"), COMMAND_R_PLUS),
-    Family(("<|tool_call:begin|>",), SOLAR_OPEN),
-    Family(("<|tool_call|>", "<|start_of_role|>"), GRANITE_33),
-    Family(("function call<|role_sep|>",), _giga("<|message_sep|>\n\nfunction call<|role_sep|>\n")),
-    Family(("<|function_call|>",), _giga("<|function_call|>")),
-)  # fmt: skip
+    Family(
+        HARMONY,
+        "earlier calls name their recipient before the channel, and no turn shows words for the user before a call",
+        (("<|channel|>", "<|message|>", "<|start|>"),),
+    ),
+    Family(
+        KIMI_K3,
+        "each tag is made of two tokens with words between, and earlier thoughts are left out",
+        (("<|open|>", "<|sep|>", "argument"),),
+    ),
+    Family(
+        ChatFormat("lfm2", reasoning=THINK, calls=LFM2_CALLS),
+        "no template but the latest shows earlier calls",
+        (("<|tool_call_start|>",), ("<|tool_list_start|>",), ("List of tools: [", "keep_past_thinking")),
+    ),
+    Family(
+        GEMMA4,
+        "a thought before a call is shown in a turn of its own, and the models think after content, too",
+        (("<|tool_call>call:",), ("<|tool_call>", "call:", "<channel|>")),
+    ),
+    Family(
+        MINIMAX_M3,
+        "objects and lists are nested elements, which a call with flat values does not show",
+        (("]<]minimax[>[",),),
+    ),
+    Family(
+        FUNCTIONARY_32,
+        "a text is written as a call of what is no tool",
+        ((">>>all\n",), (">>>all\\n",)),
+    ),
+    Family(
+        COMMAND_R7B,
+        "ids count the calls of a conversation, and one template of the family shows no earlier calls",
+        (("<|START_ACTION|>", "<|START_RESPONSE|>"),),
+    ),
+    Family(
+        GRANITE_33,
+        "no earlier calls are shown",
+        (("<|tool_call|>", "<|start_of_role|>"),),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
     """Marks around a whole answer, which the template of earlier turns leaves out."""
 
-    words: tuple[str, ...]  # of the template's source
     start: str
     end: str
+    why: str  # it cannot be learned
+    words: tuple[str, ...]  # of the template's source
 
 
 WRAPPED: tuple[Wrapped, ...] = (
-    # Hunyuan-A13B: its template shows earlier answers without them.
-    Wrapped(("<|startoftext|>", "<|extra_0|>"), "<answer>", "</answer>"),
+    Wrapped("<answer>", "</answer>", "earlier answers are shown without them", ("<|startoftext|>", "<|extra_0|>")),
 )
 
 
@@ -237,7 +196,7 @@ def known_families(source: str) -> Iterator[ChatFormat]:
     """The rows of the table that match a template. Its comments do not count: they also name what is not used."""
     code = _COMMENT.sub("", source)
     for family in TABLE:
-        if all(word in code for word in family.words):
+        if any(all(word in code for word in words) for words in family.words):
             yield family.format
 
 

@@ -17,21 +17,23 @@ _MOST_HEADER = 512  # characters
 def read_messages(
     text: Scanner, out: Emitter, headers: Headers, calls: CallReader | None, continues: str | None
 ) -> Steps:
-    """Read all messages of an answer. `continues` tells which one the prompt has begun."""
+    """Read all messages of an answer. `continues` tells which one the prompt has begun. What looks like a call in a
+    message to the user, or to the model itself, is quoted there."""
     in_header = calls is not None and calls.calls.notation.in_header  # which is all that begins a call
     openers = calls.openers if calls is not None and not in_header else ()
-    ends = marks(*_ends(headers), *openers)
+    told = {headers.user, headers.thinker} - {""}
     recipient = {"reasoning": headers.thinker, "content": headers.user}.get(continues or "")
     if recipient is None:
         recipient = yield from _header(text, headers)
     while recipient is not None:
+        ends = marks(*_ends(headers), *(() if recipient in told else openers))
         give: Give = out.say
         if headers.thinker and recipient == headers.thinker:
             give = out.think
             out.in_reasoning = True
             if not out.split:
                 out.say(headers.opening(recipient).strip())
-        elif calls is not None and in_header and recipient != headers.user:
+        elif calls is not None and in_header and recipient not in ("", headers.user):
             yield from calls.body(recipient.removeprefix(headers.tools))
             give = ignore  # what follows the arguments
         mark = yield from text.until(ends, give)
@@ -44,7 +46,7 @@ def read_messages(
         if give == out.think and not out.split:
             out.say(mark)
         out.between_marks()
-        recipient = yield from _next(text, headers, ends)
+        recipient = yield from _next(text, headers)
 
 
 def _ends(headers: Headers) -> tuple[str, ...]:
@@ -52,7 +54,8 @@ def _ends(headers: Headers) -> tuple[str, ...]:
 
 
 def _header(text: Scanner, headers: Headers) -> Steps:
-    """The recipient that a header names, by default the user. Text without a header is for the user."""
+    """The recipient that a header names, by default the user. Empty for text without a header, which is for the user,
+    too; None at the end of the text."""
     body = marks(headers.body.strip())
     while True:
         window = text.buffer[text.position : text.position + _MOST_HEADER]
@@ -60,14 +63,14 @@ def _header(text: Scanner, headers: Headers) -> Steps:
         if found is not None:
             break
         if not _may_be_header(window, headers, body) or len(window) == _MOST_HEADER:
-            return headers.user
+            return ""
         if text.ended:
             text.eat(len(text.buffer))  # cut off
             return None
         yield
     said = window[: found.start()]
     if not _may_be_header(said, headers, body):
-        return headers.user
+        return ""
     text.eat(text.position + found.end())
     name = re.search(re.escape(headers.to.strip()) + r"\s*(\S+)", said)
     return name[1] if name else headers.user
@@ -83,11 +86,11 @@ def _may_be_header(said: str, headers: Headers, body: Marks) -> bool:
     return not said or role.startswith(said) or to.startswith(said) or (said.startswith(to) and " " not in said)
 
 
-def _next(text: Scanner, headers: Headers, ends: Marks) -> Steps:
+def _next(text: Scanner, headers: Headers) -> Steps:
     """The header of the next message; None at the end of the text."""
     if not (yield from text.skip_space()):
         return None
     start = headers.start.strip()
     if (yield from text.mark(marks(start, start.partition(">")[0] + ">"))) is None:
-        return headers.user  # text where a message should begin
+        return ""  # text where a message should begin
     return (yield from _header(text, headers))

@@ -55,6 +55,8 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
         for message in messages:
             if message["role"] == "developer":
                 message["role"] = "system"
+    if prompt.tools and traits.tools_need_system and not (messages and messages[0]["role"] in _SYSTEM_ROLES):
+        messages.insert(0, {"role": "system", "content": ""})
     if prompt.tools and not traits.tools:
         messages.insert(0, {"role": "system", "content": write_tools(prompt.tools, calls)})
     if not simple:
@@ -95,7 +97,10 @@ def _continues(prompt: ChatPrompt) -> str | None:
             "'continue_final_message' needs the last message to be the assistant's, without tool calls.",
             param="continue_final_message",
         )
-    return "reasoning" if last.reasoning and not _text(last.content) else "content"
+    finished = not isinstance(last.content, str) and bool(
+        last.content
+    )  # an empty part of text stands behind the thought
+    return "reasoning" if last.reasoning and not _text(last.content) and not finished else "content"
 
 
 def _text(content: Any) -> str:

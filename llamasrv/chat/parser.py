@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from llamasrv.chat import harmony, messages
+from llamasrv.chat import channel_messages, messages
 from llamasrv.chat.blocks import read_blocks
 from llamasrv.chat.calls import CallReader
 from llamasrv.chat.emitter import Emitter, Event
@@ -120,7 +120,7 @@ class Parser:
             yield from read_blocks(self._text, self._out, format, calls, prompt, continues)
             return
         if format.calls is not None and format.calls.notation.in_header:
-            yield from harmony.read_messages(self._text, self._out, calls, continues)
+            yield from channel_messages.read_messages(self._text, self._out, calls, continues)
             return
         if continues == "reasoning" or (continues is None and thought is not None and thought.is_open(prompt)):
             if thought is not None and continues is None:

@@ -19,6 +19,7 @@ Give = Callable[[str], Any]
 
 MAX_NAME = 256
 NAME = re.compile(r"[^\s\"'`{}\[\]()<>]{1,256}\Z")
+_NO_NAME = re.compile(r"[\s\"'`{}\[\]()<>]")
 _SPACE = re.compile(r"\s*")
 _IN_TEXT = re.compile(r'["\\]')
 _OUTSIDE_TEXT = re.compile(r'["{}\[\]]|[^\s\w.+\-:,]')
@@ -156,7 +157,8 @@ class Scanner:
                     return None, None
                 self.eat(self.position + found.end())
                 return name, found.group()
-            if self.ended or len(window) == room:
+            is_none = found is None and _NO_NAME.search(window[: stops.begun(window, 0)].strip())
+            if self.ended or len(window) == room or is_none:
                 return None, None
             yield
 

@@ -28,6 +28,7 @@ class Traits:
     assistant_first: bool = True
     tools: bool = False
     tools_variable: str = "tools"
+    tools_need_system: bool = False  # they are shown beside a system message only, which may be empty
     calls: bool = False
     calls_need_tools: bool = False  # they are shown beside tools only
     parallel_calls: bool = False
@@ -133,8 +134,10 @@ def examine(template: Renderer) -> Traits:
         "tools_variable": tools_variable or "tools",
     }
     if tools_variable == "tools":
+        found["tools_need_system"] = not shows([_USER], "zqtool", **given)
         odd = [{"type": "function", "function": function} for function in _ODD_FUNCTIONS]
-        found["full_schemas"] = not shows([_USER], "zqodd", tools=odd)
+        head = [{"role": "system", "content": ""}] if found["tools_need_system"] else []
+        found["full_schemas"] = not shows([*head, _USER], "zqodd", tools=odd)
     found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
     found.update(_examine_system(show, found, given))
     found["reasoning"] = _find_reasoning(show, found, given)
@@ -184,7 +187,7 @@ def _is_in_place(show: Callable[..., str], messages: list[Dict], given: Dict) ->
 
 
 def _find_tools_variable(template: Renderer, show: Callable[..., str]) -> str | None:
-    if "zqtool" in show([_USER], [_TOOL]) or "zqtool" in show([_SYSTEM, _USER], [_TOOL]):
+    if "zqtool" in show([_USER], [_TOOL]) or "zqtool" in show([{"role": "system", "content": ""}, _USER], [_TOOL]):
         return "tools"
     for name in ("functions", "xml_tools", "custom_tools"):
         if name in template.variables:
@@ -263,7 +266,7 @@ def _find_reasoning(show: Callable[..., str], found: Dict, given: Dict) -> str |
 
 
 def tools_elsewhere(tools: Sequence[Any] | None, traits: Traits) -> Dict:
-    """Tools for a template that reads them under another name. Firefunction's reads a JSON text."""
+    """Tools for a template that reads them under another name. `functions` is a JSON text."""
     if traits.tools_variable == "functions":
         return {"functions": json.dumps([t["function"] for t in tools or ()], ensure_ascii=False, indent=4)}
     return {traits.tools_variable: list(tools)} if tools else {}

@@ -116,13 +116,11 @@ def results(layout: Layout) -> dict[str, bool]:
 
 
 LOST = {
-    "elements named after the tool and its arguments": "the name of a tool is a mark",
     "arguments as a text of JSON": "templates are given arguments as text where that shows no JSON inside JSON",
     "an action in a fence": "only a line break ends a thought, which may hold some",
 }
 """Layouts of which something is lost, as `check` says of them."""
 NOT_FORCED = {
-    "elements named after the tool and its arguments": "not learned",
     "arguments as a text of JSON": "not learned",
     "indented JSON": "a forced object stands on one line",
     "Python's way of writing a dictionary": "a forced one is written in JSON",

@@ -107,6 +107,18 @@ def test_letters_come_apart():
     assert read(format_of("letters"), text) == ("Look!", "Hm.", [("note", {"text": "a"}), ("weather", {"days": 3})])
 
 
+@pytest.mark.parametrize("to", ["you", "me"])
+def test_a_call_that_is_quoted_in_a_letter_to_the_user_or_to_itself_is_none(to):
+    quoted = 'Write <go>\n<do="note">\n<with="text">a</with>\n</do>\n</go>, then.'
+    content, thought, calls = read(format_of("letters"), f" to={to}<|says|>{quoted}<|eot|>")
+    assert (content or thought, calls) == (quoted, [])
+
+
+def test_a_call_without_a_header_is_one_all_the_same():
+    text = '<go>\n<do="note">\n<with="text">a</with>\n</do>\n</go><|eot|>'
+    assert read(format_of("letters"), text) == ("", "", [("note", {"text": "a"})])
+
+
 def test_letters_whose_header_names_the_tool_come_apart():
     text = ' @me<|:|>Hm.<|+|><|from|>bot @fn.note<|:|>{"text": "a"}<|+|><|from|>bot @you<|:|>Done.<|eot|>'
     assert read(format_of("letters with arguments"), text) == ("Done.", "Hm.", [("note", {"text": "a"})])

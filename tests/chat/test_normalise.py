@@ -272,6 +272,14 @@ def test_tools_are_described_where_the_template_has_no_words_for_them():
     assert "Looks outside" in shown and "clock" in shown and "<tool_call>" in shown
 
 
+def test_tools_that_are_shown_beside_a_system_message_get_an_empty_one():
+    source = HERMES.replace("{%- if tools -%}", "{%- if tools and messages[0].role == 'system' -%}")
+    assert ChatTemplate(source).traits.tools_need_system and not ChatTemplate(HERMES).traits.tools_need_system
+    shown = text(source, [user()], tools=(WEATHER,))
+    assert "Looks outside" in shown and "<tool_call>" not in shown
+    assert text(source, [system(), user()], tools=(WEATHER,)).count("<|im_start|>system") == 2
+
+
 def test_tools_go_through_the_template_where_it_has_words_for_them():
     shown = text(HERMES, [user()], tools=(WEATHER,))
     assert "Looks outside" in shown and "<tool_call>" not in shown

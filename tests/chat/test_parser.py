@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from chat_samples import FAMILIES, HERMES_APART
+from chat_samples import FAMILIES, HERMES_APART, LEARNED_BY_MARKS
 from vectors import message_of
 
 from llamasrv.chat import families
@@ -219,8 +219,8 @@ def test_a_call_at_the_very_start_ends_reasoning_that_the_prompt_opened():
 
 
 def test_some_formats_end_reasoning_with_a_call():
-    text = "<think>Go<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}"
-    assert outcome(TABLE["kimi k2"], text) == ("", "Go", [("ping", "{}")], 1)
+    text = '<|open|>think<|sep|>Go<|open|>tools<|sep|><|open|>call tool="ping" index="1"<|sep|><|close|>call<|sep|>'
+    assert outcome(TABLE["kimi k3"], text) == ("", "Go", [("ping", "{}")], 1)
 
 
 def test_words_of_the_prompt_can_belong_to_the_reasoning():
@@ -402,14 +402,9 @@ def test_a_call_may_start_with_its_inner_mark():
 
 
 def test_types_said_in_the_text_win():
-    text = (
-        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="note">\n<｜DSML｜parameter name="text" string="true">7'
-        '</｜DSML｜parameter>\n<｜DSML｜parameter name="x" string="false">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
-        "</｜DSML｜function_calls>"
-    )
-    assert outcome(next(families.known_families("<｜DSML｜function_calls>")), text)[2] == [
-        ("note", '{"text": "7", "x": 7}')
-    ]
+    format = ChatTemplate(LEARNED_BY_MARKS["kinds"]).format
+    text = '<run="note"><p n="text" kind="text">7</p><p n="x" kind="data">7</p></run>'
+    assert outcome(format, text)[2] == [("note", '{"text": "7", "x": 7}')]
 
 
 def test_references_in_schemas_are_followed():

@@ -9,7 +9,7 @@ from chat_samples import HERMES
 
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.template import ChatTemplate, fallback_source
-from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
+from llamasrv.domain.request import ChatPrompt, Message, TextPart, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "</s>", "[INST]", '<|"|>', "<|eot_id|>"]
@@ -283,6 +283,14 @@ def test_a_prompt_goes_on_inside_the_reasoning():
     rendered = ChatTemplate(HERMES).render(ChatPrompt(messages, continue_final_message=True))
     assert rendered.text.endswith("<|im_start|>assistant\n<think>\nI w")
     assert rendered.continues == "reasoning"
+
+
+def test_a_prompt_goes_on_with_an_empty_answer_behind_a_thought_that_is_finished():
+    """An empty part of text says that the thought is over; an empty content does not."""
+    messages = (Message("user", "Hi"), Message("assistant", (TextPart(""),), reasoning="I wonder."))
+    rendered = ChatTemplate(HERMES).render(ChatPrompt(messages, continue_final_message=True))
+    assert rendered.text.endswith("<think>\nI wonder.\n</think>\n\n")
+    assert rendered.continues == "content"
 
 
 def test_going_on_needs_a_last_message_of_the_assistant():

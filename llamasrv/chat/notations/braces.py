@@ -1,4 +1,4 @@
-"""Calls in Gemma's notation: name{key:<|"|>value<|"|>,other:1}."""
+"""Calls in braces with bare keys: name{key:<|"|>value<|"|>,other:1}."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _bare_value(text: Scanner) -> Steps:
 
 
 def _value_rule(rules: RuleWriter, notation: Braces, schema: Any, depth: int) -> str:
-    """A value in Gemma's notation: JSON without quotes around keys, and with a mark for quotes."""
+    """A value: JSON without quotes around keys, and with a mark for quotes."""
     schema = schema if isinstance(schema, Mapping) and depth < MAX_DEPTH else {}
     kinds = values.types(schema)
     branches: list[str] = []
@@ -179,7 +179,7 @@ def _listed(item: str, schema: Mapping[str, Any]) -> str:
 
 
 def _anything(rules: RuleWriter, notation: Braces) -> str:
-    """Any value in Gemma's notation."""
+    """Any value."""
     known = rules._names.get("anything")
     if known is not None:
         return known

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import (
+    after,
     members,
     num_items,
     plain_text,
@@ -39,6 +40,7 @@ class Tagged(Notation):
     key_start: str = ""
     key_end: str = ""  # between key and value
     value_end: str = ""  # may hold {key}
+    end: str = ""  # behind the last value; holds {name}
     string_type: str = ""  # the attribute that says whether a value is text: its text for "is text"
     other_type: str = ""  # and for "is JSON"; may hold {type}
     whole_type: str = "number"  # what {type} says of an integer
@@ -60,15 +62,16 @@ class Tagged(Notation):
             if is_text and self.cdata:
                 shown = _CDATA + value.replace("]]>", "]]]]><![CDATA[>") + _CDATA_END
             text += self.key_start + key + self.key_end + kind + shown + self.value_end.replace("{key}", key)
-        return text
+        return text + self.end.replace("{name}", name)
 
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then each argument between marks."""
         key_start, ends = self.key_start.strip(), call.ends
-        heads = marks(key_start, *ends)
         name, mark = yield from _name_before_keys(text, self, (key_start, *ends))
-        if name is None:
+        if name is None or not (call.announced or name in call.tools):
             return
+        ends = (self.end.replace("{name}", name),) if self.end else ends
+        heads = marks(key_start, *ends)
         schema = call.tools[name].parameters if name in call.tools else {}
         call.start(name)
         opened = False
@@ -99,7 +102,7 @@ class Tagged(Notation):
         items = [(rules.rule(element(rules, self, key, part, 0)), needed) for key, part, needed in properties(tool)]
         name, number, end = (tool.name + self.name_end).partition("{number}")
         head = f"{rules.literal(name)} {NUMBER} {rules.literal(end)}" if number else rules.literal(name)
-        return f"{head} {members(rules, items, '')}"
+        return f"{head} {members(rules, items, '')}{after(rules, self.end.replace('{name}', tool.name))}"
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
@@ -118,9 +121,11 @@ class Tagged(Notation):
         key_end, string_type, other_type = _attributes(before_text, before_number)
         if key_end is None:
             return None
-        value_end = after_text[: -len(opened[0])]
+        value_end = after_text[: -len(opened[0])].replace("zqfirst", "{key}")
+        last = value_end.replace("{key}", "zqsecond")
         end = found.end()
-        end += len(value_end) if text.startswith(value_end, end) else len(value_end.rstrip())
+        end += len(last) if text.startswith(last, end) else len(last.rstrip())
+        closed = re.compile(r"\s*</?" + re.escape(name) + ">").match(text, end)
         notation = cls(
             name_end=name_end[: opened.start()],
             key_start=opened[0],
@@ -129,9 +134,10 @@ class Tagged(Notation):
             other_type=other_type.replace('"integer"', '"{type}"').replace('"number"', '"{type}"'),
             whole_type="integer" if '"integer"' in other_type else "number",
             value_end=value_end,
+            end=closed[0].replace(name, "{name}") if closed else "",
             cdata=cdata,
         )
-        return Learned(at, end, notation)
+        return Learned(at, closed.end() if closed else end, notation)
 
     def options(self) -> dict[str, Any]:
         found = options_of(self)

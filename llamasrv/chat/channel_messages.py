@@ -1,4 +1,4 @@
-"""Harmony: messages with a header (role, channel, recipient); a call is a message to a function."""
+"""Answers in channels: messages with a header (role, channel, recipient); a call is a message to a function."""
 
 from __future__ import annotations
 
