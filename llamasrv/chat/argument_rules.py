@@ -12,7 +12,7 @@ from llamasrv.chat.lark import CannotEnforce
 from llamasrv.chat.lark import escaped as escaped_lark
 from llamasrv.chat.lark import raw as raw_lark
 from llamasrv.chat.markers import pieces
-from llamasrv.chat.rules import RuleWriter, escaped, literal_pattern
+from llamasrv.chat.rules import INDENT, RuleWriter, escaped, literal_pattern
 from llamasrv.domain.request import Tool
 from llamasrv.errors import InvalidRequest
 
@@ -43,8 +43,8 @@ _PLAIN_OBJECT = frozenset((
 ))  # fmt: skip
 
 
-def json_arguments(rules: RuleWriter, tool: Tool) -> str:
-    """A tool's arguments as a JSON object.
+def json_arguments(rules: RuleWriter, tool: Tool, *, indented: bool = False) -> str:
+    """A tool's arguments as a JSON object, on one line unless `indented`.
 
     llguidance writes a schema's properties in its order: an optional one that the model would have written later is
     lost. So where there are optional properties the object is written out here, in any order.
@@ -54,14 +54,16 @@ def json_arguments(rules: RuleWriter, tool: Tool) -> str:
         return f"{rules.literal('{' + json.dumps(name) + ':')} / ?/ {json_text(rules, part)} {rules.literal('}')}"
     schema, lenient = arguments(tool), not tool.strict
     if not _has_options(schema):
-        return rules.schema(schema, lenient=lenient)
+        return rules.schema(schema, lenient=lenient, indented=indented)
+    colon, comma, edge = ("/:/ " + INDENT, "/,/ " + INDENT, INDENT + " ") if indented else ("/: ?/", "/, ?/", "")
     items = []
     for key, part in schema["properties"].items():
         needed = key in schema.get("required", ())
         if part is not False or needed:
             name = rules.literal(json.dumps(key, ensure_ascii=False))
-            items.append((rules.rule(f"{name} /: ?/ {rules.schema(part, lenient=lenient)}"), needed))
-    return f'"{{" {members(rules, items, "/, ?/")} "}}"'
+            value = rules.schema(part, lenient=lenient, indented=indented)
+            items.append((rules.rule(f"{name} {colon} {value}"), needed))
+    return f'"{{" {edge}{members(rules, items, comma)} {edge}"}}"'
 
 
 def _has_options(schema: Mapping[str, Any]) -> bool:

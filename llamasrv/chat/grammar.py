@@ -8,6 +8,7 @@ one token of the vocabulary's special ones is written as that token. Nothing is 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from llamasrv.domain.request import Content, Tool
 from llamasrv.errors import InvalidRequest
 
 _BREAK = "\n"  # before the first mark it belongs to the text before it
+_CLOSES = re.compile(r"[<\[]/")  # a mark that closes
 _BREAKS = r"/\n{0,3}/"
 
 
@@ -132,9 +134,12 @@ def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: boo
     end = f"{rules.until(thought.end.strip())} {_BREAKS}"
     if is_open:
         return f"{end} "
-    if not allowed or thought.assumed or not thought.start:
+    if thought.assumed or not thought.start:
         return ""
-    return f"({rules.literal(thought.start)} {end})? "
+    block = [f"{rules.literal(thought.start)} {end}"] if allowed else []
+    if _CLOSES.match(thought.end.strip()):  # so some models begin that do not think
+        block.append(f"{rules.literal(thought.end.strip())} {_BREAKS}")
+    return f"({' | '.join(block)})? " if block else ""
 
 
 def _content(rules: RuleWriter, format: ChatFormat, content: Content | None, continuing: bool = False) -> str:

@@ -16,6 +16,7 @@ from llamasrv.errors import InvalidRequest
 MAX_DEPTH = 16
 MAX_LENGTH = 4_000_000  # characters of a grammar
 TEXT = "X_TEXT"
+INDENT = r"/[ \n]{0,80}/"  # between the parts of JSON on several lines
 
 
 class RuleWriter:
@@ -105,14 +106,24 @@ class RuleWriter:
         self._bounds.add({"const": text}, param)
         return self.literal(text)
 
-    def schema(self, schema: Any, *, lenient: bool = True, separators: tuple[str, str] = (", ?", ": ?")) -> str:
-        """A JSON value whose objects are closed. Spaces as the templates write them, or none."""
+    def schema(
+        self,
+        schema: Any,
+        *,
+        lenient: bool = True,
+        separators: tuple[str, str] = (", ?", ": ?"),
+        indented: bool = False,
+    ) -> str:
+        """A JSON value whose objects are closed. Spaces as the templates write them, or none; line breaks if it may be
+        `indented`."""
         options = {
             "whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1],
             "lenient": lenient,
             # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
             "json_allow_general_unicode_escapes": True,
         }  # fmt: skip
+        if indented:
+            options |= {"item_separator": ",", "key_separator": ":", "whitespace_pattern": INDENT[1:-1]}
         param = "tools" if lenient else "content"
         if schema is False:
             raise InvalidRequest("The schema 'false' matches nothing.", param=param)

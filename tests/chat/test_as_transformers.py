@@ -134,8 +134,12 @@ def compared(template: ChatTemplate, talk: str) -> tuple[str, str] | None:
         for tool in tools
     ]
     dates = {"date_string": datetime.date.today().strftime("%d %b %Y")} if "date_string" in template.variables else {}
+    head = [{"role": "system", "content": ""}] if tools and traits.tools_need_system else []
     theirs = by_transformers(
-        template.source, [plain(message, template) for message in messages], given or None, {**variables, **dates}
+        template.source,
+        [*head, *(plain(message, template) for message in messages)],
+        given or None,
+        {**variables, **dates},
     )
     if theirs is None:
         return None

@@ -81,13 +81,9 @@ def test_a_text_of_a_given_form_ends_at_a_mark_on_a_line_of_its_own(form):
 
 
 SHOWN = {
-    "CohereForAI-c4ai-command-r-plus-tool_use": "the mark of its turn stands before the call",
     "Llama-3.2-pythonic": "its texts stand without quotes: a comma in one might begin the next argument",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "the section of one call has no end",
     "openai-gpt-oss-120b": "the recipient stands before the channel",
-    "GLM-4.7-Flash": "a thought is closed before the call without having been opened",
-    "MiniMax-M3": "a thought is closed before the call without having been opened",
-    "deepseek-ai-DeepSeek-V3.2": "a thought is closed before the call without having been opened",
 }
 """Templates whose own writing of a call the grammar does not allow, although the parser reads it."""
 
@@ -96,10 +92,14 @@ def test_the_own_writing_of_a_call_of_the_collection_is_allowed(template_file):
     template = template_of(template_file.read_text(encoding="utf-8"))[0]
     format, trip = template.format, round_trip(template)["call"]
     thought, rows = format.reasoning, format.headers or format.blocks
+    asked = template.render(ChatPrompt((Message("user", "zquser"),), tools=probe_tools())).text
+    own = max(
+        (n for n in range(len(trip.output)) if asked.endswith(trip.output[:n])), default=0
+    )  # the prompt writes it
     is_open = (
         thought is not None and not rows and thought.is_open(trip.prompt) and thought.end.strip() not in trip.output
     )
-    output = (thought.end if is_open else "") + trip.output.lstrip("\n")
+    output = (thought.end if is_open else "") + trip.output[own:].lstrip("\n")
     found, whole = matcher(constrain(format, prompt=trip.prompt, tools=probe_tools(), must_call=True)), 0
     for place, byte in enumerate(output.encode(), 1):
         if not found.try_consume_tokens([byte]):

@@ -122,7 +122,6 @@ LOST = {
 """Layouts of which something is lost, as `check` says of them."""
 NOT_FORCED = {
     "arguments as a text of JSON": "not learned",
-    "indented JSON": "a forced object stands on one line",
     "Python's way of writing a dictionary": "a forced one is written in JSON",
 }
 """Layouts whose own writing of a call is not allowed where a call must come."""

@@ -21,7 +21,7 @@ from llamasrv.chat.notations.base import (
     read_arguments,
     unwrapped,
 )
-from llamasrv.chat.rules import RuleWriter
+from llamasrv.chat.rules import INDENT, RuleWriter
 from llamasrv.chat.scanner import NAME, Scanner, Steps
 from llamasrv.domain.request import Tool
 
@@ -38,6 +38,7 @@ class JsonObject(Notation):
     id_key: str = ""
     id_first: bool = False
     name_is_key: bool = False  # {"name": {…arguments…}}
+    indented: bool = False  # on several lines
     shape: str = ""  # the whole object, where it holds more: with {name}, {arguments} and {id}
 
     def write(self, name: str, arguments: str, place: int) -> str:
@@ -61,11 +62,13 @@ class JsonObject(Notation):
             call.start(*head.whole)
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
-        arguments = json_arguments(rules, tool)
+        arguments = json_arguments(rules, tool, indented=self.indented)
         name = json.dumps(tool.name, ensure_ascii=False)
-        lit = rules.literal
+        lit, space, edge = rules.literal, _SPACE, ""
+        if self.indented:
+            space = edge = INDENT
         if self.name_is_key:
-            return f"{lit('{' + name + ':')} {_SPACE} {arguments} {lit('}')}"
+            return f"{lit('{')} {edge} {lit(name + ':')} {space} {arguments} {edge} {lit('}')}"
         if self.shape:
             holes = {
                 "{name}": lit(name),
@@ -73,30 +76,34 @@ class JsonObject(Notation):
                 "{id}": f"{lit(chr(34))} {SHORT_ID} {lit(chr(34))}",
             }
             parts = _HOLE.split(self.shape)
-            return " ".join(holes[part] if part in holes else _spaced_out(rules, part) for part in parts if part)
-        head = _spaced(rules, f"{json.dumps(self.name_key)}:", f"{name},", f"{json.dumps(self.arguments_key)}:")
-        if not self.id_key:
-            return f"{lit('{')} {head} {arguments} {lit('}')}"
+            return " ".join(
+                holes[part] if part in holes else _spaced_out(rules, part, space, edge) for part in parts if part
+            )
+        keys = (f"{json.dumps(self.name_key)}:", f"{name},", f"{json.dumps(self.arguments_key)}:")
+        head = " ".join(f"{lit(part)} {space}" for part in keys)
         id = f"{json.dumps(self.id_key)}:"
-        if self.id_first:
-            first = f"{lit('{' + id)} {_SPACE} {lit(chr(34))} {NUMBER} {lit(chr(34) + ',')} {_SPACE}"
-            return f"{first} {head} {arguments} {lit('}')}"
-        last = f"{lit(',')} {_SPACE} {lit(id)} {_SPACE} {lit(chr(34))} {SHORT_ID} {lit(chr(34) + '}')}"
-        return f"{lit('{')} {head} {arguments} {last}"
+        first = last = ""
+        if self.id_key and self.id_first:
+            first = f"{lit(id)} {space} {lit(chr(34))} {NUMBER} {lit(chr(34) + ',')} {space} "
+        elif self.id_key:
+            last = f" {lit(',')} {space} {lit(id)} {space} {lit(chr(34))} {SHORT_ID} {lit(chr(34))}"
+        return f"{lit('{')} {edge} {first}{head} {arguments}{last} {edge} {lit('}')}"
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
         name, id = trial.NAMES[number], trial.IDS[number]
         for start, end, value in decoded(text, begin):
+            lines = "\n" in text[start:end]
             if value == {name: trial.ARGUMENTS}:
-                return Learned(start, end, cls(name_is_key=True))
+                return Learned(start, end, cls(name_is_key=True, indented=lines))
             if not isinstance(value, Mapping):
                 continue
             inner = next((item for item in value.values() if isinstance(item, Mapping) and _is_call(item, name)), None)
             if inner is not None and not _is_call(value, name):
-                return Learned(start, end, replace(cls._learn_object(inner, name, id), shape=_shape(value, name, id)))
+                learned = replace(cls._learn_object(inner, name, id), shape=_shape(value, name, id), indented=lines)
+                return Learned(start, end, learned)
             if _is_call(value, name):
-                learned = cls._learn_object(value, name, id)
+                learned = replace(cls._learn_object(value, name, id), indented=lines)
                 order = [key for key in value if key != learned.id_key]
                 if order != [learned.name_key, learned.arguments_key]:
                     learned = replace(learned, shape=_shape(value, name, id))
@@ -154,14 +161,11 @@ def _shape(value: Mapping[str, Any], name: str, id: str) -> str:
 _SPACE = '" "?'  # behind colons and commas; templates have one or none
 
 
-def _spaced(rules: RuleWriter, *parts: str) -> str:
-    return " ".join(f"{rules.literal(part)} {_SPACE}" for part in parts)
-
-
-def _spaced_out(rules: RuleWriter, text: str) -> str:
-    """A part of an object, with one space or none where it has one."""
-    return f" {_SPACE} ".join(rules.literal(part) for part in text.split(" ") if part) + (
-        f" {_SPACE}" if text.endswith(" ") else ""
+def _spaced_out(rules: RuleWriter, text: str, space: str, edge: str) -> str:
+    """A part of an object, with blanks or none where it has one, and inside its braces if it is indented."""
+    words = re.split(r" |(?<=\{)|(?=\})", text) if edge else text.split(" ")
+    return f" {space} ".join(rules.literal(word) for word in words if word) + (
+        f" {space}" if text.endswith((" ", "{")) else ""
     )
 
 
