@@ -196,3 +196,91 @@ LAYOUTS = {
         lines=True, thought=("BEGIN_THOUGHT\n", "\nEND_THOUGHT\n"),
     ),
 }  # fmt: skip
+
+LATER_LAYOUTS = {
+    "a word with a colon, Python in single quotes": Layout(
+        calls(write("Call: ", "NAME", "(") + each("KEY", "=", "VALUE", between=", ") + write(")<bot_end>"), between="\n"),
+        opening="<|bot|>", end="</s>", other=("<|{}|>", "\n"),
+    ),
+    "a token before each object, no end": Layout(
+        calls(write('<function_call> {"name": "', "NAME", '", "arguments": ', "JSON", "}"), between="\n"),
+        opening="<|role|>assistant<|role_end|>", end="<|text_end|>\n", other=("<|role|>{}<|role_end|>", "<|text_end|>\n"),
+    ),
+    "signs of flowers": Layout(
+        calls(write("✿FUNCTION✿: ", "NAME", "\n✿ARGS✿: ", "JSON"), before="\n", between="\n", after="\n✿RESULT✿"),
+    ),
+    "two tokens before an object with parameters": Layout(
+        calls(write('<|action_start|><|plugin|>\n{"name": "', "NAME", '", "parameters": ', "JSON", "}<|action_end|>\n")),
+    ),
+    "doubled brackets around a word": Layout(
+        calls(write("<<function>>", "NAME", "(") + KEYWORDS + write(")")),
+        opening="### Response: ", end="<|EOT|>", other=("### {}: ", "\n"),
+    ),
+    "a list of objects on lines": Layout(
+        calls(write('    {"name": "', "NAME", '", "arguments": ', "JSON", "}"),
+              before="<tool_calls>[\n", between=",\n", after="\n]</tool_calls>"),
+        opening="<|bom|><|assistant|> ", end="<|eom|>", other=("<|bom|><|{}|> ", "<|eom|>"),
+    ),
+    "an element of another space in tokens": Layout(
+        calls(write("<|tool_call_begin|>function<|tool_sep|>", '<x:invoke name="', "NAME", '">')
+              + each('<x:parameter name="', "KEY", '">', "RAW", "</x:parameter>") + write("</x:invoke><|tool_call_end|>"),
+              before="<|tool_calls_begin|>", after="<|tool_calls_end|>"),
+        thought=THINK, opening="<|BOT|>assistant\n", end="<|EOT|>", other=("<|BOT|>{}\n", "<|EOT|>"),
+    ),
+    "long tags for keys and values": Layout(
+        calls(write("<cat_tool_call>", "NAME", "\n") + each(
+            "<cat_arg_key>", "KEY", "</cat_arg_key>\n<cat_arg_value>", "RAW", "</cat_arg_value>\n")
+            + write("</cat_tool_call>"), between="\n"),
+        thought=("<cat_think>\n", "\n</cat_think>\n"), opening=" ASSISTANT:", end="</cat_s>", other=(" {}:", ""),
+    ),
+    "a recipient and a content on lines": Layout(
+        calls(write("<|from|>assistant\n<|recipient|>", "NAME", "\n<|content|>", "JSON"), between="\n"),
+        opening="", prompt="<|from|>assistant\n<|recipient|>", end="<|stop|>\n",
+        other=("<|from|>{}\n<|recipient|>all\n<|content|>", "\n"), text=("<|from|>assistant\n<|recipient|>all\n<|content|>", ""),
+    ),
+    "fenced Python between tokens": Layout(
+        calls(write("NAME", "(") + KEYWORDS + write(")"),
+              before="<|tool_call_start|>\n```python\n", between="\n", after="\n```\n<|tool_call_end|>"),
+        thought=("<|thought_start|>\n", "\n<|thought_end|>\n"),
+    ),
+    "lines of Python in an element": Layout(
+        calls(write("NAME", "(") + KEYWORDS + write(")"), before="<function_calls>", between="\n", after="</function_calls>"),
+        thought=("<think>", "</think>"),
+    ),
+    "elements for server, name and arguments": Layout(
+        calls(write("<use_tool>\n<server_name>default</server_name>\n<tool_name>", "NAME",
+                    "</tool_name>\n<arguments>\n", "JSON", "\n</arguments>\n</use_tool>"), between="\n"),
+        thought=THINK, prompt="<|im_start|>assistant\n<think>\n",
+    ),
+    "a question with steps": Layout(
+        calls(write("Action: ", "NAME", "\nAction Input: ", "JSON", "\n"), before="\n"),
+        thought=("Thought: ", "\nFinal: "),
+    ),
+    "an object per line between fences": Layout(
+        calls(write('{"tool": "', "NAME", '", "args": ', "JSON", "}\n"), before="```tool\n", after="```"),
+        opening="<|start_header|>assistant<|end_header|>\n\n", end="<|eot|>",
+        other=("<|start_header|>{}<|end_header|>\n\n", "<|eot|>"),
+    ),
+    "short marks of one letter": Layout(
+        calls(write("<c>", "NAME", "<a>", "JSON", "</a></c>")), thought=("<t>", "</t>"), opening="<b>", end="</b>",
+        other=("<{}>", "</{}>"),
+    ),
+    "slashes": Layout(
+        calls(write("/", "NAME", " ") + each("KEY", "=", "VALUE", between=" "), before="\n", between="\n"),
+    ),
+    "a call as an attribute of a link": Layout(
+        calls(write("[", "NAME", "](tool:", "JSON", ")"), between=" "),
+    ),
+    "a table of cells": Layout(
+        calls(write("| ", "NAME") + each(" | ", "KEY", " = ", "VALUE") + write(" |"), before="<calls>\n", between="\n", after="\n</calls>"),
+    ),
+    "an array of name and arguments": Layout(
+        calls(write('["', "NAME", '", ', "JSON", "]"), before="<call>", between="</call><call>", after="</call>"),
+        thought=THINK,
+    ),
+    "names as keys of objects": Layout(
+        calls(write('{"', "NAME", '": ', "JSON", "}"), before="<fns>", between="\n", after="</fns>"),
+        thought=("<reason>", "</reason>"),
+    ),
+}  # fmt: skip
+"""Twenty more, written down after the first were mended, mostly as models do that no collection has."""
