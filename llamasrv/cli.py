@@ -7,210 +7,34 @@ model, 64 for a wrong command line. Commands are imported when called, so that a
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
-from llamasrv import __version__, config
-from llamasrv.config import OPTIONS, Settings, foreign
-from llamasrv.config.foreign_flag import ForeignFlag
-from llamasrv.config.option import nearest, shown
+from llamasrv import __version__
+from llamasrv.commands.flags import with_options
+from llamasrv.commands.group import Commands
+from llamasrv.config import Settings
+from llamasrv.config.option import nearest
 from llamasrv.domain.key import SCOPES
-from llamasrv.domain.option import Option
 from llamasrv.errors import ConfigError
 
 EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130
-
-Function = Callable[..., Any]
-
-
-def with_options(*sections: str) -> Callable[[Function], Function]:
-    """Give a command the flags of these sections (default: all) and `settings` made from them."""
-
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def command(config_file: Path | None, **values: Any) -> Any:
-            names = {option.name for option in OPTIONS}
-            reference = values.pop("reference", None)
-            flags = {name: value for name, value in values.items() if name in names and value is not None}
-            if reference is not None and flags.setdefault("model_path", reference) != reference:
-                raise ConfigError(f"two models: {reference} and --model {flags['model_path']}; give one of them")
-            others = {name: value for name, value in values.items() if name not in names}
-            given = click.get_current_context().meta.get(_FOREIGN, ())
-            if any(flag.long_name == "--list-devices" for flag, _ in given):
-                from llamasrv.commands.devices import run
-
-                return run()
-            taken = foreign.from_flags(given)
-            others_flags = taken.as_flags()
-            for name in flags.keys() & others_flags.keys():
-                if isinstance(flags[name], tuple):  # --lora beside --lora-scaled
-                    flags[name] += others_flags[name]
-            settings = config.load(others_flags | flags, config=config_file, notes=tuple(taken.notes))
-            return function(settings=settings, **others)
-
-        vars(command).update(sections=sections)  # for `_Commands.get_command`
-        return command
-
-    return decorate
-
-
-def _parameters(sections: tuple[str, ...]) -> list[click.Parameter]:
-    def command() -> None:
-        pass
-
-    for option in reversed([o for o in OPTIONS if not sections or o.section in sections]):
-        command = _flag(option)(command)
-    for flag in () if sections else foreign.foreign():
-        command = _foreign_flag(flag)(command)
-    command = click.option(
-        "--config",
-        "config_file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help=f"TOML configuration file; {config.CONFIG_VARIABLE} sets it, too.",
-    )(command)
-    return click.command()(command).params
-
-
-def _flag(option: Option) -> Callable[[Function], Function]:
-    default = f"  [{shown(option, option.default)}]" if option.default not in (None, (), False) else ""
-    text = option.help + default
-    if option.kind == "bool":
-        names = [f"{flag}/--no-{flag[2:]}" if flag.startswith("--") else flag for flag in option.flags]
-        names += [f" /{flag}" for flag in option.off]
-        return click.option(*names, option.name, is_flag=True, default=None, help=text)
-    words = "list" if option.is_list else option.kind
-    optional: dict[str, Any] = {"is_flag": False, "flag_value": option.bare} if option.bare else {}
-    return click.option(
-        *option.flags,
-        option.name,
-        default=None,
-        multiple=option.is_list,
-        callback=_given,
-        help=text,
-        metavar="|".join(option.choices) if 0 < len(option.choices) < 4 else words.upper(),
-        **optional,
-    )
-
-
-_FOREIGN = "llamasrv.foreign"  # flags of other servers as given
-
-
-def _foreign_flag(flag: ForeignFlag) -> Callable[[Function], Function]:
-    """Another server's flag that is not one of ours: accepted, hidden from the help, interpreted once all flags are
-    known."""
-
-    def given(text: str | None) -> Callable[[click.Context, click.Parameter, Any], None]:
-        def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-            for one in value if isinstance(value, tuple) else [text] if value else []:
-                one = " ".join(one) if isinstance(one, tuple) else one
-                context.meta.setdefault(_FOREIGN, []).append((flag, one))
-
-        return callback
-
-    def decorate(function: Function) -> Function:
-        quiet: dict[str, Any] = {"expose_value": False, "hidden": True}
-        for names, text in ((flag.names, foreign.ON), (flag.negations, foreign.OFF)):
-            own = f"foreign_{names[-1].strip('-').replace('-', '_').replace('.', '_')}" if names else ""
-            if names and flag.hint and text == foreign.ON:
-                if flag.hint.startswith("["):
-                    quiet |= {"is_flag": False, "flag_value": foreign.ON}
-                several: dict[str, Any] = {"nargs": 2, "type": str} if flag.has_two else {}
-                function = click.option(*names, own, multiple=True, callback=given(None), **several, **quiet)(function)
-            elif names:
-                function = click.option(*names, own, is_flag=True, callback=given(text), **quiet)(function)
-        return function
-
-    return decorate
-
-
-def _given(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    return None if value == () else value
-
-
-class _Commands(click.Group):
-    """The commands.
-
-    Flags without a command are those of `serve`. An empty command line also means `serve` if llama-server's variables
-    are set: containers and units written for llama-server only have to change the program's name.
-    """
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Create a command's flags on demand: those of all commands take 20 ms and 3 MB at each start."""
-        command = super().get_command(ctx, cmd_name)
-        if command is not None and command.callback is not None:
-            sections = vars(command.callback).pop("sections", None)
-            command.params += [] if sections is None else _parameters(sections)
-        return command
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if args:
-            for_serve = (args[0].startswith("-") and args[0] not in own) or args[0].lower().endswith(".gguf")
-        else:
-            for_serve = _is_told_by_llama_server()
-        words = ["serve", *args] if for_serve else args
-        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(words))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            meant = _ELSEWHERE.get(args[0]) or nearest(args[0], self.list_commands(ctx))
-            hint = meant or "; `llamasrv --help` lists the commands"
-            raise click.UsageError(error.message.rstrip(".") + hint, ctx) from None
-
-
-# Commands of other programs that have no counterpart of the same name here.
-_ELSEWHERE = {
-    "push": "; models are not uploaded from here",
-    "cp": "; use `llamasrv create NAME --from MODEL`",
-    "signin": "; this server has no account. Keys: `llamasrv key NAME`",
-    "signout": "; this server has no account. Keys: `llamasrv key NAME`",
-    "start": "; use `llamasrv serve`",
-    "load": "; a model is loaded when a request names it, or at once with `llamasrv serve MODEL`",
-    "unload": "; use `llamasrv stop MODEL`",
-    "get": "; use `llamasrv pull hf:OWNER/REPO:QUANT`",
-    "status": "; use `llamasrv ps`",
-    "complete": "; use `llamasrv run MODEL TEXT`",
-    "server": "; use `llamasrv serve`; Ctrl-C or SIGTERM ends it, `llamasrv ps` shows what it has loaded",
-    "import": "; move the file into the models folder, or use `llamasrv serve FILE.gguf`",
-    "log": "; the log goes to standard error, or to --log-file FILE",
-    "collect-env": "; use `llamasrv doctor`",
-    "version": "; use `llamasrv --version`",
-    "run-batch": "; batches go to POST /v1/batches of a running server",
-    "help": "; use `llamasrv --help` or `llamasrv COMMAND --help`",
-}
-
-
-def _is_told_by_llama_server() -> bool:
-    return any(name.startswith(foreign.PREFIX) for name in os.environ)
-
 
 _reference = click.argument("reference", required=False, metavar="[MODEL]")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
-def _dashes(name: str) -> str:
-    """Accept option names with underscores."""
-    return name.replace("_", "-")
-
-
 @click.group(
-    cls=_Commands,
+    cls=Commands,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,
-        "token_normalize_func": _dashes,
+        "token_normalize_func": lambda name: name.replace("_", "-"),  # option names with underscores, too
     },
 )
 @click.version_option(__version__, "--version", "-V", message="llamasrv %(version)s")

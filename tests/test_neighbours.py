@@ -85,7 +85,7 @@ NEIGHBOURS = {
     "store/test_quotas.py": "store/postgres_quotas store/redis_quotas",
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",
-    "test_cli.py": "commands/bench commands/doctor commands/key commands/serve commands/server",
+    "test_cli.py": "commands/flags commands/group commands/bench commands/doctor commands/key commands/serve commands/server",
     "test_way_in.py": "commands/create commands/running commands/show startup/resolver startup/store_texts",
     "tools/test_files.py": "tools/child",
     "tools/test_lifeline.py": "tools/reaper",

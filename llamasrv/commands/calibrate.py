@@ -1,15 +1,13 @@
 """`llamasrv calibrate FILE.jsonl`: fits the probabilities of decisions to the operator's own cases.
 
-A server with the given options, and without any fit, answers the question of each line; what it answers and what is
-right make the fits. Lines: {"input": ..., "question": {as in /v1/decisions}, "answer": true, "value", or a level}.
+Asks a server that has the given options, but no fit, the question of each line, and fits its probabilities to the right
+answers. A line is {"input": ..., "question": {as in /v1/decisions}, "answer": true, "value", or a level}.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,11 +27,11 @@ MOST_LINES = 100_000
 LONGEST_LINE = 4 << 20  # bytes
 AT_ONCE = 4
 PATIENCE = 600.0  # seconds for an answer
-TINIEST = 1e-12  # smaller probabilities say no more
+TINIEST = 1e-12  # floor for probabilities, before the logarithm
 
 
 class CaseLine:
-    """A line of the file: what is asked, and the number of the right option."""
+    """A line of the file: an input, a question, and the right answer."""
 
     def __init__(self, path: Path, number: int, text: bytes) -> None:
         self._where = f"{path}, line {number}"
@@ -48,21 +46,21 @@ class CaseLine:
     def wrong(self, what: str) -> ConfigError:
         return ConfigError(f"{self._where}: {what}")
 
-    def case(self, told: Mapping[str, Any]) -> Case:
-        """With the server's answer."""
-        kind = told["type"]
+    def case(self, found: Mapping[str, Any]) -> Case:
+        """The case for the fit, with the server's answer."""
+        kind = found["type"]
         if kind == "predicate":
             options: list[Any] = [True, False]
-            found = [told["probability"], 1 - told["probability"]]
+            shares = [found["probability"], 1 - found["probability"]]
         else:
-            rows = told["probabilities"]
-            options, found = [row["value"] for row in rows], [row["probability"] for row in rows]
+            rows = found["probabilities"]
+            options, shares = [row["value"] for row in rows], [row["probability"] for row in rows]
             if kind == "score" and type(self._answer) is str:
                 options = [row["label"] for row in rows]
         right = [i for i, value in enumerate(options) if type(value) is type(self._answer) and value == self._answer]
         if not right:
-            raise self.wrong(f"answer: {json.dumps(self._answer)} is none of the options")
-        return Case(kind, tuple(math.log(max(p, TINIEST)) for p in found), right[0])
+            raise self.wrong(f"answer: {json.dumps(self._answer)} is not one of the options")
+        return Case(kind, tuple(math.log(max(p, TINIEST)) for p in shares), right[0])
 
 
 def run(settings: Settings, path: Path, target: Path | None) -> int:
@@ -103,21 +101,14 @@ def read(path: Path) -> Iterator[CaseLine]:
 
 def _ask(url: str, settings: Settings, model: str, line: CaseLine) -> Case:
     body = {"model": model, "input": line.input, "questions": [line.question]}
-    keys = settings.api_keys()
-    head = {"Content-Type": "application/json", "Authorization": f"Bearer {keys[0] if keys else 'none'}"}
-    request = urllib.request.Request(f"{url}/v1/decisions", json.dumps(body).encode(), head)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
-            return line.case(json.load(reply)["answers"][0])
-    except urllib.error.HTTPError as error:
-        told = json.load(error)["error"]
-        raise line.wrong(told["message"]) from None
-    except OSError as error:
-        raise line.wrong(f"no answer: {error}") from None
+    status, reply = server.ask(settings, "POST", "/v1/decisions", body, url=url, timeout=PATIENCE)
+    if status != 200:
+        raise line.wrong(reply["error"]["message"])
+    return line.case(reply["answers"][0])
 
 
 def table(found: Mapping[str, Calibration]) -> Table:
-    made = Table(caption=f"After: on cases that the fit has not seen. Buckets need {BUCKET_CASES} cases.")
+    made = Table(caption=f"'After' is measured on cases outside the fit. Buckets need {BUCKET_CASES} cases.")
     made.add_column("question")
     for name in ("cases", "right", "log loss", "after", "calibration error", "after", "temperature"):
         made.add_column(name, justify="right")

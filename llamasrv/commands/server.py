@@ -20,7 +20,7 @@ from llamasrv.config import Settings, foreign
 from llamasrv.domain.option import PREFIX
 from llamasrv.errors import ConfigError
 
-TIMEOUT = 5.0  # seconds
+TIMEOUT = 5.0  # seconds that a running server may take to respond
 
 
 @contextmanager
@@ -72,13 +72,17 @@ def health(url: str, timeout: float = 2.0) -> int | None:
         connection.close()
 
 
-def ask(settings: Settings, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-    """The status and JSON object with which the server of this machine answers. Raises ConfigError if none responds."""
-    if settings.socket_path is not None:
+def ask(
+    settings: Settings, method: str, path: str, body: Any = None, *, url: str = "", timeout: float = TIMEOUT
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON object of a response. `url`: of the server to ask; by default, the one that the settings
+    describe. Raises ConfigError if none responds."""
+    if not url and settings.socket_path is not None:
         raise ConfigError(f"{settings.url}: this command needs a server that listens on a port")
     keys = settings.api_keys()
     headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
-    connection = connect(settings.url, TIMEOUT)
+    url = url or settings.url
+    connection = connect(url, timeout)
     try:
         data = None if body is None else json.dumps(body)
         connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
@@ -86,7 +90,7 @@ def ask(settings: Settings, method: str, path: str, body: Any = None) -> tuple[i
         wire = json.loads(reply.read() or b"{}")
         return reply.status, wire if isinstance(wire, dict) else {}
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"{settings.url}: {error}") from None
+        raise ConfigError(f"{url}: {error}") from None
     finally:
         connection.close()
 

@@ -1,0 +1,72 @@
+"""Which command a command line means: `serve` without its name, and what to say about unknown ones."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from llamasrv.commands.flags import parameters_of
+from llamasrv.config import foreign
+from llamasrv.config.option import nearest
+
+
+class Commands(click.Group):
+    """The commands.
+
+    Flags without a command are those of `serve`. An empty command line also means `serve` if llama-server's variables
+    are set: containers and units written for llama-server only have to change the program's name.
+    """
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Create a command's flags on demand: those of all commands take 20 ms and 3 MB at each start."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.callback is not None:
+            sections = vars(command.callback).pop("sections", None)
+            command.params += [] if sections is None else parameters_of(sections)
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args:
+            for_serve = (args[0].startswith("-") and args[0] not in own) or args[0].lower().endswith(".gguf")
+        else:
+            for_serve = _has_llama_server_variables()
+        words = ["serve", *args] if for_serve else args
+        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(words))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            meant = _ELSEWHERE.get(args[0]) or nearest(args[0], self.list_commands(ctx))
+            hint = meant or "; `llamasrv --help` lists the commands"
+            raise click.UsageError(error.message.rstrip(".") + hint, ctx) from None
+
+
+# Commands of other programs that have no counterpart of the same name here.
+_ELSEWHERE = {
+    "push": "; models are not uploaded from here",
+    "cp": "; use `llamasrv create NAME --from MODEL`",
+    "signin": "; this server has no account. Keys: `llamasrv key NAME`",
+    "signout": "; this server has no account. Keys: `llamasrv key NAME`",
+    "start": "; use `llamasrv serve`",
+    "load": "; a model is loaded when a request names it, or at once with `llamasrv serve MODEL`",
+    "unload": "; use `llamasrv stop MODEL`",
+    "get": "; use `llamasrv pull hf:OWNER/REPO:QUANT`",
+    "status": "; use `llamasrv ps`",
+    "complete": "; use `llamasrv run MODEL TEXT`",
+    "server": "; use `llamasrv serve`; Ctrl-C or SIGTERM ends it, `llamasrv ps` shows what it has loaded",
+    "import": "; move the file into the models folder, or use `llamasrv serve FILE.gguf`",
+    "log": "; the log goes to standard error, or to --log-file FILE",
+    "collect-env": "; use `llamasrv doctor`",
+    "version": "; use `llamasrv --version`",
+    "run-batch": "; batches go to POST /v1/batches of a running server",
+    "help": "; use `llamasrv --help` or `llamasrv COMMAND --help`",
+}
+
+
+def _has_llama_server_variables() -> bool:
+    return any(name.startswith(foreign.PREFIX) for name in os.environ)
