@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llamasrv.config.settings import OPTIONS, Settings
 from llamasrv.domain.option import Option
+from llamasrv.engine.base.options import FLOAT_CACHE_TYPES
 from llamasrv.errors import ConfigError
 
 # In a container the address does not show who can reach it: that depends on the published ports.
@@ -46,7 +47,7 @@ def check_together(s: Settings) -> None:
         )
     if s.engine.ubatch_size > s.engine.batch_size:
         refuse("engine_ubatch_size", f"{s.engine.ubatch_size} is more than engine.batch_size = {s.engine.batch_size}")
-    if s.engine.flash_attn == "off" and s.engine.cache_type_v not in ("f32", "f16", "bf16"):
+    if s.engine.flash_attn == "off" and s.engine.cache_type_v not in FLOAT_CACHE_TYPES:
         refuse("engine_cache_type_v", f"{s.engine.cache_type_v} needs flash attention, but engine.flash_attn is off")
     if (s.server.ssl_key_file is None) != (s.server.ssl_cert_file is None):
         refuse("server_ssl_cert_file", "TLS needs both --ssl-cert-file and --ssl-key-file")

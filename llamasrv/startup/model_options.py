@@ -57,7 +57,7 @@ def shape_of(settings: Settings) -> memory.MemoryShape:
         ubatch_size=settings.engine.ubatch_size,
         cache_type_k=settings.engine.cache_type_k,
         cache_type_v=settings.engine.cache_type_v,
-        flash_attn=settings.engine.flash_attn != "off",
+        flash_attn=settings.engine.flash_attention != "off",
         split=settings.engine.deterministic,
         embeddings=settings.engine.embeddings,
         embedding_context=settings.engine.embedding_ctx,

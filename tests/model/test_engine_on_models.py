@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from llamasrv import demo
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.warm_up import measure_decode
@@ -149,12 +150,16 @@ def test_measuring_decodes_leaves_nothing_behind(model_path, kind):
 
 
 @pytest.mark.parametrize(("deterministic", "bound"), [(True, 1e-4), (False, 0.02)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_read_log_probabilities_are_teacher_forced_ones(real, kind, deterministic, bound):
-    """Eight questions over one input, asked together, against each computed as a scored prompt."""
-    engine = real(kind, context_cells=512, parallel=8, deterministic=deterministic)
+@pytest.mark.parametrize(
+    ("kind", "repeated"), [*((kind, 2) for kind in KINDS), pytest.param(str(demo.MODEL), 8, id="demonstration")]
+)
+def test_read_log_probabilities_are_teacher_forced_ones(real, kind, repeated, deterministic, bound):
+    """Eight questions over one input, asked together, against each computed as a scored prompt. With flash attention
+    the demonstration model's were 0.1 apart: few and many rows are computed by different kernels."""
+    bound = 0.3 if kind.endswith(".gguf") and not deterministic else bound  # Q8_0
+    engine = real(kind, context_cells=512, parallel=8, ubatch_size=256, deterministic=deterministic)
     shared, *tails = prompts(9, seed=11, longest=30)
-    shared, wanted = shared * 2, (7, 50, 200)
+    shared, wanted = shared * repeated, (7, 50, 200)
     specs = [
         engine.sequence(shared + tail, reads=wanted, max_tokens=0, boundaries=(len(shared),), leaves_prefix=not number)
         for number, tail in enumerate(tails)

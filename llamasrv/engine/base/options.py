@@ -12,6 +12,7 @@ DEFAULT_PLACES = 16  # sequences computed at once
 POOLINGS = ("none", "mean", "cls", "last", "rank")
 """How vectors of tokens become one, by llama.cpp's number."""
 CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7}
+FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 """Data types of the KV cache, with ggml's numbers."""
 
 _model = partial(option_field, "model")
@@ -241,7 +242,7 @@ class EngineOptions:
     )
     flash_attn: str = _engine(
         "choice", "auto", "-fa", "--flash-attn", choices=("auto", "on", "off"), bare="on",
-        help="Flash attention.",
+        help="Flash attention. `auto`: where the device has it, but not with --deterministic.",
     )
     cache_type_k: str = _engine(
         "choice", "f16", "-ctk", "--cache-type-k", choices=tuple(CACHE_TYPES),
@@ -263,7 +264,7 @@ class EngineOptions:
     deterministic: bool = _engine(
         "bool", False, "--deterministic",
         help="The same request always gets exactly the same answer, whatever else is running. Slower; no prefix is "
-        "reused.",
+        "reused, and flash attention is off unless asked for.",
     )
     spec: str = _engine(
         "choice", "auto", "--spec", choices=("auto", "off", "ngram", "draft", "mtp"),
@@ -364,6 +365,15 @@ class EngineOptions:
     mmproj_digest: str = ""  # of the projector's file
     mtp: bool = False  # draft with the MTP layer of the model's file
     yields_threads: bool = False  # computes with fewer while other programs take the cores
+
+    @property
+    def flash_attention(self) -> str:
+        """`flash_attn` as it is in force. Deterministic mode does without it: its kernels for few and for many rows
+        round differently (log-probabilities 0.2 apart on a small Q8_0 model, measured), so that a scored text would
+        differ from the same text read in other parts."""
+        if self.flash_attn == "auto" and self.deterministic and self.cache_type_v in FLOAT_CACHE_TYPES:
+            return "off"
+        return self.flash_attn
 
     @property
     def places(self) -> int:

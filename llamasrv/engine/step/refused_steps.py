@@ -61,7 +61,7 @@ class RefusedSteps:
         if self._num_plain >= MOST_SPOILED:
             log.critical("the model's logits are NaN or Inf in %d steps in a row; it is given up", self._num_plain)
             core.give_up("the model's logits are NaN or Inf; load it again, and check its file and its options")
-        elif core.options.flash_attn == "off" or self.num_spoiled > 1:
+        elif core.options.flash_attention == "off" or self.num_spoiled > 1:
             log.error("NaN or Inf in a row of logits; recreating the context")
             core.metrics.restarts += 1
             core.reset()
