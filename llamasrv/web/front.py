@@ -47,7 +47,7 @@ class AdmissionMiddleware:
         if found.route is None:
             record.asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         else:
-            record.route = found.route
+            self._service.last_route = record.route = found.route
         headers = self._headers(environ, record.id)
         if isinstance(found, AdmissionRefused):
             return _refuse(found, environ, start_response, headers)

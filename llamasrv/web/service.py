@@ -94,6 +94,7 @@ class Service:
         self.pipeline = pipeline
         self.stats = RequestStats()
         self.hub_stalls = Histogram(STALLS)
+        self.last_route = "none"  # of the request that began last
         self.access = Access()
         self.options = options
         book = None if store is None else store.quotas()

@@ -13,7 +13,7 @@ from llamasrv.engine.base.metrics import Histogram
 from llamasrv.web.context import KEY
 from llamasrv.web.http import hub_watch
 from llamasrv.web.http.connection import Connection
-from llamasrv.web.http.hub_watch import LOGGED, LOOK, NOT_SEEN, SHORTEST, HubWatch
+from llamasrv.web.http.hub_watch import LOGGED, LOOK, SHORTEST, HubWatch
 from llamasrv.web.service import STALLS
 
 
@@ -22,6 +22,10 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+def last_route():
+    return "/v1/files"
 
 
 @pytest.fixture
@@ -35,8 +39,13 @@ def answer(environ, work):
 
 
 @pytest.fixture
-def watch(clock):
-    made = HubWatch(Histogram(STALLS), answer.__code__, clock=clock)
+def cpu():
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock, cpu):
+    made = HubWatch(Histogram(STALLS), answer.__code__, last_route, clock=clock, cpu=cpu)
     yield made
     made.close()
 
@@ -94,7 +103,18 @@ def test_what_was_seen_in_an_earlier_turn_is_not_blamed(watch, clock, caplog):
     turn(watch, clock, LOOK, lambda: look(watch))
     clock.now += 1
     turn(watch, clock, LOGGED * 2)
-    assert caplog.messages[0].endswith(NOT_SEEN)
+    assert caplog.messages[0].endswith("no other thread could look; the last request to begin was /v1/files")
+
+
+def test_a_long_turn_tells_computing_from_waiting(watch, clock, cpu, caplog):
+    """C code that keeps the GIL keeps the sampler out, too: the route was "unknown", and why it was blocked as well."""
+    caplog.set_level(logging.WARNING, "llamasrv")
+
+    def compute():
+        cpu.now += 0.4
+
+    turn(watch, clock, 0.5, compute)
+    assert "blocked for 0.50 s (0.40 s of CPU)" in caplog.messages[0] and "/v1/files" in caplog.messages[0]
 
 
 def test_it_finds_the_request_of_a_connection():
@@ -104,7 +124,7 @@ def test_it_finds_the_request_of_a_connection():
 def test_it_watches_the_real_hub(monkeypatch, caplog):
     caplog.set_level(logging.WARNING, "llamasrv")
     clock = Clock()
-    watch = HubWatch(Histogram(STALLS), answer.__code__, clock=clock)
+    watch = HubWatch(Histogram(STALLS), answer.__code__, last_route, clock=clock)
     monkeypatch.setattr(hub_watch, "RealThread", lambda target: SimpleNamespace(start=lambda: None))
     watch.start()
     try:

@@ -1,7 +1,9 @@
 """Measures how long the hub computes before it polls its sockets again: all streams wait that long.
 
 Two watchers on the loop time each turn. Long turns are counted; a very long one is logged with its cause: a thread
-samples the hub's stack meanwhile.
+samples the hub's stack meanwhile. While C code holds the GIL that thread cannot run either; the route of the request
+that began last is then the best guess. The hub's own CPU time tells a long computation from a wait for the GIL or for
+a core.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -27,7 +29,6 @@ SHORTEST = 0.01  # min seconds of a turn to count
 LOOK = 0.05  # seconds between two samples of the hub
 LOGGED = 0.25  # min seconds of a turn to log
 QUIET = 10.0  # min seconds between two log lines
-NOT_SEEN = "no other thread could look meanwhile (native code kept the interpreter's lock, or the machine was busy)"
 
 _OURS = str(Path(llamasrv.__file__).parent)
 _sleep = monkey.get_original("time", "sleep")
@@ -39,14 +40,25 @@ class HubReading(NamedTuple):
 
 
 class HubWatch:
-    """Create and start it on the hub's thread. `request_in`: the code object whose frame holds a request's
-    `environ`."""
+    """Create and start it on the hub's thread. `request_in`: the code object whose frame holds a request's `environ`;
+    `last_route`: returns the route of the request that began last; `cpu`: CPU seconds of the calling thread."""
 
-    def __init__(self, stalls: Histogram, request_in: CodeType, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        stalls: Histogram,
+        request_in: CodeType,
+        last_route: Callable[[], str],
+        *,
+        clock: Callable[[], float] = perf_counter,
+        cpu: Callable[[], float] = thread_time,
+    ) -> None:
         self._stalls = stalls
         self._request_in = request_in
+        self._last_route = last_route
         self._clock = clock
+        self._cpu = cpu
         self._began: float | None = None  # start of the current turn; None while waiting for events
+        self._cpu_before = 0.0  # at the start of the current turn
         self._seen: HubReading | None = None
         self._next_line = 0.0
         self._hub = get_hub()
@@ -67,6 +79,7 @@ class HubWatch:
             watcher.close()
 
     def begin(self) -> None:
+        self._cpu_before = self._cpu()
         self._began = self._clock()
 
     def end(self) -> None:
@@ -81,8 +94,12 @@ class HubWatch:
             return
         self._next_line = began + QUIET
         seen = self._seen
-        what = seen.what if seen is not None and seen.began == began else NOT_SEEN
-        log.warning("the hub was blocked for %.2f s, and with it every stream: %s", took, what)
+        if seen is not None and seen.began == began:
+            what = seen.what
+        else:
+            what = f"no other thread could look; the last request to begin was {self._last_route()}"
+        computed = self._cpu() - self._cpu_before
+        log.warning("the hub was blocked for %.2f s (%.2f s of CPU), and every stream: %s", took, computed, what)
 
     def _look_on(self) -> None:
         while self._running:

@@ -184,7 +184,7 @@ class Worker(GeventWorker):
     # life
 
     def run(self) -> None:
-        watch = HubWatch(self.service.hub_stalls, Connection._answer.__code__)
+        watch = HubWatch(self.service.hub_stalls, Connection._answer.__code__, lambda: self.service.last_route)
         watch.start()
         servers = [self._listen(sock) for sock in self.sockets]
         loading = gevent.spawn(self._watch_loading)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -11,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.engine.base.metrics import EmbedderMetrics, EngineMetrics, Histogram, figures
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.view import PlainView
@@ -36,8 +38,20 @@ class Exposition:
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
+        """The counters are read here, at once; writing them down grows with models and routes, and leaves the hub."""
         models = self._service.registry.models
-        return generate_latest(self._registry) + self._llama.text(models) + self._load.text(models)
+        read = _Collected(list(self._registry.collect()))
+        ours = compute_off_hub(lambda: generate_latest(read))
+        return ours + self._llama.text(models) + self._load.text(models)
+
+
+class _Collected(NamedTuple):
+    """What a registry has collected, as `generate_latest` reads it."""
+
+    families: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        return self.families
 
 
 class ServiceCollector(Collector):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from flask import Blueprint, Response, request
 
+from llamasrv.concurrency import off_hub
 from llamasrv.errors import LlamasrvError, Unavailable, Unsupported
 from llamasrv.web.ops import diagnostics
 from llamasrv.web.ops.load import LoadReport
@@ -72,7 +73,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/metrics")
     def show_metrics() -> Response:
         require_metrics()
-        metrics = exposition()
+        metrics = off_hub(exposition)
         return Response(metrics.text(), 200, [("Process-Start-Time-Unix", started)], content_type=metrics.content_type)
 
     @routes.get("/metrics/load")
