@@ -120,7 +120,7 @@ class Episode:
             cache_bytes=rng.choice([0, 8000, 30_000, 200_000]),
             pin_share=rng.choice([0.25, 0.6]),
             checkpoint_bytes=rng.choice([0, 3000, 20_000, 1 << 20]),
-            disk_bytes=rng.choice([0, 20_000, 300_000]),
+            disk_bytes=rng.choice([0, 100_000, 300_000]),
             disk_folder=self.folder / "disk",
             digest="model",
             media_bytes=rng.choice([3000, 1 << 20]),

@@ -189,13 +189,20 @@ class DiskTier:
         """Start reading a file. `give` is called once, later, with its state, or None if it is unusable."""
         self._work(lambda: self._read(stored, give))
 
+    def fits(self, length: int, size: int) -> bool:
+        """Whether there may be a file of a state of `length` tokens and `size` bytes. Known before it is copied."""
+        return 0 < size <= self.largest and _file_size(length, size) <= self.limit
+
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
-        return 0 < size <= self.largest and self.can_write and not self.covers(tokens, length, cache_key)
+        return self.fits(length, size) and self.can_write and not self.covers(tokens, length, cache_key)
 
     def put(self, state: SavedState, *, queue: bool = False) -> None:
-        """Start writing a state; ignored while another is being written, unless `queue`."""
-        if (self._writing and not queue) or not 0 < state.data.nbytes <= self.largest:
+        """Start writing a state, with as many of its last points as the limit allows; ignored while another is being
+        written, unless `queue`."""
+        if (self._writing and not queue) or not self.fits(state.length, state.data.nbytes):
             return
+        while _file_size(state.length, _bytes_of(state)) > self.limit:
+            state.points = state.points[1:]
         self._writing.append((state.tokens, state.cache_key))
         self._work(lambda: self._write(state))
 
@@ -284,8 +291,8 @@ class DiskTier:
         gone: list[Path] = []
         reason = ""
         try:
-            size = state.data.nbytes + sum(point.data.nbytes for point in state.points)
-            gone += self._make_room(size + 4 * state.length + state_file.MOST_HEAD)
+            size = _bytes_of(state)
+            gone += self._make_room(_file_size(state.length, size))
             points = tuple(point.length for point in state.points if point.length < state.length)
             stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
@@ -330,8 +337,6 @@ class DiskTier:
         free = shutil.disk_usage(self._root).free
         missing = need - min(self.limit - used, free - self._spare)
         if missing > used:
-            if need > self.limit:
-                raise OSError(f"a prefix of {need >> 20} MiB is larger than the limit")
             raise OSError(f"its disk has {free >> 20} MiB free, of which {self._spare >> 20} MiB must stay free")
         gone = []
         for _, size, path in sorted(there):
@@ -406,3 +411,13 @@ class DiskTier:
         points = tuple(length for length, *_ in head.points)
         size = head.num_bytes + sum(size for _, size, *_ in head.points)
         return StoredState(path, tokens, CacheKey(adapters, head.scope), size, points)
+
+
+def _bytes_of(state: SavedState) -> int:
+    """Of the state and its points."""
+    return state.data.nbytes + sum(point.data.nbytes for point in state.points)
+
+
+def _file_size(length: int, size: int) -> int:
+    """Max bytes of a file of `length` tokens and `size` bytes of states."""
+    return size + 4 * length + state_file.MOST_HEAD

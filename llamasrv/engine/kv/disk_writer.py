@@ -59,7 +59,7 @@ class DiskWriter:
         if self._disk.is_resting:
             return
         for found in self._candidates([]):
-            if self._is_missed(found) and found.size() <= self._disk.largest:
+            if self._is_missed(found) and self._disk.fits(found.length, found.size()):
                 self._disk.put(self._state(found), queue=True)
 
     def _candidates(self, running: list[Sequence]) -> Iterator[_Candidate]:

@@ -17,6 +17,7 @@ from recording_backend import RecordingBackend
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.kv import disk_tier
+from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.lookup import most_usable
@@ -155,6 +156,25 @@ def test_states_above_the_limit_are_not_written(tmp_path):
     assert files(tmp_path) == []
 
 
+def test_a_state_whose_file_would_pass_the_limit_is_never_wanted_so_that_it_is_not_copied_in_vain(tmp_path):
+    """Its bytes fit, with the tokens and the head they do not. It was copied every 20 seconds."""
+    store = Store(tmp_path, 100_000)
+    text = tokens("a common beginning")
+    assert not store.disk.wants(text, len(text), CacheKey(), 50_000)
+    assert store.disk.wants(text, len(text), CacheKey(), 30_000)
+    store.write("a common beginning", size=12_500)
+    assert files(tmp_path) == [] and store.disk.can_write
+
+
+def test_as_many_last_checkpoints_are_written_as_the_limit_allows(tmp_path):
+    store = Store(tmp_path, 100_000)
+    state = SavedState(tokens("a common beginning"), np.arange(5, dtype=np.int32), CacheKey())
+    room = np.arange(2_500, dtype=np.int32)
+    state.points = tuple(Checkpoint(state.tokens[:length], room, CacheKey(), length) for length in (2, 4, 6, 8, 10))
+    store.disk.put(state)
+    assert [point.length for point in store.read("a common beginning!")[1].points] == [6, 8, 10]
+
+
 def test_a_failing_disk_is_logged_once_and_harmless(tmp_path, monkeypatch, caplog):
     store = Store(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -263,6 +283,7 @@ import sys
 from array import array
 from pathlib import Path
 import numpy as np
+from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.tree import PrefixTree
