@@ -72,7 +72,7 @@ class CallReader:
         return made
 
     def open_call(self, announced: bool = True) -> OpenCall:
-        return OpenCall(self._text, self._out, self._tools, self.calls.ends, self._closers, announced)
+        return OpenCall(self._text, self._out, self._tools, self.calls.ends, self._closers, self.openers, announced)
 
     def body(self, name: str) -> Steps:
         """Read the arguments of a call whose name stood in the header of its message."""

@@ -141,8 +141,8 @@ ATTACKS = {
 
 def outcome(source: str) -> str:
     """Renders with all that a rendering may spend, as a request would, but for its time: that runs out as surely after a
-    fifth of it. ATTACK_SECONDS=5 for the whole."""
-    renderer.MAX_SECONDS = float(os.environ.get("ATTACK_SECONDS", "1"))
+    tenth of it. ATTACK_SECONDS=5 for the whole."""
+    renderer.MAX_SECONDS = float(os.environ.get("ATTACK_SECONDS", "0.5"))
     try:
         template = Renderer(source)
         return f"{len(template.render([{'role': 'user', 'content': 'Hi'}]))} characters"

@@ -119,16 +119,13 @@ ALL = {**LAYOUTS, **LATER_LAYOUTS}
 LOST = {
     "arguments as a text of JSON": "templates are given arguments as text where that shows no JSON inside JSON",
     "an action in a fence": "only a line break ends a thought, which may hold some",
-    "signs of flowers": "what follows all calls is no mark between brackets",
     "a recipient and a content on lines": "the prompt ends inside the header of a message",
-    "slashes": "nothing tells where the call before ends",
     "a table of cells": "one sign begins and ends a call",
 }
 """Layouts of which something is lost, as `check` says of them."""
 NOT_FORCED = {
     "arguments as a text of JSON": "not learned",
     "Python's way of writing a dictionary": "a forced one is written in JSON",
-    "signs of flowers": "not learned",
 }
 """Layouts whose own writing of a call is not allowed where a call must come."""
 
@@ -136,7 +133,7 @@ NOT_FORCED = {
 @pytest.mark.parametrize("name", ALL)
 def test_a_layout_that_the_learner_was_not_made_with_is_read(name):
     """At first sight 115 of 184 turns of the first thirty were read (12 of 30 layouts without a loss); of the later
-    twenty, seen after that was mended, 104 of 118 (16 of 20)."""
+    twenty, seen after that was mended, 104 of 118 (16 of 20). Now it is 287 of 302 (46 of 50)."""
     found = results(ALL[name])
     forced = [right for kind, right in found.items() if kind.startswith("forced")]
     assert all(forced) == (name not in NOT_FORCED)

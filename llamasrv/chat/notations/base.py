@@ -29,11 +29,13 @@ class OpenCall:
         tools: Mapping[str, Tool],
         ends: tuple[str, ...],
         closers: tuple[str, ...],
+        openers: tuple[str, ...],
         announced: bool,
     ) -> None:
         self.tools = tools
         self.ends = ends  # the mark that ends this call
         self.closers = closers  # all marks that may follow it
+        self.openers = openers  # all marks that may begin another
         self.announced = announced  # by a mark; else only the name of a tool makes it a call
         self.started = False
         self._text, self._out = text, out

@@ -71,7 +71,7 @@ class KeywordCall(Notation):
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then each key and its value."""
         head = pieces(self.open + self.key_start) or (self.open + self.key_start,)
-        ends = marks(self.close.strip()) if self.close else marks(*call.ends)
+        ends = marks(self.close.strip()) if self.close else marks(*call.ends, *call.openers)
         name, mark = yield from text.name(marks(head[0], *(() if self.close else call.ends)))
         if name is None or not (call.announced or name in call.tools):
             return
@@ -95,7 +95,7 @@ class KeywordCall(Notation):
         before = "{"
         while True:
             if not (yield from text.skip_space()):
-                if ends.words:
+                if self.close or call.ends:
                     return False
                 break
             if self.close and (yield from text.mark(ends)):

@@ -65,7 +65,7 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
         call_start=start,
         call_end=end,
         separator=rest[len(end) :],
-        section_end=_first_mark(after[len(end) :]) if section_start.strip() else "",
+        section_end=_first_mark(after[len(end) :]) if section_start.strip() or after[len(end) :].strip() else "",
     )
 
 
