@@ -18,6 +18,7 @@ class ThoughtReader:
         """Without `calls` none are looked for."""
         thought = format.reasoning
         self._text, self._out, self._calls = text, out, calls
+        self._start = thought.start.strip() if thought is not None else ""
         self._end = thought.end.strip() if thought is not None else ""
         self._ended_by_calls = thought is not None and thought.ended_by_calls
         self._role_ends = format.role_ends
@@ -30,6 +31,8 @@ class ThoughtReader:
         False at the end of the text."""
         text, calls, end, openers, starts = self._text, self._calls, self._end, self._openers, self._content_starts
         self._out.in_reasoning = True
+        if fresh:
+            yield from self._start_again()
         if self._ended_by_calls or calls is None:
             mark = yield from self._until(end, (*(openers if self._ended_by_calls else ()), *starts))
             self._think_no_more(mark == end)
@@ -62,6 +65,12 @@ class ThoughtReader:
             self._out.think("".join(held))
         self._think_no_more(mark == end)
         return mark is not None
+
+    def _start_again(self) -> Steps:
+        """The start mark first thing in an open thought says nothing."""
+        space = yield from self._text.space()
+        if (yield from self._text.mark(marks(self._start))) is None:
+            self._text.put_back(space)
 
     def role_end(self, mark: str, others: Marks, give: Give) -> Steps:
         """The mark that ends a turn, written as text: it is not one if more text follows."""

@@ -207,6 +207,13 @@ def test_without_splitting_the_block_stays_in_the_content():
     assert outcome(PLAIN, text, reasoning=False) == (text, "", [], 0)
 
 
+@pytest.mark.parametrize("tools", [TOOLS, ()])
+def test_the_start_of_a_thought_that_the_prompt_has_started_says_nothing(tools):
+    text = "<think>\nHm <think>.\n</think>\n\n42"
+    content, reasoning, _, _ = outcome(PLAIN, text, prompt="<think>\n", tools=tools)
+    assert (content, reasoning.strip()) == ("42", "Hm <think>.")
+
+
 def test_calls_inside_reasoning_are_reasoning():
     text = '<think>I could <tool_call>\n{"name": "ping"}\n</tool_call></think>No.'
     content, reasoning, calls, _ = outcome(PLAIN, text)
