@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from template_attacks import ATTACKS, measured
 
@@ -87,6 +89,15 @@ def test_texts_and_absent_variables_are_those_of_transformers(source, text):
 def test_what_is_not_listed_is_refused(source):
     with pytest.raises(InvalidRequest):
         plain(source)
+
+
+@pytest.mark.parametrize("char", ["a", " ", "-"])
+def test_wrapping_one_long_word_is_charged_for_what_it_copies(char):
+    """Each line copied the rest of the word: a word of a million letters held the interpreter for 38 s."""
+    started = time.process_time()
+    with pytest.raises(InvalidRequest, match="too much work"):
+        plain("{{ ('" + char + "' * 200000)|wordwrap(1) }}")
+    assert time.process_time() - started < 2
 
 
 def test_an_error_of_a_template_is_a_sentence_and_not_its_data():

@@ -95,6 +95,9 @@ def _center(context: Budget, text: Any, width: int = 80) -> str:
     return str(text).center(width)
 
 
+_RUNS = re.compile(r"\s+|\S+")
+
+
 @jinja2.pass_context
 def _wordwrap(
     context: Budget,
@@ -105,8 +108,10 @@ def _wordwrap(
     break_on_hyphens: bool = True,
 ) -> str:
     text = str(text)
-    lines = num_lines(text) + len(text) // max(1, width if isinstance(width, int) else 1) + text.count(" ")
-    context.spend(len(text) + lines * COST_OF_OBJECT)
+    size = max(1, width if isinstance(width, int) else 1)
+    lines = num_lines(text) + len(text) // size + text.count(" ")
+    broken = sum(len(word) ** 2 // size for word in _RUNS.findall(text) if len(word) > size)  # the rest is copied
+    context.spend(len(text) + lines * COST_OF_OBJECT + broken)
     context.has_room(len(text) + lines * len(wrapstring or "\n"))
     return do_wordwrap(context.environment, text, width, break_long_words, wrapstring, break_on_hyphens)
 
