@@ -278,15 +278,15 @@ def test_a_killed_replica_costs_its_own_streams_and_tells_their_clients(replicas
 class BackgroundReader:
     """A background stream whose reader asks any replica for the rest whenever it breaks off."""
 
-    def __init__(self, addresses, n):
+    def __init__(self, addresses, n, **body):
         self.events, self.breaks = [], 0
         self._addresses, self._n = addresses, n
+        self._body = body or {"model": "fake", "input": "x" * 900}
         self.thread = threading.Thread(target=self._read)
         self.thread.start()
 
     def _read(self):
-        body = {"model": "fake", "input": "x" * 900, "background": True, "stream": True}
-        self._follow("POST", "/v1/responses", body)
+        self._follow("POST", "/v1/responses", {**self._body, "background": True, "stream": True})
         end = time.monotonic() + 90
         while self.kinds()[-1] not in ENDS and time.monotonic() < end:
             self.breaks += 1
@@ -295,7 +295,9 @@ class BackgroundReader:
             time.sleep(0.2)
 
     def _follow(self, method, path, body=None):
-        connection = http.client.HTTPConnection(*self._addresses[(self._n + self.breaks) % 3], timeout=60)
+        connection = http.client.HTTPConnection(
+            *self._addresses[(self._n + self.breaks) % len(self._addresses)], timeout=60
+        )
         try:
             connection.request(method, path, body and json.dumps(body), JSON)
             for line in connection.getresponse():
@@ -308,6 +310,9 @@ class BackgroundReader:
 
     def kinds(self):
         return [event["type"] for event in self.events]
+
+    def text(self):
+        return "".join(event["delta"] for event in self.events if event["type"] == "response.output_text.delta")
 
 
 @pytest.mark.parametrize("how", ["killed", "drained"])
@@ -331,8 +336,33 @@ def test_background_streams_survive_the_replica_that_runs_them(replicas, how):
     for reader in readers:
         assert reader.kinds()[-1] == "response.completed" and reader.kinds().count("response.completed") == 1
         assert [event["sequence_number"] for event in reader.events] == list(range(len(reader.events)))
-        text = "".join(event["delta"] for event in reader.events if event["type"] == "response.output_text.delta")
-        assert reader.events[-1]["response"]["output"][0]["content"][0]["text"] == text
+        assert reader.events[-1]["response"]["output"][0]["content"][0]["text"] == reader.text()
+
+
+def test_what_a_model_says_does_not_depend_on_who_ends_it(redis):
+    """The demonstration model, without chance."""
+    flags = ["--store", redis, "--deterministic", "--ctx-size", "8192", "-np", "8"]
+    servers = [ServerProcess(["--port", str(lasting_port()), *flags]) for _ in range(2)]
+    try:
+        for server in servers:
+            wait_until_ready(server)
+        addresses = [server.address for server in servers]
+        asked = [f"Tell me a story about a small {animal}." for animal in "dog cat fox hen cow owl bee bear".split()]
+        bodies = [{"input": text, "temperature": 0, "max_output_tokens": 100} for text in asked]
+        readers = [BackgroundReader(addresses, 0, **body) for body in bodies]
+        until(lambda: all(reader.text() for reader in readers))
+        os.killpg(servers[0].process.pid, signal.SIGKILL)
+        for reader in readers:
+            reader.thread.join(120)
+        broken = [reader for reader in readers if reader.breaks]
+        print(f"{len(broken)} of 8 answers of a model went on elsewhere")
+        assert broken
+        for reader, body in zip(readers, bodies):
+            _, alone = ask(addresses[1], "POST", "/v1/responses", json.dumps(body), **JSON)
+            assert reader.text() == json.loads(alone)["output"][0]["content"][0]["text"]
+    finally:
+        for server in servers:
+            server.end()
 
 
 def ask(address, method, path, body=None, **headers):
