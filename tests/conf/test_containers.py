@@ -162,7 +162,12 @@ def of_the_gateway():
     return {one["kind"]: one for one in yaml.safe_load_all((CONF / "kubernetes-gateway.yml").read_text())}
 
 
-TEXT, LABELS = {"type": "string", "minLength": 1}, {"type": "object", "additionalProperties": {"type": "string"}}
+def text(most, pattern="", least=1):
+    return {"type": "string", "minLength": least, "maxLength": most, "pattern": pattern}
+
+
+def listed(items, most, least=0):
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most, "uniqueItems": True}
 
 
 def exactly(required="", **properties):
@@ -170,51 +175,69 @@ def exactly(required="", **properties):
     return {**wanted, "required": required.split()}
 
 
+DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+NAME = text(253)
+REFERENCE = {
+    "group": text(253, "^$|^" + DOMAIN, 0),
+    "kind": text(63, "^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$"),
+    "name": NAME,
+}
 PORT = exactly("number", number={"type": "integer", "minimum": 1, "maximum": 65535})
+LABELS = {
+    "type": "object",
+    "additionalProperties": text(63, "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$", 0),
+}
+# What these kinds allow, as far as the files have a use for it.
 SPECS = {
-    # As the Inference Extension documents them; what these files have no use for is left out.
+    # The Inference Extension's v1, with its rule that a service as the picker has a port.
     ("inference.networking.k8s.io/v1", "InferencePool"): exactly(
         "selector targetPorts endpointPickerRef",
         selector=exactly("matchLabels", matchLabels=LABELS),
-        targetPorts={"type": "array", "items": PORT, "minItems": 1, "maxItems": 8},
-        endpointPickerRef=exactly(
-            "name", group=TEXT, kind=TEXT, name=TEXT, port=PORT, failureMode={"enum": ["FailOpen", "FailClose"]}
-        ),
+        targetPorts=listed(PORT, 8, 1),
+        endpointPickerRef=exactly("name port", **REFERENCE, port=PORT, failureMode={"enum": ["FailOpen", "FailClose"]}),
     ),
-    # As the Gateway API does.
+    # The Gateway API's v1, with its rules for paths.
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): exactly(
         "parentRefs rules",
-        parentRefs={"type": "array", "items": exactly("name", name=TEXT, namespace=TEXT, sectionName=TEXT)},
-        hostnames={"type": "array", "items": TEXT, "maxItems": 16},
-        rules={
-            "type": "array",
-            "maxItems": 16,
-            "items": exactly(
+        parentRefs=listed(exactly("name", name=NAME, namespace=text(63), sectionName=NAME), 32),
+        hostnames=listed(text(253, r"^(\*\.)?" + DOMAIN), 16),
+        rules=listed(
+            exactly(
                 "backendRefs",
-                matches={
-                    "type": "array",
-                    "items": exactly(
-                        path=exactly("value", type={"enum": ["Exact", "PathPrefix", "RegularExpression"]}, value=TEXT)
+                matches=listed(
+                    exactly(
+                        path=exactly(
+                            "type value",
+                            type={"enum": ["Exact", "PathPrefix"]},
+                            value=text(1024, r"^/(?!.*(//|/\.\.?(/|$)|%2[fF]|#))"),
+                        )
                     ),
-                },
-                backendRefs={"type": "array", "items": exactly("name", group=TEXT, kind=TEXT, name=TEXT)},
-                timeouts=exactly(request={"type": "string", "pattern": r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
+                    64,
+                ),
+                backendRefs=listed(exactly("name", **REFERENCE), 16),
+                timeouts=exactly(request=text(30, r"^([0-9]{1,5}(h|m|s|ms)){1,4}$")),
             ),
-        },
+            16,
+            1,
+        ),
     ),
-    # As KEDA does.
+    # KEDA's v1alpha1; what kinds of metrics there are is the autoscaler's.
     ("keda.sh/v1alpha1", "ScaledObject"): exactly(
         "scaleTargetRef triggers",
-        scaleTargetRef=exactly("name", name=TEXT),
+        scaleTargetRef=exactly("name", name=NAME),
         minReplicaCount={"type": "integer"},
         maxReplicaCount={"type": "integer"},
         cooldownPeriod={"type": "integer"},
-        triggers={
-            "type": "array",
-            "items": exactly(
-                "type metadata", type=TEXT, metricType={"enum": ["Value", "AverageValue"]}, metadata=LABELS
+        triggers=listed(
+            exactly(
+                "type metadata",
+                type=text(63),
+                metricType={"enum": ["Value", "AverageValue", "Utilization"]},
+                metadata={"type": "object", "additionalProperties": {"type": "string"}},
             ),
-        },
+            100,
+            1,
+        ),
     ),
 }
 
@@ -232,6 +255,28 @@ def test_what_is_in_front_has_the_shape_of_its_schema(kind):
     else:
         assert set(one) == {"apiVersion", "kind", "metadata", "spec"}
         jsonschema.validate(one["spec"], spec)
+
+
+FAULTS = {
+    "a picker without a port": ("InferencePool", lambda spec: spec["endpointPickerRef"].pop("port")),
+    "a port twice": ("InferencePool", lambda spec: spec["targetPorts"].append(spec["targetPorts"][0])),
+    "the old selector": ("InferencePool", lambda spec: spec.update(selector=spec["selector"]["matchLabels"])),
+    "an ingress's path": ("HTTPRoute", lambda spec: spec["rules"][0]["matches"][0]["path"].update(type="Prefix")),
+    "a path that is none": ("HTTPRoute", lambda spec: spec["rules"][0]["matches"][0]["path"].update(value="v1//x")),
+    "a host with capitals": ("HTTPRoute", lambda spec: spec["hostnames"].append("LLM.example.com")),
+    "a number as a time": ("HTTPRoute", lambda spec: spec["rules"][0]["timeouts"].update(request=0)),
+    "a threshold that is no text": ("ScaledObject", lambda spec: spec["triggers"][0]["metadata"].update(threshold=1)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_what_is_in_front_is_seen(fault):
+    jsonschema = pytest.importorskip("jsonschema")
+    kind, break_it = FAULTS[fault]
+    one = of_the_gateway()[kind]
+    break_it(one["spec"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(one["spec"], SPECS[one["apiVersion"], kind])
 
 
 def test_the_pool_finds_the_pods_and_its_paths_are_of_the_api(running):
