@@ -48,7 +48,7 @@ def test_a_line_that_is_none_is_named(tmp_path, text):
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    ({"answer": "c"}, "not one of the options"), ({"answer": 1}, "none of the options"),
+    ({"answer": "c"}, "not one of the options"), ({"answer": 1}, "not one of the options"),
     ({"question": {**QUESTION, "choices": []}}, "choices"), ({"input": 7}, "input"),
 ])  # fmt: skip
 def test_a_line_that_cannot_be_asked_is_named(tmp_path, capsys, change, told):
