@@ -20,7 +20,7 @@ _THOUGHT, _TEXT = "reasoning", "content"
 def read_blocks(
     text: Scanner, out: Emitter, format: ChatFormat, calls: CallReader | None, prompt: str, continues: str | None
 ) -> Steps:
-    """Read all blocks of an answer. `continues` tells which one the prompt has begun; else the prompt's end does."""
+    """Read all blocks of an answer. `continues`: the one that the prompt has begun; None: see the prompt's end."""
     blocks = format.blocks
     assert blocks is not None
     openers = calls.openers if calls is not None else ()

@@ -40,7 +40,7 @@ def read_messages(text: Scanner, out: Emitter, calls: CallReader | None, continu
             yield from calls.body(recipient.removeprefix("functions."))
             mark = yield from text.until(bodies, ignore)
         elif recipient and recipient not in ("assistant", "user", "all") and not recipient.startswith("functions."):
-            mark = yield from text.until(bodies, ignore)  # a built-in tool that nobody offered
+            mark = yield from text.until(bodies, ignore)  # a built-in tool that was not offered
         elif channel == "analysis":
             out.between_marks()
             if not out.split:

@@ -94,7 +94,7 @@ def check_gbnf(text: str) -> str:
     by_place = sorted(rule.start for rule in rules.values())
     ends = dict(zip(by_place, [*by_place[1:], len(text)]))
     if len(rules) <= FEW_RULES:
-        return text  # whatever is wrong with it is then told with its own line
+        return text  # errors then refer to its own lines
     parts = [text[rules[name].start : ends[rules[name].start]].rstrip() for name in order if name in rules]
     return "\n".join(filter(None, [text[: by_place[0]].rstrip(), *parts])) + "\n"
 

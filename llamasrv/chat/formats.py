@@ -242,17 +242,17 @@ class ChatFormat:
 
     def describe(self) -> dict[str, Any]:
         """A description for people: only what is set and matters for this notation."""
-        told: dict[str, Any] = {"format": self.name, "learned": self.learned}
+        described: dict[str, Any] = {"format": self.name, "learned": self.learned}
         if self.reasoning is not None:
-            told["reasoning"] = options_of(self.reasoning)
+            described["reasoning"] = options_of(self.reasoning)
         if self.calls is not None:
             notation = self.calls.notation
-            told["calls"] = {**options_of(self.calls), "notation": notation.name, **notation.options()}
+            described["calls"] = {**options_of(self.calls), "notation": notation.name, **notation.options()}
         if self.headers is not None:
-            told["headers"] = options_of(self.headers)
+            described["headers"] = options_of(self.headers)
         if self.blocks is not None:
-            told["blocks"] = options_of(self.blocks)
+            described["blocks"] = options_of(self.blocks)
         for name in ("content_start", "content_end", "leads", "turn_end", "silent", "role_ends", "unsure"):
             if getattr(self, name):
-                told[name] = getattr(self, name)
-        return told
+                described[name] = getattr(self, name)
+        return described

@@ -20,7 +20,7 @@ MAX_STAND_INS = 0x1340
 END = "\U0003134a"  # put at the end of the message that is being continued
 MEDIA = "\U0003134b[0-9a-f]{1,64}\U0003134b"
 LOOKS_SPECIAL = rf"<[^\s<>]{{1,64}}>|\[/?[A-Z][A-Z_]+\]|\]<\][^\s]{{1,32}}\[>\[|{STAND_INS}|{END}|{MEDIA}"
-"""What may be a special token where nobody told which there are."""
+"""What may be a special token if the special tokens are unknown."""
 
 Segment = Union[tuple[str, bool], int]
 """A text, and whether special tokens in it may be parsed; or the number of an image or a sound."""

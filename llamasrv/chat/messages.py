@@ -17,16 +17,16 @@ _MOST_HEADER = 512  # characters
 def read_messages(
     text: Scanner, out: Emitter, headers: Headers, calls: CallReader | None, continues: str | None
 ) -> Steps:
-    """Read all messages of an answer. `continues` tells which one the prompt has begun. What looks like a call in a
+    """Read all messages of an answer. `continues`: the one that the prompt has begun. What looks like a call in a
     message to the user, or to the model itself, is quoted there."""
     in_header = calls is not None and calls.calls.notation.in_header  # which is all that begins a call
     openers = calls.openers if calls is not None and not in_header else ()
-    told = {headers.user, headers.thinker} - {""}
+    known = {headers.user, headers.thinker} - {""}
     recipient = {"reasoning": headers.thinker, "content": headers.user}.get(continues or "")
     if recipient is None:
         recipient = yield from _header(text, headers)
     while recipient is not None:
-        ends = marks(*_ends(headers), *(() if recipient in told else openers))
+        ends = marks(*_ends(headers), *(() if recipient in known else openers))
         give: Give = out.say
         if headers.thinker and recipient == headers.thinker:
             give = out.think

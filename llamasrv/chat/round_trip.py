@@ -1,7 +1,7 @@
 """Checks that what a template renders parses back into the message it came from.
 
 Each kind of turn is rendered with the template, and what it writes is read as if the model had written it. A kind that
-does not come back tells that the format was not learned right: what models of this template write may be misread.
+does not come back shows that the format was learned wrong: what models with this template write may be misread.
 """
 
 from __future__ import annotations

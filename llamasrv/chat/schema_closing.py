@@ -1,7 +1,7 @@
 """Closes a JSON schema's objects: names that an object does not declare may not be written.
 
 JSON Schema lets an object have any further property; who writes a schema by hand or with Pydantic means those that are
-declared, and a small model goes on inventing names until its tokens run out. So an object that declares properties and
+declared, and a small model keeps inventing names until its tokens run out. So an object that declares properties and
 says nothing of `additionalProperties` (or `unevaluatedProperties`) is closed; one that declares none stays free.
 
     properties, required, patternProperties    what is declared; beside `allOf`, `anyOf`, `oneOf` and `$ref` the names

@@ -82,14 +82,14 @@ def _with_changes(message: Message) -> Message:
         lines += ["From here on these functions can be called, too:", "<tools>", *described, "</tools>"]
     if message.removed_tools:
         lines.append(f"From here on these functions can no longer be called: {', '.join(message.removed_tools)}")
-    told = "\n".join(lines)
+    listed = "\n".join(lines)
     content = message.content
     if message.role in ("system", "developer") and content:  # what it says of them follows
         parts = content if isinstance(content, tuple) else (TextPart(content),)
-        return replace(message, content=(TextPart(told + "\n"), *parts), added_tools=(), removed_tools=())
+        return replace(message, content=(TextPart(listed + "\n"), *parts), added_tools=(), removed_tools=())
     if isinstance(content, tuple):
-        return replace(message, content=(*content, TextPart(told)), added_tools=(), removed_tools=())
-    return replace(message, content=f"{content}\n\n{told}" if content else told, added_tools=(), removed_tools=())
+        return replace(message, content=(*content, TextPart(listed)), added_tools=(), removed_tools=())
+    return replace(message, content=f"{content}\n\n{listed}" if content else listed, added_tools=(), removed_tools=())
 
 
 _OPERATOR = "system_message"

@@ -13,11 +13,11 @@ def describe(template: ChatTemplate) -> dict[str, Any]:
     """How a model with this template writes reasoning and tool calls, as far as the template shows; which kinds of
     turns survive being rendered and parsed again; and which do not with other formats that were tried."""
     trips = {kind: trip.verdict for kind, trip in round_trip(template).items()}
-    told = {**template.format.describe(), "example": _example(template.format), "round_trip": trips}
+    report = {**template.format.describe(), "example": _example(template.format), "round_trip": trips}
     others = [one for one in template.candidates if one is not template.format]
     if others:
-        told["others"] = [{"format": one.name, "example": _example(one), "lost": list(one.unsure)} for one in others]
-    return told
+        report["others"] = [{"format": one.name, "example": _example(one), "lost": list(one.unsure)} for one in others]
+    return report
 
 
 def _example(format: ChatFormat) -> str:

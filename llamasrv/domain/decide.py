@@ -13,9 +13,9 @@ Kind = Literal["predicate", "choice", "score"]
 
 @dataclass(frozen=True, slots=True)
 class DecisionOption:
-    """One answer that a question allows. A predicate has two, for true and for false, in this order."""
+    """One possible answer. A predicate has two, true and false, in this order."""
 
-    value: Union[str, bool]  # as the client wrote it; of two options of a question not both value and type are equal
+    value: Union[str, bool]  # as the client wrote it; unique within a question by value and type
     description: str = ""
 
 
@@ -23,18 +23,18 @@ class DecisionOption:
 class Question:
     kind: Kind
     instructions: tuple[Part, ...]
-    options: tuple[DecisionOption, ...]  # of a score: its levels, the lowest first
-    param: str = field(default="questions", compare=False)  # the client's name for its place
+    options: tuple[DecisionOption, ...]  # a score: its levels, lowest first
+    param: str = field(default="questions", compare=False)  # its place, as the client names it
 
 
 @dataclass(frozen=True, slots=True)
 class DecideRequest:
-    """Each question is answered by itself, as if it were the only one. The model does not think first."""
+    """Each question is answered as if it were the only one. The model does not think first."""
 
     input: tuple[Message, ...]
     questions: tuple[Question, ...]
     model: str | None = None
-    orders: int = 1  # orders of a choice's options that are averaged; from 2 on the client's order has no effect
+    orders: int = 1  # orders of a choice's options to average; with 2 or more the client's order has no effect
     most_tokens: int = 262_144  # of the input and all questions together
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # API key's name, for fair sharing
@@ -45,8 +45,8 @@ class DecideRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """`probabilities`: of each option, in the order of the question; they add up to 1. `mass`: the probability that the
-    model begins its reply with any of them at all. `refused`: it was below the operator's bound."""
+    """`probabilities`: per option, in the question's order; they add up to 1. `mass`: probability that the reply
+    begins with any of the options. `refused`: it was below the operator's bound."""
 
     probabilities: tuple[float, ...]
     mass: float
@@ -56,7 +56,7 @@ class Decided:
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """The answers, in the order of the questions. `prompt_tokens` counts the input once; `cached_tokens` of them were
-    there before."""
+    reused."""
 
     model: str
     answers: tuple[Decided, ...]
@@ -69,8 +69,8 @@ COLDEST, HOTTEST = 0.05, 20.0  # temperatures of a fit
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a model's probabilities of a kind of question become those of the operator's own cases:
-    softmax((log-probability + bias) / temperature). `bias` is by label, in the order in which they are shown."""
+    """Maps a model's probabilities for a kind of question to those of the operator's own cases:
+    softmax((log-probability + bias) / temperature). `bias`: per label, in the order shown."""
 
     temperature: float = 1.0
     bias: tuple[float, ...] = ()
@@ -81,7 +81,7 @@ NO_FIT = Fit()
 
 @dataclass(frozen=True, slots=True)
 class DecisionSettings:
-    """What the operator sets for a model's decisions."""
+    """The operator's settings for a model's decisions."""
 
-    min_mass: float = 0.01  # below, a question is refused
+    min_mass: float = 0.01  # questions below it are refused
     fits: Mapping[str, Fit] = field(default_factory=dict)  # by kind, or kind and bucket of options: "choice 3-5"

@@ -1,4 +1,4 @@
-"""How a model is asked to summarise a conversation that has become long, and the turn that then stands for it."""
+"""Asks a model to summarise a long conversation, and builds the turn that replaces it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SUMMARISE = (
 )
 
 SUMMARY = "Summary of the conversation so far:\n\n"
-"""What the turn begins with that stands for all turns before it."""
+"""Start of the turn that replaces all turns before it."""
 
 WORDS = "\n\nWhat the user wrote until then, word for word:\n\n"
 LEFT_OUT = "[The user's earliest words are only in the summary.]"
 MOST_WORDS = 0.4
-"""Of a limit: what the user's own words may take of it in a summary, or the conversation would stay as long as it
+"""Max share of the limit for the user's own words in a summary; more would leave the conversation as long as it
 was."""
 
 _SYSTEM = frozenset(("system", "developer"))
 
 
 def head_of(messages: Sequence[Message]) -> int:
-    """How many messages at the beginning are the system's. They stay, whatever is summarised."""
+    """Number of system messages at the beginning. They are never summarised."""
     at = 0
     while at < len(messages) and messages[at].role in _SYSTEM:
         at += 1
@@ -33,8 +33,8 @@ def head_of(messages: Sequence[Message]) -> int:
 
 
 def whole_cut(messages: Sequence[Message], at: int) -> int:
-    """The last place at or before `at` where the conversation can be cut: no call stands before it whose result stands
-    behind it."""
+    """The last position at or before `at` where the conversation can be cut without separating a call from its
+    result."""
     behind = {message.tool_call_id for message in messages[at:] if message.role == "tool"}
     behind.difference_update(call.id for message in messages[at:] for call in message.tool_calls)
     while behind and at > 0:
@@ -47,9 +47,9 @@ def whole_cut(messages: Sequence[Message], at: int) -> int:
 
 
 def last_request(messages: Sequence[Message]) -> int:
-    """Where what the model is to answer begins: the last words of the user, or the calls whose results came last."""
+    """Position of what the model has to answer: the user's last message, or the calls with the last results."""
     at = len(messages)
-    if at > 0 and messages[-1].role == "assistant":  # begun by the client
+    if at > 0 and messages[-1].role == "assistant":  # started by the client
         at -= 1
     while at > 0 and messages[at - 1].role in ("user", *_SYSTEM):
         at -= 1
@@ -60,7 +60,7 @@ def last_request(messages: Sequence[Message]) -> int:
 
 
 def length_of(message: Message) -> int:
-    """Its characters."""
+    """In characters."""
     content = message.content
     parts = [content] if isinstance(content, str) else [p.text for p in content or () if isinstance(p, TextPart)]
     calls = (call.arguments for call in message.tool_calls)
@@ -68,8 +68,8 @@ def length_of(message: Message) -> int:
 
 
 def summarised(messages: Sequence[Message], at: int, text: str, most_words: int) -> tuple[Message, ...]:
-    """The conversation with one turn in place of its first `at` messages behind the head. `text` is their summary;
-    `most_words` bounds the user's own words, in characters."""
+    """The conversation with one turn in place of its first `at` messages after the head. `text`: their summary;
+    `most_words`: max characters of the user's own words."""
     head = min(head_of(messages), at)
     gone = messages[head:at]
     words = _latest([words for message in gone if (words := _words_of(message))], most_words)
@@ -78,7 +78,7 @@ def summarised(messages: Sequence[Message], at: int, text: str, most_words: int)
 
 
 def with_tools_of(turn: Message, gone: Iterable[Message]) -> Message:
-    """The turn, with the tools that came and went in those that it stands for: what could be called still can."""
+    """The turn, with the tools that were added and removed in those it replaces: the callable tools stay the same."""
     added: dict[str, Tool] = {}
     removed: dict[str, None] = {}
     for message in gone:
@@ -92,7 +92,7 @@ def with_tools_of(turn: Message, gone: Iterable[Message]) -> Message:
 
 
 def _words_of(message: Message) -> str:
-    """What the user wrote. Of an earlier summary that is what it repeats of their words."""
+    """What the user wrote; of an earlier summary, the words of the user that it quotes."""
     if message.role != "user":
         return ""
     content = message.content
@@ -102,7 +102,7 @@ def _words_of(message: Message) -> str:
 
 
 def _latest(words: list[str], most: int) -> list[str]:
-    """The last of them that have room, each of them whole."""
+    """The last ones that fit, each of them whole."""
     at, length = len(words), 0
     while at > 0 and length + len(words[at - 1]) <= most:
         at -= 1

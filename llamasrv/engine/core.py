@@ -233,7 +233,7 @@ class EngineCore:
 
     def abandon_all(self, error: LlamasrvError) -> None:
         """After the loop has failed: end every open sequence without touching the lane table or the context, since
-        either may be broken. `reset` makes both anew."""
+        either may be broken. `reset` recreates both."""
         left = [*self.running, *self.waiting]
         self.running, self.waiting = [], []
         for seq in left:

@@ -36,8 +36,8 @@ def ask() -> Devices:
             timeout=TIMEOUT,
             check=True,
         )
-        told = json.loads(done.stdout.splitlines()[-1])
-        return Devices(tuple(told["named"]), tuple(told["buffers"]), told["spread"])
+        found = json.loads(done.stdout.splitlines()[-1])
+        return Devices(tuple(found["named"]), tuple(found["buffers"]), found["spread"])
     except subprocess.TimeoutExpired:
         raise ConfigError(f"the devices did not respond within {TIMEOUT:.0f} s") from None
     except (subprocess.CalledProcessError, OSError, LookupError, ValueError) as error:

@@ -4,7 +4,7 @@
     the context is open       shrink it, down to `fit_context`
     the layers are open       keep the experts of the first layers on the CPU, then all experts, then whole layers
 
-Each plan is measured by the library: the file tells what layers take, but not what the library needs besides. `spread`
+Each plan is measured by the library: the file says what layers need, but not what the library adds to it. `spread`
 is pure arithmetic. Knows no registry.
 """
 

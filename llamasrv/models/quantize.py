@@ -55,11 +55,11 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
         assert child.stdout is not None
         error = "the process died without an error message"
         for line in child.stdout:
-            told = json.loads(line)
-            if "error" in told:
-                error = told["error"]
+            said = json.loads(line)
+            if "error" in said:
+                error = said["error"]
             else:
-                yield Step(told["done"], told["total"])
+                yield Step(said["done"], said["total"])
         if child.wait():
             raise QuantizeFailed(error)
         os.replace(beside, target)

@@ -254,8 +254,8 @@ class Pipeline:
     def _compacted(
         self, request: GenerateRequest, sent: GenerateRequest, served: LoadedModel, media: RequestMedia
     ) -> Shortened:
-        """The request as it goes on from a summary, or the request for a summary that it needs first. `sent`: before
-        other edits."""
+        """The request continued from a summary, or the request for a summary that it needs first. `sent`: before other
+        edits."""
         edits = request.edits
         if edits is None or edits.compact is None or not _is_chat(request):
             return Shortened(request)
@@ -274,14 +274,14 @@ class Pipeline:
         return off_hub(planned) if is_long(prompt) else planned()
 
     def _look_ahead(self, talk: LongConversation, turn: Message, num_tokens: int) -> None:
-        """After an answer: if the conversation nears its limit, write its summary and compute what follows from it, in
-        the gaps."""
+        """After an answer: if the conversation nears its limit, write its summary and compute the shortened prompt
+        while the engine is idle."""
         if num_tokens >= AHEAD * talk.limit and self.summaries.take_job():
             self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit))
 
     def _readable(self, request: GenerateRequest, served: LoadedModel) -> GenerateRequest:
-        """The request as this model can read it: documents as text, a sentence for a tool's picture that it cannot
-        see."""
+        """The request as this model can read it: documents as text, and a sentence in place of a tool's picture if the
+        model cannot see."""
         check_parts(request.prompts)
         request = self.documents.read(request, sees=served.sees)
         prompts = tuple(described(prompt, served.projector) for prompt in request.prompts)
@@ -290,7 +290,7 @@ class Pipeline:
     def _with_media(
         self, request: GenerateRequest, served: LoadedModel, *, to_count: bool = False
     ) -> tuple[GenerateRequest, RequestMedia]:
-        """What the projector measured, and the request with a sentence for a tool's picture that cannot be read."""
+        """The request, with a sentence in place of a tool's picture that cannot be read, and the measured media."""
         prompts, projector = request.prompts, served.projector
         media = self.media.read(prompts, projector, may_fail=of_tools(prompts), to_count=to_count)
         if media.unreadable:

@@ -1,6 +1,6 @@
-"""A run whose conversation may have become too long: it begins with a summary, and looks ahead when it has ended.
+"""A run whose conversation may be too long: writes a summary first if it must, and prepares the next one at its end.
 
-To its reader it is one run with one Usage, that of the answer; `Compacted` tells what the summary cost.
+Its reader sees one run with one Usage, that of the answer; `Compacted` reports the cost of the summary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHOLE = frozenset((FinishReason.STOP, FinishReason.STOP_STRING, FinishReason.LE
 
 
 class Shortened(NamedTuple):
-    """A request that goes on from a summary, or (`key`) the request for the summary itself."""
+    """A request that continues from a summary, or (with `key`) the request for the summary itself."""
 
     request: GenerateRequest
     talk: LongConversation | None = None
@@ -32,14 +32,14 @@ class Shortened(NamedTuple):
 
 
 def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pause: bool) -> Shortened:
-    """What a conversation becomes. `count` returns the tokens of a prompt."""
+    """Shorten a conversation. `count` returns the number of tokens of a prompt."""
     number = talk.plan(count)
     if number:
         return Shortened(talk.order(number), talk, talk.keys[number - 1])
     if not talk.used:
         return Shortened(talk.request, talk)
     prompt, summary = talk.shortened(talk.used), talk.summary(talk.used)
-    usage, summary.usage = summary.usage, Usage()  # told once
+    usage, summary.usage = summary.usage, Usage()  # reported once
     text = prompt.messages[len(prompt.messages) - (len(talk.messages) - talk.used) - 1].content
     assert isinstance(text, str)
     saved = max(0, count(talk.prompt) - count(prompt))
@@ -49,8 +49,8 @@ def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pau
 
 
 class CompactedRun(SearchRun):
-    """`starter_of` makes the starter of a request; it starts the summary first where one is needed. `ahead` is called
-    with the conversation, its answer and the tokens of both."""
+    """`starter_of` creates the starter of a request, or of the summary that the request needs first. `ahead` is called
+    with the conversation, its answer and the number of tokens of both."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class CompactedRun(SearchRun):
         self._ahead = ahead
         self._summary: list[str] = []
         self._summary_reason: FinishReason | None = None
-        self._has_told = False
+        self._has_reported = False
         super().__init__(request, starter_of, on_start=on_start, explain=explain)
 
     def events(self, timeout: float | None = None) -> list[Event]:
         work = self._work
         if work is None or work.summary is None:
             events = super().events(timeout)
-            if not self._has_told and events and self.info is not None and self.info.compacted is not None:
-                self._has_told = True
+            if not self._has_reported and events and self.info is not None and self.info.compacted is not None:
+                self._has_reported = True
                 events.insert(0, self.info.compacted)
             if self.done:
                 self._look_ahead(events)
@@ -92,7 +92,7 @@ class CompactedRun(SearchRun):
         return out
 
     def _answer(self, key: bytes, usage: Usage, out: list[Event]) -> None:
-        """The summary has ended: start the answer."""
+        """The summary is complete: start the answer."""
         if self.cancelled:
             out += [Finished(0, FinishReason.CANCELLED), usage]
             return

@@ -1,13 +1,13 @@
-"""A long conversation goes on from a summary of its older turns, which is written before it is needed.
+"""Continues a long conversation from a summary of its older turns, written before it is needed.
 
-    below 70 % of the limit     nothing
-    from there on               when an answer has ended, the summary is written in the gaps, as batches are, behind the
-                                prefix that is in the cache; then the shortened conversation is computed, also in the
-                                gaps, after each answer again
-    beyond the limit            the request is answered from the shortened conversation; where no summary is there yet,
-                                it is written first
+    below AHEAD of the limit    nothing
+    from AHEAD on               after an answer, the summary is written while the engine is idle, like a batch, from the
+                                cached prefix; then the shortened conversation is computed, also while idle, and again
+                                after each answer
+    beyond the limit            the request is answered from the shortened conversation; if there is no summary yet, it
+                                is written first
 
-A summary is found by the messages that it stands for, so every request of a conversation goes on from the same one.
+A summary is keyed by the messages that it replaces, so all requests of a conversation use the same one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from llamasrv.pipeline.context_edits import WINDOW_SHARE
 from llamasrv.pipeline.fingerprint import conversation_keys
 
 AHEAD = 0.7
-"""Of the limit: from here on a summary is written in the gaps."""
+"""Share of the limit from which on a summary is written while the engine is idle."""
 WAITS = 1.1
-"""Of the limit: so long a conversation may become while its summary is being written."""
+"""Share of the limit to which a conversation may grow while its summary is being written."""
 MOST_SUMMARIES = 512
 MOST_BYTES = 16 << 20  # of all summaries
-MOST_JOBS = 4  # in the gaps at once
-JOB_SECONDS = 300.0
-SUMMARY_TOKENS = 2000
+MOST_JOBS = 4  # max idle-time jobs at once
+JOB_SECONDS = 300.0  # time limit of one
+SUMMARY_TOKENS = 2000  # max
 GAIN = 0.2
-"""Of the limit: what a summary must stand for at least, or each turn would write one and lose its prefix by it."""
+"""Min share of the limit that a summary must replace; otherwise each turn would write one and lose its prefix."""
 
 
 @dataclass(slots=True)
@@ -44,12 +44,12 @@ class Summary:
     text: str = ""
     usage: Usage = Usage()
     is_written: bool = False
-    is_used: bool = False  # an answer has gone on from it
-    most_words: int = 0  # characters of the user's own beside it; 0: nobody has needed them yet
+    is_used: bool = False  # an answer was computed from it
+    most_words: int = 0  # max characters of the user's own words to quote; 0: not decided yet
 
 
 class SummaryBook:
-    """The latest summaries, by the keys of the conversations that they stand for. One per process; any thread."""
+    """The latest summaries, by the keys of the messages that they replace. One per process; any thread."""
 
     def __init__(self, *, most: int = MOST_SUMMARIES, most_bytes: int = MOST_BYTES, most_jobs: int = MOST_JOBS) -> None:
         self._most, self._most_bytes, self._most_jobs = most, most_bytes, most_jobs
@@ -68,7 +68,7 @@ class SummaryBook:
             return found
 
     def begin(self, key: bytes) -> bool:
-        """False if it is there, or under way."""
+        """False if the summary exists or is being written."""
         with self._lock:
             if key in self._by_key:
                 return False
@@ -77,7 +77,7 @@ class SummaryBook:
             return True
 
     def put(self, key: bytes, text: str, usage: Usage) -> None:
-        """Without a text it has failed: nobody tries again."""
+        """An empty text records a failure, so that it is not tried again."""
         with self._lock:
             summary = self._by_key.setdefault(key, Summary())
             summary.text, summary.usage, summary.is_written = text, usage, True
@@ -85,7 +85,7 @@ class SummaryBook:
             self._shrink()
 
     def drop(self, key: bytes) -> None:
-        """It was not written after all; somebody may try again."""
+        """It was not written; another request may try again."""
         with self._lock:
             self._remove(key)
 
@@ -111,7 +111,7 @@ class SummaryBook:
 
 
 class LongConversation:
-    """One conversation, and the summaries of it that there are."""
+    """One conversation and its summaries."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class LongConversation:
         model: str,
         context: int,
     ) -> None:
-        """`sent`: the messages as the client sent them, before other edits: summaries are found by these."""
+        """`sent`: the messages as the client sent them, before other edits; summaries are keyed by these."""
         prompt = request.prompts[0]
         assert isinstance(prompt, ChatPrompt)
         self.request = request
@@ -134,12 +134,12 @@ class LongConversation:
         self._book = book
         self._context = context
         about = (request.owner, model, request.cache_salt, repr(request.adapters), self._order)
-        self._per_token = 3.0  # characters of a token, until a prompt has been counted
+        self._per_token = 3.0  # characters per token, until a prompt has been counted
         self.keys = conversation_keys(sent, *about)  # keys[n - 1]: of its first n messages
         self.look()
 
     def look(self) -> None:
-        """Look up which summaries there are, by how many messages they stand for."""
+        """Look up the summaries, by the number of messages that they replace."""
         self.used, self.ready, self.is_writing = 0, 0, False
         for number in range(len(self.keys), head_of(self.messages), -1):
             summary = self._book.find(self.keys[number - 1])
@@ -166,13 +166,13 @@ class LongConversation:
         messages: Sequence[Message] = self.messages
         if number:
             summary = self.summary(number)
-            # Decided once: every request has to write it alike.
+            # Decided once, so that all requests have the same text and share its prefix.
             summary.most_words = summary.most_words or max(1, int(MOST_WORDS * self.limit * self._per_token))
             messages = summarised(messages, number, summary.text, summary.most_words)
         return replace(self.prompt, messages=(*messages, *more))
 
     def order(self, number: int) -> GenerateRequest:
-        """The request for a summary of the first messages. It goes on from the prompt that is in the cache."""
+        """The request for a summary of the first messages. Its prompt extends the one in the cache."""
         request = self.request
         messages = self.shortened(self.used).messages
         end = len(messages) - (len(self.messages) - number)
@@ -197,8 +197,8 @@ class LongConversation:
         )
 
     def plan(self, count: Callable[[ChatPrompt], int]) -> int:
-        """How many of the first messages have to be summarised before the request can be answered; 0 if it can be now,
-        from `shortened(used)`."""
+        """Number of first messages to summarise before the request can be answered; 0 if it can be answered now, from
+        `shortened(used)`."""
         before = self.shortened(self.used)
         length = count(before)
         self._per_token = sum(map(length_of, before.messages)) / max(1, length)
@@ -212,10 +212,10 @@ class LongConversation:
         number = last_request(self.messages)
         if not self._is_worth_it(number):
             return 0
-        return 0 if self.summary(number).is_written else number  # it has failed
+        return 0 if self.summary(number).is_written else number  # written, but unusable: it failed
 
     def ahead(self) -> int:
-        """How many of the first messages a summary should be written of in the gaps; 0: none."""
+        """Number of first messages to summarise while the engine is idle; 0: none."""
         if self.ready or self.is_writing:
             return 0
         number = whole_cut(self.messages, len(self.messages))

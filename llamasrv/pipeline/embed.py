@@ -213,7 +213,7 @@ def _backend(served: LoadedModel, without: str = NOT_ENABLED) -> EmbeddingBacken
 def check_media(served: LoadedModel, request: EmbedRequest) -> None:
     """Raises Unsupported for images and sounds that the model cannot embed, before they are read."""
     if served.projector is None or _backend(served).most_rows:
-        return  # it takes them, or whoever reads them says what it lacks
+        return  # the model takes them, or reading them raises what it lacks
     for prompt in request.prompts:
         if isinstance(prompt, MixedPrompt):
             for part in prompt.parts:

@@ -83,7 +83,7 @@ def fingerprint_of(
 
 
 def conversation_keys(messages: Iterable[Message], *about: str) -> list[bytes]:
-    """A key for the conversation up to each message, with what else tells it from others."""
+    """A key for the conversation up to each message; `about` distinguishes conversations with equal messages."""
     return list(_chain(map(_bytes, messages), tuple("\0".join(about).encode("utf-8", "surrogatepass"))))
 
 

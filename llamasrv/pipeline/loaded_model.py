@@ -277,7 +277,7 @@ class LoadedModel:
         before: Sequence[int] = (),
     ) -> tuple[list[int], tuple[MediaSpan, ...]]:
         """The tokens of a rendered conversation, and its images and sounds, which are among `parts`. `tokens`: those
-        that it goes on from. `before`: of an earlier conversation."""
+        that it continues. `before`: of an earlier conversation."""
         tokens, spans = list(tokens), []
         for segment in segments:
             if isinstance(segment, int):

@@ -24,7 +24,7 @@ class Progress:
         if type(item) is PromptComputed:
             before = self._prompts.get(item.choice)
             if before is not None and item.num_computed <= before.num_computed:
-                return  # it had to give way and is computed again
+                return  # preempted: computed again
             self._prompts[item.choice] = item
         elif type(item) is Delta:
             count, first = self._tokens.get(item.choice, (0, self._clock()))

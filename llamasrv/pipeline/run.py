@@ -49,7 +49,7 @@ class RunInfo:
     cache: CacheReport | None = None  # what was found of its prompts, and what was not; None: of a batch
     windows: Sequence[tuple[float, float]] = ()  # of a sound that was cut: where each prompt's begins and ends, seconds
     edits: Sequence[AppliedEdit] = ()  # what was left out of the conversation
-    compacted: Compacted | None = None  # the summary that it goes on from
+    compacted: Compacted | None = None  # the summary that it continues from
 
     @property
     def num_media(self) -> int:
@@ -207,7 +207,7 @@ class Run:
         self._stop()
 
     def stop(self) -> None:
-        """End it early for a reader that stays: its events go on to the end, and what it has said is kept. Does nothing
+        """End it early for a reader that stays: events continue to the end, and the text so far is kept. Does nothing
         while its model loads."""
         self._stop()
 

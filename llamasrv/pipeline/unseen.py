@@ -2,7 +2,7 @@
 
 A tool returns what it likes: an agent that reads a picture's file gets the picture. Refusing it would end the session
 for good, because it is part of the conversation from then on. So a sentence that says so stands in its
-place. What a user sends is refused instead: somebody is there to read why.
+place. What a user sends is refused instead: there the client can read why.
 """
 
 from __future__ import annotations

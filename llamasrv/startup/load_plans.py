@@ -301,7 +301,7 @@ _ADVICE = "Free memory that other programs use, or choose a smaller --ctx-size, 
 
 
 def _lack(error: NoMemory) -> str:
-    """What was missing, and where, as far as the library tells."""
+    """What was missing, and where, as far as the library reports it."""
     refused = error.refused
     if refused is None:
         return str(error)

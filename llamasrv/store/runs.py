@@ -1,4 +1,4 @@
-"""Background runs that several servers share: what is needed to do one again, and what its readers have been told.
+"""Background runs of servers that share a store: their requests, and the events that readers may have received.
 
     StoredRun   one run; it exists until the run has ended
     RunStore    the runs on a shelf whose servers can claim them
@@ -24,11 +24,11 @@ class StoredRun(NamedTuple):
     id: str
     owner: str
     model: str
-    attempts: int = 1  # servers that have begun it
+    attempts: int = 1  # servers that have started it
 
 
 class Told(NamedTuple):
-    """What a journal says: the chunks, and how many tokens the model had made for them, of which some are reasoning."""
+    """Content of a journal: the events, and the number of tokens generated for them, in all and of reasoning."""
 
     chunks: list[bytes]
     tokens: int = 0
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 class RunStore:
-    """A server claims what it works on, and again every few seconds; what nobody claims is an orphan."""
+    """A server claims its runs and renews the claims every few seconds; an unclaimed run is abandoned."""
 
     def __init__(self, shelf: Shelf, claims: Claims) -> None:
         self._shelf, self._claims = shelf, claims
@@ -60,15 +60,15 @@ class RunStore:
         self._shelf.put(owner_key(run.owner), run.id, json.dumps(run._asdict()).encode(), is_open=True)
 
     def claim(self, id: str) -> bool:
-        """Whether this server works on it now."""
+        """Whether this server has the claim now."""
         return self._claims.take(id)
 
     def release(self, id: str) -> None:
-        """Another server may claim it at once."""
+        """Let another server claim it at once."""
         self._claims.release(id)
 
     def runs(self) -> list[StoredRun]:
-        """Those that have not ended, of all owners."""
+        """Runs that have not ended, of all owners."""
         found = []
         for key, id in self._shelf.open_ids():
             body = self._shelf.get(key, id)

@@ -141,7 +141,7 @@ class JsonObject(Notation):
         return () if self.name_is_key else ("{",)
 
 
-_ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates number the calls anew
+_ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates renumber the calls
 
 
 _HOLE = re.compile(r"(\{name\}|\{arguments\}|\{id\})")

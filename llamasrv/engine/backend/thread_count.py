@@ -28,7 +28,7 @@ TINY = 64 << 20  # bytes of weights; such a model starts with one thread
 class ThreadCount:
     """`most` is what the operator allows. Belongs to the engine thread.
 
-    `idle` tells how many seconds all cores together have been idle since the start, or None where nobody knows: then
+    `idle` returns the total idle seconds of all cores since the start, or None if unknown: then
     threads come back without a look.
     """
 

@@ -1,4 +1,4 @@
-"""The prompts that one step begins: of several with a common prefix one computes it, and the others wait for it."""
+"""The prompts that one step starts: among those with a common prefix, one computes it and the others wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Newcomer(Holder):
 
 
 class Newcomers:
-    """A prefix tree of its own, made anew for each plan. `follows`: whether this memory can share what is computed."""
+    """A separate prefix tree, built for each plan. `follows`: whether this memory can share computed cells."""
 
     def __init__(self, follows: bool = False) -> None:
         self._follows = follows
@@ -31,7 +31,7 @@ class Newcomers:
             self._tree.put(_Newcomer(seq))
 
     def ahead_of(self, seq: Sequence) -> tuple[Sequence, int] | None:
-        """The newcomer of which this sequence could reuse most once that is computed, and how many tokens."""
+        """The newcomer with the longest prefix that this sequence can reuse once it is computed, and its length."""
         if not (self._follows and seq.spec.cache_prompt) or seq.spec.prompt_logprobs:
             return None
         path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)

@@ -198,7 +198,7 @@ class PrefixTree:
             assert root.parent is None and not root.end and (root.children or root.holders), "an empty tree"
             for node, path in _nodes(root, array("i")):
                 assert node is root or node.run, "a node without tokens"
-                assert node is root or node.holders or node.children, "a node that nobody holds"
+                assert node is root or node.holders or node.children, "a node without a holder"
                 assert node.end == len(path), "lengths differ"
                 for first, child in node.children.items():
                     assert child.parent is node and child.run[0] == first, "a lost child"
@@ -249,7 +249,7 @@ class PrefixTree:
             above = above.parent
 
     def _prune(self, node: PrefixNode, key: CacheKey) -> None:
-        """Drop nodes that nobody holds, and merge one that neither branches nor ends a timeline with its child."""
+        """Drop nodes without a holder, and merge one that neither branches nor ends a timeline with its child."""
         while not node.holders and not node.children:
             if node.parent is None:
                 del self._roots[key]

@@ -86,7 +86,7 @@ class GrammarCompiler:
         self._num_trials = 0  # running
         self._busy: set[str] = set()  # owners that have a job
         self._queue = pool.queue(COMPILERS)
-        self._num_left = 0  # compilations that were given up and go on
+        self._num_left = 0  # abandoned compilations that still run
         self._tokenizer_queue = pool.queue(1)
         self._making, self._closed = native_lock(), False
         self._notice = Notice()
@@ -308,7 +308,7 @@ class GrammarCompiler:
         return job.result
 
     def _leave(self, job: _Job[R]) -> None:
-        """Let another job run beside one that nobody waits for any more."""
+        """Let another job run beside an abandoned one."""
         with self._lock:
             if job.done or self._num_left >= LEFT:
                 return

@@ -16,9 +16,9 @@ from llamasrv.engine.sampling.sampler import seeded
 def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:
     """Whether a sequence needs neither its rows of logits nor a sampler that the device lacks."""
     p = spec.params
-    told = spec.logprobs is None and not spec.sampled_probs and not spec.prompt_logprobs and not spec.reads
+    quiet = spec.logprobs is None and not spec.sampled_probs and not spec.prompt_logprobs and not spec.reads
     plain = not p.logit_bias and not p.ignore_eos and not p.min_tokens and not constrained
-    return told and plain and _has_all(p)
+    return quiet and plain and _has_all(p)
 
 
 def _has_all(p: SamplingParams) -> bool:

@@ -285,8 +285,8 @@ def sampled_probability(left: tuple[Ids, Reals] | None, token: int, top: int, pi
     logprobs -= np.log(np.exp(logprobs).sum())
     own = logprobs[ids == token]
     order = np.lexsort((ids, -logprobs))[:top]
-    told = [(int(ids[i]), float(logprobs[i])) for i in order if np.exp(logprobs[i]) > 0.0]
-    alternatives = tuple(TopLogprob(t, pieces[t], value) for t, value in told)
+    likeliest = [(int(ids[i]), float(logprobs[i])) for i in order if np.exp(logprobs[i]) > 0.0]
+    alternatives = tuple(TopLogprob(t, pieces[t], value) for t, value in likeliest)
     return TokenLogprob(token, pieces[token], _finite(float(own[0])) if len(own) else 0.0, alternatives)
 
 

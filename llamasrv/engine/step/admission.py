@@ -173,7 +173,7 @@ class LaneAdmission:
             seq.sampling.device.detach()
         self.memory.drop(seq.lane)
         seq.lane, seq.num_computed = None, 0
-        if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it goes on waiting for the mask
+        if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it still waits for the mask
             seq.enter(SequenceState.WAITING)
 
     def release(self, seq: Sequence, *, keep: bool) -> None:

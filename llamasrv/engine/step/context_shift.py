@@ -1,10 +1,10 @@
-"""Context shift: when a context is full, part of it is dropped so that the answer can go on.
+"""Context shift: when a context is full, part of it is dropped so that the answer can continue.
 
     [0, keep)               stays: the start token, and as much of the prompt as requested
     [keep, keep + count)    is dropped
     [keep + count, n)       moves up
 
-The shortened timeline is computed anew, so what is in KV is what its tokens say, with every kind of memory.
+The shortened timeline is recomputed, so KV matches its tokens with every kind of memory.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Own cells are those that a row's own sequence has before it; foreign ones are those of the step's other sequences, which
 some kernels pass over, too. Both are summed over the rows. The unknowns are fitted by recursive least squares on
-relative errors. It forgets only in the direction that a step tells about (Kulhavy, Automatica 23, 1987), so that plenty
+relative errors. It forgets only in the direction that a step informs (Kulhavy, Automatica 23, 1987), so that plenty
 of one kind of step does not wash out the others. A step counts less the more it was slower than predicted (Huber): that
-tells about load on the machine.
+says about load on the machine.
 
 The fit takes dozens of steps to follow a change. So predictions are scaled by what the last steps with prompts took:
 all of them, and those with about as many rows, since kernels have sizes that suit them. The cost of a few decode rows
@@ -26,7 +26,7 @@ _DOUBT = 0.3  # relative error beyond which errors count less
 _RATE, _SIZE_RATE, _MOST_AT_ONCE = 0.15, 0.15, 1.5  # smoothing of the scales; max factor that one step changes them by
 _FADE = 0.02  # of each size's scale, per step of another size: what was slow under load is tried again
 _WIDEST = 4.0  # max factor of a scale
-_PLENTY, _EVERY = 50, 8  # steps without prompts from which on only each of so many is learnt from
+_PLENTY, _EVERY = 50, 8  # after that many steps without prompts, learn only from every n-th
 _LARGE = 32  # prompt tokens that dominate the time of their step
 _SHORTEST = 1e-6  # seconds
 _CELLS = 1024.0  # cells are counted in thousands, so that all unknowns are of like size

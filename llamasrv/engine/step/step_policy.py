@@ -15,7 +15,7 @@ from llamasrv.engine.step.cost_model import CostModel, work_of
 
 READING_SECONDS = 0.25  # per token: some 180 words a minute
 LONGER = 0.3  # of the target: max extension of the gap for text that streams are ahead
-LONGEST = 0.5  # seconds of a step beside which nobody reads, so that arrivals and cancels are noticed
+LONGEST = 0.5  # max seconds of a step without readers, so that arrivals and cancels are noticed
 SMALLEST = 16  # min prompt tokens of a step, so that prompts advance under any load
 
 Piece = tuple[int, int]
@@ -23,7 +23,7 @@ Piece = tuple[int, int]
 
 
 class StepChoice(NamedTuple):
-    """Prompt `tokens` of a step, with the decodes or before a step of theirs."""
+    """Prompt `tokens` of a step, together with the decodes or before their own step."""
 
     tokens: int
     with_decodes: bool = True
@@ -60,7 +60,7 @@ class StepPolicy:
         return best
 
     def media_rows(self, decodes: List[Sequence], others_wait: bool, now: float) -> int:
-        """Rows of images and sounds in a step of their own, after which the others get one."""
+        """Rows of images and sounds, in a separate step that is followed by one for the others."""
         beside = self._cost.rows.predict(len(decodes)) if decodes else 0.0
         limit = gap(decodes, self._target, now) - beside if decodes else self._target if others_wait else LONGEST
         least = SMALLEST if others_wait else self._ubatch_size
@@ -84,7 +84,7 @@ class StepPolicy:
 
 
 def gap(decodes: Iterable[Sequence], target: float, now: float) -> float:
-    """Seconds that these streams' readers have: the target, extended as far as every stream has unread text for it."""
+    """The target gap, extended as far as every stream has text that its reader has not read yet."""
     at_hand = min(
         s.num_generated * READING_SECONDS - (now - s.first_token) if s.first_token is not None else 0.0 for s in decodes
     )

@@ -16,7 +16,7 @@ def log_sum(values: Sequence[float]) -> float:
 
 
 def probabilities(logprobs: Sequence[float], fit: Fit = NO_FIT) -> list[float]:
-    """softmax((z + b) / T). Of labels that are all impossible each is as likely."""
+    """softmax((z + b) / T). If all labels are impossible, the result is uniform."""
     values = [(z + b) / fit.temperature for z, b in zip_longest(logprobs, fit.bias[: len(logprobs)], fillvalue=0.0)]
     norm = log_sum(values)
     if math.isinf(norm):
@@ -40,7 +40,7 @@ def fit_for(fits: Mapping[str, Fit], kind: Kind, count: int) -> Fit:
 
 
 def answer(shown: Sequence[tuple[Sequence[int], Sequence[float]]], fit: Fit, min_mass: float) -> Decided:
-    """`shown`: once for each order, the options in that order and the log-probabilities of their labels."""
+    """`shown`: for each order, the options in that order and the log-probabilities of their labels."""
     each: list[list[float]] = [[] for _ in shown[0][0]]
     for order, logprobs in shown:
         for option, p in zip(order, probabilities(logprobs, fit)):

@@ -18,14 +18,14 @@ from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.media import RequestMedia
 from llamasrv.pipeline.sizes import is_long
 
-ENDS_KEPT = 16  # ends of prompts whose labels are kept, of each model
-FEW = 8  # questions that are prepared on the hub
+ENDS_KEPT = 16  # max prompt ends per model whose tokenised labels are cached
+FEW = 8  # max questions to prepare on the hub
 
 Prepared = tuple[list[int], list[ShownQuestion]]
 
 
 class DecisionBook:
-    """One per process. Keeps what labels are as tokens, by model and by the end of the prompt."""
+    """One per process. Caches tokenised labels by model and prompt end."""
 
     def __init__(self) -> None:
         self._makers: WeakKeyDictionary[LoadedModel, dict[str, LabelMaker]] = WeakKeyDictionary()
@@ -36,7 +36,7 @@ class DecisionBook:
         request: DecideRequest,
         read: Callable[[GenerateRequest], tuple[GenerateRequest, RequestMedia, CacheKey]],
     ) -> DecisionWork:
-        """`read` reads what the prompts of a request carry. Raises what is wrong with the request."""
+        """`read` reads the media and documents of a request. Raises InvalidRequest."""
         mark = new_mark()
         seeing = {n: question for n, question in enumerate(request.questions) if has_media(question)}
         prompts = [conversation(request, mark)]
@@ -88,7 +88,7 @@ class DecisionBook:
 
 
 def _ending_in(prompt: ChatPrompt, text: str) -> ChatPrompt:
-    """The prompt of a question with an image, with the text that says how to answer."""
+    """The prompt of a question with an image, including the instructions for the answer."""
     *turns, last = prompt.messages
     assert isinstance(last.content, tuple)
     return replace(prompt, messages=(*turns, replace(last, content=(*last.content, TextPart(text)))))

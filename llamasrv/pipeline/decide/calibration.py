@@ -1,7 +1,7 @@
 """Fits of probabilities to an operator's own cases: a temperature, and a bias for each label, by kind of question.
 
 The fit is p = softmax((z + b) / T) for log-probabilities z, found as softmax(w z + c), which is convex in w and c. What
-it is worth is told by cases that it has not seen: each of FOLDS parts by a fit on the others.
+it is worth is measured by cross-validation: on each of FOLDS parts, with a fit on the others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from llamasrv.domain.decide import COLDEST, HOTTEST, NO_FIT, Fit, Kind
 from llamasrv.pipeline.decide.answers import bucket, probabilities
 
 FOLDS = 5
-KIND_CASES, BUCKET_CASES = 20, 50  # fewer are not fitted
-CASES_OF_A_LABEL = 20  # of each label on average: else there is no bias
-BIASED_LABELS = 10  # at most
-RIDGE = 1.0  # on c: how sure it is before any case that there is no bias
+KIND_CASES, BUCKET_CASES = 20, 50  # min cases for a fit
+CASES_OF_A_LABEL = 20  # min average cases per label for a bias
+BIASED_LABELS = 10  # max labels with a bias
+RIDGE = 1.0  # on the biases: strength of the prior that there are none
 ROUNDS, HALVINGS = 50, 30
 BINS = 10
 
@@ -25,14 +25,14 @@ BINS = 10
 @dataclass(frozen=True, slots=True)
 class Case:
     kind: Kind
-    logprobs: tuple[float, ...]  # of each option, up to a constant, in the order in which they were shown
+    logprobs: tuple[float, ...]  # per option, up to a constant, in the order shown
     answer: int
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Means over cases. `log_loss` in nats. `calibration_error`: how far the probability of the likeliest option is
-    from how often it is right, over ten bins of it."""
+    """Means over cases. `log_loss` in nats. `calibration_error`: mean difference, over ten bins, between the
+    probability of the likeliest option and how often it is right."""
 
     log_loss: float
     brier: float
@@ -42,7 +42,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`after` is measured on cases that a fit has not seen. `fit` is NO_FIT where that would be no better."""
+    """`after` is measured on cases outside the fit. `fit` is NO_FIT if a fit is no better."""
 
     fit: Fit
     num_cases: int
@@ -91,7 +91,7 @@ def measured(found: Sequence[Sequence[float]], answers: Sequence[int]) -> Qualit
 
 
 def fitted(cases: Sequence[Case]) -> Fit:
-    """The likeliest fit."""
+    """The fit of maximum posterior likelihood."""
     labels = max(len(case.logprobs) for case in cases)
     if labels > BIASED_LABELS or len(cases) < CASES_OF_A_LABEL * labels:
         labels = 0
@@ -118,7 +118,7 @@ def fitted(cases: Sequence[Case]) -> Fit:
 
 
 def _loss(cases: Sequence[Case], at: Sequence[float]) -> tuple[float, list[float], list[list[float]]]:
-    """The negative log-likelihood with the ridge, its gradient and its matrix of second derivatives."""
+    """The negative log-likelihood with the ridge, its gradient and its Hessian."""
     size = len(at)
     weight, shift = at[0], at[1:]
     loss = RIDGE / 2 * math.fsum(value * value for value in shift)
@@ -152,7 +152,7 @@ def _loss(cases: Sequence[Case], at: Sequence[float]) -> tuple[float, list[float
 
 
 def _solved(matrix: Sequence[Sequence[float]], vector: Sequence[float]) -> list[float]:
-    """x of matrix x = vector, by elimination; the diagonal is raised a little, for cases that are all alike."""
+    """x of matrix x = vector, by elimination; the diagonal is raised slightly, for identical cases."""
     rows = [[*row, value] for row, value in zip(matrix, vector)]
     size = len(rows)
     for i in range(size):

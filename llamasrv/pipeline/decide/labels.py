@@ -1,4 +1,4 @@
-"""What the options of a question are called in a prompt, and how a model writes that: as tokens.
+"""The labels of a question's options, and the tokens with which a model writes them.
 
 A label is a set of paths of tokens, disjoint from those of the other labels: all spellings that are one token where
 there are such (`A`, ` A`), else the tokens of the first spelling. No path begins like another one that is complete.
@@ -19,18 +19,19 @@ from llamasrv.pipeline.decide.answers import log_sum
 Path = tuple[int, ...]
 
 YES, NO = "yes", "no"
-LONGEST_TAIL = 64  # characters before a label that can change how it is tokenised
+LONGEST_TAIL = 64  # max characters before a label that can affect its tokenisation
 
 
 class Labels(NamedTuple):
-    """`texts`: as a prompt shows them. `paths`: of each, the ways to write it."""
+    """`texts`: as shown in the prompt. `paths`: for each, the token sequences that write it."""
 
     texts: tuple[str, ...]
     paths: tuple[tuple[Path, ...], ...]
 
     @property
     def reads(self) -> dict[Path, tuple[int, ...]]:
-        """The inner nodes of the tree: after the tokens of each key, these tokens are looked at. () is the root."""
+        """The inner nodes of the tree: after the tokens of a key, the log-probabilities of these are read. () is the
+        root."""
         found: dict[Path, dict[int, None]] = {(): {}}
         for path in self._all():
             for length in range(len(path)):
@@ -38,7 +39,7 @@ class Labels(NamedTuple):
         return {node: tuple(tokens) for node, tokens in found.items()}
 
     def logprobs(self, read: Mapping[Path, Mapping[int, float]]) -> list[float]:
-        """Of each label, given the log-probabilities read at each node."""
+        """The log-probability of each label, from those read at each node."""
         return [
             log_sum([sum(read[path[:i]].get(path[i], -inf) for i in range(len(path))) for path in paths])
             for paths in self.paths
@@ -49,7 +50,7 @@ class Labels(NamedTuple):
 
 
 class LabelMaker:
-    """The labels of one model after one end of a prompt, `tail`: the text that stands before the answer."""
+    """The labels of one model after one prompt end; `tail`: the text before the answer."""
 
     def __init__(self, vocab: Vocabulary, tail: str) -> None:
         self._vocab = vocab
@@ -93,7 +94,7 @@ class LabelMaker:
         return tokens[0] if len(tokens) == 1 else None
 
     def _tokens(self, text: str) -> Path:
-        """What the text is after the tail; by itself where the two are not tokenised apart."""
+        """Tokens of the text after the tail; of the text alone if tail and text share a token."""
         before = len(self._before)
         tokens = self._vocab.tokenize(self._tail + text) if before else []
         if tokens[:before] != self._before or len(tokens) == before:
@@ -102,6 +103,6 @@ class LabelMaker:
 
 
 def _spellings(text: str) -> list[str]:
-    """The ways to write a label that mean the same, the usual one first."""
+    """Equivalent spellings of a label, the usual one first."""
     words = dict.fromkeys((text, text.capitalize(), text.upper()) if text in (YES, NO) else (text,))
     return [space + word for space in ("", " ") for word in words]

@@ -1,4 +1,4 @@
-"""A question as text, and a conversation cut where its questions stand.
+"""A question as text, and a conversation split at the place of its questions.
 
 The input is rendered and tokenised once, with a mark after it; each question then takes the mark's place, as tokens of
 its own. So all questions of a request begin with the same tokens, and none can change how the input is read.
@@ -22,12 +22,12 @@ NO_THINKING = {"enable_thinking": False, "thinking": False}
 
 
 def new_mark() -> str:
-    """A text that no client can have written."""
+    """A text that no client can write."""
     return f"question{secrets.token_hex(12)}"
 
 
 def conversation(request: DecideRequest, mark: str, question: tuple[Part, ...] = ()) -> ChatPrompt:
-    """The input, the mark in the last turn of the user, and after it the parts of a question."""
+    """The input with the mark in the user's last turn, followed by the parts of a question."""
     turns = list(request.input)
     content: str | tuple[Part, ...] | None = ""
     if turns and turns[-1].role == "user":
@@ -44,8 +44,8 @@ def conversation(request: DecideRequest, mark: str, question: tuple[Part, ...] =
 
 
 def written(question: Question, labels: Sequence[str], order: Sequence[int], *, above: bool = True) -> str:
-    """The text of a question: what is asked, a line for each option, and how to answer. `order` has the options as
-    they are shown. `above`: its instructions are part of it."""
+    """The text of a question: what is asked, a line per option, and how to answer. `order`: the options in the order
+    shown. `above`: include the instructions."""
     lines = ["\n".join(part.text for part in question.instructions if isinstance(part, TextPart)).strip()]
     if not above or not lines[0]:
         lines = []
@@ -69,7 +69,7 @@ def _line(text: str) -> str:
 
 
 def _name(value: str | bool, both: set[str]) -> str:
-    """A text that could be taken for a boolean beside it is quoted."""
+    """A text that looks like a boolean is quoted."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f'"{value}"' if value in both else _line(value)
@@ -85,7 +85,7 @@ class Cut(NamedTuple):
 
 
 def cut(served: LoadedModel, prompt: ChatPrompt, mark: str, media: RequestMedia) -> Cut:
-    """Raises InvalidRequest where the template hides what the user says, or an answer cannot follow at once."""
+    """Raises InvalidRequest if the template hides the user's text, or an answer cannot follow directly."""
     rendered, profile = served.rendered(prompt)
     segments, parts = list(rendered.segments), media_of(prompt)
     for at in range(len(segments) - 1, -1, -1):
@@ -115,8 +115,8 @@ def has_media(question: Question) -> bool:
 
 
 def orders(question: Question, most: int) -> list[tuple[int, ...]]:
-    """The orders in which the options are shown. Several are rotations of an order of their own, spread evenly, so
-    that the client's has no effect on their mean."""
+    """The orders in which the options are shown. Several are evenly spread rotations of one canonical order, so that
+    the client's order does not affect their mean."""
     count = len(question.options)
     if most == 1 or question.kind != "choice":
         return [tuple(range(count))]

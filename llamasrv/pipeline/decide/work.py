@@ -1,4 +1,4 @@
-"""One request for decisions with the engine: each question is a fork of the input, and they share steps."""
+"""Runs one request for decisions on the engine: each question is a fork of the input, and they share steps."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from llamasrv.pipeline.decide.labels import Labels, Path
 from llamasrv.pipeline.loaded_model import LoadedModel
 
 PLAIN = SamplingParams(temperature=0.0)
-"""Nothing is sampled: no chain is built."""
+"""Nothing is sampled, so no sampler chain is built."""
 
-GROUPS = 2  # of sequences with the engine, so that a step is full while the answers of the last are read
+GROUPS = 2  # of sequences at the engine at once, so that steps stay full while answers are read
 
 
 @dataclass(frozen=True, slots=True)
 class ShownQuestion:
-    """A question as it is shown once. `own`: its tokens, after those of the input. `spans`: images of both."""
+    """A question in one order. `own`: its tokens, after those of the input. `spans`: images of both."""
 
     number: int
-    order: tuple[int, ...]  # its options, as they are shown
+    order: tuple[int, ...]  # of its options
     labels: Labels
     own: Sequence[int]
     spans: tuple[MediaSpan, ...] = ()
@@ -57,9 +57,9 @@ class DecisionWork:
         asked: list[ShownQuestion],
         cache_key: CacheKey,
     ) -> None:
-        """Submits the first questions. Raises what is wrong with the request."""
+        """Submits the first questions. Raises InvalidRequest."""
         self.model = served.model.name
-        self.num_computed = 0  # tokens of the input and of the questions that were answered
+        self.num_computed = 0  # tokens of the input and of the answered questions
         self.cancelled = False
         self._served, self._request, self._cache_key = served, request, cache_key
         self._head, self._asked = array("i", head), asked
@@ -80,7 +80,7 @@ class DecisionWork:
             self._served.engine.cancel(stream)
 
     def result(self) -> Decisions:
-        """Wait for it. Raises what went wrong, and Unavailable after `cancel`."""
+        """Wait for the result. Raises the failure, and Unavailable after `cancel`."""
         try:
             with self._served.model.lease():
                 while self._open:
@@ -118,7 +118,7 @@ class DecisionWork:
                 yield _Fork(number, node, reads, 0 if node else len(asked.own))
 
     def _fill(self) -> None:
-        """Have the next group ready behind the one that is computed, unless others need the queue."""
+        """Queue the next group behind the one being computed, unless others need the queue."""
         while self._next and len(self._open) < GROUPS and not self.cancelled:
             try:
                 self._submit()
@@ -143,7 +143,7 @@ class DecisionWork:
             choice=choice,
             max_tokens=0,
             reads=fork.reads,
-            leaves_prefix=not fork.asked or len(asked.labels.reads) > 1,  # the input, and questions that fork again
+            leaves_prefix=not fork.asked or len(asked.labels.reads) > 1,  # the input, and questions with further forks
             boundaries=(num_head,) if self._served.engine.model.takes_checkpoints else (),
             deadline=self._deadline,
             owner=request.owner,

@@ -65,7 +65,7 @@ def without_effect(value: Any) -> list[str]:
 
 
 def applied_body(applied: Iterable[AppliedEdit]) -> dict[str, Any]:
-    """A summary is told by its block instead."""
+    """A summary is reported by its block instead."""
     return {"applied_edits": [_applied(edit) for edit in applied if edit.kind != "summary"]}
 
 

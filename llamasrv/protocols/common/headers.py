@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 LEFT_OUT = "x-llamasrv-tools-left-out"
-"""Types of the tools that were left out, because they run on somebody else's servers."""
+"""Types of the tools that were left out because they run on the provider's servers."""
 
 IGNORED = "x-llamasrv-ignored"
 """Fields of the request, and types of blocks in it, that had no effect: misspelt ones, and those of other servers."""

@@ -26,7 +26,7 @@ from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.schema import Invalid, Refusal, String, WireField, wrong_type
 
 QUESTIONS = 1000
-LEAST, MOST = 0.01, 0.99  # between which Google tells the probability of a noul
+LEAST, MOST = 0.01, 0.99  # range of the probability of a noul, as Google reports it
 REFUSED = "The model does not begin its reply with any of the answers."
 
 
@@ -150,15 +150,15 @@ class GeminiDecisions(DecisionsEndpoint):
             for name, question, answer in zip(options.names, options.questions, made.answers)
             if not answer.refused
         }
-        told: dict[str, Any] = {"answers": answers}
+        reply: dict[str, Any] = {"answers": answers}
         if not answers:
-            told = {"prompt_feedback": {"block_reason": "OTHER", "block_reason_message": REFUSED}}
+            reply = {"prompt_feedback": {"block_reason": "OTHER", "block_reason_message": REFUSED}}
         read = made.prompt_tokens
-        told["usage"] = {
+        reply["usage"] = {
             "total_input_tokens": read, "total_cached_tokens": made.cached_tokens, "total_output_tokens": 0,
             "total_thought_tokens": 0, "total_tokens": read,
         }  # fmt: skip
-        return orjson.dumps(told)
+        return orjson.dumps(reply)
 
 
 def _answer(question: Question, answer: Decided) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def _answer(question: Question, answer: Decided) -> dict[str, Any]:
         return {"type": "noul", "noul": p, "confidence": max(p, 1 - p), **mass}
     if question.kind == "choice":
         values = [str(option.value) for option in question.options]
-        told = {"choice": values[chosen(answer)], "confidence": max(found), "probabilities": dict(zip(values, found))}
-        return {"type": "choice", **told, **mass}
+        reply = {"choice": values[chosen(answer)], "confidence": max(found), "probabilities": dict(zip(values, found))}
+        return {"type": "choice", **reply, **mass}
     return {
         "type": "score", "score": level(answer), "confidence": max(found),
         "legend": {str(i): option.value for i, option in enumerate(question.options)},

@@ -141,7 +141,7 @@ class ChatSchema(SamplingSchema):
     prompt_cache_key = Ignored()
     context_management = ContextThreshold(
         "as in Responses: beyond `compact_threshold` a summary takes the place of the older turns, the same one in "
-        "each request of the conversation; the header `x-llamasrv-edits` tells it",
+        "each request of the conversation; the header `x-llamasrv-edits` reports it",
         to="edits",
     )
     prompt_cache_retention = CacheRetention(

@@ -234,11 +234,11 @@ def _answer(name: str | None, question: Question, answer: Decided) -> dict[str, 
         return {"type": "predicate", "name": name, "probability": found[0], **mass}
     if question.kind == "choice":
         values = [option.value for option in question.options]
-        told = [{"value": value, "probability": p} for value, p in zip(values, found)]
+        shares = [{"value": value, "probability": p} for value, p in zip(values, found)]
         best = values[chosen(answer)]
         return {
             "type": "choice", "name": name, "choice": best, "confidence": choice_confidence(answer),
-            "probabilities": told, **mass,
+            "probabilities": shares, **mass,
         }  # fmt: skip
     levels = [
         {"value": i, "label": option.value, "probability": p}

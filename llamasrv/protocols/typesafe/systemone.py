@@ -178,14 +178,14 @@ def _questions(wire: Mapping[str, Any], references: _References) -> tuple[Questi
 
 def _question(wire: Any, name: str, references: _References) -> Question:
     only(wire, ("type", "instructions", "criteria"), name)
-    kind, criteria, told = wire.get("type"), wire.get("criteria"), wire.get("instructions")
+    kind, criteria, instructions = wire.get("type"), wire.get("criteria"), wire.get("instructions")
     if kind == "box":
         raise Refusal("this server cannot locate things in an image: 'box' is not supported.", name, "type")
     if kind not in ("noul", "choice", "score"):
         raise missing(name, "type") if kind is None else Invalid("expected 'noul', 'choice' or 'score'.", name, "type")
-    if told is not None and type(told) not in (str, dict, list):
-        raise wrong_type("a string, an object or an array", told, name, kind, "instructions")
-    parts = () if told is None else references.parts(text_of(told))
+    if instructions is not None and type(instructions) not in (str, dict, list):
+        raise wrong_type("a string, an object or an array", instructions, name, kind, "instructions")
+    parts = () if instructions is None else references.parts(text_of(instructions))
     where, param = (name, kind, "criteria"), f"questions.{name}"
 
     def said(value: Any, *path: int | str) -> str:
@@ -224,10 +224,10 @@ def _answer(question: Question, levels: Any, answer: Decided) -> dict[str, Any]:
         return {"type": "noul", "noul": found[0], **mass}
     if question.kind == "choice":
         values = [str(option.value) for option in question.options]
-        told = dict(zip(values, found))
+        shares = dict(zip(values, found))
         best = values[chosen(answer)]
         return {
-            "type": "choice", "choice": best, "confidence": choice_confidence(answer), "probabilities": told, **mass,
+            "type": "choice", "choice": best, "confidence": choice_confidence(answer), "probabilities": shares, **mass,
         }  # fmt: skip
     return {
         "type": "score", "score": level(answer), "confidence": score_confidence(answer),

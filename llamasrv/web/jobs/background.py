@@ -5,8 +5,8 @@ stores it: when it is queued, and when it has ended. While it works it renews a 
 response that is being generated from one whose server is gone, and it sees by its entry when another server cancelled
 or deleted it.
 
-Where several servers share the store, its request is stored as well, and another one goes on when this one is gone
-(take_over.py). Its readers then get an event once it is written down, so that whoever goes on knows what they know.
+If several servers share the store, the request is stored as well, and another server takes over if this one dies
+(take_over.py). Readers then get an event only once it is stored, so that the other server knows what they have seen.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class BackgroundRun:
         self._running.cancel()
 
     def hand_over(self) -> None:
-        """Leave it to another server, which goes on after what readers have got. Without another one it ends here."""
+        """Leave it to another server, which continues after what readers have received. Without one it ends here."""
         if self.shared is None or self.dropped:
             return
         self._write()

@@ -1,5 +1,5 @@
 """llama.cpp's routes for generations under way: streams are resumed from a byte, ended and looked up; a running chat is
-told to end its reasoning."""
+asked to end its reasoning."""
 
 from __future__ import annotations
 

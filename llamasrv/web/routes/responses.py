@@ -139,7 +139,7 @@ class ResponseViews:
             rest = begun.continued(asked)
             if rest is None:
                 return None
-            # The pace tells how many tokens a text is, for whoever has to go on.
+            # The pace counts the tokens of the text, for a server that may take over.
             rest = dataclasses.replace(rest, with_pace=self._service.background.runs is not None)
             return self._service.pipeline.submit(rest, on_start=on_start, explain=explain)
 

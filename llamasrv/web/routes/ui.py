@@ -23,7 +23,7 @@ from llamasrv.web.views import current, json_answer
 INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
 MOST_VIEWERS = 64
-MAY_MANAGE = "x-llamasrv-may-manage"  # whether whoever looks may load and unload models
+MAY_MANAGE = "x-llamasrv-may-manage"  # whether the viewer may load and unload models
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

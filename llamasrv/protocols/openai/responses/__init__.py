@@ -79,8 +79,8 @@ class Responses(SchemaEndpoint):
         items = [_resolved(item, at, earlier) for at, item in enumerate(data.get("input", ()))]
         tools, turns, choice = self._turns(data, earlier, items)
         _configured(data, turns)
-        told = _told(data)
-        request = _request(data, turns, tools, told, tool_choice=choice, timeout=timeout, owner=owner)
+        reported = _reported(data)
+        request = _request(data, turns, tools, reported, tool_choice=choice, timeout=timeout, owner=owner)
         id = new_response_id()
         options = ResponseOptions(
             id=id,
@@ -96,7 +96,7 @@ class Responses(SchemaEndpoint):
             has_instructions="instructions" in data,
             is_warm_up=_is_warm_up(data),
             ignored=tuple(f"input.{kind}" for kind in turns.carried),
-            **told,
+            **reported,
         )
         return request, options
 
@@ -182,7 +182,7 @@ def _configured(data: Loaded, turns: Turns) -> None:
         data.parts["content"] = settings.content
 
 
-def _told(data: Loaded) -> dict[str, Any]:
+def _reported(data: Loaded) -> dict[str, Any]:
     """What the response reports besides its text, under the names in ResponseOptions."""
     include = data.get("include", ())
     return {
@@ -196,10 +196,10 @@ def _told(data: Loaded) -> dict[str, Any]:
 
 
 def _request(
-    data: Loaded, turns: Turns, tools: ToolSet, told: Mapping[str, Any], tool_choice: ToolChoice, **others: Any
+    data: Loaded, turns: Turns, tools: ToolSet, reported: Mapping[str, Any], tool_choice: ToolChoice, **others: Any
 ) -> GenerateRequest:
-    extras: Extras = told["extras"]
-    logprobs = told["top_logprobs"] if told["logprobs"] else None
+    extras: Extras = reported["extras"]
+    logprobs = reported["top_logprobs"] if reported["logprobs"] else None
     if _is_warm_up(data):
         others["max_tokens"] = 0
     if turns.compact:
@@ -231,7 +231,7 @@ def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
         messages = (*messages, Message("user", SUMMARISE))
     shown = _text(data).shown
     return ChatPrompt(
-        # Some clients probe with no input at all: then somebody has said nothing.
+        # Some clients probe without input: treat that as an empty message.
         messages or (Message("user", ""),),
         tools=tools.tools,
         template_kwargs={

@@ -70,8 +70,8 @@ def resume(reply: ResponseReply, model: str, chunks: Sequence[bytes]) -> Begun |
 
 
 def given_up(stored: Stored, num_chunks: int, reason: str) -> Stored:
-    """A response that failed after so many chunks that its readers may have got. Where these were, a reader that comes
-    later gets keepalives: no number is given twice."""
+    """A response that failed after `num_chunks` events, which its readers may have received. Later readers get
+    keepalives in their place: no number is used twice."""
     error = {"code": "server_error", "message": reason}
     response = {**stored.response, "status": "failed", "error": error, "output": []}
     return stored._replace(response=response, cuts=[], silences=[*range(GOING, num_chunks)])
