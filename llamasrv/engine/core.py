@@ -181,7 +181,7 @@ class EngineCore:
         disk."""
         self._take_mail(wait=False)
         self.fail_all(error)
-        if keep and self.backend.generates and not self.backend.split:
+        if keep and self.backend.generates and not self.backend.traits.split:
             try:
                 self._keep_prefixes()
             except Exception:
@@ -524,7 +524,7 @@ def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
     options, backend = core.options, core.backend
     if not options.disk_bytes or options.disk_folder is None or not options.digest:
         return None
-    if backend.split or not backend.generates:
+    if backend.traits.split or not backend.generates:
         return None
     return DiskTier(
         options.disk_folder,

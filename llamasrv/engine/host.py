@@ -121,7 +121,7 @@ class EngineHost:
             backend.state_facts,
             backend.projector,
             backend.ubatch_size,
-            takes_checkpoints=backend.checkpoints is not CheckpointKind.NONE and not backend.split,
+            takes_checkpoints=backend.traits.checkpoints is not CheckpointKind.NONE and not backend.traits.split,
             host_bytes=backend.host_bytes,
         )
         publisher.set_model(model)

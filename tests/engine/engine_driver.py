@@ -95,8 +95,8 @@ def drive():
 
     def make(backend=None, **settings):
         names = {
-            "num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells",
-            "projector", "checkpoints", "max_rollback",
+            "num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "traits", "idle_cells",
+            "projector", "max_rollback",
         }  # fmt: skip
         fake = {name: settings.pop(name) for name in list(settings) if name in names}
         drivers.append(Driver(backend or RecordingBackend(**fake), **settings))

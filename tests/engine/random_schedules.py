@@ -26,7 +26,7 @@ from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.engine.base.channels import Delta, End, PromptScored
-from llamasrv.engine.base.interface import Adapter, CheckpointKind, Together
+from llamasrv.engine.base.interface import ATTENTION, HYBRID, RECURRENT, WINDOW, Adapter, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.match import common_prefix
@@ -41,12 +41,12 @@ RAW = ("once upon a time", "a b c a b c a b c a b c a b", "and so on, and so for
 IDLE_TURNS = 400  # without progress, of 10 ms and more
 MEMORIES = {
     "attention": {},
-    "no sharing": {"can_share": False},
-    "split": {"can_share": False},
-    "hybrid": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "max_rollback": 3},
-    "hybrid without rollback": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
-    "window": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "slack": 24, "max_rollback": 31},
-    "recurrent": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE, "max_rollback": 2},
+    "no sharing": {"traits": ATTENTION._replace(can_share=False)},
+    "split": {"traits": ATTENTION._replace(can_share=False, split=True)},
+    "hybrid": {"traits": HYBRID, "max_rollback": 3},
+    "hybrid without rollback": {"traits": HYBRID},
+    "window": {"traits": WINDOW, "slack": 24, "max_rollback": 31},
+    "recurrent": {"traits": RECURRENT, "max_rollback": 2},
 }
 
 
@@ -106,7 +106,6 @@ class Episode:
         }  # fmt: skip
         self.attributes = {
             "max_outputs": max(lanes, rng.choice([16, 64])),
-            "split": self.memory == "split",
             "together": rng.choice([Together.ANY] * 4 + [Together.ONE_PROMPT, Together.ONE_LANE]),
         }  # fmt: skip
         self.options = EngineOptions(

@@ -57,7 +57,7 @@ class ScheduleBackend(RecordingBackend):
             self._behind.discard(target)
 
     def cut(self, lane, position):
-        if self.can_cut:
+        if self.traits.can_cut:
             return super().cut(lane, position)
         length = bisect_left(self._places[lane], position)
         if not self.slack or length < self._floors[lane]:

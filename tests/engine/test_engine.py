@@ -10,7 +10,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.backend.fake import BOS
 from llamasrv.engine.base.channels import Delta
-from llamasrv.engine.base.interface import DecodeFailed, OutOfCells
+from llamasrv.engine.base.interface import ATTENTION, RECURRENT, DecodeFailed, OutOfCells
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
@@ -298,9 +298,9 @@ def test_idle_prefixes_are_evicted_while_others_run(drive):
     driver.finish()
 
 
-@pytest.mark.parametrize("can_share, can_cut", [(False, False), (False, True)])
-def test_states_that_cannot_be_shared_are_continued_or_recomputed(drive, can_share, can_cut):
-    driver = drive(can_share=can_share, can_cut=can_cut)
+@pytest.mark.parametrize("traits", [RECURRENT, ATTENTION._replace(can_share=False)])
+def test_states_that_cannot_be_shared_are_continued_or_recomputed(drive, traits):
+    driver = drive(traits=traits)
     driver.answer(chat("turn one"))
     streams = [
         driver.submit(chat("turn one") + "You said: turn one<|im_end|>\n" + chat("turn two")),

@@ -7,12 +7,13 @@ from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.base.interface import ATTENTION, RECURRENT
 
 SYSTEMS = ["", *(f"<|im_start|>system\nyou are assistant {i} {'and polite ' * i}<|im_end|>\n" for i in range(5))]
 
 
-@pytest.mark.parametrize("can_share, can_cut", [(True, True), (False, True), (False, False)])
-def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
+@pytest.mark.parametrize("traits", [ATTENTION, ATTENTION._replace(can_share=False), RECURRENT])
+def test_a_thousand_requests_with_canaries(drive, traits):
     rng = random.Random(7)
     driver = drive(
         num_cells=700,
@@ -22,8 +23,7 @@ def test_a_thousand_requests_with_canaries(drive, can_share, can_cut):
         batch_size=64,
         ubatch_size=32,
         idle_cells=200,
-        can_share=can_share,
-        can_cut=can_cut,
+        traits=traits,
         cache_bytes=20_000,
         swap_bytes=5_000,
         queue_limit=2000,

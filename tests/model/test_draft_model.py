@@ -166,8 +166,8 @@ def test_continuing_from_a_rolled_back_state(real, kind):
     timeline = [*prompt, *plain.tokens][: gone_back[-1]]
     turns = [[*timeline, *more] for more in ([7, 7, 8], [11, 12])]
     both = engine.run([engine.sequence(turn, max_tokens=8, **settings) for turn in turns])
-    assert [result.end.num_reused for result in both][: 1 + backend.can_share] == [len(timeline)] * (
-        1 + backend.can_share
+    assert [result.end.num_reused for result in both][: 1 + backend.traits.can_share] == [len(timeline)] * (
+        1 + backend.traits.can_share
     )
     for turn, result in zip(turns, both):
         (alone,) = reference.run([reference.sequence(turn, max_tokens=8, cache_prompt=False, **settings)])

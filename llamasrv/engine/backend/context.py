@@ -40,7 +40,7 @@ from llamasrv.engine.backend.warm_up import warm_up
 from llamasrv.engine.base.allocator import drop_zeros
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.batch import Batch
-from llamasrv.engine.base.interface import Chain, CheckpointKind, DecodeFailed, LoadFailed, OutOfCells, Progress
+from llamasrv.engine.base.interface import Chain, DecodeFailed, LoadFailed, OutOfCells, Progress
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import Adapter, EngineOptions, stretched
 
@@ -84,14 +84,12 @@ class LlamaBackend(LaneMemory):
         self._adapters = load_adapters(self._model, options.adapters, reason)
         model = self._model
         kind = kind_of(model, self.info.architecture, swa_full=options.swa_full)
-        self._stateful, self._n_swa, self.checkpoints = kind
-        self.split = bool(options.deterministic)
+        self._stateful, self._n_swa, self.traits = kind
+        if options.deterministic:
+            self.traits = self.traits._replace(can_share=False, split=True)
         self.state_facts = state_facts(options)
-        self.can_cut = self.checkpoints is CheckpointKind.NONE
-        self.can_share = self.checkpoints is not CheckpointKind.WHOLE and not self.split
-        self.can_cut_saved = self.can_cut and not self._n_swa  # a saved state lacks tokens outside the sliding window
         # Lanes for resident prefixes, few where each costs a whole state or window.
-        spare = 4 if not self.can_cut else 0 if self.split else max(16, options.places)
+        spare = 4 if not self.traits.can_cut else 0 if self.traits.split else max(16, options.places)
         self._lanes_wanted = min(MAX_LANES, options.places + spare)
         self.generates = not only_embeds(model, self.info.metadata)
         self.together = together(self.info.architecture)
@@ -128,10 +126,10 @@ class LlamaBackend(LaneMemory):
 
     def _open_to_generate(self, options: EngineOptions) -> None:
         """Open the context for generating, and the draft model."""
-        self._slides = bool(self._n_swa) and not self.can_cut
+        self._slides = bool(self._n_swa) and not self.traits.can_cut
         self._open_context()
         model = self._model
-        if options.draft_model is not None and self.max_rollback and not self.split:
+        if options.draft_model is not None and self.max_rollback and not self.traits.split:
             self.draft_model = LlamaDraftModel(
                 str(options.draft_model), options, model, self.vocab, num_lanes=self._lanes_wanted
             )
@@ -141,7 +139,7 @@ class LlamaBackend(LaneMemory):
         train = stretched(self.info.context_train, options.rope_freq_scale) or per_lane
         self.context = options.longest_sequence(min(per_lane, train))
         # Recurrent states do not grow and split lanes have their own cells: there the pool never runs out.
-        own_cells = self.split or self._stateful_only
+        own_cells = self.traits.split or self._stateful_only
         self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context)
         # On a CPU attention reads every used cell: a thousand idle ones slow a decode by 2 % (0.5B) to 20 % (tiny).
         # GPUs skip masked tiles.
@@ -182,11 +180,11 @@ class LlamaBackend(LaneMemory):
         self._logits_at: tuple[int, Floats] = 0, np.empty((0, 0), np.float32)
         if o.spec == "mtp" and not o.mtp:
             raise LoadFailed(f"{self.info.path}: its MTP layer was not loaded")
-        if o.mtp and self.max_rollback and not self.split:
+        if o.mtp and self.max_rollback and not self.traits.split:
             self.draft_model = self._mtp = LlamaMtp(
                 self._model, context, p, vocab_size=self.vocab.size, num_lanes=self._lanes_wanted
             )
-        elif o.spec == "mtp" and not self.split:
+        elif o.spec == "mtp" and not self.traits.split:
             raise LoadFailed(
                 f"{self.info.path}: the library cannot take drafts back in a memory of this kind; leave "
                 "--spec at auto, or allow states with --spec-rollback"

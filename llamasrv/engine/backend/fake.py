@@ -22,10 +22,12 @@ from llamasrv.engine.backend.fake_projector import FakeProjector, fake_rows
 from llamasrv.engine.base.arrays import Floats, Ids, Int32s, LaneState, Reals
 from llamasrv.engine.base.batch import Batch, MediaRows
 from llamasrv.engine.base.interface import (
+    ATTENTION,
     Adapter,
     Chain,
     CheckpointKind,
     DraftModel,
+    MemoryTraits,
     ModelInfo,
     OutOfCells,
     Progress,
@@ -135,7 +137,6 @@ class FakeBackend:
 
     generates = True
     state_facts: dict[str, object] = {"library": "fake"}
-    split = False
     host_bytes: int | None = None
     max_outputs = 64
 
@@ -147,9 +148,7 @@ class FakeBackend:
         context: int | None = None,
         batch_size: int = 256,
         ubatch_size: int = 64,
-        can_share: bool = True,
-        can_cut: bool = True,
-        checkpoints: CheckpointKind = CheckpointKind.NONE,
+        traits: MemoryTraits = ATTENTION,
         max_rollback: int | None = None,
         idle_cells: int | None = None,
         pooling: str | None = None,
@@ -172,10 +171,9 @@ class FakeBackend:
         self.context = context or num_cells
         self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
         self.ubatch_size = ubatch_size
-        self.can_share, self.can_cut, self.can_cut_saved = can_share, can_cut, can_cut
+        self.traits = traits
         self.together = Together.ANY
-        self.checkpoints = checkpoints
-        self.max_rollback = (num_cells if can_cut else 0) if max_rollback is None else max_rollback
+        self.max_rollback = (num_cells if traits.can_cut else 0) if max_rollback is None else max_rollback
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
         self.draft_model: DraftModel | None = None
@@ -291,20 +289,20 @@ class FakeBackend:
 
     def usable(self, lane: int, position: int) -> bool:
         length = self._length(lane, position)
-        return length is not None and (self.can_cut or length == len(self._kv[lane]))
+        return length is not None and (self.traits.can_cut or length == len(self._kv[lane]))
 
     def copy(self, source: int, target: int, position: int) -> None:
         length = self._length(source, position)
-        assert self.can_share and not self._kv[target] and length is not None
+        assert self.traits.can_share and not self._kv[target] and length is not None
         self._behind.discard(target)
-        if not self.can_cut and length < len(self._kv[source]):
-            assert self.checkpoints is CheckpointKind.PARTIAL
+        if not self.traits.can_cut and length < len(self._kv[source]):
+            assert self.traits.checkpoints is CheckpointKind.PARTIAL
             self._behind.add(target)  # its state belongs to a later position
         self._kv[target], self._marks[target] = self._kv[source][:length], self._marks[source]
         self._cells[target], self._places[target] = self._cells[source][:length], self._places[source][:length]
 
     def cut(self, lane: int, position: int) -> bool:
-        if not self.can_cut:
+        if not self.traits.can_cut:
             return False
         self._drop(lane, bisect_left(self._places[lane], position))
         return True

@@ -12,15 +12,13 @@ from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.memory_kind import PARTIAL
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.base.arrays import LaneState
-from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.interface import CheckpointKind, MemoryTraits
 
 
 class LaneMemory:
     """The part of LlamaBackend that works on lanes; LlamaBackend sets these attributes."""
 
-    can_cut: bool
-    can_share: bool
-    checkpoints: CheckpointKind
+    traits: MemoryTraits
     num_lanes: int
     _context: Any
     _memory: Any
@@ -31,7 +29,7 @@ class LaneMemory:
     _mtp: LlamaMtp | None = None
 
     def usable(self, lane: int, position: int) -> bool:
-        if self.can_cut and not self._n_swa:
+        if self.traits.can_cut and not self._n_swa:
             return True
         if position == self.length(lane):
             return True
@@ -41,7 +39,7 @@ class LaneMemory:
         return first == 0 or 0 < first <= position - self._n_swa + 1
 
     def copy(self, source: int, target: int, position: int) -> None:
-        assert self.can_share and source != target and max(source, target) < self.num_lanes
+        assert self.traits.can_share and source != target and max(source, target) < self.num_lanes
         # The library copies the last state, not the one rolled back to.
         mark = self.mark(source) if source in self._taken_back and position == self.length(source) else None
         C.llama_memory_seq_cp(self._memory, source, target, 0, position)
@@ -76,7 +74,7 @@ class LaneMemory:
 
     def rewind(self, lane: int, position: int, mark: LaneState) -> bool:
         # In this order: if cut first, the library refuses or silently drops cells that the window needs.
-        assert 0 <= lane < self.num_lanes and self.checkpoints is CheckpointKind.PARTIAL
+        assert 0 <= lane < self.num_lanes and self.traits.checkpoints is CheckpointKind.PARTIAL
         read = write_state(self._context, lane, mark, PARTIAL)
         self._taken_back.discard(lane)
         if self._mtp is not None:

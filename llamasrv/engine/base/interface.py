@@ -168,6 +168,21 @@ class CheckpointKind(Enum):
     WHOLE = "whole"  # a saved state of exactly that length
 
 
+class MemoryTraits(NamedTuple):
+    """What a context's memory can do. The presets below are what models have, in unified KV."""
+
+    can_share: bool = True  # lanes can share a prefix
+    can_cut: bool = True  # a lane can be cut back to any length
+    can_cut_saved: bool = True  # a restored lane can be cut back to any length
+    checkpoints: CheckpointKind = CheckpointKind.NONE  # what bringing a lane back takes where it cannot be cut
+    split: bool = False  # every lane has its own cells
+
+
+ATTENTION = MemoryTraits()
+WINDOW = HYBRID = MemoryTraits(can_cut=False, can_cut_saved=False, checkpoints=CheckpointKind.PARTIAL)
+RECURRENT = MemoryTraits(can_share=False, can_cut=False, can_cut_saved=False, checkpoints=CheckpointKind.WHOLE)
+
+
 class Together(Enum):
     """Which sequences the library computes correctly in one batch."""
 
@@ -265,13 +280,9 @@ class Backend(Protocol):
     batch: Batch  # rows to decode; `decode` reads them from here
     ubatch_size: int
     max_outputs: int  # max rows with logits in one batch
-    can_share: bool  # lanes can share a prefix
-    can_cut: bool  # a lane can be cut back to any length
+    traits: MemoryTraits
     max_rollback: int  # max tokens that can be taken back from a lane's last decode; at least one must stay
     together: Together  # what one batch may contain
-    checkpoints: CheckpointKind  # what bringing a lane back takes where it cannot be cut
-    can_cut_saved: bool  # a restored lane can be cut back to any length
-    split: bool  # every lane has its own cells
     state_facts: dict[str, object]  # beside the model, what a saved state is valid for: library, number formats
     host_bytes: int | None  # host memory in use; None if the library does not report it
     idle_cells: int  # max cells of idle prefixes before they noticeably slow decodes down

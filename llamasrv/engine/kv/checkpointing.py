@@ -25,7 +25,7 @@ class Checkpointing:
         self._checkpoints = checkpoints
         self._backend = backend
         self._metrics = metrics
-        self.is_on = bool(checkpoints.limit) and not backend.split
+        self.is_on = bool(checkpoints.limit) and not backend.traits.split
 
     def plan(self, seq: Sequence, start: int, *, branch: int) -> None:
         """Choose the checkpoints of a newcomer that has `start` tokens and shares `branch` tokens with others."""

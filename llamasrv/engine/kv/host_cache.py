@@ -31,17 +31,17 @@ class HostCache:
 
     def open(self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic) -> HostCache:
         """Prepare it for an engine; drops everything that engine cannot use."""
-        kind = backend.checkpoints
+        traits = backend.traits
         limits = (
             options.cache_bytes,
-            options.checkpoint_bytes if kind is not CheckpointKind.NONE else 0,
+            options.checkpoint_bytes if traits.checkpoints is not CheckpointKind.NONE else 0,
             options.pin_share,
         )
         adapters = [adapter.digest for adapter in backend.adapters]
-        made_for = options.digest, dict(backend.state_facts), adapters, kind, backend.can_cut_saved, limits
+        made_for = options.digest, dict(backend.state_facts), adapters, traits, limits
         if made_for != self._made_for:
             self._made_for = made_for
-            self._make(limits, can_cut=backend.can_cut_saved, whole=kind is CheckpointKind.WHOLE)
+            self._make(limits, can_cut=traits.can_cut_saved, whole=traits.checkpoints is CheckpointKind.WHOLE)
         self.host.pins.clock = clock
         self.host.reserve(0)
         return self

@@ -48,15 +48,16 @@ class PrefixLookup:
         restore_cost: RestoreCost,
     ) -> None:
         self._backend, self._tree, self._lanes = backend, tree, lanes
+        self._traits = traits = backend.traits
         self._host, self._checkpoints = host, checkpoints
         self._disk, self._reads = disk, reads
         self._time, self._restore_cost = time, restore_cost
         # Whether sequences with a common prefix may wait until one of them has computed it.
-        self.follows = (bool(checkpoints.limit) if not backend.can_cut else backend.can_share) and not backend.split
+        self.follows = not traits.split and (traits.can_share if traits.can_cut else bool(checkpoints.limit))
 
     def find(self, seq: Sequence) -> Match | None:
         """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none."""
-        if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self._backend.split:
+        if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self._traits.split:
             return None
         path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
         points = {} if self._checkpoints.whole else {point.length: point for point in self._checkpoints.on(path)}
@@ -93,7 +94,7 @@ class PrefixLookup:
 
     def _in_lanes(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Match | None:
         """Tokens that a lane is about to compute count like computed ones, where sequences follow each other."""
-        backend, lanes = self._backend, self._lanes
+        backend, traits, lanes = self._backend, self._traits, self._lanes
         best: Match | None = None
         best_total = SHORTEST - 1
         for holder, common in path.sharing(HolderKind.LANE):
@@ -101,11 +102,11 @@ class PrefixLookup:
             lane = holder.lane
             computed, is_held = lanes.lengths[lane], lane in lanes.held
             have, common = _cut(min(common, computed), seq.media), _cut(common, seq.media)
-            if not (backend.can_cut_saved or have == computed or backend.usable(lane, _position(have, seq.media))):
+            if not (traits.can_cut_saved or have == computed or backend.usable(lane, _position(have, seq.media))):
                 have = longest(cuts, have)
-            follows = self.follows and (is_held or backend.can_cut) and computed < common
+            follows = self.follows and (is_held or traits.can_cut) and computed < common
             total = max(have, common) if follows else have
-            if is_held and not backend.can_share:
+            if is_held and not traits.can_share:
                 have, total = 0, total if follows else 0  # it can be waited for, until it is resident
             if total > best_total or (best and total == best_total and have > best.length):
                 source = "running" if is_held else "resident"
@@ -120,7 +121,7 @@ class PrefixLookup:
             for point in self._checkpoints.on(path):
                 yield point, point.length, "checkpoint"
                 break
-        can_cut = self._backend.can_cut_saved
+        can_cut = self._traits.can_cut_saved
         found = most_usable(path, HolderKind.STATE, can_cut=can_cut, cuts=cuts, media=seq.media)
         if found is not None:
             state, length = found
@@ -142,7 +143,7 @@ class PrefixLookup:
                 assert isinstance(stored, StoredState)
                 return stored.size <= disk.largest and reads.may_want(seq, stored, room)
 
-            can_cut = self._backend.can_cut_saved
+            can_cut = self._traits.can_cut_saved
             found = most_usable(
                 path, HolderKind.FILE, can_cut=can_cut, cuts=sorted(points), media=seq.media, may_use=may_use
             )
@@ -162,7 +163,7 @@ class PrefixLookup:
         """The match of a sequence with a state read from disk and its checkpoints."""
         own = {point.length: point for point in state.points if isinstance(point, Checkpoint)}
         length = _cut(min(common_prefix(state.tokens, seq.tokens), seq.num_tokens - 1), seq.media)
-        can_cut = self._backend.can_cut_saved
+        can_cut = self._traits.can_cut_saved
         if not can_cut and length < state.length:
             length = longest(sorted({*points, *own}), length)
         if length < SHORTEST or self._time.prompt_seconds(length - at_hand) <= self.worth(state.data.nbytes):

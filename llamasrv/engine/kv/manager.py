@@ -110,7 +110,7 @@ class KVCacheManager:
         source = match.lane if match is not None and match.length else None
         if source is not None and match is not None and not match.held:
             whole = match.length == lanes.lengths[source]
-            if whole or not self.backend.can_share or not (lanes.free or len(lanes.resident) > 1):
+            if whole or not self.backend.traits.can_share or not (lanes.free or len(lanes.resident) > 1):
                 lanes.take_over(source)
                 if not whole:
                     self._bring_back(source, match)
@@ -202,7 +202,7 @@ class KVCacheManager:
     def release_lane(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
         """A sequence has ended. With `keep` its lane becomes resident, with the computed `timeline`; else it is
         dropped."""
-        if keep and len(timeline) >= SHORTEST and not self.backend.split:
+        if keep and len(timeline) >= SHORTEST and not self.backend.traits.split:
             self.lanes.release(lane)
             self.timelines.put(lane, timeline, cache_key)
         else:

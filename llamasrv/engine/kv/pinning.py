@@ -23,7 +23,7 @@ class Pinning:
         """A sequence starts with `start` tokens in its lane: pin those among them now, or prolong existing pins, and
         schedule stops for later ones."""
         pins = self._host.pins
-        if not pins.limit or self._backend.split or not seq.spec.cache_prompt:
+        if not pins.limit or self._backend.traits.split or not seq.spec.cache_prompt:
             return
         for at, seconds in self._places(seq):
             there = self._host.exactly(seq.tokens[:at], seq.spec.cache_key)
@@ -51,7 +51,7 @@ class Pinning:
             at = min(at, seq.num_prompt) if seq.media is None else seq.media.cut(min(at, seq.num_prompt))
             if at >= SHORTEST:
                 found.append((at, seconds))
-        if self._backend.can_cut_saved:
+        if self._backend.traits.can_cut_saved:
             found = [one for one in found if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in found)]
         return sorted(set(found))
 

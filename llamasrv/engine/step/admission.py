@@ -104,7 +104,7 @@ class LaneAdmission:
                 )
                 if not self._options.deterministic:
                     seq.sampling.jump_with_prompt()
-            if self._options.backend_sampling and not self._backend.split:
+            if self._options.backend_sampling and not self._backend.traits.split:
                 self._sample_on_device(seq, lease.lane)
         seq.lane, seq.num_computed = lease
         seq.enter(SequenceState.PREFILL)

@@ -13,7 +13,7 @@ from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.backend.fake import script_after
 from llamasrv.engine.base.channels import End
-from llamasrv.engine.base.interface import Adapter, CheckpointKind, DecodeFailed, OutOfCells, Proposal
+from llamasrv.engine.base.interface import ATTENTION, HYBRID, Adapter, DecodeFailed, OutOfCells, Proposal
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 
@@ -82,7 +82,7 @@ def drafts(request):
 def drive_with(drive, drafts, **options):
     if drafts in ("off", "auto"):
         return drive(spec=drafts, **options)
-    names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "can_share", "can_cut", "idle_cells"}
+    names = {"num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "traits", "idle_cells"}
     backend = RecordingBackend(**{name: options.pop(name) for name in list(options) if name in names})
     backend.draft_model = ScriptedDrafts(WRONG[drafts])
     return drive(backend, spec="draft", **options)
@@ -132,7 +132,7 @@ def test_a_memory_of_states(drive, case, rollback):
         prompts = (ASKED, ASKED, chat(LONG + " again"), chat("again and again " * 5))
         return [driver.submit(prompt, **CASES[case]) for prompt in prompts]
 
-    states = {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL, "max_rollback": rollback}
+    states = {"traits": HYBRID, "max_rollback": rollback}
     off, on, driver = both(drive, submit, parallel=3, **states)
     assert on == off and driver.engine.metrics.drafted_tokens
 
@@ -260,11 +260,11 @@ def test_adapters(drive, drafts):
     assert on == off and not none and (some > 0 or drafts == "one that is always wrong")
 
 
-@pytest.mark.parametrize("can_share", [True, False])
-def test_preempted_again_and_again(drive, drafts, can_share):
+@pytest.mark.parametrize("traits", [ATTENTION, ATTENTION._replace(can_share=False)], ids=["shared", "apart"])
+def test_preempted_again_and_again(drive, drafts, traits):
     heard = []
     for spec in ("off", drafts):
-        driver = drive_with(drive, spec, can_share=can_share, swap_bytes=2_000)
+        driver = drive_with(drive, spec, traits=traits, swap_bytes=2_000)
         streams = [driver.submit(ASKED, params=SamplingParams(temperature=0.7, seed=i)) for i in range(4)]
         for turn in range(60):
             driver.turn()
@@ -363,7 +363,7 @@ def test_the_context_is_not_exceeded(drive):
     assert end.reason is FinishReason.CONTEXT and end.num_prompt + end.num_generated == 150
 
 
-@pytest.mark.parametrize("options", [{"deterministic": True}, {"can_cut": False}, {"spec": "off"}])
+@pytest.mark.parametrize("options", [{"deterministic": True}, {"traits": HYBRID}, {"spec": "off"}])
 def test_cases_without_drafts(drive, options):
     driver = drive(**({"spec": "auto"} | options))
     assert driver.answer(ASKED) == ANSWER

@@ -8,14 +8,14 @@ import pytest
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.interface import HYBRID, RECURRENT
 from llamasrv.engine.kv.checkpointing import checkpoint_places
 from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.tree import EVERYBODY, PrefixTree
 
 KINDS = {
-    "partial": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
-    "whole": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE},
+    "partial": {"traits": HYBRID},
+    "whole": {"traits": RECURRENT},
 }
 SYSTEM = "<|im_start|>system\n" + "a system prompt of some length " * 20 + "<|im_end|>\n"
 
@@ -210,12 +210,7 @@ def test_an_evicted_prefix_can_be_restored_up_to_a_checkpoint(drive):
         run(driver, "something else entirely")
         said, (reused,) = run(driver, SYSTEM + chat("other"))
         assert said == ["You said: other"] and reused > 500
-        assert (
-            driver.engine.metrics.reused_tokens[
-                "host" if kind["checkpoints"] is CheckpointKind.PARTIAL else "checkpoint"
-            ]
-            > 500
-        )
+        assert driver.engine.metrics.reused_tokens["host" if kind["traits"] is HYBRID else "checkpoint"] > 500
 
 
 def test_scopes_have_checkpoints_of_their_own(driver):
@@ -234,7 +229,7 @@ def test_a_preempted_sequence_resumes_where_it_was(driver):
 
 def test_fifty_conversations_under_a_limit_of_three_checkpoints(drive):
     for kind in KINDS.values():
-        size = 200 * 4 + 24 if kind["checkpoints"] is CheckpointKind.PARTIAL else 2 * 200 * 4
+        size = 200 * 4 + 24 if kind["traits"] is HYBRID else 2 * 200 * 4
         driver = drive(parallel=8, checkpoint_bytes=3 * (size + 600), **kind)
         table = driver.core.memory.checkpoints
         streams = [driver.submit(chat(f"{n:03} " * 40), max_tokens=14) for n in range(50)]

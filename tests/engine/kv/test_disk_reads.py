@@ -8,7 +8,7 @@ from disk_driver import SYSTEM, Served, quick_disk, slow_disk  # noqa: F401
 from engine_driver import chat, end_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.interface import HYBRID
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.kv.disk_tier import ENDING
 from llamasrv.engine.kv.host_tier import SavedState
@@ -30,7 +30,7 @@ def state_bytes(length):
 
 
 def hybrid():
-    return RecordingBackend(can_cut=False, checkpoints=CheckpointKind.PARTIAL)
+    return RecordingBackend(traits=HYBRID)
 
 
 def test_a_prompt_does_not_wait_for_a_file_when_pins_take_its_memory(tmp_path):

@@ -6,13 +6,13 @@ import pytest
 from engine_driver import Driver, chat, end_of, no_leaks, text_of
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.interface import HYBRID, RECURRENT
 from llamasrv.engine.kv.host_cache import HostCache
 
 KINDS = {
     "attention": {},
-    "partial": {"can_cut": False, "checkpoints": CheckpointKind.PARTIAL},
-    "whole": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE},
+    "partial": {"traits": HYBRID},
+    "whole": {"traits": RECURRENT},
 }
 TALK = chat("a long question " * 20)
 NEXT = TALK + "You said<|im_end|>\n" + chat("and?")  # what was said is not what the model had said

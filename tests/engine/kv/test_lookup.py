@@ -123,11 +123,15 @@ def shadow(monkeypatch):
                 common = min(common_prefix(holder.tokens, seq.tokens), seq.num_tokens - 1)
                 have = module._cut(min(common, computed), seq.media)
                 position = module._position(have, seq.media)
-                if not (self._backend.can_cut_saved or have == computed or self._backend.usable(holder.lane, position)):
+                if not (
+                    self._backend.traits.can_cut_saved
+                    or have == computed
+                    or self._backend.usable(holder.lane, position)
+                ):
                     have = longest(cuts, have)
                 held = holder.lane in self._lanes.held
-                follows = self.follows and (held or self._backend.can_cut) and computed < common
-                if not held or self._backend.can_share or follows:
+                follows = self.follows and (held or self._backend.traits.can_cut) and computed < common
+                if not held or self._backend.traits.can_share or follows:
                     reach = max(reach, have, module._cut(common, seq.media) if follows else 0)
         assert reach < SHORTEST or found is not None and found.length + found.coming >= reach, (reach, found)
         seen.append(LANE)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine_driver import end_of
 
-from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.interface import RECURRENT, WINDOW
 from llamasrv.engine.kv.host_tier import ENTRY_BYTES, TOKEN_BYTES, HostTier, SavedState
 from llamasrv.engine.kv.tree import PrefixTree
 
@@ -122,8 +122,8 @@ def pass_by(driver):
 
 KINDS = {
     "attention": {},
-    "window": {"can_cut": False, "can_share": True, "checkpoints": CheckpointKind.PARTIAL},
-    "states": {"can_cut": False, "can_share": False, "checkpoints": CheckpointKind.WHOLE, "checkpoint_bytes": 0},
+    "window": {"traits": WINDOW},
+    "states": {"traits": RECURRENT, "checkpoint_bytes": 0},
 }
 
 

@@ -13,6 +13,7 @@ from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.backend.fake_projector import FakeProjector
+from llamasrv.engine.base.interface import ATTENTION, RECURRENT
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.step.step_policy import LONGER
 from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable, Unsupported
@@ -336,9 +337,9 @@ def test_evicted_rows_are_encoded_again(see, kind):
 
 
 @KINDS
-@pytest.mark.parametrize("can_cut", [True, False], ids=["cut", "states"])
+@pytest.mark.parametrize("traits", [ATTENTION, RECURRENT], ids=["cut", "states"])
 @pytest.mark.parametrize("seed", range(6))
-def test_any_mix_of_media_gives_the_same_as_each_alone(drive, kind, can_cut, seed):
+def test_any_mix_of_media_gives_the_same_as_each_alone(drive, kind, traits, seed):
     """Shared prefixes, preemptions, evictions and few cells: every answer is that of a fresh engine."""
     dice = random.Random(seed)
     driver = drive(
@@ -349,8 +350,7 @@ def test_any_mix_of_media_gives_the_same_as_each_alone(drive, kind, can_cut, see
             context=260,
             batch_size=64,
             ubatch_size=64,
-            can_share=can_cut,
-            can_cut=can_cut,
+            traits=traits,
             idle_cells=100,
         ),
         parallel=4,

@@ -7,7 +7,7 @@ from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
-from llamasrv.engine.base.interface import CheckpointKind
+from llamasrv.engine.base.interface import HYBRID
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.kv.match import Match
 
@@ -130,7 +130,7 @@ def test_a_match_whose_lane_has_changed_hands_is_looked_up_again(drive):
 
 def test_a_match_whose_window_has_moved_on_is_looked_up_again(drive):
     """Restoring another sequence took cells that had left the lane's window, and the prefix was shared without them."""
-    driver = drive(parallel=4, can_cut=False, checkpoints=CheckpointKind.PARTIAL)
+    driver = drive(parallel=4, traits=HYBRID)
     driver.answer(SYSTEM + chat("hello"))
     driver.submit(SYSTEM + chat("and again"))
     driver.engine.take_mail()

@@ -7,6 +7,7 @@ from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import SamplingParams
+from llamasrv.engine.base.interface import ATTENTION, HYBRID
 
 PROMPT = "0123456789" * 3
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True)
@@ -70,7 +71,10 @@ def test_the_operators_default_applies_without_a_request_value(drive):
 @pytest.mark.parametrize("case", ["alone", "cannot be cut", "shared cells", "deterministic"])
 def test_the_shortened_timeline_is_computed_anew(drive, case):
     driver = drive(
-        context=64, context_shift=True, can_cut=case != "cannot be cut", deterministic=case == "deterministic"
+        context=64,
+        context_shift=True,
+        traits=HYBRID if case == "cannot be cut" else ATTENTION,
+        deterministic=case == "deterministic",
     )
     if case == "shared cells":
         driver.submit(PROMPT, params=ENDLESS, max_tokens=80)
