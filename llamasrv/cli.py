@@ -397,6 +397,22 @@ def create(settings: Settings, name: str, file: Path | None, base: str | None) -
     return run(settings, name, file, base)
 
 
+@cli.command()
+@click.argument("program", metavar="PROGRAM")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS...]")
+@click.option("--print", "print_only", is_flag=True, help="Print the variables for a shell; start nothing.")
+@with_options()
+def launch(settings: Settings, program: str, arguments: tuple[str, ...], print_only: bool) -> int:
+    """Start PROGRAM (claude, codex, opencode, qwen, gemini, copilot, aider) with a local model.
+
+    Uses the server that runs on this machine if it has --model, or without it any model that can call tools; otherwise
+    starts one and ends it with PROGRAM. What follows -- goes to PROGRAM, whose own files are not touched.
+    """
+    from llamasrv.commands.launch import run
+
+    return run(settings, program, arguments, print_only)
+
+
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": [], "token_normalize_func": None})
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND... | FILE", type=click.UNPROCESSED)
 def migrate(words: tuple[str, ...]) -> int:

@@ -86,6 +86,7 @@ NEIGHBOURS = {
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",
     "test_cli.py": "commands/flags commands/group commands/bench commands/doctor commands/key commands/serve commands/server",
+    "test_launch.py": "commands/launch_programs",
     "test_way_in.py": "commands/create commands/running commands/show startup/resolver startup/store_texts",
     "tools/test_files.py": "tools/child",
     "tools/test_lifeline.py": "tools/reaper",

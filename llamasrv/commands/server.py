@@ -33,6 +33,9 @@ def running(settings: Settings) -> Iterator[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(PREFIX) and not foreign.is_read(name)
     }
+    before = signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # so that the server is stopped
     process = subprocess.Popen(
         [sys.executable, "-m", "llamasrv", "serve"],
         env=environment | config.as_environment(settings),
@@ -44,6 +47,13 @@ def running(settings: Settings) -> Iterator[str]:
         yield settings.url
     finally:
         _end(process)
+        signal.signal(signal.SIGTERM, before)
+
+
+def at(settings: Settings, url: str) -> Settings:
+    """The settings with the address of `url`."""
+    parts = urlsplit(url)
+    return settings.having(server={"host": parts.hostname, "port": parts.port})
 
 
 def _free_port() -> int:

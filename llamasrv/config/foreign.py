@@ -88,8 +88,11 @@ def joined(words: Iterable[str]) -> list[str]:
     several = {name for flag in foreign() if flag.has_several for name in flag.names}
     result: list[str] = []
     taking = False
+    words = iter(words)
     for word in words:
-        if word.startswith("-"):
+        if word == "--":
+            result += (word, *words)
+        elif word.startswith("-"):
             taking = word.replace("_", "-") in several
             result.append(word)
         elif taking and not result[-1].startswith("-"):

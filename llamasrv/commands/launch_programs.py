@@ -1,0 +1,159 @@
+"""Programs that `llamasrv launch` starts, and what each is told: a table of data.
+
+Texts may contain {url} (of the server, without /v1), {key}, {model}, {context} and {output} (tokens of a prompt and
+its answer together, and of an answer at most), {folder} (of `files`). A text that is one of these alone becomes its
+value, so that JSON has numbers; a value that is not a text is written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LaunchedProgram:
+    """How one program is told where its model is."""
+
+    command: str
+    install: str  # the command that installs it
+    prompt_tokens: int  # length of its first prompt; it needs a context of twice that
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()  # variables that would take it elsewhere
+    files: Mapping[str, Any] = field(default_factory=dict)  # JSON files in a temporary folder
+
+
+PROGRAMS: Mapping[str, LaunchedProgram] = {
+    "claude": LaunchedProgram(
+        "claude",
+        "npm install -g @anthropic-ai/claude-code",
+        22_000,
+        {
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_AUTH_TOKEN": "{key}",
+            "ANTHROPIC_API_KEY": "",
+            "ANTHROPIC_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_OPUS_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_SONNET_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL": "{model}",
+            "CLAUDE_CODE_SUBAGENT_MODEL": "inherit",
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "{context}",
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "{output}",
+            "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "90",
+            # each of these changes the beginning of prompts, so that nothing of them could be reused
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+            "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+            "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "1800000",
+            "API_TIMEOUT_MS": "1800000",
+        },
+        unset=("CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
+    ),
+    "codex": LaunchedProgram(
+        "codex",
+        "npm install -g @openai/codex",
+        10_000,
+        {"LLAMASRV_KEY": "{key}"},
+        (
+            "-c", 'model="{model}"',
+            "-c", 'model_provider="llamasrv"',
+            "-c", "model_context_window={context}",
+            "-c", 'web_search="disabled"',
+            "-c", 'model_providers.llamasrv={name="llamasrv", base_url="{url}/v1", wire_api="responses", '
+            'env_key="LLAMASRV_KEY", stream_idle_timeout_ms=1800000}',
+        ),
+    ),
+    "opencode": LaunchedProgram(
+        "opencode",
+        "npm install -g opencode-ai",
+        10_000,
+        {
+            "OPENCODE_CONFIG_CONTENT": {
+                "model": "llamasrv/{model}",
+                "small_model": "llamasrv/{model}",
+                "compaction": {"prune": False},
+                "provider": {
+                    "llamasrv": {
+                        "npm": "@ai-sdk/openai-compatible",
+                        "name": "llamasrv",
+                        "options": {"baseURL": "{url}/v1", "apiKey": "{key}"},
+                        "models": {
+                            "{model}": {"name": "{model}", "limit": {"context": "{context}", "output": "{output}"}}
+                        },
+                    }
+                },
+            }
+        },
+    ),
+    "qwen": LaunchedProgram(
+        "qwen",
+        "npm install -g @qwen-code/qwen-code",
+        15_000,
+        {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}"},
+        ("--auth-type", "openai", "--model", "{model}"),
+    ),
+    "gemini": LaunchedProgram(
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        10_000,
+        {
+            "GOOGLE_GEMINI_BASE_URL": "{url}",
+            "GEMINI_API_KEY": "{key}",
+            "GEMINI_MODEL": "{model}",
+            "GEMINI_CLI_SYSTEM_SETTINGS_PATH": "{folder}/settings.json",
+        },
+        unset=("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_API_KEY"),
+        files={"settings.json": {"security": {"auth": {"selectedType": "gemini-api-key"}}}},
+    ),
+    "copilot": LaunchedProgram(
+        "copilot",
+        "npm install -g @github/copilot",
+        20_000,
+        {
+            "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "{key}",
+            "COPILOT_PROVIDER_WIRE_API": "responses",
+            "COPILOT_MODEL": "{model}",
+        },
+    ),
+    "aider": LaunchedProgram(
+        "aider",
+        "pip install aider-chat",
+        2_500,
+        {"OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "{key}"},
+        ("--model", "openai/{model}", "--model-metadata-file", "{folder}/models.json", "--no-show-model-warnings"),
+        files={
+            "models.json": {
+                "openai/{model}": {
+                    "max_input_tokens": "{context}",
+                    "max_output_tokens": "{output}",
+                    "max_tokens": "{output}",
+                    "litellm_provider": "openai",
+                    "mode": "chat",
+                }
+            }
+        },
+    ),
+}  # fmt: skip
+
+
+def filled(value: Any, facts: Mapping[str, Any]) -> Any:
+    """`value` with its texts filled in from `facts`."""
+    if isinstance(value, Mapping):
+        return {filled(name, facts): filled(one, facts) for name, one in value.items()}
+    if not isinstance(value, str):
+        return value
+    for name, fact in facts.items():
+        if value == f"{{{name}}}":
+            return fact
+        value = value.replace(f"{{{name}}}", str(fact))
+    return value
+
+
+def as_text(value: Any) -> str:
+    """A value of a variable: JSON unless it is a text."""
+    return value if isinstance(value, str) else json.dumps(value)
