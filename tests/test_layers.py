@@ -177,8 +177,7 @@ UPWARDS = {
     "backend.draft_model": "kv", "backend.embed": "media roof", "backend.fake": "media roof",
     "base.sequence": "media",
     "drafts.drafter": "kv",
-    "kv.disk_writer": "step", "kv.lookup": "step media",
-    "kv.manager": "step",
+    "kv.lookup": "media",
     "media.check": "roof", "media.encoder": "kv",
 }  # fmt: skip
 

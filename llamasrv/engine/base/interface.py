@@ -160,6 +160,20 @@ class EmbeddingBackend(Protocol):
     def close(self) -> None: ...
 
 
+class ComputeCost(Protocol):
+    """What the cost model tells of prompts."""
+
+    def prompt_seconds(self, num_prompt: float) -> float:
+        """Marginal cost of computing that many tokens; negative for a negative number."""
+
+
+class CopyCost(Protocol):
+    """What was learnt of copies of states."""
+
+    def copy_seconds(self, size: float) -> float:
+        """Seconds to copy `size` bytes out and back."""
+
+
 class CheckpointKind(Enum):
     """What is needed to bring a lane back to an earlier position."""
 

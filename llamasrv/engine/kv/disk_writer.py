@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import LaneState
+from llamasrv.engine.base.interface import ComputeCost
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import WORTH_WRITING, KVCacheManager
-from llamasrv.engine.step.cost_model import CostModel
 
 EVERY = 20.0  # seconds between two checks; after writing a file the next check follows at once
 GROWN = 0.1  # min share of new tokens for a prefix to be written again
@@ -33,7 +33,7 @@ class _Candidate(NamedTuple):
 class DiskWriter:
     """Belongs to the engine thread."""
 
-    def __init__(self, memory: KVCacheManager, disk: DiskTier, time: CostModel) -> None:
+    def __init__(self, memory: KVCacheManager, disk: DiskTier, time: ComputeCost) -> None:
         self._memory = memory
         self._disk = disk
         self._time = time

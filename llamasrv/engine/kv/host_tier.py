@@ -55,7 +55,8 @@ class HostTier:
         """`pin_share`: share of `limit` for pins."""
         self.limit = limit
         self._tree = tree
-        self.pins = Pins(int(limit * pin_share), can_cut=can_cut)
+        self.pins = Pins(int(limit * pin_share))
+        self._can_cut = can_cut
         self.used = 0
         self.reserved = 0  # bytes of it that are lent to others: see `reserve`
         self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
@@ -82,15 +83,18 @@ class HostTier:
         there = self.exactly(entry.tokens, entry.cache_key)
         if there is not None and self.pins.keeps(there) or entry.num_bytes > self.room:
             return
-        path = self._tree.walk(entry.tokens, entry.length, entry.cache_key)
-        for other in list(path.ending(HolderKind.STATE)):
-            assert isinstance(other, SavedState)
+        for other in self._along(entry):
             if not self.pins.keeps(other):
                 self._drop(other)
         self._shrink(self.limit - self.reserved - entry.num_bytes)
         self._entries[id(entry)] = entry
         self._tree.put(entry)
         self.used += entry.num_bytes
+
+    def _along(self, entry: SavedState) -> list[SavedState]:
+        """The entries that are a prefix of it, itself included, longest first."""
+        path = self._tree.walk(entry.tokens, entry.length, entry.cache_key)
+        return [other for other in path.ending(HolderKind.STATE) if isinstance(other, SavedState)]
 
     def exactly(self, tokens: array[int], cache_key: CacheKey) -> SavedState | None:
         """The entry of exactly these tokens."""
@@ -100,7 +104,8 @@ class HostTier:
 
     def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
         """Pin a state for `seconds`; False if its owner's share has no room for it."""
-        if not self.pins.make_room(entry, owner, seconds):
+        within = self._along(entry) if self._can_cut else []
+        if not self.pins.make_room(entry, owner, seconds, within):
             return False
         if id(entry) not in self._entries:
             self.put(entry)

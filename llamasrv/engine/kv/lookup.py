@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
@@ -22,8 +22,6 @@ from llamasrv.engine.kv.match import SHORTEST, Match, common_prefix, longest
 from llamasrv.engine.kv.timelines import LaneTimeline
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixPath, PrefixTree
 from llamasrv.engine.media.timeline import MediaTimeline
-from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.preemption import RestoreCost
 
 WORTH_COPYING = 0.002  # min seconds of computing that a copy must save
 WORTH_READING = 0.05  # the same for reading a file
@@ -44,8 +42,8 @@ class PrefixLookup:
         checkpoints: Checkpoints,
         disk: DiskTier | None,
         reads: DiskReads | None,
-        time: CostModel,
-        restore_cost: RestoreCost,
+        time: ComputeCost,
+        restore_cost: CopyCost,
     ) -> None:
         self._backend, self._tree, self._lanes = backend, tree, lanes
         self._traits = traits = backend.traits

@@ -11,7 +11,7 @@ from array import array
 from functools import partial
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpointing import Checkpointing
@@ -27,8 +27,6 @@ from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.kv.timelines import LaneTimelines
 from llamasrv.engine.kv.tree import HolderKind
-from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.preemption import RestoreCost
 
 log = logging.getLogger("llamasrv.engine")
 
@@ -49,8 +47,8 @@ class KVCacheManager:
         backend: Backend,
         *,
         prefixes: HostCache,
-        time: CostModel,
-        restore_cost: RestoreCost,
+        time: ComputeCost,
+        restore_cost: CopyCost,
         metrics: EngineMetrics,
         disk: DiskTier | None = None,
         reads: DiskReads | None = None,

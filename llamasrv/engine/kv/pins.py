@@ -8,10 +8,8 @@ A pin that expires or is evicted becomes an ordinary prefix.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
-
-from llamasrv.engine.kv.match import common_prefix
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.host_tier import SavedState
@@ -26,11 +24,10 @@ class _Pin(NamedTuple):
 class Pins:
     """Belongs to the engine thread."""
 
-    def __init__(self, limit: int, *, can_cut: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self.clock = clock
         self.used = 0
-        self._can_cut = can_cut
         self._pins: dict[int, _Pin] = {}
 
     def keeps(self, state: SavedState) -> bool:
@@ -45,13 +42,14 @@ class Pins:
         pin = self._pins[id(state)]
         self._pins[id(state)] = pin._replace(until=max(pin.until, self.clock() + seconds))
 
-    def make_room(self, state: SavedState, owner: str, seconds: float) -> bool:
-        """Make room for a new pin: release older pins of its owner, and of owners above an equal share. False if the
-        state exceeds an equal share."""
-        now, size = self.clock(), state.num_bytes
-        for pin in list(self._pins.values()):
-            if pin.until <= now or self._is_outgrown(pin, state, now + seconds):
-                self.release(pin.state)
+    def make_room(self, state: SavedState, owner: str, seconds: float, contained: Iterable[SavedState] = ()) -> bool:
+        """Make room for a new pin: release those of `contained` states that expire no later, older pins of its owner,
+        and of owners above an equal share. False if the state exceeds an equal share."""
+        until, size = self.clock() + seconds, state.num_bytes
+        for other in contained:
+            if self.keeps(other) and self._pins[id(other)].until <= until:
+                self.release(other)
+        self.standing()
         part = self.limit // len({owner, *(pin.owner for pin in self._pins.values())})
         if size > part:
             return False
@@ -68,7 +66,7 @@ class Pins:
         self.used += state.num_bytes
 
     def standing(self) -> tuple[int, int]:
-        """(number of pins, their bytes)."""
+        """(number of pins, their bytes), without those that have expired."""
         for pin in list(self._pins.values()):
             self.keeps(pin.state)
         return len(self._pins), self.used
@@ -77,16 +75,6 @@ class Pins:
         pin = self._pins.pop(id(state), None)
         if pin is not None:
             self.used -= pin.state.num_bytes
-
-    def _is_outgrown(self, pin: _Pin, state: SavedState, until: float) -> bool:
-        """Whether the new state contains this pin's, for at least as long."""
-        old = pin.state
-        return (
-            self._can_cut
-            and pin.until <= until
-            and old.cache_key == state.cache_key
-            and common_prefix(old.tokens, state.tokens) == old.length
-        )
 
     def _release_one(self, of: Callable[[str], bool]) -> None:
         self.release(min((pin for pin in self._pins.values() if of(pin.owner)), key=lambda pin: pin.until).state)

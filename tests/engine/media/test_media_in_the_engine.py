@@ -167,7 +167,7 @@ def test_beside_a_large_image_and_text_a_stream_s_gap_is_what_its_readers_have(s
             told.append(driver.now)
     gaps = [after - before for before, after in zip(told, told[1:])]
     assert sum(rows) == 256 and min(rows[:-1]) >= 16
-    assert 0.15 < max(gaps) < 0.2 * (1 + LONGER) + 0.01  # a turn of this driver takes 10 ms more
+    assert 0.15 < max(gaps) < 0.2 * (1 + LONGER) + 0.021  # rows and decodes: two turns of this driver, 10 ms more each
     driver.finish()
 
 
