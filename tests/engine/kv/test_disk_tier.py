@@ -283,7 +283,6 @@ import sys
 from array import array
 from pathlib import Path
 import numpy as np
-from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.tree import PrefixTree
