@@ -11,23 +11,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import orjson
-from flask import Blueprint, Response, make_response, render_template, request, send_from_directory
+from flask import Blueprint, Response, make_response, render_template, request
 
 from llamasrv import __version__
 from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
+from llamasrv.web.routes.static_files import StaticFiles
 from llamasrv.web.service import Service
 from llamasrv.web.views import current, json_answer
 
 INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
 MOST_VIEWERS = 64
+WORKER = "offline.js"  # the service worker, which answers for all paths that the playground needs
 MAY_MANAGE = "x-llamasrv-may-manage"  # whether the viewer may load and unload models
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "media-src data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "media-src data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -39,6 +42,7 @@ def blueprint(service: Service) -> Blueprint:
     folder = templates_dir()
     routes = Blueprint("ui", __name__, template_folder=str(folder))
     snapshots = Snapshots(service)
+    files = StaticFiles(folder / "web" / "static")
 
     @routes.get("/")
     def front() -> Response:
@@ -81,8 +85,10 @@ def blueprint(service: Service) -> Blueprint:
     def static(version: str, name: str) -> Response:
         """`version` only makes browsers notice that the files have changed."""
         _allow(service)
-        response = send_from_directory(folder / "web" / "static", name, max_age=3600)
+        response = files.send(name)
         response.headers["X-Content-Type-Options"] = "nosniff"
+        if name == WORKER:
+            response.headers["Service-Worker-Allowed"] = "/"
         return response
 
     @routes.get("/ui/engine/stream")

@@ -8,6 +8,7 @@ import { Conversation } from "./conversation.js";
 import { draftOf, keepDraft } from "./drafts.js";
 import { beginDrawers, closeDrawers, toggleDrawer } from "./drawers.js";
 import { icon } from "./icons.js";
+import { beginOffline } from "./install.js";
 import { followKeys, showKeys } from "./keys.js";
 import { page, status } from "./page.js";
 import { beginPrompts, drawPrompts } from "./prompts.js";
@@ -332,8 +333,9 @@ async function begin() {
       chooseModel(wanted);
     }
     await useModel();
+    beginOffline().catch(() => { /* some browsers forbid it in private windows */ });
   } catch (error) {
-    status(error.message);
+    status(error instanceof TypeError ? words.noServer : error.message);
   }
   if (document.activeElement === document.body) prompt.focus();
   document.body.dataset.ready = "yes";

@@ -49,6 +49,7 @@ export const words = {
   // an answer that is on its way
   waiting: "Waiting for the first token…",
   writing: "Writing…",
+  noServer: "The server cannot be reached. Your conversations are here to read.",
   lost: "The connection was lost, and the server no longer has this answer.",
   reconnecting: "The connection was lost. Reconnecting…",
   stopped: "Stopped.",
