@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 
+from llamasrv import child
 from llamasrv.chat.renderer import TemplateError, TemplateTooLarge
 from llamasrv.chat.template import ChatTemplate
 
@@ -27,25 +27,19 @@ class TemplateDangerous(TemplateError):
 
 def try_template(source: str, timeout: float = SECONDS, memory: int = MEMORY, cpu: int = CPU_SECONDS) -> None:
     """Compile the template and render all trial conversations. Raises TemplateError."""
+    args = [sys.executable, "-m", "llamasrv.chat.trial", str(memory), str(cpu)]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.chat.trial", str(memory), str(cpu)],
-            input=source.encode("utf-8", "surrogatepass"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        code, output = child.run(args, source.encode("utf-8", "surrogatepass"), seconds=timeout)
+    except TimeoutError:
         raise TemplateDangerous(f"the chat template was not tried within {timeout:.0f} s") from None
     except OSError as error:
         raise TemplateError(f"the trial of the chat template cannot be started: {error.strerror}") from None
-    if done.returncode == 0:
+    if code == 0:
         return
-    said = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode == 1 and said:
+    said = output.decode("utf-8", "replace").strip()
+    if code == 1 and said:
         raise TemplateError(said)
-    if -done.returncode in (signal.SIGXCPU, signal.SIGKILL):
+    if -code in (signal.SIGXCPU, signal.SIGKILL):
         raise TemplateDangerous(f"the chat template computes for more than {cpu} s")
     raise TemplateDangerous("the chat template takes too much memory, or crashes the interpreter")
 

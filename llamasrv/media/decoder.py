@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from dataclasses import asdict
 from socket import socket, socketpair
 from typing import Any
 
+from llamasrv.child import Child
 from llamasrv.errors import InvalidMedia, Unavailable
 from llamasrv.media import sniff
 from llamasrv.media.child import read_exactly, receive_head, send
@@ -24,6 +24,7 @@ from llamasrv.media.limits import MediaLimits
 
 MAX_CHILDREN = 2
 IDLE_SECONDS = 60.0
+ENDING_SECONDS = 5.0  # max wait for a killed child
 
 Check = Callable[[int], None]
 
@@ -146,10 +147,9 @@ class _Child:
         self._link, theirs = socketpair()
         self.rested = 0.0
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "llamasrv.media.child", str(memory)],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(),
-            )  # fmt: skip
+            self._process = Child(
+                [sys.executable, "-m", "llamasrv.media.child", str(memory)], stdin=theirs.fileno(), env=_environment()
+            )
 
     @property
     def is_alive(self) -> bool:
@@ -172,6 +172,6 @@ class _Child:
 
     def close(self) -> None:
         self._link.close()
-        with contextlib.suppress(OSError):
-            self._process.kill()
-        self._process.wait()
+        self._process.kill()
+        with contextlib.suppress(TimeoutError):
+            self._process.wait(ENDING_SECONDS)

@@ -66,9 +66,10 @@ def models(settings: Settings) -> list[Model]:
             own = settings.having(model={"path": one.header.path}, engine={"adapters": (), "mmproj": None})
             listed.append(_found(own, one, several=several))
             names.add(canonical(one.name))
-    listed += [model for model in _made_from_others(settings) if canonical(model.name) not in names]
-    if not listed:
+    made = [model for model in _made_from_others(settings) if canonical(model.name) not in names]
+    if not listed and all(model.details.path == paths.demo_model() for model in made):  # none is made, or all of it
         listed.append(the_one(settings.having(model={"path": paths.demo_model()})))
+    listed += made
     return _default_first(settings, listed)
 
 

@@ -16,7 +16,8 @@ from llamasrv.engine.base.interface import LoadFailed, NoMemory
 from llamasrv.engine.base.options import Adapter, EngineOptions
 from llamasrv.engine.base.use import HOST, FailedAllocation
 from llamasrv.errors import ConfigError, InvalidRequest, ModelNotFound
-from llamasrv.models import memory
+from llamasrv.models import derived, memory
+from llamasrv.models.derived import DerivedModel
 from llamasrv.models.loader import ModelLoader
 from llamasrv.models.registry import Registry
 from llamasrv.startup import model_list
@@ -130,6 +131,15 @@ def test_without_any_model_the_embedded_one_serves(monkeypatch, tiny):
     monkeypatch.setattr(paths, "demo_model", lambda: tiny)
     (model,) = model_list.models(Settings())
     assert (model.name, model.settings.at_start) == ("demo", True)
+
+
+def test_what_is_made_of_the_embedded_one_does_not_displace_it(monkeypatch, tmp_path, tiny):
+    """A client's /api/create took the demonstration model from all others, and running chats went on with the new one."""
+    monkeypatch.setattr(paths, "demo_model", lambda: tiny)
+    derived.write(tmp_path, DerivedModel("mine", "demo", str(tiny)))
+    assert names(settings_with(models_dir=tmp_path)) == ["demo", "mine"]
+    monkeypatch.setattr(paths, "demo_model", lambda: tmp_path / "other.gguf")
+    assert names(settings_with(models_dir=tmp_path)) == ["mine"]
 
 
 def test_a_table_may_name_the_embedded_one(monkeypatch, tiny, settings):

@@ -13,10 +13,11 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from typing import Any
+
+from llamasrv import child
 
 TRIAL_SECONDS = 10.0  # max wait for a trial; on a busy machine most of it is the start of the process
 CPU_SECONDS = 1  # max CPU time, including about 0.15 s for the start
@@ -32,23 +33,17 @@ _TOO_LONG = "it took too long to compile"
 
 def fault_of(text: str) -> str | None:
     """Compile the grammar in another process. Returns why it must not be compiled here; None if it is safe."""
+    args = [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"]
+    env = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"],
-            input=text.encode("utf-8", "surrogatepass"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _NEEDED if name in os.environ},
-            timeout=TRIAL_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        code, _ = child.run(args, text.encode("utf-8", "surrogatepass"), seconds=TRIAL_SECONDS, env=env)
+    except TimeoutError:
         return _TOO_LONG
     except OSError as error:
         return f"it cannot be tried ({error.strerror})"
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return _TOO_LONG
-    return None if done.returncode == 0 else "it is nested too deeply or too large to compile"
+    return None if code == 0 else "it is nested too deeply or too large to compile"
 
 
 def _try(text: str) -> None:

@@ -243,6 +243,7 @@ class Worker(GeventWorker):
 
     def _listen(self, sock: Any) -> StreamServer:
         sock.setblocking(1)
+        sock.set_inheritable(False)  # no helper program may keep the port after us
         # The TLS handshake is part of the first read, which has a timeout.
         tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False} if self.cfg.is_ssl else {}
         pool = Pool(self.worker_connections + SPARE_CONNECTIONS)

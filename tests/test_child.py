@@ -1,0 +1,77 @@
+"""Helper programs start without a fork of the whole process, and always end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from llamasrv.child import Child, run
+
+PYTHON = sys.executable
+
+
+def test_it_returns_the_exit_code_and_the_output():
+    code = "import sys; sys.stdout.write(sys.stdin.read().upper()); sys.exit(3)"
+    assert run([PYTHON, "-c", code], b"abc", seconds=60) == (3, b"ABC")
+
+
+def test_input_and_output_beyond_a_pipes_room_block_nobody():
+    assert run([PYTHON, "-c", "print('x' * 300_000)"], b"y" * 300_000, seconds=60) == (0, b"x" * 300_000 + b"\n")
+
+
+def test_a_signal_that_ended_it_is_its_code():
+    assert run([PYTHON, "-c", "import os; os.kill(os.getpid(), 9)"], b"", seconds=60)[0] == -signal.SIGKILL
+
+
+def test_one_that_takes_too_long_is_killed():
+    with pytest.raises(TimeoutError):
+        run([PYTHON, "-c", "import time; time.sleep(600)"], b"", seconds=0.01)
+    assert not subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "time.sleep.600"], capture_output=True).stdout
+
+
+def test_a_program_that_is_not_there_is_an_error():
+    with pytest.raises(FileNotFoundError):
+        run(["/nope"], b"", seconds=1)
+
+
+def test_its_environment_is_what_it_is_given():
+    code = "import os; print(sorted(os.environ.keys() & {'HOME', 'ONE'}), end='')"
+    assert run([PYTHON, "-c", code], b"", seconds=60, env={"ONE": "1"}) == (0, b"['ONE']")
+
+
+def test_it_stops_no_thread_of_a_patched_process():
+    """A fork copied the page tables of all memory with the interpreter's lock held: 100 ms for 2 GB, at a client's word.
+    gevent, which reaps all children, must not take this one's exit code."""
+    code = """
+from gevent import monkey; monkey.patch_all()
+import os, signal, subprocess, sys, gevent
+from llamasrv.child import run
+def forked(): raise AssertionError('a fork')
+os.register_at_fork(before=forked)
+ticks = []
+def tick():
+    while True:
+        ticks.append(1); gevent.sleep(0.001)
+gevent.spawn(tick)
+jobs = [gevent.spawn(run, [sys.executable, '-c', f'import sys, time; time.sleep(0.1); sys.exit({n})'], b'', seconds=60) for n in range(5)]
+gevent.joinall(jobs, raise_error=True)
+assert [job.value[0] for job in jobs] == [0, 1, 2, 3, 4], [job.value for job in jobs]
+assert len(ticks) > 10
+"""
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=120)
+    assert done.returncode == 0 and b"a fork" not in done.stderr, done.stderr.decode()
+
+
+def test_poll_tells_a_running_program_from_one_that_was_killed():
+    read, write = os.pipe()
+    child = Child([PYTHON, "-c", "import sys; sys.stdin.read()"], stdin=read)
+    os.close(read)
+    assert child.poll() is None
+    child.kill()
+    os.close(write)
+    assert child.wait(60) == -signal.SIGKILL == child.poll()
+    child.kill()
