@@ -18,7 +18,7 @@ MODULES = {
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 
 # What each part may import of the others. A part that is not listed has no rule and fails.
-LEAVES = ("llamasrv", "llamasrv.atomic_file", "llamasrv.child", "llamasrv.errors", "llamasrv.domain")
+LEAVES = ("llamasrv", "llamasrv.atomic_file", "llamasrv.spawn", "llamasrv.errors", "llamasrv.domain")
 THREADS = ("llamasrv.concurrency",)
 ENGINE = (*LEAVES, *THREADS, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.media", "llamasrv.models", "llamasrv.pipeline")
@@ -27,7 +27,7 @@ START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
     "llamasrv.atomic_file": (),
-    "llamasrv.child": (),
+    "llamasrv.spawn": (),
     "llamasrv.concurrency": (),
     "llamasrv.errors": (),
     "llamasrv.log": (),
@@ -88,7 +88,7 @@ HOMES = {
     "miniaudio": ("llamasrv.media.sounds",),
     "av": ("llamasrv.media.sounds",),
     "gevent": (
-        "llamasrv.child",
+        "llamasrv.spawn",
         "llamasrv.concurrency",
         "llamasrv.engine.base.channels",
         "llamasrv.web.streams.streaming",

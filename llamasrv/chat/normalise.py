@@ -162,7 +162,7 @@ def _arguments(text: str, traits: Traits) -> Any:
         return text
     try:
         value = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # RecursionError: of about a thousand levels
         return text
     return value if isinstance(value, dict) else text
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from llamasrv import child
+from llamasrv import spawn
 from llamasrv.chat.renderer import TemplateError, TemplateTooLarge
 from llamasrv.chat.template import ChatTemplate
 
@@ -29,7 +29,7 @@ def try_template(source: str, timeout: float = SECONDS, memory: int = MEMORY, cp
     """Compile the template and render all trial conversations. Raises TemplateError."""
     args = [sys.executable, "-m", "llamasrv.chat.trial", str(memory), str(cpu)]
     try:
-        code, output = child.run(args, source.encode("utf-8", "surrogatepass"), seconds=timeout)
+        code, output = spawn.run(args, source.encode("utf-8", "surrogatepass"), seconds=timeout)
     except TimeoutError:
         raise TemplateDangerous(f"the chat template was not tried within {timeout:.0f} s") from None
     except OSError as error:

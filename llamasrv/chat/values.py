@@ -214,5 +214,5 @@ def bare(word: str) -> str:
     try:
         json.loads(word, parse_constant=_refuse)
         return word
-    except ValueError:
+    except (ValueError, RecursionError):
         return json.dumps(_WORDS.get(word, word), ensure_ascii=False)

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from socket import socket, socketpair
 from typing import Any
 
-from llamasrv.child import Child
+from llamasrv.spawn import Child
 from llamasrv.errors import InvalidMedia, Unavailable
 from llamasrv.media import sniff
 from llamasrv.media.child import read_exactly, receive_head, send

@@ -35,7 +35,7 @@ def search(tool: ToolSearch, arguments: str) -> Search:
     """Run one call."""
     try:
         given = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return Search(error="the arguments are not valid JSON")
     if not isinstance(given, dict):
         return Search(error="the arguments are not an object")

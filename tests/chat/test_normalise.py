@@ -376,3 +376,12 @@ def test_the_fallback_template_takes_tools_and_calls():
     messages = [user(), call("weather"), result("weather", "wet"), user("And?")]
     shown = text(fallback_source(), messages, tools=(WEATHER,))
     assert shown.startswith("<|im_start|>system\n") and "Bern" in shown and "wet" in shown
+
+
+@pytest.mark.parametrize("levels", [900, 5_000, 200_000])
+def test_arguments_of_any_depth_are_taken(levels):
+    """Arguments of 5,000 brackets, which a client sent back, made a 500 of every request of that conversation."""
+    text = "[" * levels + "]" * levels
+    deep = Message("assistant", None, tool_calls=(ToolCall("id-weather", "weather", text),))
+    (_, made, *_) = prepare(ChatPrompt((user(), deep, result("weather", "x"))), Traits(arguments="object")).messages
+    assert made["tool_calls"][0]["function"]["arguments"] == text

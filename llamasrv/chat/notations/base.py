@@ -181,7 +181,7 @@ def ignore(text: str) -> None:
 def values_of(arguments: str) -> dict[str, Any]:
     try:
         values = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

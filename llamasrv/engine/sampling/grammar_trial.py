@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import Any
 
-from llamasrv import child
+from llamasrv import spawn
 
 TRIAL_SECONDS = 10.0  # max wait for a trial; on a busy machine most of it is the start of the process
 CPU_SECONDS = 1  # max CPU time, including about 0.15 s for the start
@@ -36,7 +36,7 @@ def fault_of(text: str) -> str | None:
     args = [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"]
     env = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     try:
-        code, _ = child.run(args, text.encode("utf-8", "surrogatepass"), seconds=TRIAL_SECONDS, env=env)
+        code, _ = spawn.run(args, text.encode("utf-8", "surrogatepass"), seconds=TRIAL_SECONDS, env=env)
     except TimeoutError:
         return _TOO_LONG
     except OSError as error:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from llamasrv.child import Child, run
+from llamasrv.spawn import Child, run
 
 PYTHON = sys.executable
 
@@ -49,7 +49,7 @@ def test_it_stops_no_thread_of_a_patched_process():
     code = """
 from gevent import monkey; monkey.patch_all()
 import os, signal, subprocess, sys, gevent
-from llamasrv.child import run
+from llamasrv.spawn import run
 def forked(): raise AssertionError('a fork')
 os.register_at_fork(before=forked)
 ticks = []

@@ -28,11 +28,11 @@ class Child:
         out = (os.POSIX_SPAWN_DUP2, 2 if stdout is None else stdout, 1)
         actions = [null, (os.POSIX_SPAWN_DUP2, stdin, 0), out]
 
-        def spawn() -> int:
+        def start() -> int:
             environment = os.environ if env is None else env
             return os.posix_spawn(args[0], list(args), environment, file_actions=actions, setsigdef=_DEFAULT)
 
-        self._pid: int = _started(spawn)
+        self._pid: int = _started(start)
         self._code: int | None = None
 
     def poll(self) -> int | None:
@@ -58,14 +58,14 @@ class Child:
                 os.kill(self._pid, signal.SIGKILL)
 
 
-def _started(spawn: Callable[[], int]) -> int:
+def _started(start: Callable[[], int]) -> int:
     # Not at the top: the helpers import this module, too, and have to start fast.
     from gevent import monkey
     from gevent import os as gevent_os
 
     if not monkey.is_module_patched("os"):
-        return spawn()
-    pid: int = gevent_os.fork_and_watch(fork=spawn)  # gevent reaps all children, so it has to know of this one
+        return start()
+    pid: int = gevent_os.fork_and_watch(fork=start)  # gevent reaps all children, so it has to know of this one
     return pid
 
 
