@@ -16,11 +16,11 @@ from dataclasses import asdict
 from socket import socket, socketpair
 from typing import Any
 
-from llamasrv.spawn import Child
 from llamasrv.errors import InvalidMedia, Unavailable
 from llamasrv.media import sniff
 from llamasrv.media.child import read_exactly, receive_head, send
 from llamasrv.media.limits import MediaLimits
+from llamasrv.spawn import Child
 
 MAX_CHILDREN = 2
 IDLE_SECONDS = 60.0

@@ -383,5 +383,6 @@ def test_arguments_of_any_depth_are_taken(levels):
     """Arguments of 5,000 brackets, which a client sent back, made a 500 of every request of that conversation."""
     text = "[" * levels + "]" * levels
     deep = Message("assistant", None, tool_calls=(ToolCall("id-weather", "weather", text),))
-    (_, made, *_) = prepare(ChatPrompt((user(), deep, result("weather", "x"))), Traits(arguments="object")).messages
-    assert made["tool_calls"][0]["function"]["arguments"] == text
+    traits = Traits(arguments="object", calls=True, results=True)
+    messages = prepare(ChatPrompt((user(), deep, result("weather", "x"))), traits).messages
+    assert text in str(messages)
