@@ -284,3 +284,53 @@ LATER_LAYOUTS = {
     ),
 }  # fmt: skip
 """Twenty more, written down after the first were mended, mostly as models do that no collection has."""
+
+LAST_LAYOUTS = {
+    "a method behind a token": Layout(
+        calls(write("<|code_tag|>", "NAME", ".call(") + KEYWORDS + write(")")),
+        opening="<|h|>assistant<|/h|>\n\n", end="<|eom|>", other=("<|h|>{}<|/h|>\n\n", "<|eom|>"),
+    ),
+    "an input inside a use": Layout(
+        calls(write('<tool_use name="', "NAME", '"><input>', "JSON", "</input></tool_use>"), between="\n"),
+        thought=("<plan>", "</plan>"),
+    ),
+    "signs before words": Layout(
+        calls(write("@tool ", "NAME", " ", "JSON", " @end"), before="\n", between="\n"),
+    ),
+    "an object with tool and input": Layout(
+        calls(write('{"tool": "', "NAME", '", "tool_input": ', "JSON", "}"), before="<|json|>", between="<|json|>"),
+        thought=THINK, prompt="<|im_start|>assistant\n<think>\n",
+    ),
+    "lines with words in capitals": Layout(
+        calls(write("TOOL: ", "NAME", "\nARGS: ", "JSON", "\nEND"), before="\n", between="\n"),
+        thought=("THOUGHT: ", "\nSAY: "),
+    ),
+    "whole objects of an API": Layout(
+        calls(write('{"id": "', "ID", '", "type": "function", "function": {"name": "', "NAME", '", "arguments": ', "JSON", "}}"),
+              before="<|calls|>\n[", between=", ", after="]"),
+        opening="<|ai|>\n", end="<|over|>\n", other=("<|{}|>\n", "<|over|>\n"),
+    ),
+    "arguments as elements": Layout(
+        calls(write("<fn>", "NAME", "</fn><args>") + each("<", "KEY", ">", "RAW", "</", "KEY", ">") + write("</args>"),
+              before="<run>", after="</run>"),
+        thought=("<mind>\n", "\n</mind>\n"),
+    ),
+    "a sentence": Layout(
+        calls(write("call ", "NAME", " with ", "JSON", ";"), before="<do>", between=" ", after="</do>"),
+    ),
+    "a spread object": Layout(
+        calls(write("NAME", "(**", "JSON", ")"), before="<code>\n", between="\n", after="\n</code>"),
+        thought=("# ", "\n\n"),
+    ),
+    "a list of keys": Layout(
+        calls(write("<tool name=", "NAME", ">\n") + each("- ", "KEY", ": ", "VALUE", "\n") + write("</tool>"), between="\n"),
+    ),
+    "a directive": Layout(
+        calls(write("::", "NAME", "{") + each("KEY", "=", "VALUE", between=" ") + write("}"), before="\n", between="\n"),
+    ),
+    "Lisp": Layout(
+        calls(write("(", "NAME") + each(" :", "KEY", " ", "VALUE") + write(")"), before="<lisp>", between="\n", after="</lisp>"),
+        thought=("<;>", "</;>"),
+    ),
+}  # fmt: skip
+"""Twelve more, written down at the end: what was mended for the others counts here, nothing was mended for them."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from fresh_layouts import LATER_LAYOUTS, LAYOUTS, Layout
+from fresh_layouts import LAST_LAYOUTS, LATER_LAYOUTS, LAYOUTS, Layout
 from test_as_transformers import by_transformers
 from test_grammar import accepts
 from vectors import message_of
@@ -115,12 +115,14 @@ def results(layout: Layout) -> dict[str, bool]:
     return found
 
 
-ALL = {**LAYOUTS, **LATER_LAYOUTS}
+ALL = {**LAYOUTS, **LATER_LAYOUTS, **LAST_LAYOUTS}
 LOST = {
     "arguments as a text of JSON": "templates are given arguments as text where that shows no JSON inside JSON",
     "an action in a fence": "only a line break ends a thought, which may hold some",
     "a recipient and a content on lines": "the prompt ends inside the header of a message",
-    "a table of cells": "one sign begins and ends a call",
+    "a table of cells": "one sign begins, separates and ends everything",
+    "a sentence": "no mark of its own begins a name",
+    "a spread object": "no mark of its own begins a name, and only blank lines end a thought",
 }
 """Layouts of which something is lost, as `check` says of them."""
 NOT_FORCED = {
@@ -133,7 +135,8 @@ NOT_FORCED = {
 @pytest.mark.parametrize("name", ALL)
 def test_a_layout_that_the_learner_was_not_made_with_is_read(name):
     """At first sight 115 of 184 turns of the first thirty were read (12 of 30 layouts without a loss); of the later
-    twenty, seen after that was mended, 104 of 118 (16 of 20). Now it is 287 of 302 (46 of 50)."""
+    twenty, seen after that was mended, 104 of 118 (16 of 20). Now it is 287 of 302 (46 of 50).
+    Of the last twelve 62 of 72 were read at first sight (10 of 12), and nothing was mended for them."""
     found = results(ALL[name])
     forced = [right for kind, right in found.items() if kind.startswith("forced")]
     assert all(forced) == (name not in NOT_FORCED)
