@@ -397,6 +397,17 @@ def create(settings: Settings, name: str, file: Path | None, base: str | None) -
     return run(settings, name, file, base)
 
 
+@cli.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND | TOPIC | WORDS...]")
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> int:
+    """Show the help of a command, the options of a topic, or what the manual says about some words."""
+    from llamasrv.commands.help import run
+
+    assert context.parent is not None
+    return run(context.parent, words)
+
+
 @cli.command()
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS...]")

@@ -136,8 +136,8 @@ def test_a_broken_model_ends_a_real_start_without_a_traceback(tiny):
 # Help
 
 
-def test_help_shows_every_option_and_its_default(run):
-    code, out, _ = run("serve", "--help")
+def test_all_of_the_help_shows_every_option_and_its_default(run):
+    code, out, _ = run("serve", "--help-all")
     text = " ".join(out.split())
     assert code == 0
     for option in OPTIONS:
@@ -152,7 +152,7 @@ def test_it_prints_the_version(run):
 
 @pytest.mark.parametrize("flag", ["-np", "-tb", "-ub", "-ngl", "-fa", "-ctk", "-ctv"])
 def test_flags_of_llama_server_with_one_dash_are_known(run, flag):
-    assert flag in run("serve", "--help")[1]
+    assert flag in run("serve", "--help-all")[1]
     value = {"-fa": "on", "-ctk": "q8_0", "-ctv": "q8_0"}.get(flag, "4")
     assert run("check", "--fake", flag, value)[0] == 0
 

@@ -111,6 +111,7 @@ HOMES = {
         "llamasrv.cli",
         "llamasrv.commands.flags",
         "llamasrv.commands.group",
+        "llamasrv.commands.help",
         "llamasrv.commands.key",
         "llamasrv.commands.models",
     ),

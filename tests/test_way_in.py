@@ -194,7 +194,8 @@ FIRST_COMMANDS = [
     ("log stream", 64, "--log-file FILE"),
     ("version", 64, "llamasrv --version"),
     # slips
-    ("help", 64, "`llamasrv --help`"),
+    ("help", 0, "Usual commands"),
+    ("help xyzzy", 78, "nothing in the manual has these words"),
     ("sevre", 64, "did you mean serve?"),
     ("serve a --model b", 78, "two models: a and --model b; give one of them"),
     ("run", 78, "Missing argument 'MODEL'"),

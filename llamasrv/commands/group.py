@@ -7,6 +7,7 @@ import os
 import click
 
 from llamasrv.commands.flags import parameters_of
+from llamasrv.commands.help import USUAL_COMMANDS, HelpfulCommand
 from llamasrv.config import foreign
 from llamasrv.config.option import nearest
 
@@ -17,6 +18,18 @@ class Commands(click.Group):
     Flags without a command are those of `serve`. An empty command line also means `serve` if llama-server's variables
     are set: containers and units written for llama-server only have to change the program's name.
     """
+
+    command_class = HelpfulCommand
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the usual commands, then the others."""
+        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        usual = [name for name in USUAL_COMMANDS if name in names]
+        width = formatter.width - 6 - max(map(len, names))
+        for title, group in (("Usual commands", usual), ("Other commands", [n for n in names if n not in usual])):
+            if group:
+                with formatter.section(title):
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in group])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Create a command's flags on demand: those of all commands take 20 ms and 3 MB at each start."""
@@ -64,7 +77,6 @@ _ELSEWHERE = {
     "collect-env": "; use `llamasrv doctor`",
     "version": "; use `llamasrv --version`",
     "run-batch": "; batches go to POST /v1/batches of a running server",
-    "help": "; use `llamasrv --help` or `llamasrv COMMAND --help`",
 }
 
 

@@ -19,6 +19,7 @@ from llamasrv.errors import ConfigError
 EX_UNAVAILABLE = 69
 PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 3.0)  # seconds between looks at a model that is to be unloaded
 STAYS = "stays loaded"
+OTHER_COLUMNS = 48  # characters of the columns beside the name
 
 
 def ps(settings: Settings, as_json: bool) -> int:
@@ -30,12 +31,14 @@ def ps(settings: Settings, as_json: bool) -> int:
         print(json.dumps(found, indent=2))
         return 0
     table = Table("name", "memory", "context", "until", box=None, padding=(0, 2, 0, 0))
-    table.columns[0].overflow = "fold"
+    table.columns[0].no_wrap = True
     for column in (1, 2):
         table.columns[column].justify = "right"
     for one in found:
         table.add_row(one["name"], size(one.get("size", 0)), str(one.get("context_length") or "-"), _until(one))
-    Console().print(table)
+    console = Console()
+    widest = max((len(one["name"]) for one in found), default=0) + OTHER_COLUMNS
+    console.print(table, width=max(console.width, widest), crop=False)  # names are copied: never cut them
     return 0
 
 

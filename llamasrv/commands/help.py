@@ -1,0 +1,124 @@
+"""Help by need: the usual commands and flags first, all of a topic on request, and the manual's sections by words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import log
+
+import click
+
+from llamasrv.config import OPTIONS, paths
+from llamasrv.errors import ConfigError
+
+USUAL_COMMANDS = ("run", "serve", "chat", "ls", "pull", "show", "ps", "stop", "rm", "launch", "help")
+USUAL_FLAGS = frozenset(
+    "model_path model_alias model_offline engine_ctx_size engine_parallel engine_threads engine_n_gpu_layers "
+    "model_mmproj server_host server_port server_api_key server_api_key_file models_dir models_from models_memory "
+    "models_keep_alive cache_disk log_file config_file".split()
+)
+SECTION_OF = {option.name: option.section for option in OPTIONS}
+TOPICS = tuple(dict.fromkeys(SECTION_OF.values()))
+MANUAL = ("howto.md", "README.md")  # in conf/
+_ALL = "llamasrv.help_all"
+_WORD = re.compile(r"[a-z0-9]+")
+_STEM = 5  # letters that count of a word: "rotating" finds "rotate"
+_TITLE = 3  # a word of a title counts as so many of the text
+_IDLE_WORDS = frozenset(
+    "a an the my of on in to for with without and or is was are do does how what which who why".split()
+)
+
+
+class HelpfulCommand(click.Command):
+    """A command whose help shows its own flags and the usual options; `--help-all` shows them all, by topic."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with `--help-all` where options are left out of the help."""
+        params = super().get_params(ctx)
+        return params if not any(p.name in SECTION_OF for p in self.params) else [*params, _HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options' part of the help."""
+        params = self.get_params(ctx)
+        own = [p for p in params if p.name not in SECTION_OF]
+        if ctx.meta.get(_ALL):
+            _write(ctx, formatter, "Options", own)
+            for topic in TOPICS:
+                _write(ctx, formatter, f"Topic {topic}", [p for p in params if SECTION_OF.get(p.name or "") == topic])
+            return
+        others = [p for p in params if p.name in SECTION_OF]
+        _write(ctx, formatter, "Options", [*own, *(p for p in others if p.name in USUAL_FLAGS)])
+        left = sum(p.name not in USUAL_FLAGS for p in others)
+        if left:
+            with formatter.section("More"):
+                formatter.write_text(f"--help-all shows {left} more options, `llamasrv help TOPIC` those of a topic:")
+                formatter.write_text(", ".join(dict.fromkeys(SECTION_OF[p.name or ""] for p in others)))
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all options."
+)
+
+
+def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Iterable[click.Parameter]) -> None:
+    rows = [row for row in (p.get_help_record(ctx) for p in params) if row is not None]
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def run(group: click.Context, words: Sequence[str]) -> int:
+    """Print the help of a command, the options of a topic, or the section of the manual that the words find."""
+    commands = group.command
+    assert isinstance(commands, click.Group)
+    if not words:
+        click.echo(group.get_help())
+        return 0
+    command = commands.get_command(group, words[0]) if len(words) == 1 else None
+    if command is not None:
+        click.echo(command.get_help(click.Context(command, info_name=words[0], parent=group)))
+    elif len(words) == 1 and words[0] in TOPICS:
+        _topic(group, commands, words[0])
+    else:
+        texts = [(paths.conf_dir() / name).read_text("utf-8") for name in MANUAL]
+        click.echo(found(" ".join(words), "\n".join(texts)))
+    return 0
+
+
+def _topic(group: click.Context, commands: click.Group, topic: str) -> None:
+    serve = commands.get_command(group, "serve")
+    assert serve is not None
+    ctx = click.Context(serve, info_name="serve", parent=group)
+    formatter = ctx.make_formatter()
+    _write(ctx, formatter, f"Topic {topic}", [p for p in serve.params if SECTION_OF.get(p.name or "") == topic])
+    click.echo(formatter.getvalue().rstrip("\n"))
+
+
+def found(words: str, manual: str) -> str:
+    """The section of a Markdown text that these words find. Raises ConfigError if none has any of them."""
+    sections = re.split(r"^(?=##+ )", re.sub(r"^## Contents\n.*?(?=^## )", "", manual, flags=re.M | re.S), flags=re.M)[
+        1:
+    ]
+    stems = [_stems(section) for section in sections]
+    titles = [_stems(section.partition("\n")[0]) for section in sections]
+    wanted = _stems(words) - _IDLE_WORDS
+    weight = {word: log(1 + len(sections) / max(1, sum(word in one for one in stems))) for word in wanted}
+
+    def score(place: int) -> float:
+        return sum(weight[w] * ((w in stems[place]) + (_TITLE - 1) * (w in titles[place])) for w in wanted)
+
+    best = max(range(len(sections)), key=score, default=None)
+    if best is None or score(best) == 0:
+        raise ConfigError(f"help {words}: nothing in the manual has these words; `llamasrv help` lists the commands")
+    return sections[best].strip()
+
+
+def _stems(text: str) -> set[str]:
+    return {word if word in _IDLE_WORDS else word[:_STEM] for word in _WORD.findall(text.lower())}
