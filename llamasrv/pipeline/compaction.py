@@ -4,8 +4,9 @@
     from AHEAD on               after an answer, the summary is written while the engine is idle, like a batch, from the
                                 cached prefix; then the shortened conversation is computed, also while idle, and again
                                 after each answer
-    beyond the limit            the request is answered from the shortened conversation; if there is no summary yet, it
-                                is written first
+    beyond the limit            the request is answered from the shortened conversation; while its summary is
+                                being written it is answered as it is, up to WRITING_SHARE of the context; if no summary
+                                was begun, it is written first
 
 A summary is keyed by the messages that it replaces, so all requests of a conversation use the same one.
 """
@@ -26,8 +27,8 @@ from llamasrv.pipeline.fingerprint import conversation_keys
 
 AHEAD = 0.7
 """Share of the limit from which on a summary is written while the engine is idle."""
-WAITS = 1.1
-"""Share of the limit to which a conversation may grow while its summary is being written."""
+WRITING_SHARE = 0.9
+"""Share of the context to which a conversation may grow while its summary is being written."""
 MOST_SUMMARIES = 512
 MOST_BYTES = 16 << 20  # of all summaries
 MOST_JOBS = 4  # max idle-time jobs at once
@@ -207,8 +208,8 @@ class LongConversation:
         if self.ready:
             self.use(self.ready)
             return 0
-        if self.is_writing and length <= WAITS * self.limit:
-            return 0
+        if self.is_writing and length <= WRITING_SHARE * self._context:
+            return 0  # a second summary, now, would make the turn wait; JOB_SECONDS bound the first
         number = last_request(self.messages)
         if not self._is_worth_it(number):
             return 0

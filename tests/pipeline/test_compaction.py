@@ -24,9 +24,9 @@ def calls(number):
     return [Message("assistant", None, tool_calls=(call,)), Message("tool", f"r{number} " * 20, tool_call_id=call.id)]
 
 
-def talk_of(messages, book, *, limit=200, owner="", **more):
+def talk_of(messages, book, *, limit=200, owner="", context=10_000, **more):
     request = GenerateRequest((ChatPrompt(tuple(messages)),), owner=owner, **more)
-    return LongConversation(request, Compact(limit), book, sent=messages, model="m", context=10_000)
+    return LongConversation(request, Compact(limit), book, sent=messages, model="m", context=context)
 
 
 SYSTEM, ASK = Message("system", "Be brief"), Message("user", "Do it")
@@ -81,13 +81,18 @@ def test_another_key_model_or_order_finds_nothing(book):
     assert not talk_of(long(), book, cache_salt="salt").ready
 
 
-def test_one_that_is_being_written_is_waited_for_a_little(book):
+def test_while_its_summary_is_being_written_a_conversation_goes_on_as_long_as_it_fits_the_window(book):
+    """Just beyond its limit it was summarised a second time, and the turn waited for all of that: 20 s, not 0.4."""
     messages = long()
-    near, far = talk_of(messages, book, limit=size(ChatPrompt(tuple(messages))) - 2), talk_of(messages, book)
-    assert book.begin(near.keys[-3])
-    near.look()
-    far.look()
-    assert near.plan(size) == 0 and far.plan(size) > 0
+    beyond, full = talk_of(messages, book), talk_of(messages, book, context=210)
+    assert size(beyond.prompt) > 1.1 * beyond.limit and size(full.prompt) > 210
+    assert book.begin(beyond.keys[-3])
+    beyond.look()
+    full.look()
+    assert beyond.plan(size) == 0 and full.plan(size) > 0
+    book.drop(beyond.keys[-3])  # it was given up
+    beyond.look()
+    assert beyond.plan(size) > 0
 
 
 def test_the_second_summary_knows_the_first_and_repeats_the_users_words(book):
