@@ -9,6 +9,7 @@ from typing import Any
 
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.model_handle import ModelHandle
+from llamasrv.engine.backend.special_cuts import LONG, SpecialCuts
 
 _tokenize = fast.llama_tokenize
 _tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
@@ -18,6 +19,8 @@ _to_piece = fast.llama_token_to_piece
 # The third argument is an output buffer: pass a plain address.
 _to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
 _to_piece.restype = ctypes.c_int32
+_attributes = fast.llama_vocab_get_attr
+_attributes.argtypes, _attributes.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
 _ROOM = 256  # bytes; nearly all pieces fit
 _Buffer = ctypes.c_char * _ROOM
 
@@ -46,11 +49,28 @@ class LlamaVocabulary:
         self.fim_mid = _token(C.llama_vocab_fim_mid(vocab))
         self.fim_rep = _token(C.llama_vocab_fim_rep(vocab))
         self.fim_sep = _token(C.llama_vocab_fim_sep(vocab))
+        self._cuts = self._made_cuts()
         pointer = ctypes.cast(vocab, ctypes.c_void_p).value
         function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p).value
         self.native = (pointer, function) if pointer and function else None
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        if len(text) <= LONG:
+            return self._tokenized(text, add_special, parse_special)
+        first, *others = self._cuts[parse_special].pieces(text)
+        if not others:
+            return self._tokenized(text, add_special, parse_special)
+        tokens = self._tokenized(first, False, parse_special)
+        whole = self._tokenized(first, True, parse_special) if add_special else tokens
+        # What is added may stand before and behind.
+        before = next((n for n in range(3) if whole[n : n + len(tokens)] == tokens), 0)
+        behind = whole[before + len(tokens) :]
+        tokens = whole[: before + len(tokens)]
+        for piece in others:
+            tokens += self._tokenized(piece, False, parse_special)
+        return tokens + behind
+
+    def _tokenized(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", "replace")
         tokenize = _tokenize if len(data) <= _SHORT else C.llama_tokenize
         # Use few sizes: ctypes creates a class per array size, which costs as much as tokenising a short text.
@@ -65,6 +85,15 @@ class LlamaVocabulary:
         for start in range(0, count, _SLICE):
             tokens += out[start : min(start + _SLICE, count)]
         return tokens
+
+    def _made_cuts(self) -> dict[bool, SpecialCuts]:
+        """By whether special tokens are parsed; tokens that users defined always are."""
+        user, always = C.LLAMA_TOKEN_ATTR_USER_DEFINED, C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+        kinds = map(_attributes, repeat(self.pointer), range(self.size))
+        special = {self.text(t): kind for t, kind in enumerate(kinds) if kind & (user | always)}
+        movable = [text for text, kind in special.items() if kind & C.LLAMA_TOKEN_ATTR_LSTRIP]
+        defined = [text for text, kind in special.items() if kind & user]
+        return {True: SpecialCuts(special, movable), False: SpecialCuts(defined, movable)}
 
     @cached_property
     def longest_piece(self) -> int:
