@@ -30,7 +30,7 @@ NEIGHBOURS = {
     "engine/kv/test_lookup.py": "engine/kv/match engine/kv/timelines",
     "engine/kv/test_pins.py": "engine/kv/pinning",
     "clients/test_responses_socket.py": "web/sockets/websocket",
-    "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/media/timeline"
+    "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
     "engine/sampling/test_sampler.py": "domain/params",
     "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"

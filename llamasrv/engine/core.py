@@ -213,7 +213,8 @@ class EngineCore:
             self.scheduler.arrive(seq)
             self.places.asked |= seq.spec.reports_progress
             if seq.media is not None and self.encoder is not None:
-                self.encoder.look_ahead(seq, self.memory.lookup(seq))
+                match = self.memory.lookup(seq)  # what is, or soon will be, in KV
+                self.encoder.look_ahead(seq, 0 if match is None else match.length + match.coming)
 
     def cancel(self, stream: Stream[TokenItem]) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:

@@ -24,9 +24,9 @@ from llamasrv.domain.media import MediaSpan
 from llamasrv.engine.base.arrays import Floats, Reals
 from llamasrv.engine.base.channels import Doorbell, Stream
 from llamasrv.engine.base.interface import DecodeFailed, EmbeddingBackend
+from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.metrics import EmbedderMetrics
 from llamasrv.engine.media.embedding_line import Embedded, EmbeddingInput, EmbeddingLine
-from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.errors import (
     DeadlineExceeded,
     EngineFailure,

@@ -25,11 +25,11 @@ from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.backend.fake_projector import FakeProjector
+from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.channels import Delta, End, PromptScored
 from llamasrv.engine.base.interface import ATTENTION, HYBRID, RECURRENT, WINDOW, Adapter, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.kv.match import common_prefix
 from llamasrv.errors import LlamasrvError
 from llamasrv.web.stored.slots import SavedSlotFiles
 

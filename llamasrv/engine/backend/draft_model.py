@@ -18,11 +18,11 @@ from llamasrv.engine.backend.library import C, drop_errors, fast, reason
 from llamasrv.engine.backend.limits import rows_and_ubatch
 from llamasrv.engine.backend.placement import failed, load_model, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
+from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.batch import Batch
 from llamasrv.engine.base.interface import LoadFailed, Proposal, Timeline
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import EngineOptions
-from llamasrv.engine.kv.match import common_prefix
 
 MOST_DIFFERENCE = 128  # max difference in vocabulary size, for padding
 FIRST_CHECKED = 5  # lower tokens are specials whose texts may differ

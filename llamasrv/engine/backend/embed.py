@@ -28,9 +28,9 @@ from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.base.arrays import Floats, Int32s
 from llamasrv.engine.base.batch import MediaRows
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
+from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.options import POOLINGS, EngineOptions
 from llamasrv.engine.embedder import pooled
-from llamasrv.engine.media.timeline import MediaTimeline
 
 LONGEST = 2048  # default max tokens of an input, if the model allows more
 GROUP_INPUTS = 64

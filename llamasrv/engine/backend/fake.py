@@ -33,8 +33,8 @@ from llamasrv.engine.base.interface import (
     Progress,
     Together,
 )
+from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.embedder import pooled
-from llamasrv.engine.media.timeline import MediaTimeline
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))

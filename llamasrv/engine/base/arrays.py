@@ -1,6 +1,8 @@
-"""Types of the arrays that the engine's parts exchange. Shapes are given where an array is taken or returned."""
+"""The arrays that the engine's parts exchange. Shapes are given where an array is taken or returned."""
 
 from __future__ import annotations
+
+from array import array
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,3 +23,15 @@ Bools = NDArray[np.bool_]
 
 LaneState = NDArray[np.generic]
 """The saved state of a lane, opaque to all but the back end; kept and written to files as bytes."""
+
+_FEW = 8  # tokens compared first: as a rule they differ
+
+
+def common_prefix(a: array[int], b: array[int]) -> int:
+    """Length of the common prefix."""
+    n = min(len(a), len(b))
+    if a[:_FEW] != b[:_FEW]:  # soon known
+        return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), n)
+    different = np.frombuffer(a, np.int32)[:n] != np.frombuffer(b, np.int32)[:n] if n else np.zeros(1, bool)
+    first = int(different.argmax())
+    return first if different[first] else n

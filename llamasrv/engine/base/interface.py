@@ -20,7 +20,7 @@ from llamasrv.engine.base.use import FailedAllocation
 if TYPE_CHECKING:  # the process that checks model files does not import numpy
     from llamasrv.engine.base.arrays import Floats, Ids, LaneState, Reals
     from llamasrv.engine.base.batch import Batch
-    from llamasrv.engine.media.timeline import MediaTimeline
+    from llamasrv.engine.base.media_timeline import MediaTimeline
 
 Progress = Callable[[float], bool]
 """Called with the loaded share (0 to 1) now and then; returning False aborts loading."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from llamasrv.domain.events import DraftCounts, TokenLogprob
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.channels import End, PromptComputed, TokenStream
-from llamasrv.engine.media.timeline import MediaTimeline
+from llamasrv.engine.base.media_timeline import MediaTimeline
 
 if TYPE_CHECKING:
     from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts

@@ -28,11 +28,11 @@ from pathlib import Path
 from llamasrv.atomic_file import replacing
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.kv import state_file
 from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.host_tier import SavedState
-from llamasrv.engine.kv.match import common_prefix
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
 
 log = logging.getLogger("llamasrv.engine")

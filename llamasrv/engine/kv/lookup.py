@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
+from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
+from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier, FilePoint, StoredState
 from llamasrv.engine.kv.host_tier import HostTier, SavedState
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.kv.match import SHORTEST, Match, common_prefix, longest
+from llamasrv.engine.kv.match import SHORTEST, Match, longest
 from llamasrv.engine.kv.timelines import LaneTimeline
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixPath, PrefixTree
-from llamasrv.engine.media.timeline import MediaTimeline
 
 WORTH_COPYING = 0.002  # min seconds of computing that a copy must save
 WORTH_READING = 0.05  # the same for reading a file

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 if TYPE_CHECKING:
     from llamasrv.engine.kv.checkpoints import Checkpoint
@@ -49,13 +46,3 @@ def longest(lengths: list[int], most: int) -> int:
     """The largest of the ascending lengths up to `most`; 0 if there is none."""
     at = bisect_right(lengths, most)
     return lengths[at - 1] if at else 0
-
-
-def common_prefix(a: array[int], b: array[int]) -> int:
-    """Length of the common prefix."""
-    n = min(len(a), len(b))
-    if a[:SHORTEST] != b[:SHORTEST]:  # as a rule, and soon known
-        return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), n)
-    different = np.frombuffer(a, np.int32)[:n] != np.frombuffer(b, np.int32)[:n] if n else np.zeros(1, bool)
-    first = int(different.argmax())
-    return first if different[first] else n

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.channels import Stream
+from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.metrics import EmbedderMetrics
 from llamasrv.engine.media.encoder import Encoded, Job
-from llamasrv.engine.media.timeline import MediaTimeline
 from llamasrv.errors import LlamasrvError
 
 AHEAD = 2  # inputs encoded ahead: the second is ready when the first was computed

@@ -24,7 +24,6 @@ from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.interface import MediaWork, Projector
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.kv.match import Match
 from llamasrv.engine.media.turns import lacks_rows
 from llamasrv.errors import EngineFailure, LlamasrvError
 
@@ -114,9 +113,8 @@ class Encoder:
         self._line.append((seq, seq.media.missing(cell)))
         self._go_on()
 
-    def look_ahead(self, seq: Sequence, match: Match | None) -> None:
-        """Encode a newcomer's images and sounds while it waits, except those that are, or soon will be, in KV."""
-        cell = 0 if match is None else match.length + match.coming
+    def look_ahead(self, seq: Sequence, cell: int) -> None:
+        """Encode a newcomer's images and sounds from `cell` on while it waits."""
         if lacks_rows(seq, cell):
             self.want(seq, cell)
 

@@ -11,11 +11,12 @@ from engine_driver import chat, end_of
 from random_schedules import Episode
 
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.kv import lookup as module
 from llamasrv.engine.kv.disk_tier import StoredState
 from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.lookup import PrefixLookup, most_usable
-from llamasrv.engine.kv.match import SHORTEST, common_prefix, longest
+from llamasrv.engine.kv.match import SHORTEST, longest
 from llamasrv.engine.kv.tree import HolderKind, PrefixTree
 
 LANE, STATE, FILE = HolderKind.LANE, HolderKind.STATE, HolderKind.FILE

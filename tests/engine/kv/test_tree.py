@@ -8,8 +8,8 @@ from array import array
 import pytest
 
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.kv import tree as module
-from llamasrv.engine.kv.match import common_prefix
 from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind, PrefixTree
 
 LANE, STATE = HolderKind.LANE, HolderKind.STATE
