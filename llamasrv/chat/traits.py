@@ -39,7 +39,7 @@ class Traits:
     results: bool = False
     results_in_list: bool = False  # those of several calls are one message, whose content is a list of texts
     arguments: str = "object"  # or "text"
-    no_content: str = "null"  # how "no content" beside a call is said, a key of NO_CONTENT
+    no_content: str = "null"  # how "no content" beside a call is said: null, empty, absent
     user_after_result: bool = True
     short_ids: bool = False  # call ids must be nine letters and digits
     names_in_ids: bool = False  # a call shows its id and no name: the name must be a part of it
@@ -87,15 +87,8 @@ _SYSTEM = {"role": "system", "content": "zqsystem"}
 _SYSTEM2 = {"role": "system", "content": "zqlate"}
 _ANSWER = {"role": "assistant", "content": "zqanswer"}
 _ANSWER2 = {"role": "assistant", "content": "zqmore"}
-NO_CONTENT: dict[str, Dict] = {
-    "null": {"content": None},
-    "empty": {"content": ""},
-    "absent": {},
-    "blank": {"content": " "},  # this and the next for templates that refuse a call without any words
-    "thought": {"content": "", "reasoning_content": " "},
-    "plan": {"content": "", "tool_plan": " "},
-}
-_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "tool_plan")
+NO_CONTENT: dict[str, Dict] = {"null": {"content": None}, "empty": {"content": ""}, "absent": {}}
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
 def _call(value: str, arguments: str, id: str = "zqcall001") -> Dict:
