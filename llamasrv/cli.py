@@ -60,17 +60,24 @@ def serve(settings: Settings) -> None:
 
 
 @cli.command()
-@click.argument("name", metavar="MODEL")
+@click.argument("name", required=False, metavar="MODEL")
 @click.argument("words", nargs=-1, metavar="[TEXT]")
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @with_options()
-def run(settings: Settings, name: str, words: tuple[str, ...], system: str | None) -> int:
+def run(settings: Settings, name: str | None, words: tuple[str, ...], system: str | None) -> int:
     """Chat with MODEL in the terminal, or print its answer to TEXT.
 
+    Without MODEL, on a machine that has none, asks which one to download.
     Uses the server that runs on this machine if it has MODEL; otherwise starts one for the conversation.
     """
     from llamasrv.commands.chat import run_model
+    from llamasrv.commands.first_model import choose
+    from llamasrv.commands.pull import run as pull_model
 
+    if name is None:
+        name = choose(settings)
+        if code := pull_model(settings, (name,), as_json=False):
+            return code
     return run_model(settings, name, " ".join(words) or None, system)
 
 

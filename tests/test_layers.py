@@ -109,6 +109,7 @@ HOMES = {
     "psycopg": ("llamasrv.store.postgres",),
     "click": (
         "llamasrv.cli",
+        "llamasrv.commands.first_model",
         "llamasrv.commands.flags",
         "llamasrv.commands.group",
         "llamasrv.commands.help",

@@ -198,7 +198,7 @@ FIRST_COMMANDS = [
     ("help xyzzy", 78, "nothing in the manual has these words"),
     ("sevre", 64, "did you mean serve?"),
     ("serve a --model b", 78, "two models: a and --model b; give one of them"),
-    ("run", 78, "Missing argument 'MODEL'"),
+    ("run", 78, "run: name a model: Pulled:Q8_0, llama3.2"),
     ("models rm nothing -y", 78, "no model 'nothing'"),
     ("check --model nothing.gguf", 78, "nothing.gguf: No such file or directory"),
 ]

@@ -67,10 +67,10 @@ def resolve(name: str, settings: Settings) -> FolderModel:
     if match is not None:
         return match
     names = [one.name for one in seen]
-    listed = f"; here: {_listed(names)}" if names else ""
+    here = f"; here: {listed(names)}" if names else ""
     there = name if _REPOSITORY.fullmatch(name) else "OWNER/REPO"
     raise ConfigError(
-        f"no file and no local model {name!r}{nearest(name, names)}{listed}. "
+        f"no file and no local model {name!r}{nearest(name, names)}{here}. "
         f"`llamasrv pull hf:{there}:QUANT` downloads one from the Hub, `llamasrv pull NAME:TAG` from Ollama's registry"
     )
 
@@ -114,10 +114,11 @@ def _beginning(name: str, models: Sequence[FolderModel]) -> FolderModel | None:
         if any(known.lower().startswith(start) for known in (one.name, *one.aliases))
     }
     if len(files) > 1:
-        raise ConfigError(f"{name!r} could be any of {_listed([one.name for one in files.values()])}: give more of it")
+        raise ConfigError(f"{name!r} could be any of {listed([one.name for one in files.values()])}: give more of it")
     return next(iter(files.values()), None)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names for an error message."""
     more = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,64 @@
+"""`llamasrv run` without a model: names those of this machine, or asks once which one to download."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import click
+
+from llamasrv.config import Settings
+from llamasrv.engine.base.machine import available_cores
+from llamasrv.errors import ConfigError
+from llamasrv.models import stores
+from llamasrv.models.memory import as_gib, available_memory
+from llamasrv.startup import resolver
+
+
+class Suggestion(NamedTuple):
+    """A model for a first try."""
+
+    repository: str
+    size: int  # bytes of its file, about
+
+    @property
+    def needs(self) -> int:
+        """Memory in bytes, by a rule of thumb: a quarter more than its file, and 1 GiB for context and buffers. What it
+        takes in fact is known when its header is there: then the server fits the context."""
+        return self.size * 5 // 4 + (1 << 30)
+
+
+# All have tools and reasoning, and a free licence.
+SUGGESTIONS = (
+    Suggestion("hf:Qwen/Qwen3-0.6B-GGUF:Q8_0", 640_000_000),
+    Suggestion("hf:Qwen/Qwen3-1.7B-GGUF:Q8_0", 1_830_000_000),
+    Suggestion("hf:Qwen/Qwen3-4B-GGUF:Q4_K_M", 2_500_000_000),
+    Suggestion("hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", 5_030_000_000),
+    Suggestion("hf:Qwen/Qwen3-14B-GGUF:Q4_K_M", 9_000_000_000),
+    Suggestion("hf:Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", 18_600_000_000),
+)
+
+
+def choose(settings: Settings) -> str:
+    """The model to run: downloaded here after a question if this machine has none. Raises ConfigError if it has some,
+    or if nobody can be asked."""
+    local = [one.name for one in (*resolver.pulled(settings), *stores.models(settings.models.sources or (stores.ALL,)))]
+    if local:
+        raise ConfigError(f"run: name a model: {resolver.listed(local)}; or `demo`, the demonstration model")
+    memory = available_memory()
+    fitting = [one for one in SUGGESTIONS if one.needs <= memory]
+    best = (fitting or SUGGESTIONS)[-1 if fitting else 0]
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"run: no model on this machine; `llamasrv run {best.repository}` downloads one and starts it"
+        )
+    click.echo(f"No model on this machine yet. It has {available_cores()} cores and {as_gib(memory)} of free memory.")
+    for number, one in enumerate(SUGGESTIONS, 1):
+        verdict = "fits" if one in fitting else f"needs about {as_gib(one.needs)}"
+        click.echo(f"  {number}  {one.repository:36} {one.size / 1e9:5.1f} GB  {verdict}")
+    number = click.prompt(
+        "Download which one? (Ctrl-C: none)",
+        type=click.IntRange(1, len(SUGGESTIONS)),
+        default=SUGGESTIONS.index(best) + 1,
+    )
+    return SUGGESTIONS[number - 1].repository
