@@ -10,7 +10,6 @@ import pytest
 from llamasrv import cli
 from llamasrv.commands.first_model import SUGGESTIONS
 from llamasrv.domain.option import PREFIX
-from llamasrv.models.stores import ollama
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def llamasrv(tmp_path, monkeypatch, capsys):
     for name in [n for n in os.environ if n.startswith((PREFIX, "OLLAMA_", "HF_", "LLAMA_", "XDG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(ollama, "SERVICE_FOLDERS", ())
+    monkeypatch.setattr("llamasrv.models.stores.models", lambda names: iter(()))
     done = []
     monkeypatch.setattr("llamasrv.commands.pull.run", lambda settings, names, as_json: done.append(("pull", *names)))
     monkeypatch.setattr(
