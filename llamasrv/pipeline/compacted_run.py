@@ -118,9 +118,13 @@ def write_ahead(
     talk: LongConversation, turn: Message, book: SummaryBook, submit: Callable[[GenerateRequest], Run]
 ) -> None:
     """Write the summary that will be needed, unless it is there, and compute the prompt that follows from it and ends
-    with this turn. The book has a job for it."""
+    with this turn, or the latest one if the conversation has gone on meanwhile. The book has a job for it."""
     try:
         talk.look()
+        if talk.writing:
+            if book.follow(talk.keys[talk.writing - 1], talk, turn):
+                return  # the job that writes the summary computes the prompt
+            talk.look()
         number = talk.ahead()
         if number and book.begin(key := talk.keys[number - 1]):
             text = ""
@@ -131,7 +135,8 @@ def write_ahead(
                     book.drop(key)
             if text:
                 book.put(key, text, usage)
-                talk.ready = number
+                talk, turn = book.take_latest(key) or (talk, turn)
+                talk.look()
         if talk.ready:
             written(submit(_warm_up(talk, turn)))
     except LlamasrvError:

@@ -46,6 +46,7 @@ class Summary:
     usage: Usage = Usage()
     is_written: bool = False
     is_used: bool = False  # an answer was computed from it
+    latest: tuple[LongConversation, Message] | None = None  # while it is being written: the conversation and its answer
     most_words: int = 0  # max characters of the user's own words to quote; 0: not decided yet
 
 
@@ -84,6 +85,24 @@ class SummaryBook:
             summary.text, summary.usage, summary.is_written = text, usage, True
             self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
             self._shrink()
+
+    def follow(self, key: bytes, talk: LongConversation, turn: Message) -> bool:
+        """Note how far a conversation has come while its summary is being written. False if no job writes it now."""
+        with self._lock:
+            summary = self._by_key.get(key)
+            if summary is None or summary.is_written:
+                return False
+            summary.latest = talk, turn
+            return True
+
+    def take_latest(self, key: bytes) -> tuple[LongConversation, Message] | None:
+        """What `follow` noted last. Call it after `put`: from then on nothing more is noted."""
+        with self._lock:
+            summary = self._by_key.get(key)
+            if summary is None:
+                return None
+            latest, summary.latest = summary.latest, None
+            return latest
 
     def drop(self, key: bytes) -> None:
         """It was not written; another request may try again."""
@@ -141,13 +160,13 @@ class LongConversation:
 
     def look(self) -> None:
         """Look up the summaries, by the number of messages that they replace."""
-        self.used, self.ready, self.is_writing = 0, 0, False
+        self.used, self.ready, self.writing = 0, 0, 0
         for number in range(len(self.keys), head_of(self.messages), -1):
             summary = self._book.find(self.keys[number - 1])
             if summary is None or whole_cut(self.messages, number) < number:
                 continue
             if not summary.is_written:
-                self.is_writing = True
+                self.writing = self.writing or number
             elif summary.text and summary.is_used:
                 self.used = number
                 break
@@ -208,7 +227,7 @@ class LongConversation:
         if self.ready:
             self.use(self.ready)
             return 0
-        if self.is_writing and length <= WRITING_SHARE * self._context:
+        if self.writing and length <= WRITING_SHARE * self._context:
             return 0  # a second summary, now, would make the turn wait; JOB_SECONDS bound the first
         number = last_request(self.messages)
         if not self._is_worth_it(number):
@@ -217,7 +236,7 @@ class LongConversation:
 
     def ahead(self) -> int:
         """Number of first messages to summarise while the engine is idle; 0: none."""
-        if self.ready or self.is_writing:
+        if self.ready or self.writing:
             return 0
         number = whole_cut(self.messages, len(self.messages))
         return number if self._is_worth_it(number) else 0

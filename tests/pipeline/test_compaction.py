@@ -7,9 +7,10 @@ import random
 import pytest
 
 from llamasrv.domain.context_edits import ClearResults, Compact, ContextEdits
-from llamasrv.domain.events import Usage
+from llamasrv.domain.events import Finished, FinishReason, Text, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
 from llamasrv.domain.summary import LEFT_OUT, SUMMARISE, SUMMARY, WORDS, last_request, summarised, whole_cut
+from llamasrv.pipeline.compacted_run import write_ahead
 from llamasrv.pipeline.compaction import AHEAD, LongConversation, SummaryBook
 from llamasrv.pipeline.context_edits import edited
 
@@ -93,6 +94,42 @@ def test_while_its_summary_is_being_written_a_conversation_goes_on_as_long_as_it
     book.drop(beyond.keys[-3])  # it was given up
     beyond.look()
     assert beyond.plan(size) > 0
+
+
+class WrittenRun:
+    """A run that says "Sum." at once."""
+
+    done = False
+
+    def events(self, timeout=None):
+        self.done = True
+        return [Text(0, "Sum."), Finished(0, FinishReason.STOP), Usage()]
+
+
+def test_what_follows_from_a_summary_is_computed_up_to_where_the_conversation_is_by_then(book):
+    """Turns that were answered while the summary was being written were left out of the prompt computed ahead, and the
+    first turn beyond the limit computed them: 769 tokens, not 244."""
+    first, later = [*long()], [*long(), *calls(12), Message("user", "And now?")]
+    answer = Message("assistant", "Now it works.")
+    submitted = []
+
+    def submit(request):
+        submitted.append(request)
+        if len(submitted) == 1:  # the summary is being written, and the next turn has its answer
+            write_ahead(talk_of(later, book), answer, book, submit)
+            assert len(submitted) == 1
+        return WrittenRun()
+
+    write_ahead(talk_of(first, book), calls(12)[0], book, submit)
+    _, ahead = submitted
+    assert ahead.deferrable and ahead.max_tokens == 0
+    assert ahead.prompts[0].messages[-4:] == (*later[-3:], answer)
+    assert ahead.prompts[0].messages[1].content.startswith(SUMMARY + "Sum.")
+    # Nothing is noted for a summary that is written, or was given up.
+    talk = talk_of(later, book)
+    assert not book.follow(talk.keys[talk.ready - 1], talk, answer)
+    book.drop(talk.keys[talk.ready - 1])
+    assert not book.follow(talk.keys[talk.ready - 1], talk, answer)
 
 
 def test_the_second_summary_knows_the_first_and_repeats_the_users_words(book):
