@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.base.arrays import Floats
@@ -43,6 +44,23 @@ _tensor_type = _call("gguf_get_tensor_type", [_P, _ID], ctypes.c_int)
 _tensor_size = _call("gguf_get_tensor_size", [_P, _ID], ctypes.c_size_t)
 _tensor_offset = _call("gguf_get_tensor_offset", [_P, _ID], ctypes.c_size_t)
 _data_offset = _call("gguf_get_data_offset", [_P], ctypes.c_size_t)
+_row_size = _call("ggml_row_size", [ctypes.c_int, _ID], ctypes.c_size_t)
+
+
+class _TypeTraits(ctypes.Structure):
+    """ggml_type_traits, up to the function that dequantises."""
+
+    _fields_ = [
+        ("type_name", ctypes.c_char_p),
+        ("blck_size", ctypes.c_int64),
+        ("blck_size_interleave", ctypes.c_int64),
+        ("type_size", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ctypes.CFUNCTYPE(None, _P, _P, _ID)),
+    ]
+
+
+_type_traits = _call("ggml_get_type_traits", [ctypes.c_int], ctypes.POINTER(_TypeTraits))
 
 
 class GgufFile:
@@ -74,6 +92,34 @@ class GgufFile:
         if kind == _BF16:
             return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
         return np.frombuffer(raw, np.float32 if kind == _F32 else np.float16).astype(np.float32)
+
+    def table(self, tensor: str, width: int) -> TokenTable | None:
+        """A matrix whose rows have `width` numbers each; None if it does not exist or has other rows."""
+        at = _find_tensor(self._pointer, tensor.encode())
+        if at < 0:
+            return None
+        kind, size = int(_tensor_type(self._pointer, at)), int(_tensor_size(self._pointer, at))
+        stride = int(_row_size(kind, width))
+        if not stride or size % stride:
+            return None
+        start = int(_data_offset(self._pointer) + _tensor_offset(self._pointer, at))
+        return TokenTable(np.memmap(self._path, np.uint8, "r", start, (size // stride, stride)), kind, width)
+
+
+class TokenTable:
+    """A matrix in a file, of which single rows are read and dequantised."""
+
+    def __init__(self, rows: NDArray[np.uint8], kind: int, width: int) -> None:
+        self._rows, self._kind, self._width = rows, kind, width
+
+    def row(self, number: int) -> Floats:
+        """Float32 [width]."""
+        raw = np.array(self._rows[number])  # contiguous, and aligned
+        if self._kind == _F32:
+            return raw.view(np.float32)
+        out = np.empty(self._width, np.float32)
+        _type_traits(self._kind).contents.to_float(raw.ctypes.data, out.ctypes.data, self._width)
+        return out
 
 
 @contextlib.contextmanager
