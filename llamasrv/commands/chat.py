@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +28,8 @@ from llamasrv.startup.model_list import NO_MODEL
 
 HELP = """[bold]/reset[/]            forget the conversation
 [bold]/system[/] TEXT      set the system prompt and start over; without TEXT, remove it
+[bold]/model[/] NAME       go on with another model of the server
+[bold]/save[/] FILE        write the conversation as JSON; [bold]/load[/] FILE reads it
 [bold]/help[/]             this list
 [bold]/exit[/]             quit (or Ctrl-D)
 Ctrl-C stops an answer."""
@@ -207,10 +210,32 @@ def _in_terminal(talk: ChatSession) -> int:
             console.print(
                 f"[dim]a new conversation{', system prompt: ' + escape(talk.system) if talk.system else ''}[/]"
             )
+        elif command in ("/model", "/save", "/load") and rest.strip():
+            console.print(f"[dim]{escape(changed(talk, command, rest.strip()))}[/]")
         elif command.startswith("/"):
             console.print(HELP)
         elif text:
             _show_answer(console, talk, text)
+
+
+def changed(talk: ChatSession, command: str, word: str) -> str:
+    """Carry out /model, /save or /load, and say what happened."""
+    if command == "/model":
+        talk.model = word
+        return f"the next answers are those of {word}"
+    path = Path(word).expanduser()
+    try:
+        if command == "/save":
+            path.write_text(json.dumps({"system": talk.system, "messages": talk.turns}, indent=2), "utf-8")
+            return f"saved {len(talk.turns)} messages to {path}"
+        saved = json.loads(path.read_text("utf-8"))
+        system, turns = saved["system"], [{"role": one["role"], "content": one["content"]} for one in saved["messages"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return (
+            f"{path}: {error.strerror if isinstance(error, OSError) else 'not a conversation that /save has written'}"
+        )
+    talk.system, talk.turns = system, turns
+    return f"loaded {len(turns)} messages from {path}"
 
 
 def _show_answer(console: Console, talk: ChatSession, text: str) -> None:
