@@ -25,7 +25,8 @@ def llamasrv(tmp_path, monkeypatch, capsys):
         "llamasrv.commands.chat.run_model", lambda settings, name, text, system: done.append(("run", name, text))
     )
 
-    def call(*words, answer=None, memory=8 << 30):
+    def call(*words, answer=None, memory=8 << 30, cores=8):
+        monkeypatch.setattr("llamasrv.commands.first_model.available_cores", lambda: cores)
         monkeypatch.setattr("llamasrv.commands.first_model.available_memory", lambda: memory)
         monkeypatch.setattr("sys.stdin.isatty", lambda: answer is not None)
         monkeypatch.setattr("click.termui.visible_prompt_func", lambda text: answer)
@@ -46,6 +47,10 @@ def test_one_question_downloads_the_largest_model_that_fits_and_starts_it(llamas
 
 def test_another_number_downloads_that_model(llamasrv):
     assert llamasrv("run", answer="1")[3][0] == ("pull", SUGGESTIONS[0].repository)
+
+
+def test_few_cores_are_proposed_a_model_that_answers_soon(llamasrv):
+    assert llamasrv("run", answer="", cores=2)[3][0] == ("pull", "hf:Qwen/Qwen3-1.7B-GGUF:Q8_0")
 
 
 def test_the_smallest_is_proposed_where_none_fits(llamasrv):
