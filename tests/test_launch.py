@@ -69,7 +69,8 @@ def test_a_program_talks_to_the_server_that_runs_here(serve, program, capfd, tmp
     assert err.count("\n") == 1 and "claude uses demo at" in err and "larger --ctx-size" in err
 
 
-def test_without_a_server_one_is_started_and_ends_with_the_program(program, capfd):
+def test_without_a_server_one_is_started_and_ends_with_the_program(program, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # in the checkout `python -m llamasrv` would be another package than the installed one
     told = program("aider")
     code, _, err = launch(capfd, "aider", "--model", "demo", "--port", 9)
     assert code == 3, err

@@ -124,4 +124,6 @@ def bound_time(seconds: float) -> None:
 
 if __name__ == "__main__":
     bound(int(sys.argv[1]))
-    serve(socket.socket(fileno=0))
+    link = socket.socket(fileno=0)
+    link.setblocking(True)  # the server's sockets do not block
+    serve(link)

@@ -6,6 +6,7 @@ import io
 import os
 import random
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -150,6 +151,25 @@ HOSTILE = {
     "half a WebP": picture(Image.effect_noise((400, 400), 90).convert("RGB"), "WEBP")[:2000],
     "a sound": tone(0.1),
 }
+
+
+def test_a_socket_that_does_not_block_the_server_does_block_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gevent makes them. The child ended where it would have waited: amid a long file, and between two."""
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        return ours, theirs
+
+    monkeypatch.setattr("llamasrv.media.decoder.socketpair", pair)
+    data = tone(60.0, rate=16_000)
+    decoder = Decoder()
+    try:
+        for _ in range(3):
+            assert len(decoder.samples(data, 16_000)) == 4 * 60 * 16_000
+        assert len(decoder._idle) == 1 and decoder._idle[0].is_alive
+    finally:
+        decoder.close()
 
 
 @pytest.mark.parametrize("what", HOSTILE)
