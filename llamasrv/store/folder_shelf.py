@@ -37,6 +37,18 @@ def _here(function: Callable[..., T], *args: object) -> T:
     return function(*args)
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Of two who delete the two names of one file at once, in two shelves or servers, the second frees its bytes."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class FolderShelf(Shelf):
     """Several servers on one machine may share `root`."""
 
@@ -136,7 +148,7 @@ class FolderShelf(Shelf):
             self._mark(owner, id).unlink(missing_ok=True)
         for one in PARTS if part is None else [part]:
             path = folder / f"{id}.{one}"
-            with suppress(OSError):
+            with suppress(OSError), _locked(self.root.parent):
                 known = path.stat()
                 path.unlink()
                 freed += known.st_size if known.st_nlink == 1 else 0

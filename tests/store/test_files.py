@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -218,3 +220,22 @@ def test_a_sum_never_falls_below_zero(shelf):
     assert ledger.add("a", -5) and ledger.add("a", 3, 3) and not ledger.add("a", 1, 3) and ledger.add("a", -9)
     assert not ledger.add("b", 4, 3)
     assert {name: total for name, total in ledger.sums().items() if total} == {}
+
+
+def test_two_who_delete_the_two_names_of_a_file_at_once_free_its_bytes_once(tmp_path):
+    """A failed batch's input and its upload: each saw the other's name, and nobody gave the bytes back."""
+    shelf = FolderShelf(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        for n in range(300):
+            ours, theirs = tmp_path / "a" / f"{n}.data", tmp_path / "b" / f"{n}.data"
+            for path in (ours, theirs):
+                path.parent.mkdir(exist_ok=True)
+            ours.write_bytes(b"x" * 10)
+            theirs.hardlink_to(ours)
+            both = threading.Barrier(2)
+
+            def delete(owner, n=n, both=both):
+                both.wait()
+                return shelf._unlink(owner, str(n), "data")
+
+            assert sum(pool.map(delete, ("a", "b"))) == 10
