@@ -86,3 +86,28 @@ def gnu_openmp() -> bool:
         spec = importlib.util.find_spec("llama_cpp")
         folder = os.path.join(os.path.dirname(spec.origin), "lib") if spec is not None and spec.origin else ""
     return any(b"libgomp" in path.read_bytes() for path in Path(folder).glob("*ggml-cpu*.so"))
+
+
+class CoreShare:
+    """The threads of one context that takes its share of them while others compute. `set_threads` tells the context."""
+
+    def __init__(self, threads: int, set_threads: Callable[[int], object]) -> None:
+        self._threads, self._set_threads = threads, set_threads
+        self._sharing = 1
+
+    def compute(self, call: Callable[[], int]) -> int:
+        """Returns what `call` returns."""
+        sharing = CORES.begin(self)
+        if sharing != self._sharing:
+            self._sharing = sharing
+            self._set_threads(max(1, self._threads // sharing))
+        code = call()
+        CORES.end(self)
+        return code
+
+    def reset(self) -> None:
+        """The context has been recreated, with all threads."""
+        self._sharing = 1
+
+    def close(self) -> None:
+        CORES.drop(self)

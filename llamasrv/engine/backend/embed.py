@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llamasrv.engine.backend.control_vector import steer
-from llamasrv.engine.backend.cores import CORES
+from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.media_rows import decode_rows
@@ -91,6 +92,7 @@ class LlamaEmbeddings:
         """`most_whole`: max rows of an image that must be computed in one step. Raises LoadFailed."""
         self._model, self._options = model, options
         self._path, self._threads, self._reason = path, threads, reason
+        self._cores = CoreShare(self._threads, lambda n: C.llama_set_n_threads(self._context, n, n))
         self._vocab_size = vocab_size
         self._projector, self._most_whole = projector, most_whole
         self.pooling = pooling_of(metadata, options.pooling)
@@ -123,7 +125,7 @@ class LlamaEmbeddings:
         p.n_ubatch = p.n_batch
         p.n_seq_max = self.group_inputs
         p.n_threads = p.n_threads_batch = self._threads
-        self._sharing = 1
+        self._cores.reset()
         p.kv_unified = True
         p.embeddings = True
         p.pooling_type = POOLINGS.index("rank") if self.pooling == "rank" else POOLINGS.index("none")
@@ -236,13 +238,7 @@ class LlamaEmbeddings:
         batch: Any = C.llama_batch()
         batch.n_seq_id, batch.logits = _at(ones, ctypes.c_int32), _at(wants, ctypes.c_int8)
         batch.seq_id = ctypes.cast(lanes.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
-        sharing = CORES.begin(self)
-        if sharing != self._sharing:
-            self._sharing = sharing
-            threads = max(1, self._threads // sharing)
-            C.llama_set_n_threads(self._context, threads, threads)
-        code = compute(batch)
-        CORES.end(self)
+        code = self._cores.compute(partial(compute, batch))
         if code:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
 
@@ -270,7 +266,7 @@ class LlamaEmbeddings:
         self._open_context()
 
     def close(self) -> None:
-        CORES.drop(self)
+        self._cores.close()
         if self._context:
             C.llama_free(self._context)
             self._context = None

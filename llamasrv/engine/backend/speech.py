@@ -15,6 +15,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.backend import rpc
-from llamasrv.engine.backend.cores import CORES
+from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, drop_errors, mtmd, reason
 from llamasrv.engine.backend.placement import place_context
@@ -74,7 +75,6 @@ class LlamaSpeech:
         self._context: Any = None
         self._memory: Any = None
         self._mtmd: Any = None
-        self._sharing = 1  # backends that compute at once
         self._last_seed = -1  # of the generator
         self._voice_lock = threading.Lock()
         self.kind, self.width = speech_kind(options.mmproj), int(C.llama_model_n_embd(model))
@@ -93,6 +93,7 @@ class LlamaSpeech:
         self.dimensions = 4 if C.llama_model_rope_type(model) in (8, 40) else 1
         self.num_lanes = max(1, min(options.places, MOST_LANES))
         self.threads = options.threads or available_cpus()
+        self._cores = CoreShare(self.threads, lambda n: C.llama_set_n_threads(self._context, n, n))
         self.languages = tuple(sorted(name[17:-2] for name in self.ids if name.startswith("<|codec_language_")))
         self.speakers = tuple(sorted(name[6:-2] for name in self.ids if name.startswith("<|spk_")))
         try:
@@ -130,13 +131,13 @@ class LlamaSpeech:
         p.n_batch = p.n_ubatch = p.n_outputs_max = ROWS
         p.n_threads = p.n_threads_batch = self.threads
         p.embeddings = p.kv_unified = p.no_perf = True
+        self._cores.reset()
         place_context(p, self._options)
         drop_errors()
         self._context = C.llama_init_from_model(self._model, p)
         if not self._context:
             raise LoadFailed(f"{self._path}: cannot create a context of {p.n_ctx} rows ({reason()})")
         self._memory = C.llama_get_memory(self._context)
-        self._sharing = 1
 
     @property
     def context_handle(self) -> Any:
@@ -154,7 +155,7 @@ class LlamaSpeech:
         if len(samples) < LEAST_CLIP * SAMPLE_RATE:
             raise InvalidRequest(f"A voice needs a clip of at least {LEAST_CLIP:g} s.", param="voice")
         if not np.isfinite(samples).all():
-            raise InvalidRequest("The voice's clip has NaN or Inf.", param="voice")
+            raise InvalidRequest("The voice's clip contains NaN or infinity.", param="voice")
         lib = self._lib
         with self._voice_lock:
             bitmap = lib.mtmd_bitmap_init_from_audio(len(samples), _pointer(samples, ctypes.c_float))
@@ -203,13 +204,7 @@ class LlamaSpeech:
         batch.embd, batch.pos = _pointer(rows, ctypes.c_float), _pointer(positions, C.llama_pos)
         batch.n_seq_id, batch.logits = _pointer(ones, ctypes.c_int32), _pointer(wanted, ctypes.c_int8)
         batch.seq_id = ctypes.cast(pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
-        sharing = CORES.begin(self)
-        if sharing != self._sharing:
-            self._sharing = sharing
-            threads = max(1, self.threads // sharing)
-            C.llama_set_n_threads(self._context, threads, threads)
-        code = C.llama_decode(self._context, batch)
-        CORES.end(self)
+        code = self._cores.compute(partial(C.llama_decode, self._context, batch))
         if code:
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
         return [int(end) for end in ends]
@@ -260,7 +255,7 @@ class LlamaSpeech:
         self._open_context()
 
     def close(self) -> None:
-        CORES.drop(self)
+        self._cores.close()
         if self._context:
             C.llama_free(self._context)
             self._context = None

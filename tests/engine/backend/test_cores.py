@@ -8,7 +8,7 @@ import time
 import pytest
 
 from llamasrv.concurrency import Mailbox, RealThread
-from llamasrv.engine.backend.cores import RECENT, Cores, gnu_openmp
+from llamasrv.engine.backend.cores import CORES, RECENT, Cores, CoreShare, gnu_openmp
 
 
 class Clock:
@@ -123,3 +123,20 @@ def test_it_detects_gnu_openmp(monkeypatch, tmp_path):
     assert not gnu_openmp()
     library.write_bytes(b"...libgomp.so.1...")
     assert gnu_openmp()
+
+
+def test_a_context_takes_its_share_of_the_threads_while_others_compute():
+    counts, other = [], object()
+    share = CoreShare(8, counts.append)
+    try:
+        assert share.compute(lambda: 5) == 5 and counts == []
+        CORES.begin(other)
+        for _ in range(2):
+            share.compute(lambda: 0)
+        assert counts == [4]
+        CORES.drop(other)
+        share.compute(lambda: 0)
+        assert counts == [4, 8]
+    finally:
+        share.close()
+        CORES.drop(other)
