@@ -175,13 +175,8 @@ def test_modules_import_only_from_layers_below():
 
 
 # The engine's rooms, by floor: a module imports from its own room and from floors below. Modules of `llamasrv.engine`
-# itself are the roof. What does not keep to it yet is listed; nothing may join the list.
+# itself are the roof.
 FLOORS = {"base": 0, "kv": 1, "sampling": 1, "drafts": 1, "media": 1, "backend": 1, "step": 2}
-UPWARDS = {
-    "backend.embed": "roof", "backend.fake": "roof",
-    "drafts.drafter": "kv",
-    "media.check": "roof",
-}  # fmt: skip
 
 
 def room_of(module: str) -> str:
@@ -196,8 +191,7 @@ def upward_rooms(module):
 
 
 def test_a_room_of_the_engine_imports_only_from_rooms_below():
-    found = offenders(upward_rooms, [name for name in MODULES if name.startswith("llamasrv.engine.")])
-    assert found == {f"llamasrv.engine.{module}": sorted(rooms.split()) for module, rooms in UPWARDS.items()}
+    assert not offenders(upward_rooms, [name for name in MODULES if name.startswith("llamasrv.engine.")])
 
 
 def test_no_module_of_the_chat_room_reaches_itself_by_its_imports():

@@ -25,7 +25,6 @@ from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import EngineOptions, Status
 from llamasrv.engine.base.sequence import Sequence, SequenceState, end_of, tell_progress
 from llamasrv.engine.base.step_watch import StepWatch
-from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.disk_writer import DiskWriter
@@ -36,6 +35,7 @@ from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.context_shift import shift
+from llamasrv.engine.step.drafter import Drafter
 from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.outputs import Outputs
 from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer

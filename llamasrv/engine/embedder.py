@@ -330,15 +330,3 @@ def _scaled(vector: Floats, how: int) -> Reals:
         size = (np.abs(wide) ** how).sum(-1, keepdims=True) ** (1.0 / how)
     scaled: Reals = wide / np.where(size > 0, size, 1.0)
     return scaled
-
-
-def pooled(rows: Floats, pooling: str) -> Floats:
-    """One input's token vectors [tokens, size] as a single vector [size]; unchanged for "none"."""
-    if pooling == "none":
-        return rows
-    vector: Floats
-    if pooling == "mean":
-        vector = rows.mean(0, dtype=np.float64).astype(np.float32)
-    else:
-        vector = rows[0 if pooling == "cls" else -1].copy()
-    return vector

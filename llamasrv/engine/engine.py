@@ -20,7 +20,7 @@ from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.channels import Doorbell, End, Stream, TokenItem, TokenStream
-from llamasrv.engine.base.interface import Backend, LoadFailed, ModelInfo, Progress, Vocabulary
+from llamasrv.engine.base.interface import Backend, LoadFailed, ModelFacts, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import Adapter, EngineOptions, Status
@@ -34,7 +34,7 @@ from llamasrv.engine.media.check import check_media
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.state import Ending
-from llamasrv.engine.view import EngineView, ModelFacts, PlainView, ViewPublisher
+from llamasrv.engine.view import EngineView, PlainView, ViewPublisher
 from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
 
 __all__ = ["Engine", "EngineOptions", "Status"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.engine.base.channels import Doorbell
-from llamasrv.engine.base.interface import Backend, CheckpointKind, LoadFailed, Progress
+from llamasrv.engine.base.interface import Backend, CheckpointKind, LoadFailed, ModelFacts, Progress
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import EngineOptions, Status
@@ -22,7 +22,7 @@ from llamasrv.engine.core import CoreCommand, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
-from llamasrv.engine.view import ModelFacts, ViewPublisher
+from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import EngineFailure, Unavailable
 
 log = logging.getLogger("llamasrv.engine")

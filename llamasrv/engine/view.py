@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.base.interface import ModelInfo, Projector, Vocabulary
+from llamasrv.engine.base.interface import ModelFacts
 from llamasrv.engine.base.options import Status
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.lanes import LaneTable
@@ -69,23 +69,6 @@ class PlainView(TypedDict):
     strip: list[tuple[int, int, str]]  # lane, cells, held or resident
     swapped_bytes: int
     pins: dict[str, int]  # num, bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What is known once the model is loaded."""
-
-    info: ModelInfo
-    vocab: Vocabulary
-    generates: bool
-    context: int  # max tokens of one sequence, prompt and answer
-    num_lanes: int
-    num_adapters: int
-    state_facts: Mapping[str, object]  # beside the model, what a saved state is valid for: library, number formats
-    projector: Projector | None = None  # None: it takes no images and sounds
-    ubatch_size: int = 0  # max rows of a media chunk that must be computed in one step
-    takes_checkpoints: bool = False  # whether it uses `SequenceSpec.boundaries`
-    host_bytes: int | None = None  # host memory in use; None if the library does not report it
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from recording_backend import RecordingEmbeddings
 
+from llamasrv.engine.base.arrays import pooled
 from llamasrv.engine.base.interface import DecodeFailed
-from llamasrv.engine.embedder import Embedder, finished, pooled
+from llamasrv.engine.embedder import Embedder, finished
 from llamasrv.engine.media.embedding_line import Embedded
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 

@@ -26,12 +26,11 @@ from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.backend.projector import LlamaProjector
-from llamasrv.engine.base.arrays import Floats, Int32s
+from llamasrv.engine.base.arrays import Floats, Int32s, pooled
 from llamasrv.engine.base.batch import MediaRows
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.options import POOLINGS, EngineOptions
-from llamasrv.engine.embedder import pooled
 
 LONGEST = 2048  # default max tokens of an input, if the model allows more
 GROUP_INPUTS = 64

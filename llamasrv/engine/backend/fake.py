@@ -19,7 +19,7 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.fake_projector import FakeProjector, fake_rows
-from llamasrv.engine.base.arrays import Floats, Ids, Int32s, LaneState, Reals
+from llamasrv.engine.base.arrays import Floats, Ids, Int32s, LaneState, Reals, pooled
 from llamasrv.engine.base.batch import Batch, MediaRows
 from llamasrv.engine.base.interface import (
     ATTENTION,
@@ -34,7 +34,6 @@ from llamasrv.engine.base.interface import (
     Together,
 )
 from llamasrv.engine.base.media_timeline import MediaTimeline
-from llamasrv.engine.embedder import pooled
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 BOS, IM_START, IM_END, END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = range(256, 256 + len(SPECIALS))

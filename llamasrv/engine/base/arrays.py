@@ -35,3 +35,15 @@ def common_prefix(a: array[int], b: array[int]) -> int:
     different = np.frombuffer(a, np.int32)[:n] != np.frombuffer(b, np.int32)[:n] if n else np.zeros(1, bool)
     first = int(different.argmax())
     return first if different[first] else n
+
+
+def pooled(rows: Floats, pooling: str) -> Floats:
+    """One input's token vectors [tokens, size] as a single vector [size]; unchanged for "none"."""
+    if pooling == "none":
+        return rows
+    vector: Floats
+    if pooling == "mean":
+        vector = rows.mean(0, dtype=np.float64).astype(np.float32)
+    else:
+        vector = rows[0 if pooling == "cls" else -1].copy()
+    return vector

@@ -213,7 +213,7 @@ class MediaWork(NamedTuple):
 
 
 class Projector(Protocol):
-    """PlanTurns images and sounds into rows of embeddings. `encode`, `fit_together` and `encode_together` belong to the
+    """Turns images and sounds into rows of embeddings. `encode`, `fit_together` and `encode_together` belong to the
     encoder's thread; any thread may use the rest."""
 
     vision: bool
@@ -241,6 +241,23 @@ class Projector(Protocol):
         each alone to find out which."""
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known once the model is loaded."""
+
+    info: ModelInfo
+    vocab: Vocabulary
+    generates: bool
+    context: int  # max tokens of one sequence, prompt and answer
+    num_lanes: int
+    num_adapters: int
+    state_facts: Mapping[str, object]  # beside the model, what a saved state is valid for: library, number formats
+    projector: Projector | None = None  # None: it takes no images and sounds
+    ubatch_size: int = 0  # max rows of a media chunk that must be computed in one step
+    takes_checkpoints: bool = False  # whether it uses `SequenceSpec.boundaries`
+    host_bytes: int | None = None  # host memory in use; None if the library does not report it
 
 
 class Timeline(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.arrays import Int32s
-from llamasrv.engine.view import ModelFacts
+from llamasrv.engine.base.interface import ModelFacts
 from llamasrv.errors import InvalidRequest, Unsupported
 
 

@@ -17,11 +17,11 @@ from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.channels import PromptScored, TokensRead
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.drafts.drafter import Drafter
 from llamasrv.engine.sampling.masks import Matcher
 from llamasrv.engine.sampling.sampler import log_probability, read_logprobs
 from llamasrv.engine.sampling.state import Ending, SamplingState, TokenChoice
 from llamasrv.engine.sampling.step_sampler import Row, StepSampler
+from llamasrv.engine.step.drafter import Drafter
 from llamasrv.errors import EngineFailure
 
 log = logging.getLogger("llamasrv.engine")

@@ -7,7 +7,6 @@ ASKING_SHARE of the time allows. Belongs to the engine thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.interface import Backend
@@ -20,9 +19,7 @@ from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import DraftGuard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.kv.lanes import LaneTable
-
-if TYPE_CHECKING:
-    from llamasrv.engine.step.scheduler import Scheduler
+from llamasrv.engine.step.scheduler import Scheduler
 
 MOST_TOKENS = 31  # max tokens of one draft
 ASKING_SHARE = 0.01  # share of the time for asking the sources of all sequences
