@@ -67,6 +67,7 @@ def tokenizer(documents):
     metavar="SKILL NUMBER",
     help="Another share of this skill than the corpus gives it; may be given more than once.",
 )
+@click.option("--float32", is_flag=True, help="For CPUs without bfloat16 (avx512_bf16, amx): 17 times as fast there.")
 @click.option("--pause-file", type=click.Path(), help="Training waits while this file exists.")
 @click.option(
     "--from",
@@ -74,7 +75,9 @@ def tokenizer(documents):
     type=click.Path(path_type=Path, exists=True),
     help="A GGUF file of this model with whose weights a new run begins, to teach it more.",
 )
-def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, pause_file, begin):
+def train(
+    folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, float32, pause_file, begin
+):
     """Train, or continue training."""
     from llamasrv.demo.train import train as run
 
@@ -91,6 +94,7 @@ def train(folder, hours, cooldown, rate, seed, threads, device, batch_tokens, wo
         workers=workers,
         shares=_known(dict(shares)),
         begin=begin,
+        float32=float32,
     )
 
 

@@ -35,7 +35,10 @@ REPORT_SECONDS = 20
 class TrainingRun:
     """The state of a training run: what a checkpoint holds."""
 
-    def __init__(self, folder, *, seed, device, batch_tokens, workers, threads, shares=None, begin=None):
+    def __init__(
+        self, folder, *, seed, device, batch_tokens, workers, threads, shares=None, begin=None, dtype=torch.bfloat16
+    ):
+        self.dtype = dtype
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder / "lock")
@@ -51,7 +54,7 @@ class TrainingRun:
         self.pool = ThreadPoolExecutor(
             threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,)
         )
-        self.optimiser = Optimiser(self.model, self.pool.map)
+        self.optimiser = Optimiser(self.model, self.pool.map, dtype)
         self.step, self.tokens = 0 if begin is None else COPY_STEPS, 0
         self.seconds = 0.0
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -113,7 +116,7 @@ class TrainingRun:
         return float(loss_sum), (sums.tolist(), counts.tolist())
 
     def _backward(self, batch, total_weight):
-        hidden = self.model(batch.tokens, batch.positions, torch.bfloat16)
+        hidden = self.model(batch.tokens, batch.positions, self.dtype)
         losses = F.cross_entropy(self.model.logits(hidden).float(), batch.targets, reduction="none")
         ((losses * batch.weights).sum() / total_weight).backward()
         return losses.detach()
@@ -133,6 +136,7 @@ def train(
     workers,
     shares=None,
     begin=None,
+    float32=False,
 ):
     run = TrainingRun(
         folder,
@@ -143,6 +147,7 @@ def train(
         threads=threads,
         shares=shares,
         begin=begin,
+        dtype=torch.float32 if float32 else torch.bfloat16,
     )
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)
     progress = TrainingProgress(run, clock)

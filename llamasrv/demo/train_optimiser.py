@@ -14,8 +14,8 @@ GROUP = 3  # matrices of one shape that are made orthogonal at once
 class Optimiser:
     """One object for both rules, so that a checkpoint holds one state."""
 
-    def __init__(self, model, spread=map):
-        """`spread` is a `map`, maybe of several threads."""
+    def __init__(self, model, spread=map, dtype=torch.bfloat16):
+        """`spread` is a `map`, maybe of several threads; `dtype` is that of Muon's products."""
         named = dict(model.named_parameters())
         tables = [named.pop("embedding"), named.pop("head")]
         matrices = [p for p in named.values() if p.dim() == 2]
@@ -28,7 +28,7 @@ class Optimiser:
             betas=(0.9, 0.98),
             weight_decay=0.0,
         )
-        self.muon = Muon(matrices, spread)
+        self.muon = Muon(matrices, spread, dtype)
 
     def step(self, scale):
         """One update; `scale` multiplies both learning rates."""
@@ -51,8 +51,8 @@ class Optimiser:
 class Muon:
     """Momentum whose direction is made orthogonal, so that every direction of a matrix learns at the same pace."""
 
-    def __init__(self, matrices, spread=map, momentum=0.95, decay=0.01):
-        self.momentum_factor, self.decay, self.spread = momentum, decay, spread
+    def __init__(self, matrices, spread=map, dtype=torch.bfloat16, momentum=0.95, decay=0.01):
+        self.momentum_factor, self.decay, self.spread, self.dtype = momentum, decay, spread, dtype
         self.by_shape = {}
         for index, matrix in enumerate(matrices):
             self.by_shape.setdefault(matrix.shape, []).append(index)
@@ -71,7 +71,7 @@ class Muon:
             gradient = self.matrices[i].grad
             self.momentum[i].lerp_(gradient, 1 - self.momentum_factor)
             looked_ahead.append(gradient.lerp(self.momentum[i], self.momentum_factor))
-        updates = orthogonal(torch.stack(looked_ahead))
+        updates = orthogonal(torch.stack(looked_ahead).to(self.dtype))
         rows, columns = self.matrices[indices[0]].shape
         size = max(1.0, rows / columns) ** 0.5
         for i, update in zip(indices, updates, strict=True):
@@ -83,8 +83,8 @@ class Muon:
 
 
 def orthogonal(batch, rounds=5):
-    """The nearest orthogonal matrices, roughly: Newton-Schulz with a quintic, in bfloat16, over a batch of one shape."""
-    x = batch.bfloat16()
+    """The nearest orthogonal matrices, roughly: Newton-Schulz with a quintic, over a batch of one shape, in its dtype."""
+    x = batch
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.mT

@@ -6,7 +6,7 @@ asked, a line for each option, and how to answer.
 
 from string import ascii_uppercase
 
-from .chat import ChatDocument
+from .chat import ChatDocument, said
 from .phrases import framed, joined
 from .words import ANIMALS, CITIES, FOODS, HOBBIES, NAMES, THINGS
 
@@ -219,8 +219,30 @@ def team(d):
     return _choice(d, _filled(d, TEAMS[answer]), asks, tuple(TEAMS), answer)
 
 
+_NAMED = ("{}.", "It is {}.", "I choose {}.", "We speak of {} here.", "{}, please.", "This is about {}.")
+_NAMES = (THINGS, ANIMALS, FOODS, CITIES, NAMES)
+
+
+def lookup(d):
+    """Choices between words that the text names, asked again for further ones: how the letter before an option is found
+    can be learned apart from what a text means. In training only."""
+    pool = d.any(_NAMES)
+    options = list(dict.fromkeys(d.value(pool) for _ in range(d.between(2, 8))))
+    first, *more = d.few(options, d.between(1, len(options)))
+    asks = ("Which one is it?", "Which option fits?", "What is it?", "Which word is in the text?")
+    made = _choice(d, d.any(_NAMED).format(first), asks, options, first)
+    if not more:
+        return made
+    letters = {line[3:]: line[0] for line in made.question.split("\n") if line[1:3] == ": "}
+    turns = [said(made.question, made.answer)] + [said(d.any(_NAMED).format(name), letters[name]) for name in more[:-1]]
+    return ChatDocument(d.any(_NAMED).format(more[-1]), letters[more[-1]], turns=turns, thinking=False)
+
+
 KINDS = (sentiment, language, is_question, tool, topic, anger, refund, number, spam, team)
 
 
+LOOKUPS = 0.35  # of the documents in training
+
+
 def decisions(d):
-    return d.any(KINDS)(d)
+    return lookup(d) if not d.held_out and d.chance(LOOKUPS) else d.any(KINDS)(d)
