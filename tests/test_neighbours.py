@@ -32,7 +32,7 @@ NEIGHBOURS = {
     "clients/test_responses_socket.py": "web/sockets/websocket",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
-    "engine/sampling/test_sampler.py": "domain/params",
+    "engine/sampling/test_candidates.py": "domain/params engine/sampling/logprobs",
     "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"
     " engine/step/refused_steps"
     " domain/sequence_spec",

@@ -32,7 +32,6 @@ from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
 from llamasrv.engine.media.encoder import Encoded, Encoder
 from llamasrv.engine.sampling.state import Ending, TokenChoice
-from llamasrv.engine.sampling.step_sampler import StepSampler
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.context_shift import shift
 from llamasrv.engine.step.drafter import Drafter
@@ -88,9 +87,8 @@ class EngineCore:
         self.waiting: list[Sequence] = []  # without a lane; preempted ones first, then in order of arrival
         self.running: list[Sequence] = []  # those that hold a lane
         self._mail: deque[CoreCommand] = deque()  # taken, not carried out yet: one that raises must not lose the others
-        self.sampler = StepSampler(pool, options.threads or available_cpus(), backend.vocab.size)
         self.places = QueuePlaces(self.scheduler)
-        self._outputs = Outputs(self.sampler, backend, self._note_first_token)
+        self.outputs = Outputs(backend, pool, options.threads or available_cpus(), self._note_first_token)
         self._pace = Pacer(self.scheduler.cost, coalesce=options.coalesce)
         self._doorbell, self._publisher = doorbell, publisher
         self._refused = RefusedSteps(self)
@@ -130,7 +128,7 @@ class EngineCore:
         self.scheduler.note_owners(started, self.waiting, self.running)
         for seq in self._deadlines.passed(started, self.running, self.waiting):
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
-        for seq, outcome in self._outputs.overdue() if self._outputs.late else ():
+        for seq, outcome in self.outputs.overdue() if self.outputs.late else ():
             self._advance(seq, outcome)
         if self.reads is not None and self.reads.num_waiting:
             self.reads.tick(started)
@@ -139,9 +137,9 @@ class EngineCore:
         step = self._carry_out(plan)
         self._pace.burst = max(self._pace.burst, len(self.running))
         if not step.parts:
-            if self._outputs.late:
-                self._outputs.wait_for_masks(MASK_CHECK)
-            return bool(plan.preempt or self._outputs.late)
+            if self.outputs.late:
+                self.outputs.wait_for_late(MASK_CHECK)
+            return bool(plan.preempt or self.outputs.late)
         self.backend.batch.fill(step.parts)
         self._watch.mark("fill")
         filled = self.clock()
@@ -150,10 +148,10 @@ class EngineCore:
         if not computed:
             return True
         decoded = self.clock()
-        for seq, outcome in self._outputs.take(self.drafter):
+        for seq, outcome in self.outputs.take(self.drafter):
             self._advance(seq, outcome)
-        if self._outputs.spoiled:
-            spoiled, self._outputs.spoiled = self._outputs.spoiled, []
+        if self.outputs.spoiled:
+            spoiled, self.outputs.spoiled = self.outputs.spoiled, []
             self._refused.spoiled(spoiled)
         elif self._refused.num_spoiled and self.backend.batch.num_outputs:
             self._refused.sound()
@@ -200,7 +198,7 @@ class EngineCore:
             self.encoder.close()
         if self.disk is not None:
             self.disk.close()
-        self.sampler.chains.close()
+        self.outputs.chains.close()
         self.backend.close()
 
     # commands from the mailbox
@@ -244,7 +242,7 @@ class EngineCore:
             self.encoder.release_all()
         if self.reads is not None:
             self.reads.release_all()
-        self._outputs.late.clear()
+        self.outputs.late.clear()
         for seq in left:
             seq.drop_context()
             seq.saved = None
@@ -289,7 +287,7 @@ class EngineCore:
     def _plan(self, now: float) -> Plan:
         """Has no effects on what is kept, waits or runs."""
         lanes, waiting, reads = self.memory.lanes, self.waiting, self.reads
-        if self._outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
+        if self.outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
             waiting = [s for s in waiting if s.state is SequenceState.WAITING]
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs)
@@ -367,7 +365,7 @@ class EngineCore:
         # thread for the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
-        masks = self.sampler.begin_masks([seq.constraint for seq, _ in step.parts if seq.constraint is not None])
+        masks = self.outputs.begin_masks(seq for seq, _ in step.parts)
         try:
             self.backend.use(step.adapters)
             self.backend.decode()
@@ -392,7 +390,7 @@ class EngineCore:
                 self._note_prompt(seq)
         if not self.metrics.steps % self.check_every:
             self._check_lane(step)
-        self.sampler.wait_for_masks(masks)
+        self.outputs.wait_for(masks)
         return True
 
     def _check_lane(self, step: StepRows) -> None:
@@ -484,7 +482,7 @@ class EngineCore:
             self.metrics,
             self.scheduler.restore_cost,
             self.clock,
-            self.sampler.chains,
+            self.outputs.chains,
             self.waiting,
         )
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)

@@ -47,7 +47,7 @@ def check_sequences(core, sequences):
     for seq in opens:
         assert not seq.draft and (seq.drafts is None or seq.drafts.tried is None), f"{seq} has a draft between steps"
         assert seq.spec.choice not in seq.stream.ended
-    late = core._outputs.late
+    late = core.outputs.late
     assert {s for s in late if s.state is not SequenceState.ENDED} == {
         s for s in opens if s.state is SequenceState.AWAITING_MASK
     }

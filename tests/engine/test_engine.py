@@ -738,7 +738,7 @@ def test_ended_sequences_are_in_their_last_state(drive):
 
 
 def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive, monkeypatch):
-    monkeypatch.setattr("llamasrv.engine.sampling.sampler.SMALL_VOCABULARY", 0)
+    monkeypatch.setattr("llamasrv.engine.sampling.candidates.SMALL_VOCABULARY", 0)
     heavy = [SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(6)]
     alone = [drive().answer(chat("side by side"), params=params) for params in heavy]
     driver = drive(threads=3)

@@ -11,11 +11,13 @@ import pytest
 import tiny_models
 
 from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
+from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.backend import library
 from llamasrv.engine.backend.context import LlamaBackend, open_model
 from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed, OutOfCells
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler
+from llamasrv.engine.sampling.candidates import CandidateFinder
+from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
 
@@ -322,6 +324,12 @@ def test_calls_that_would_abort_raise_before(backend, rows, lane):
 # samplers
 
 
+def sampling(params, prompt, backend):
+    """The sampling of a sequence with this prompt."""
+    tokens = array("i", prompt)
+    return SamplingState(SequenceSpec(tokens[:], params=params), tokens, None, backend)
+
+
 def full_chain_choice(backend, params, row):
     """The chain's choice when it sees the whole vocabulary."""
     chain = backend.chain(params)
@@ -356,8 +364,8 @@ def test_preselected_candidates_do_not_change_the_choice(backend, change):
     for seed in range(30):
         params = SamplingParams(seed=seed, **change)
         row = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
-        sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
-        assert sampler.choose(row.copy(), find) == full_chain_choice(backend, params, row)
+        sampler = sampling(params, [1, 2, 3], backend)
+        assert sampler.choose(row.copy(), find).token == full_chain_choice(backend, params, row)
         sampler.close()
 
 
@@ -367,16 +375,16 @@ def test_infill_is_used_only_if_a_request_lists_it(backend, order):
     n, end = backend.vocab.size, backend.vocab.eos
     find = CandidateFinder(n)
     params = SamplingParams(seed=1, samplers=order)
-    sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
+    sampler = sampling(params, [1, 2, 3], backend)
     row = np.full(n, -20, np.float32)
     row[300:320] = 1.0
-    assert sampler.choose(row.copy(), find) == end  # nothing is likely enough to go on
+    assert sampler.choose(row.copy(), find).token == end  # nothing is likely enough to go on
     row[330] = 9.0
-    assert sampler.choose(row.copy(), find) == 330
+    assert sampler.choose(row.copy(), find).token == 330
     sampler.close()
-    sampler = Sampler(dataclasses.replace(params, ignore_eos=True), array("i", [1, 2, 3]), 3, backend)
+    sampler = sampling(dataclasses.replace(params, ignore_eos=True), [1, 2, 3], backend)
     row[330] = -20
-    assert sampler.choose(row.copy(), find) in range(300, 320)  # where it may not end, it goes on
+    assert sampler.choose(row.copy(), find).token in range(300, 320)  # where it may not end, it goes on
     sampler.close()
 
 
@@ -398,8 +406,8 @@ def test_adaptive_p_aims_at_a_probability(backend):
         params = SamplingParams(
             seed=1, temperature=1, samplers=("temperature", "adaptive_p"), adaptive_target=target, adaptive_decay=0.5
         )
-        sampler = Sampler(params, array("i", [1, 2, 3]), 3, backend)
-        found.append(np.mean([share[sampler.choose(row.copy(), find)] for _ in range(200)]))
+        sampler = sampling(params, [1, 2, 3], backend)
+        found.append(np.mean([share[sampler.choose(row.copy(), find).token] for _ in range(200)]))
         sampler.close()
     assert found[0] + 0.05 < found[1], found
 
@@ -425,8 +433,8 @@ def test_choices_among_candidates_equal_choices_among_all(backend, cut, penaltie
             chain.accept(token)
         expected = chain.choose(np.arange(n), row.copy())
         chain.close()
-        sampler = Sampler(params, array("i", prompt), len(prompt), backend)
-        assert sampler.choose(row.copy(), find) == expected
+        sampler = sampling(params, prompt, backend)
+        assert sampler.choose(row.copy(), find).token == expected
         sampler.close()
 
 

@@ -7,8 +7,10 @@ sequence whose chain is late waits for it alone, as for a mask.
 from __future__ import annotations
 
 import logging
+import random
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 
 from llamasrv.concurrency import Mailbox, native_lock
 from llamasrv.domain.params import SAMPLERS, SamplingParams
@@ -104,3 +106,9 @@ def made(backend: Backend, params: SamplingParams, seen: array[int]) -> Chain:
         if token >= 0:
             chain.accept(token)
     return chain
+
+
+def seeded(p: SamplingParams) -> SamplingParams:
+    """The parameters with a seed in the chain's range."""
+    seed = random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
+    return p if seed == p.seed else replace(p, seed=seed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from llamasrv.domain.params import SamplingParams, samplers_of
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.interface import Backend
-from llamasrv.engine.sampling.sampler import seeded
+from llamasrv.engine.sampling.late_chain import seeded
 
 
 def is_eligible(spec: SequenceSpec, *, constrained: bool) -> bool:

@@ -1,8 +1,9 @@
 """Turns a step's rows of logits into prompt scores, tokens, or rows that wait for their mask.
 
-Asks the sampler for the next token of each sequence whose known tokens are all computed, and yields the choice or an
-ending; the core delivers and ends. A draft is verified row by row: a row counts only if the token chosen from the row
-before is the drafted one. Belongs to the engine thread.
+Chooses the next token of each sequence whose known tokens are all computed, and yields the choice or an ending; the
+core delivers and ends. A draft is verified row by row: a row counts only if the token chosen from the row before is the
+drafted one. Masks are computed during the decode; chains over a whole vocabulary run in parallel. Belongs to the engine
+thread.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from llamasrv.domain.events import FinishReason, TokenLogprob
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.channels import PromptScored, TokensRead
 from llamasrv.engine.base.interface import Backend
+from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.sampling.masks import Matcher
-from llamasrv.engine.sampling.sampler import log_probability, read_logprobs
+from llamasrv.engine.sampling.candidates import CandidateFinder
+from llamasrv.engine.sampling.late_chain import ChainMaker
+from llamasrv.engine.sampling.logprobs import log_probability, read_logprobs
+from llamasrv.engine.sampling.masks import Masks, Matcher
 from llamasrv.engine.sampling.state import Ending, SamplingState, TokenChoice
-from llamasrv.engine.sampling.step_sampler import Row, StepSampler
 from llamasrv.engine.step.drafter import Drafter
 from llamasrv.errors import EngineFailure
 
 log = logging.getLogger("llamasrv.engine")
 
+MASK_PATIENCE = 0.01  # max seconds a step waits for masks; a sequence with a later mask waits alone
+
 Outcome = tuple[Sequence, "TokenChoice | Ending"]
+Row = tuple[SamplingState, Floats]
 
 _COMPUTED = Ending(FinishReason.LENGTH)
 
@@ -35,10 +41,23 @@ class Outputs:
     """`late`: sequences whose logits are kept until their mask is ready. `spoiled`: sequences that failed because of
     NaN or Inf in their logits; the core empties it."""
 
-    def __init__(self, sampler: StepSampler, backend: Backend, note_first_token: Callable[[Sequence], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        pool: NativePool,
+        threads: int,
+        note_first_token: Callable[[Sequence], None],
+        *,
+        mask_patience: float = MASK_PATIENCE,
+    ) -> None:
+        """At most `threads` chains run at once, including the caller's."""
         self.late: list[Sequence] = []
         self.spoiled: list[Sequence] = []
-        self._sampler = sampler
+        self.chains = ChainMaker(pool)
+        self.mask_patience = mask_patience
+        self._masks = Masks(pool, threads)
+        self._helpers = pool.queue(threads - 1)
+        self._finders = [CandidateFinder(backend.vocab.size) for _ in range(threads)]
         self._backend = backend
         self._note_first_token = note_first_token
 
@@ -97,7 +116,7 @@ class Outputs:
 
     def _next_rows(self, drafted: list[tuple[Sequence, Floats]]) -> list[tuple[Sequence, Row]]:
         states = [seq.sampling for seq, _ in drafted if seq.sampling is not None]
-        self._sampler.wait_for_masks(self._begin_masks(seq for seq, _ in drafted))
+        self.wait_for(self.begin_masks(seq for seq, _ in drafted))
         ready = []
         for (seq, rows), state in zip(drafted, states):
             row = rows[seq.owed]
@@ -113,7 +132,7 @@ class Outputs:
         return _nothing(seq) if token is None else TokenChoice(token)
 
     def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
-        choices = self._sampler.choose([row for _, row in ready])
+        choices = self.choose([row for _, row in ready])
         for (seq, (_, row)), choice in zip(ready, choices):
             yield seq, choice or self._nothing(seq, row)
 
@@ -136,8 +155,7 @@ class Outputs:
                 continue
             row, state.late_row = state.late_row, None
             seq.enter(SequenceState.WAITING if seq.lane is None else SequenceState.DECODE)
-            (choice,) = self._sampler.choose([(state, row)])
-            yield seq, choice or self._nothing(seq, row)
+            yield from self._choose([(seq, (state, row))])
 
     def _nothing(self, seq: Sequence, row: Floats) -> Ending:
         """The ending for a row of logits without a candidate."""
@@ -145,16 +163,36 @@ class Outputs:
             self.spoiled.append(seq)
         return _nothing(seq)
 
-    def wait_for_masks(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for the masks, or the sampler chains, of late sequences."""
-        matchers = self._begin_masks(self.late)
-        if any(matcher.pending for matcher in matchers):
-            self._sampler.wait_for_masks(matchers, timeout)
-        elif all(seq.sampling is not None and seq.sampling.is_late for seq in self.late):
-            self._sampler.chains.wait(timeout)
+    def choose(self, rows: list[Row]) -> list[TokenChoice | None]:
+        """A token for each row of logits, in order; None for a row without a candidate."""
+        if sum([state.is_heavy for state, _ in rows]) > 1:
+            return self._helpers.map(lambda row, hand: row[0].choose(row[1], self._finders[hand]), rows)
+        find = self._finders[0]
+        return [state.choose(row, find) for state, row in rows]
 
-    def _begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
-        return self._sampler.begin_masks([seq.constraint for seq in sequences if seq.constraint is not None])
+    def begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
+        """Start computing the masks of the next tokens. Returns the matchers to wait for."""
+        matchers: list[Matcher] = [
+            matcher
+            for seq in sequences
+            if seq.constraint is not None and (matcher := seq.constraint.matcher) is not None and matcher.binding
+        ]
+        if matchers:
+            self._masks.begin(matchers)
+        return matchers
+
+    def wait_for(self, matchers: list[Matcher], timeout: float | None = None) -> None:
+        """Wait for these masks, at most `timeout` seconds (None: `mask_patience`)."""
+        if matchers:
+            self._masks.wait(matchers, self.mask_patience if timeout is None else timeout)
+
+    def wait_for_late(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for the masks, or the sampler chains, of late sequences."""
+        matchers = self.begin_masks(self.late)
+        if any(matcher.pending for matcher in matchers):
+            self.wait_for(matchers, timeout)
+        elif all(seq.sampling is not None and seq.sampling.is_late for seq in self.late):
+            self.chains.wait(timeout)
 
     def _read(self, seq: Sequence, row: Floats) -> Ending:
         """Deliver the log-probabilities that the sequence is there for."""

@@ -33,7 +33,7 @@ def test_only_slow_parts_are_counted_and_logged_once_a_minute(caplog):
 
 @pytest.mark.parametrize("part, slowed", [
     ("plan", lambda core: (core.scheduler, "plan")), ("seat", lambda core: (core.admission, "seat_all")),
-    ("fill", lambda core: (core.backend.batch, "fill")), ("sample", lambda core: (core.sampler, "choose")),
+    ("fill", lambda core: (core.backend.batch, "fill")), ("sample", lambda core: (core.outputs, "choose")),
     ("deliver", lambda core: (core._publisher, "publish")), ("mail", lambda core: (core.scheduler, "arrive")),
     (None, lambda core: (core.backend, "decode")), (None, lambda core: (core.drafter, "draft")),
 ])  # fmt: skip

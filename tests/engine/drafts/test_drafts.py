@@ -220,7 +220,7 @@ def test_late_masks(drive, drafts):
     """A row without its mask is kept; the rest of the draft is dropped."""
 
     def submit(driver):
-        driver.core.sampler.mask_patience = 0.0
+        driver.core.outputs.mask_patience = 0.0
         return [driver.submit(ASKED, constraint=constraint(driver, GRAMMARS["what the prompt says"]), max_tokens=90)]
 
     off, on, _ = both(drive, submit, drafts)

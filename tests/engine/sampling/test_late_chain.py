@@ -60,8 +60,8 @@ def test_the_engine_sleeps_while_it_waits_for_a_chain(drive):
     driver = drive(SlowBackend())
     driver.submit(chat("hello"), params=DRY)
     until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
-    waits, wait = [], driver.core.sampler.chains.wait
-    driver.core.sampler.chains.wait = lambda timeout: (waits.append(timeout), wait(timeout))
+    waits, wait = [], driver.core.outputs.chains.wait
+    driver.core.outputs.chains.wait = lambda timeout: (waits.append(timeout), wait(timeout))
     driver.turn(3)
     assert len(waits) == 3 and min(waits) > 0
     driver.backend.gate.set()
@@ -85,11 +85,11 @@ def test_a_sequence_cancelled_before_its_chain_leaks_none(drive, before):
     until(driver, lambda: driver.sequences[-1].state is SequenceState.AWAITING_MASK)
     if not before:
         driver.backend.gate.set()
-        driver.core.sampler.chains.close()
+        driver.core.outputs.chains.close()
     driver.engine.cancel(stream)
     driver.turn()
     driver.backend.gate.set()
-    driver.core.sampler.chains.close()  # waits for it
+    driver.core.outputs.chains.close()  # waits for it
     end_of(stream.take())
     closed = [chain.closed for chain in driver.backend.chains]
     assert closed == [True] or (before and not closed)  # not begun yet: then none is made

@@ -12,7 +12,7 @@ from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 
 def test_a_late_mask_delays_only_its_own_sequence(drive, monkeypatch):
     driver = drive()
-    driver.core.sampler.mask_patience = 0.0
+    driver.core.outputs.mask_patience = 0.0
     gate = threading.Event()
     compute = GrammarMatcher.compute_mask
 
@@ -37,7 +37,7 @@ def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room
     """It was restored whole and owed no token: it was never planned again and held its lane until its deadline. Now it
     waits without a lane and is seated once its mask is ready."""
     driver = drive(swap_bytes=room)
-    driver.core.sampler.mask_patience = 0.0
+    driver.core.outputs.mask_patience = 0.0
     gate = threading.Event()
     compute = GrammarMatcher.compute_mask
 
@@ -61,7 +61,7 @@ def test_a_sequence_whose_mask_is_late_can_be_preempted(drive, monkeypatch, room
 
 def test_a_sequence_whose_mask_is_late_can_be_cancelled(drive, monkeypatch):
     driver = drive()
-    driver.core.sampler.mask_patience = 0.0
+    driver.core.outputs.mask_patience = 0.0
     gate = threading.Event()
     slowed = constraint(driver, "start: /[ab]{3}/")
     monkeypatch.setattr(GrammarMatcher, "compute_mask", lambda guide: gate.wait(20))

@@ -8,7 +8,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
-from llamasrv.engine.sampling.sampler import CandidateFinder
+from llamasrv.engine.sampling.candidates import CandidateFinder
 from llamasrv.engine.sampling.state import SamplingState
 
 BACKEND = RecordingBackend()

@@ -17,8 +17,10 @@ from llamasrv.domain.params import (
 )
 from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.backend.sampler_chain import BUILDERS
+from llamasrv.engine.sampling.candidates import CandidateFinder
+from llamasrv.engine.sampling.logprobs import log_probability
 from llamasrv.engine.sampling.on_device import is_eligible
-from llamasrv.engine.sampling.sampler import CandidateFinder, Sampler, log_probability
+from llamasrv.engine.sampling.state import SamplingState
 
 
 def random_row(n, seed):
@@ -57,15 +59,21 @@ def test_a_row_of_nan_has_no_candidates():
 
 
 def sampler(backend=None, prompt=b"hello", **params):
-    """A Sampler, and the timeline that it looks at."""
+    """The sampling of one sequence, and the timeline that it looks at."""
     tokens = array("i", list(prompt))
-    return Sampler(SamplingParams(**params), tokens, len(tokens), backend or RecordingBackend()), tokens
+    spec = SequenceSpec(tokens[:], params=SamplingParams(**params))
+    return SamplingState(spec, tokens, None, backend or RecordingBackend()), tokens
+
+
+def chosen(state, row, find):
+    choice = state.choose(row, find)
+    return None if choice is None else choice.token
 
 
 def test_greedy_needs_no_chain():
     s, tokens = sampler(temperature=0)
     row = random_row(263, 1)
-    assert s.chain is None and s.choose(row, CandidateFinder(263)) == int(row.argmax())
+    assert s.chain is None and chosen(s, row, CandidateFinder(263)) == int(row.argmax())
 
 
 def test_greedy_with_penalties_goes_through_the_chain():
@@ -85,7 +93,7 @@ def test_tokens_that_penalties_can_move_are_candidates():
     s.chain.choose = lambda ids, logits: offered.extend(ids.tolist()) or int(ids[0])
     row = random_row(32000, 3)
     row[7] = -20.0
-    s.choose(row, CandidateFinder(32000))
+    chosen(s, row, CandidateFinder(32000))
     assert 7 in offered
 
 
@@ -124,7 +132,7 @@ def test_penalties_do_not_enlarge_the_chains_candidates(params):
         times = []
         for _ in range(9):
             began = time.thread_time()
-            s.choose(row, find)
+            chosen(s, row, find)
             times.append(time.thread_time() - began)
         return sorted(times)[4]
 
@@ -186,7 +194,7 @@ def test_samplers_have_names_and_letters_of_their_own():
 
 def test_bias_moves_and_bans():
     s, tokens = sampler(temperature=0, logit_bias=LogitBias(((5, 100.0), (6, -float("inf")))))
-    assert s.choose(random_row(263, 1), CandidateFinder(263)) == 5
+    assert chosen(s, random_row(263, 1), CandidateFinder(263)) == 5
 
 
 def test_ends_are_banned_until_min_tokens():
@@ -195,16 +203,16 @@ def test_ends_are_banned_until_min_tokens():
     end = backend.vocab.eos
     row = random_row(263, 1)
     row[end] = 50.0
-    assert s.choose(row.copy(), CandidateFinder(263)) != end
+    assert chosen(s, row.copy(), CandidateFinder(263)) != end
     tokens.extend([1, 2])
-    assert s.choose(row.copy(), CandidateFinder(263)) == end
+    assert chosen(s, row.copy(), CandidateFinder(263)) == end
 
 
 def test_with_everything_banned_there_is_no_candidate():
     s, tokens = sampler(temperature=0, logit_bias=LogitBias(tuple((t, -float("inf")) for t in range(263))))
-    assert s.choose(random_row(263, 1), CandidateFinder(263)) is None
+    assert chosen(s, random_row(263, 1), CandidateFinder(263)) is None
     s, tokens = sampler(logit_bias=LogitBias(tuple((t, -float("inf")) for t in range(263))))
-    assert s.choose(random_row(263, 1), CandidateFinder(263)) is None
+    assert chosen(s, random_row(263, 1), CandidateFinder(263)) is None
 
 
 def test_log_probabilities_are_a_log_softmax():

@@ -7,9 +7,9 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.native_pool import NativePool
-from llamasrv.engine.sampling import sampler
+from llamasrv.engine.sampling import candidates
 from llamasrv.engine.sampling.state import SamplingState
-from llamasrv.engine.sampling.step_sampler import StepSampler
+from llamasrv.engine.step.outputs import Outputs
 
 HEAVY = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -19,6 +19,10 @@ def pool():
     pool = NativePool()
     yield pool
     pool.close()
+
+
+def outputs(pool, threads):
+    return Outputs(RecordingBackend(), pool, threads, lambda seq: None)
 
 
 def rows(params):
@@ -33,25 +37,25 @@ def rows(params):
 def test_each_row_gets_its_own_token(pool):
     greedy = rows([GREEDY] * 5)
     best = [int(row.argmax()) for _, row in greedy]
-    assert [choice.token for choice in StepSampler(pool, 2, 263).choose(greedy)] == best
+    assert [choice.token for choice in outputs(pool, 2).choose(greedy)] == best
 
 
 def test_a_row_without_candidates_does_not_affect_others(pool):
     greedy = rows([GREEDY] * 3)
     greedy[1][1][:] = np.nan
-    choices = StepSampler(pool, 2, 263).choose(greedy)
+    choices = outputs(pool, 2).choose(greedy)
     assert choices[1] is None and choices[0] and choices[2]
 
 
 def test_heavy_chains_run_in_parallel_and_choose_the_same(pool, monkeypatch):
-    monkeypatch.setattr(sampler, "SMALL_VOCABULARY", 0)
+    monkeypatch.setattr(candidates, "SMALL_VOCABULARY", 0)
     params = [SamplingParams(seed=n, **HEAVY) for n in range(12)]
-    alone = [StepSampler(pool, 1, 263).choose([row])[0] for row in rows(params)]
+    alone = [outputs(pool, 1).choose([row])[0] for row in rows(params)]
     assert pool.num_threads == 0
-    assert StepSampler(pool, 3, 263).choose(rows(params)) == alone and pool.num_threads == 2
+    assert outputs(pool, 3).choose(rows(params)) == alone and pool.num_threads == 2
 
 
 def test_one_heavy_chain_needs_no_thread(pool, monkeypatch):
-    monkeypatch.setattr(sampler, "SMALL_VOCABULARY", 0)
-    StepSampler(pool, 3, 263).choose(rows([SamplingParams(seed=1, **HEAVY), GREEDY]))
+    monkeypatch.setattr(candidates, "SMALL_VOCABULARY", 0)
+    outputs(pool, 3).choose(rows([SamplingParams(seed=1, **HEAVY), GREEDY]))
     assert pool.num_threads == 0
