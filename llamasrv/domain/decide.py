@@ -29,12 +29,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class DecideRequest:
-    """Each question is answered as if it were the only one. The model does not think first."""
+    """Each question is answered as if it were the only one."""
 
     input: tuple[Message, ...]
     questions: tuple[Question, ...]
     model: str | None = None
     orders: int = 1  # orders of a choice's options to average; with 2 or more the client's order has no effect
+    thinking: int = 0  # max tokens of the model's thought about each question in each order; 0: it does not think
     most_tokens: int = 262_144  # of the input and all questions together
     timeout: float | None = None  # seconds from arrival
     owner: str = ""  # API key's name, for fair sharing
@@ -56,12 +57,13 @@ class Decided:
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """The answers, in the order of the questions. `prompt_tokens` counts the input once; `cached_tokens` of them were
-    reused."""
+    reused. `reasoning_tokens`: of thoughts."""
 
     model: str
     answers: tuple[Decided, ...]
     prompt_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
 
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures of a fit

@@ -178,6 +178,8 @@ def test_255_options_and_400_questions(ask):
      "invalid_value"),
     (openai(PREDICATE, input=[{"type": "reasoning"}]), "input[0].type", "invalid_value"),
     (openai(PREDICATE, x_orders=9), "x_orders", "invalid_value"),
+    (openai(PREDICATE, x_thinking_tokens=-1), "x_thinking_tokens", "invalid_value"),
+    (openai(PREDICATE, x_thinking_tokens=8), "x_thinking_tokens", None),  # the model does not think
     (openai({**PREDICATE, "instructions": "so? " * 4000}), "questions[0]", "context_length_exceeded"),
 ])  # fmt: skip
 def test_openais_errors_name_the_field(ask, body, param, code):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Union
 from weakref import WeakKeyDictionary
 
 from llamasrv.concurrency import off_hub
@@ -12,7 +13,7 @@ from llamasrv.domain.decide import DecideRequest
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, TextPart
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.pipeline.decide.labels import LabelMaker
-from llamasrv.pipeline.decide.questions import conversation, cut, has_media, new_mark, orders, written
+from llamasrv.pipeline.decide.questions import Thought, conversation, cut, has_media, new_mark, orders, written
 from llamasrv.pipeline.decide.work import DecisionWork, ShownQuestion
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.media import RequestMedia
@@ -21,7 +22,7 @@ from llamasrv.pipeline.sizes import is_long
 ENDS_KEPT = 16  # max prompt ends per model whose tokenised labels are cached
 FEW = 8  # max questions to prepare on the hub
 
-Prepared = tuple[list[int], list[ShownQuestion]]
+Prepared = tuple[list[int], list[ShownQuestion], Union[Thought, None]]
 
 
 class DecisionBook:
@@ -48,8 +49,8 @@ class DecisionBook:
         first, *others = (prompt for prompt in carried.prompts if isinstance(prompt, ChatPrompt))
         prepare = partial(self._prepare, served, request, mark, first, dict(zip(seeing, others)), media)
         few = len(request.questions) * request.orders <= FEW and not is_long(first)
-        head, asked = prepare() if few else off_hub(prepare)
-        return DecisionWork(served, request, head, asked, cache_key)
+        head, asked, thought = prepare() if few else off_hub(prepare)
+        return DecisionWork(served, request, head, asked, cache_key, thought)
 
     def _prepare(
         self,
@@ -61,7 +62,8 @@ class DecisionBook:
         media: RequestMedia,
     ) -> Prepared:
         """The tokens of the input and those of each question. `seeing`: the prompts of questions with images."""
-        base = cut(served, first, mark, media)
+        thinks = request.thinking > 0
+        base = cut(served, first, mark, media, thinks=thinks)
         maker = self._maker(served, base.end)
         asked: list[ShownQuestion] = []
         for number, question in enumerate(request.questions):
@@ -69,13 +71,13 @@ class DecisionBook:
             for order in orders(question, request.orders):
                 if number in seeing:
                     text = written(question, labels.texts, order, above=False)
-                    found = cut(served, _ending_in(seeing[number], text), mark, media)
+                    found = cut(served, _ending_in(seeing[number], text), mark, media, thinks=thinks)
                     asked.append(ShownQuestion(number, order, labels, found.tail, found.spans))
                     continue
                 text = written(question, labels.texts, order)
                 own = served.vocab.tokenize(text, parse_special=False)
                 asked.append(ShownQuestion(number, order, labels, [*own, *base.tail], base.spans))
-        return base.head, asked
+        return base.head, asked, base.thought
 
     def _maker(self, served: LoadedModel, end: str) -> LabelMaker:
         makers = self._makers.setdefault(served, {})

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.media import media_of
 from llamasrv.domain.decide import DecideRequest, Question
 from llamasrv.domain.media import MediaSpan
@@ -19,6 +20,7 @@ from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.media import RequestMedia
 
 NO_THINKING = {"enable_thinking": False, "thinking": False}
+THINKING = {"enable_thinking": True, "thinking": True}
 
 
 def new_mark() -> str:
@@ -40,7 +42,7 @@ def conversation(request: DecideRequest, mark: str, question: tuple[Part, ...] =
         last = f"{last}\n\n{mark}" if last else mark
     else:
         last = (*parts, TextPart(f"\n{mark}" if parts else mark), *question)
-    return ChatPrompt((*turns, Message("user", last)), template_kwargs=NO_THINKING)
+    return ChatPrompt((*turns, Message("user", last)), template_kwargs=THINKING if request.thinking else NO_THINKING)
 
 
 def written(question: Question, labels: Sequence[str], order: Sequence[int], *, above: bool = True) -> str:
@@ -75,17 +77,27 @@ def _name(value: str | bool, both: set[str]) -> str:
     return f'"{value}"' if value in both else _line(value)
 
 
+class Thought(NamedTuple):
+    """How a thought ends: `mark` is what the model writes, `closing` the text from there to the answer."""
+
+    mark: str
+    closing: str
+
+
 class Cut(NamedTuple):
-    """A conversation's tokens before and after its mark. `end` is the text that stands before the answer."""
+    """A conversation's tokens before and after its mark. `end` is the text that stands before the answer. With a
+    `thought`, the tokens end where that begins."""
 
     head: list[int]
     spans: tuple[MediaSpan, ...]  # of both
     tail: list[int]
     end: str
+    thought: Thought | None = None
 
 
-def cut(served: LoadedModel, prompt: ChatPrompt, mark: str, media: RequestMedia) -> Cut:
-    """Raises InvalidRequest if the template hides the user's text, or an answer cannot follow directly."""
+def cut(served: LoadedModel, prompt: ChatPrompt, mark: str, media: RequestMedia, *, thinks: bool = False) -> Cut:
+    """`thinks`: the model is to think before it answers. Raises InvalidRequest if it cannot, or if the template hides
+    the user's text."""
     rendered, profile = served.rendered(prompt)
     segments, parts = list(rendered.segments), media_of(prompt)
     for at in range(len(segments) - 1, -1, -1):
@@ -96,14 +108,28 @@ def cut(served: LoadedModel, prompt: ChatPrompt, mark: str, media: RequestMedia)
         tokens, spans = served.tokens_of([*segments[:at], *_text(before, segment[1])], parts, media)
         num_head = len(tokens)
         rest = [*_text(after, segment[1]), *segments[at + 1 :]]
-        start = profile.format.content_start
-        if start and not rendered.text.rstrip().endswith(start.strip()):
+        start, thought = profile.format.content_start, None
+        if thinks:
+            opening, thought = _thought(profile.format, rendered.text)
+            rest += _text(opening, True)
+        elif start and not rendered.text.rstrip().endswith(start.strip()):
             rest.append((start, True))
         tokens, more = served.tokens_of(rest, parts, media, tokens)
         last = rest[-1] if rest else None
         end = last[0] if isinstance(last, tuple) and last[1] else ""
-        return Cut(tokens[:num_head], (*spans, *more), tokens[num_head:], end)
+        end = thought.closing if thought is not None else end
+        return Cut(tokens[:num_head], (*spans, *more), tokens[num_head:], end, thought)
     raise InvalidRequest("This model's chat template does not show the last message of the user.", param="input")
+
+
+def _thought(format: ChatFormat, prompt: str) -> tuple[str, Thought]:
+    """What opens a thought after the prompt, and how it ends."""
+    marks, start = format.reasoning, format.content_start
+    is_open = marks is not None and marks.is_open(prompt)
+    if marks is None or marks.assumed or not marks.end.strip() or not (is_open or marks.start):
+        raise InvalidRequest("This model does not think before it answers.", param="x_thinking_tokens")
+    follows = "" if marks.end.rstrip().endswith(start.strip()) else start
+    return "" if is_open else marks.start, Thought(marks.end.strip(), marks.end + follows)
 
 
 def _text(text: str, trusted: bool) -> list[tuple[str, bool]]:

@@ -16,6 +16,7 @@ from llamasrv.protocols.limits import Limits
 
 OPTIONS = 255  # of a choice
 ORDERS = 8
+THOUGHT = 32_768  # tokens
 
 
 class DecisionSchema(WireSchema):
@@ -27,6 +28,13 @@ class DecisionSchema(WireSchema):
         "orders of a choice's options, rotations of each other, over which probabilities are averaged; from 2 on the "
         "order in the request has no effect; default 1: as sent",
         to="orders",
+    )
+    x_thinking_tokens = Count(
+        0,
+        THOUGHT,
+        "the model thinks about each question first, for at most so many tokens, if it is one that thinks; default 0: "
+        "it answers at once",
+        to="thinking",
     )
 
 

@@ -153,10 +153,10 @@ class GeminiDecisions(DecisionsEndpoint):
         reply: dict[str, Any] = {"answers": answers}
         if not answers:
             reply = {"prompt_feedback": {"block_reason": "OTHER", "block_reason_message": REFUSED}}
-        read = made.prompt_tokens
+        read, thought = made.prompt_tokens, made.reasoning_tokens
         reply["usage"] = {
             "total_input_tokens": read, "total_cached_tokens": made.cached_tokens, "total_output_tokens": 0,
-            "total_thought_tokens": 0, "total_tokens": read,
+            "total_thought_tokens": thought, "total_tokens": read + thought,
         }  # fmt: skip
         return orjson.dumps(reply)
 

@@ -214,13 +214,13 @@ class OpenAIDecisions(DecisionsEndpoint):
 
     def whole(self, options: Shown, made: Decisions) -> bytes:
         answers = [_answer(*each) for each in zip(options.names, options.questions, made.answers)]
-        read = made.prompt_tokens
+        read, thought = made.prompt_tokens, made.reasoning_tokens
         usage = {
             "input_tokens": read,
             "input_tokens_details": {"cached_tokens": made.cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": 0,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": read,
+            "output_tokens": thought,
+            "output_tokens_details": {"reasoning_tokens": thought},
+            "total_tokens": read + thought,
         }
         return orjson.dumps({"model": made.model, "answers": answers, "usage": usage})
 

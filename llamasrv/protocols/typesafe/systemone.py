@@ -142,7 +142,7 @@ class SystemOne(SchemaEndpoint):
             for name, question, levels, answer in zip(options.names, options.questions, options.levels, made.answers)
             if not answer.refused
         }
-        usage = {"input_tokens": made.prompt_tokens, "output_tokens": 0}
+        usage = {"input_tokens": made.prompt_tokens, "output_tokens": made.reasoning_tokens}
         return orjson.dumps({"model": made.model, "answers": answers, "usage": usage})
 
 

@@ -10,7 +10,7 @@ from llamasrv.domain.decide import DecisionSettings, Fit
 from llamasrv.domain.events import Text
 from llamasrv.domain.request import GenerateRequest, Message, TokenPrompt
 from llamasrv.engine.engine import EngineOptions
-from llamasrv.errors import BodyTooLarge, ContextTooLong, Unavailable
+from llamasrv.errors import BodyTooLarge, ContextTooLong, InvalidRequest, Unavailable
 
 INPUT = "The same input for all of them. " * 4
 ALL = (predicate("Is it so?"), choice("Which?", "a", "b", "c"), score("How much?", *map(str, range(12))))
@@ -21,10 +21,10 @@ def serve():
     """`serve(min_mass=..., fits=..., deterministic=...)`: a running service."""
     started = []
 
-    def start(min_mass=0.0, fits=(), **options):
+    def start(min_mass=0.0, fits=(), template=None, **options):
         options = EngineOptions(**{"parallel": 8, **options})
-        settings = DecisionSettings(min_mass, dict(fits))
-        started.append(RunningService(model={"decisions": settings}, options=options, num_cells=16384))
+        settings = {"decisions": DecisionSettings(min_mass, dict(fits)), "chat_template": template}
+        started.append(RunningService(model=settings, options=options, num_cells=16384))
         return started[-1]
 
     yield start
@@ -141,3 +141,60 @@ def test_a_decision_about_a_conversation_finds_its_prefix(serve):
     decide_about(type(request)(talk, ALL[:1]))
     made = decide_about(type(request)((*talk, Message("user", "And now?")), ALL[:1]))
     assert made.cached_tokens > len(INPUT)
+
+
+THINKS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+
+
+def read_prompts(served):
+    """What stood before the answers, once for each question."""
+    texts = {bytes(t for t in seq.spec.tokens if t < 256).decode() for seq in served.engine.arrived if seq.spec.reads}
+    return sorted(text for text in texts if text.endswith("\n</think>\n\n"))
+
+
+def test_a_thought_ends_with_its_budget(serve):
+    served = serve(template=THINKS)
+    made = decide(served, *ALL, thinking=10)
+    (first, *_), thoughts = read_prompts(served), [text.rpartition("<think>\n")[2] for text in read_prompts(served)]
+    assert made.reasoning_tokens == 30 and len(thoughts) == 3
+    assert set(thoughts) == {": The same\n</think>\n\n"} and first.startswith("user\n" + INPUT)
+
+
+def test_a_thought_ends_by_itself(serve):
+    """The fake model repeats the words of the user, from the ninth character of its answer on; here the end mark."""
+    served = serve(template=THINKS)
+    made = decide(served, ALL[0], text="Hm. </think> so", thinking=200)
+    assert read_prompts(served)[0].endswith("<think>\n: Hm.\n</think>\n\n")
+    assert made.reasoning_tokens < 40
+
+
+def test_probabilities_after_a_thought_are_those_of_teacher_forced_labels(serve):
+    served = serve(template=THINKS)
+    answer = decide(served, ALL[0], thinking=10).answers[0]
+    prompt = min((seq.spec.tokens for seq in served.engine.arrived if seq.spec.reads), key=len)
+    yes, no = (math.exp(forced(served, prompt, word.encode())) for word in ("yes", "no"))
+    assert answer.probabilities == pytest.approx((yes / (yes + no), no / (yes + no)), abs=1e-4)
+
+
+def test_without_a_budget_there_is_no_thought(serve):
+    served = serve(template=THINKS)
+    assert decide(served, ALL[0]).reasoning_tokens == 0
+    assert all(text.endswith("<think>\n\n</think>\n\n") for text in read_prompts(served))
+
+
+def test_a_model_without_thoughts_refuses_to_think(serve):
+    with pytest.raises(InvalidRequest) as caught:
+        decide(serve(), ALL[0], thinking=10)
+    assert caught.value.param == "x_thinking_tokens"
+
+
+def test_thoughts_count_towards_the_bounds(serve):
+    with pytest.raises(ContextTooLong):
+        decide(serve(template=THINKS), ALL[0], thinking=1000)
+    with pytest.raises(BodyTooLarge):
+        decide(serve(template=THINKS), *ALL, thinking=300, most_tokens=1000)
