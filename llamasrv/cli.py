@@ -18,6 +18,7 @@ import click
 from llamasrv import __version__
 from llamasrv.commands.flags import with_options
 from llamasrv.commands.group import Commands
+from llamasrv.commands.load_profiles import PROFILES
 from llamasrv.config import Settings
 from llamasrv.config.option import nearest
 from llamasrv.domain.key import SCOPES
@@ -117,14 +118,13 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
 
 
 @cli.command()
-@click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--sequences", default="1,2,4,8,16", metavar="LIST", help="Numbers of parallel sequences.  [1,2,4,8,16]")
+@click.argument("target", required=False, metavar="[MODEL | URL]")
+@click.option("--sequences", metavar="LIST", help="Numbers of parallel sequences.  [1,2,4,8,16; with URL 8]")
 @click.option(
     "--tokens",
-    default=128,
     type=click.IntRange(8, 100_000),
     metavar="INT",
-    help="Tokens per sequence.  [128]",
+    help="Tokens per answer.  [128; with URL as the profile has it]",
 )
 @click.option(
     "--text",
@@ -132,27 +132,74 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     metavar="FILE",
     help="Measure what drafts (--spec) gain on this text instead: one prompt, or one JSON string per line.",
 )
+@click.option("--profile", type=click.Choice(tuple(PROFILES)), help="With URL: the shape of the load.  [chat]")
+@click.option("--requests", type=click.IntRange(1, 1_000_000), metavar="INT", help="With URL: requests per number.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, 10_000, min_open=True),
+    metavar="FLOAT",
+    help="With URL: conversations that begin in a second, at random times.  [when another ends]",
+)
+@click.option("--seed", type=click.IntRange(0), metavar="INT", help="With URL: the same prompts again.  [fresh ones]")
+@click.option("--name", metavar="NAME", help="With URL: model to ask for.  [the first]")
 @_as_json
-@with_options("model", "engine", "cache")
-def bench(settings: Settings, model: Path | None, sequences: str, tokens: int, text: Path | None, as_json: bool) -> int:
+@with_options("model", "engine", "cache", "server")
+def bench(
+    settings: Settings,
+    target: str | None,
+    sequences: str | None,
+    tokens: int | None,
+    text: Path | None,
+    as_json: bool,
+    profile: str | None,
+    requests: int | None,
+    rate: float | None,
+    seed: int | None,
+    name: str | None,
+) -> int:
     """Measure MODEL: the kernels alone, the server over HTTP, and their ratio; or, with --spec and --text, the gain
-    from drafts."""
-    from llamasrv.commands import bench_drafts
-    from llamasrv.commands.bench import run
+    from drafts.
 
-    if model is not None:
-        settings = settings.having(model={"path": model})
+    With the URL of a running server of any make, measure what its clients get under a load profile: requests and tokens
+    per second, times to the first token and between chunks.
+    """
+    from llamasrv.commands import bench_drafts, bench_url
+    from llamasrv.commands.bench import run
+    from llamasrv.commands.server import is_url
+
+    url = target if target is not None and is_url(target) else None
+    sequences = sequences or ("1,2,4,8,16" if url is None else "8")
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", sequences) or not all(1 <= int(n) <= 256 for n in sequences.split(",")):
         raise ConfigError(f"--sequences {sequences!r}: must be numbers from 1 to 256, separated by commas")
     levels = tuple(int(n) for n in sequences.split(","))
+    if url is not None:
+        if text is not None:
+            raise ConfigError("--text: measures a model, not a URL")
+        return bench_url.run(
+            settings,
+            url,
+            name,
+            profile or "chat",
+            levels,
+            requests=requests,
+            rate=rate,
+            tokens=tokens,
+            seed=seed,
+            as_json=as_json,
+        )
+    for flag, value in (("profile", profile), ("requests", requests), ("rate", rate), ("seed", seed), ("name", name)):
+        if value is not None:
+            raise ConfigError(f"--{flag}: needs the URL of a running server")
+    if target is not None:
+        settings = settings.having(model={"path": Path(target)})
     source = click.get_current_context().params.get("engine_spec")
     if text is None and source not in (None, "off"):
         raise ConfigError(f"--spec {source} measures drafts on your own text: name its file with --text")
     if text is not None:
         if as_json:
             raise ConfigError("--json: cannot be combined with --text")
-        return bench_drafts.run(settings, levels, tokens, text)
-    return run(settings, levels, tokens, as_json)
+        return bench_drafts.run(settings, levels, tokens or 128, text)
+    return run(settings, levels, tokens or 128, as_json)
 
 
 @cli.command()

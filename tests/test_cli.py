@@ -304,7 +304,8 @@ class Terminal:
         os.write(self.fd, line.encode() + b"\n")
 
 
-def test_chat_in_a_terminal_keeps_the_conversation_and_knows_its_commands(serve):
+def test_chat_in_a_terminal_keeps_the_conversation_and_knows_its_commands(serve, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     server = serve("--fake")
     terminal = Terminal("chat", server.url)
     try:
@@ -315,6 +316,8 @@ def test_chat_in_a_terminal_keeps_the_conversation_and_knows_its_commands(serve)
         terminal.until("forget the conversation")
         terminal.type("/system Be brief")
         terminal.until("system prompt: Be brief")
+        terminal.type("\x1b[200~two\nlines\x1b[201~")
+        assert re.search(r"You said: two\s+lines", terminal.until("tokens/s"))
         terminal.type("/exit")
         assert terminal.process.wait(20) == 0
     finally:
@@ -323,7 +326,8 @@ def test_chat_in_a_terminal_keeps_the_conversation_and_knows_its_commands(serve)
         os.close(terminal.fd)
 
 
-def test_ctrl_c_in_chat_stops_the_answer_and_not_the_conversation(serve):
+def test_ctrl_c_in_chat_stops_the_answer_and_not_the_conversation(serve, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     server = serve("--fake")
     terminal = Terminal("chat", server.url)
     try:

@@ -85,6 +85,8 @@ NEIGHBOURS = {
     "store/test_quotas.py": "store/postgres_quotas store/redis_quotas",
     "store/test_store.py": "store/postgres store/redis store/sql store/sqlite",
     "test_check_drafts.py": "commands/check",
+    "test_bench_url.py": "commands/load_profiles",
+    "test_chat_commands.py": "commands/chat_files commands/chat_markdown commands/chat_session commands/chat_terminal",
     "test_cli.py": "commands/flags commands/group commands/bench commands/doctor commands/key commands/serve commands/server",
     "test_launch.py": "commands/launch_programs",
     "test_way_in.py": "commands/create commands/running commands/show startup/resolver startup/store_texts",

@@ -24,13 +24,13 @@ from rich.table import Table
 
 from llamasrv import startup
 from llamasrv.commands import server
+from llamasrv.commands.load_profiles import WORDS
 from llamasrv.config import Settings
 from llamasrv.engine.backend import openmp
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.startup import model_options
 
-WORDS = "time year people way day thing life world school state family group country hand part place week work".split()
 TURNS = 3
 PATIENCE = 600.0  # seconds without a byte from the server
 EVENT = b"data: {"

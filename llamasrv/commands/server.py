@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -90,12 +91,18 @@ def ask(
     if not url and settings.socket_path is not None:
         raise ConfigError(f"{settings.url}: this command needs a server that listens on a port")
     keys = settings.api_keys()
-    headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
-    url = url or settings.url
+    return ask_url(url or settings.url, method, path, body, key=keys[0] if keys else None, timeout=timeout)
+
+
+def ask_url(
+    url: str, method: str, path: str, body: Any = None, *, key: str | None = None, timeout: float = TIMEOUT
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON object of a response. Raises ConfigError if there is none."""
     connection = connect(url, timeout)
     try:
         data = None if body is None else json.dumps(body)
-        connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
+        headers = authorization(key) | ({"Content-Type": "application/json"} if data else {})
+        connection.request(method, base_path(url) + path, data, headers)
         reply = connection.getresponse()
         wire = json.loads(reply.read() or b"{}")
         return reply.status, wire if isinstance(wire, dict) else {}
@@ -103,6 +110,16 @@ def ask(
         raise ConfigError(f"{url}: {error}") from None
     finally:
         connection.close()
+
+
+def authorization(key: str | None) -> dict[str, str]:
+    """The headers that carry a key."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def base_path(url: str) -> str:
+    """What stands before /v1 in the paths of a server; its URL may end in /v1, as clients' settings have it."""
+    return urlsplit(url if "://" in url else f"http://{url}").path.rstrip("/").removesuffix("/v1")
 
 
 def served(settings: Settings) -> list[dict[str, Any]]:
@@ -116,6 +133,14 @@ def served(settings: Settings) -> list[dict[str, Any]]:
     if not isinstance(entries, list):
         return []
     return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+
+
+_URL = re.compile(r"\w+://|localhost\b|\[[0-9a-fA-F:.]+\]|[\w.-]+:\d+(/|\Z)")
+
+
+def is_url(word: str) -> bool:
+    """Whether a word of the command line is the URL of a server: it has a scheme or a port."""
+    return _URL.match(word) is not None
 
 
 def connect(url: str, timeout: float) -> http.client.HTTPConnection:
