@@ -10,23 +10,28 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from llamasrv import cli
+from llamasrv.commands import help
 from llamasrv.config import docgen, keys, load
+from llamasrv.domain.events import Usage
 from llamasrv.domain.key import SCOPES
 from llamasrv.engine.backend.fake import open_fake_backend
 from llamasrv.engine.engine import Engine
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.web.app import create_app
+from llamasrv.web.ops.request_log import RequestLog, RequestStats
 from llamasrv.web.service import Service
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 ENDPOINTS = (ROOT / "llamasrv/protocols/README.md").read_text("utf-8")
-MANUAL = (ROOT / "conf/README.md").read_text("utf-8")
+GUIDE = (ROOT / "conf/README.md").read_text("utf-8")
+MANUAL = "\n".join((ROOT / "conf" / name).read_text("utf-8") for name in help.MANUAL)
 DOCUMENTS = README + ENDPOINTS + MANUAL
 
 
@@ -197,7 +202,8 @@ def test_python_examples_work_as_written(serve):
 
 
 PAGES = [
-    "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
+    "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", *(f"conf/{name}" for name in help.MANUAL[2:]),
+    "conf/howto.md",
     *sorted(
         str(p.relative_to(ROOT)) for p in {*ROOT.glob("**/README.md"), *ROOT.glob("llamasrv/**/*.md")}
         if not {".tox", ".venv", "build"} & set(p.parts)
@@ -216,9 +222,15 @@ def test_the_first_page_stays_short():
     assert len(README.encode()) < 12 * 1024
 
 
+def test_the_guide_stays_readable():
+    """The details are on pages beside it, which it names."""
+    assert len(GUIDE.encode()) < 16 * 1024
+    assert all(f"({name})" in GUIDE for name in (*help.MANUAL, "options.md", "flags.md") if name != "README.md")
+
+
 def test_the_manual_lists_its_chapters():
-    chapters = re.findall(r"^## (.+)$", MANUAL, re.MULTILINE)
-    listed = re.findall(r"^- \[(.+)\]\(#(.+)\)$", section("Contents", MANUAL), re.MULTILINE)
+    chapters = re.findall(r"^## (.+)$", GUIDE, re.MULTILINE)
+    listed = re.findall(r"^- \[(.+)\]\(#(.+)\)$", section("Contents", GUIDE), re.MULTILINE)
     assert ["Contents", *(name for name, _ in listed)] == chapters
     assert all(link == re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name, link in listed)
 
@@ -228,10 +240,20 @@ def test_the_manual_names_every_field_and_scope_of_the_keys_file():
     assert rows == ["sha256", "scopes", *keys.BOUNDS, *SCOPES]
 
 
+def test_the_manual_names_every_field_of_the_log_line():
+    entry = RequestLog({}, RequestStats())
+    entry.owner = entry.model = entry.reason = entry.error = entry.field = "x"
+    entry.asked, entry.usage = ("GET", "/x"), Usage(forgotten_tokens=1)
+    entry.cache = SimpleNamespace(change=lambda: "tools")
+    lines = section("What the fields of a log line mean", MANUAL).splitlines()
+    named = [name for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1] if "|" in line else "")]
+    assert sorted(named) == sorted(entry._fields(404, 1.0))
+
+
 # Names between back-ticks
 
 FOREIGN = {
-    "hosted_vllm/", "timings/prompt_n",  # other programs' names, which look like paths
+    "keys.toml", "hosted_vllm/", "timings/prompt_n",  # the user's own file; other programs' names, which look like paths
     "OLLAMA_HOST", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "llama_get_memory_breakdown", "full_dispatch_request",
     "dispatch_request", "get_print", "opencode.json", "stream_idle_timeout_ms", "tools/server/tests",
 }  # fmt: skip

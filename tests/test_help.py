@@ -59,6 +59,7 @@ QUESTIONS = [
     ("rotate keys without downtime", "Rotate keys without downtime"),
     ("who uses how much", "Who uses how much"),
     ("three machines", "Three machines"),
+    ("log fields", "What the fields of a log line mean"),
     ("upgrading", "Upgrade"),
     ("backup", "Backup"),
     ("troubleshoot", "Troubleshooting by message"),

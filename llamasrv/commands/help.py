@@ -19,7 +19,7 @@ USUAL_FLAGS = frozenset(
 )
 SECTION_OF = {option.name: option.section for option in OPTIONS}
 TOPICS = tuple(dict.fromkeys(SECTION_OF.values()))
-MANUAL = ("howto.md", "README.md")  # in conf/
+MANUAL = ("howto.md", "README.md", "serving.md", "agents.md", "growing.md")  # in conf/
 _ALL = "llamasrv.help_all"
 _WORD = re.compile(r"[a-z0-9]+")
 _STEM = 5  # letters that count of a word: "rotating" finds "rotate"
