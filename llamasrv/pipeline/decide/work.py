@@ -218,7 +218,7 @@ class DecisionWork:
             raise EngineFailure("The model failed to compute this request.")
         if not self.num_computed:
             self.num_computed = len(self._head)
-        if fork.asked == 0 and not fork.node and fork.thinks == bool(self._thoughts):
+        if fork.asked == 0 and not fork.node and fork.thinks == (self._thought is not None):
             self._cached = end.num_reused
         self._num_thought += end.num_generated
         self.num_computed += fork.num_own + end.num_generated

@@ -161,7 +161,7 @@ def test_a_thought_ends_with_its_budget(serve):
     served = serve(template=THINKS)
     made = decide(served, *ALL, thinking=10)
     (first, *_), thoughts = read_prompts(served), [text.rpartition("<think>\n")[2] for text in read_prompts(served)]
-    assert made.reasoning_tokens == 30 and len(thoughts) == 3
+    assert made.reasoning_tokens == 30 and len(thoughts) == 3 and made.cached_tokens == 0
     assert set(thoughts) == {": The same\n</think>\n\n"} and first.startswith("user\n" + INPUT)
 
 
