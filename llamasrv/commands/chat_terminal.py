@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def run(talk: ChatSession) -> int:
     console = Console(highlight=False)
     console.print(Panel(f"llamasrv {__version__} at {talk.url}\n{HELP}", expand=False, border_style="dim"))
     reader = LineReader(paths.state_dir() / "chat_history", completions)
-    view = View()
+    view = View(history=os.environ.get("OLLAMA_NOHISTORY", "").lower() in ("", "0", "false"))
     while True:
         try:
             text = reader.read(view.history)

@@ -94,7 +94,7 @@ OLLAMA: tuple[ForeignFlag, ...] = (
     already("", _KERNELS, "OLLAMA_INTEL_GPU"),
     already("", _KERNELS, "OLLAMA_VULKAN"),
     already("", _KERNELS, "OLLAMA_NEW_ENGINE"),
-    already("", _PROGRAM, "OLLAMA_NOHISTORY"),
+    already("", "`llamasrv chat` keeps no history of lines with it", "OLLAMA_NOHISTORY"),
     already("", _PROGRAM, "OLLAMA_NOPRUNE"),
     already("", "every model runs on this machine", "OLLAMA_NO_CLOUD"),
     already("", "every model runs on this machine", "OLLAMA_REMOTES"),

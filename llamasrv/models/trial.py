@@ -43,6 +43,9 @@ class Trials:
         if details.path is None:
             return
         marks, projector = [f"{details.digest} {self._version}"], details.projector
+        for path in (details.path, projector):
+            if path is not None and not path.exists():  # of another program's store, say
+                raise LoadFailed(f"{path}: the file is gone; SIGHUP makes the server read its list of models again")
         if projector is not None:
             marks.append(f"{details.digest}+{digest(read_header(projector))} {self._version}")
         if all(mark in self._known() for mark in marks):

@@ -17,7 +17,9 @@ from llamasrv.models.trial import Trials, try_file
 
 
 def one(tmp_path, name="m"):
-    return Details(path=tmp_path / f"{name}.gguf", digest=f"sha256:{name}")
+    path = tmp_path / f"{name}.gguf"
+    path.touch()
+    return Details(path=path, digest=f"sha256:{name}")
 
 
 def test_a_file_is_tried_once(tmp_path):
@@ -40,6 +42,15 @@ def test_a_file_is_tried_again_with_its_projector(tmp_path):
     ):
         trials.check(details, 10)
     assert tried == [0, 1]
+
+
+def test_a_file_that_has_vanished_is_refused_though_it_passed_before(tmp_path):
+    """The library's own line says only that loading failed."""
+    details, trials = one(tmp_path), Trials(run=lambda *_: None)
+    trials.check(details, 10)
+    details.path.unlink()
+    with pytest.raises(LoadFailed, match="m.gguf: the file is gone; SIGHUP"):
+        trials.check(details, 10)
 
 
 def test_what_passed_is_remembered_by_the_next_process(tmp_path):
