@@ -28,7 +28,7 @@ NEIGHBOURS = {
     "engine/kv/test_disk_tier.py": "engine/kv/manager",
     "engine/kv/test_host_cache.py": "engine/kv/disk_writer",
     "engine/kv/test_lookup.py": "engine/kv/match engine/kv/timelines",
-    "engine/kv/test_pins.py": "engine/kv/pinning",
+    "engine/kv/test_policy.py": "engine/kv/pinning",
     "clients/test_responses_socket.py": "web/sockets/websocket",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",

@@ -466,7 +466,7 @@ class EngineCore:
         """Make everything that belongs to one context: the lane table and the objects built on it."""
         self.memory = KVCacheManager(
             self.backend,
-            prefixes=self.prefixes.open(self.backend, self.options, self.clock),
+            prefixes=self.prefixes.open(self.backend, self.options, self.clock, self.scheduler.cost.prompt_seconds),
             time=self.scheduler.cost,
             restore_cost=self.scheduler.restore_cost,
             metrics=self.metrics,

@@ -29,7 +29,7 @@ from llamasrv.engine.core import CoreCommand, EngineCore, answer
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.media.check import check_media
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint

@@ -12,7 +12,7 @@ from llamasrv.engine.base.interface import ModelFacts
 from llamasrv.engine.base.options import Status
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.lanes import LaneTable
-from llamasrv.engine.kv.pins import Pins
+from llamasrv.engine.kv.policy import Pins
 
 VIEW_SECONDS = 0.05  # maximum age of a view while no sequence arrives or ends
 MAX_WAITING_SHOWN = 50

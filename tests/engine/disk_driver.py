@@ -7,7 +7,7 @@ import pytest
 from engine_driver import Driver, end_of, no_leaks
 from recording_backend import RecordingBackend
 
-from llamasrv.engine.kv import state_file
+from llamasrv.engine.kv import state as state_file
 
 SYSTEM = "a system prompt of some length " * 8
 MEGABYTE = 2**20
@@ -47,5 +47,5 @@ class Served(Driver):
 def slow_disk(monkeypatch):
     """Files are read only once the returned event is set."""
     gate, read = threading.Event(), state_file.read_state
-    monkeypatch.setattr(state_file, "read_state", lambda file, head: (gate.wait(10), read(file, head))[1])
+    monkeypatch.setattr(state_file, "read_state", lambda *args: (gate.wait(10), read(*args))[1])
     return gate

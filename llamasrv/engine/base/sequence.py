@@ -21,7 +21,7 @@ from llamasrv.engine.base.media_timeline import MediaTimeline
 
 if TYPE_CHECKING:
     from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
-    from llamasrv.engine.kv.host_tier import SavedState
+    from llamasrv.engine.kv.state import SavedState
     from llamasrv.engine.sampling.output_constraint import OutputConstraint
     from llamasrv.engine.sampling.state import Ending, SamplingState
 

@@ -11,62 +11,48 @@ Knows no lanes and no library: states are bytes.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from array import array
 from collections.abc import Iterator
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import LaneState
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.match import SHORTEST
+from llamasrv.engine.kv.policy import Ranking
+from llamasrv.engine.kv.state import SavedState, checkpoint
 from llamasrv.engine.kv.tree import HolderKind, PrefixPath, PrefixTree
 
 MOST_POINTS, MOST_WHOLE = 8, 2  # in one file
 
 
-class Checkpoint(SavedState):
-    """The state after `tokens`. `spares`: tokens that it saves beyond the checkpoint before it."""
-
-    __slots__ = ("spares", "uses", "value")
-
-    def __init__(self, tokens: array[int], data: LaneState, cache_key: CacheKey, spares: int) -> None:
-        super().__init__(tokens, data, cache_key, origin="checkpoint", kind=HolderKind.CHECKPOINT)
-        self.spares = spares
-        self.uses = 1
-        self.value = 0.0
-
-
 class Checkpoints:
-    """At most `limit` bytes (0: none), keeping what saves most tokens per byte. `whole`: each fills an empty lane."""
+    """At most `limit` bytes (0: none). `whole`: each fills an empty lane."""
 
     def __init__(self, limit: int, tree: PrefixTree, *, whole: bool = False) -> None:
         self.limit = limit
         self._tree = tree
         self.whole = whole
-        self.used = 0
-        # Value of the last evicted checkpoint: new values start from it, so that old ones fade (GreedyDual).
-        self._floor = 0.0
-        self._order = itertools.count()
-        self._heap: list[tuple[float, int, Checkpoint]] = []  # by value; contains outdated entries
-        self._there: dict[int, Checkpoint] = {}
+        self.ranking: Ranking[SavedState] = Ranking()
 
     def __len__(self) -> int:
-        return len(self._there)
+        return len(self.ranking)
 
-    def points(self) -> list[Checkpoint]:
-        """All checkpoints, the least valuable first."""
-        return sorted(self._there.values(), key=lambda point: point.value)
+    @property
+    def used(self) -> int:
+        return self.ranking.used
 
-    def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, Checkpoint]:
+    def points(self) -> list[SavedState]:
+        """All checkpoints, the most valuable first."""
+        return self.ranking.best()
+
+    def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, SavedState]:
         """The checkpoints of prefixes of `tokens[:limit]`, by length, shortest first."""
         found = list(self.on(self._tree.walk(tokens, limit, cache_key)))
         return {point.length: point for point in reversed(found)}
 
-    def on(self, path: PrefixPath) -> Iterator[Checkpoint]:
+    def on(self, path: PrefixPath) -> Iterator[SavedState]:
         """The checkpoints on a path, longest first."""
         for point in path.ending(HolderKind.CHECKPOINT):
-            assert isinstance(point, Checkpoint)
+            assert isinstance(point, SavedState)
             yield point
 
     def accompany(self, state: SavedState) -> SavedState:
@@ -79,48 +65,22 @@ class Checkpoints:
         return 0 < size <= self.limit and length >= SHORTEST and length not in self.along(tokens, length, cache_key)
 
     def add(self, tokens: array[int], data: LaneState, cache_key: CacheKey) -> None:
-        """Keep the state after exactly these tokens, if it fits; evicts the least valuable ones."""
-        before = max(self.along(tokens, len(tokens), cache_key), default=0)
-        self.put(Checkpoint(tokens, data, cache_key, len(tokens) - before))
+        """Keep the state after exactly these tokens, if it fits."""
+        self.put(checkpoint(tokens, data, cache_key))
 
-    def put(self, state: SavedState) -> None:
-        point = (
-            state
-            if isinstance(state, Checkpoint)
-            else Checkpoint(state.tokens, state.data, state.cache_key, state.length)
-        )
-        point.is_wanted = state.is_wanted
+    def put(self, point: SavedState) -> None:
+        """Keep a checkpoint if it fits; evicts the least valuable ones."""
         if not self.wants(point.tokens, point.length, point.cache_key, point.num_bytes):
             return
-        while self.used + point.num_bytes > self.limit:
-            self._evict()
+        while self.used + point.num_bytes > self.limit and (other := self.ranking.evict()) is not None:
+            self._tree.drop(other)
+        before = max(self.along(point.tokens, point.length, point.cache_key), default=0)
+        self.ranking.add(point, point.length - before, point.num_bytes)
         self._tree.put(point)
-        self._there[id(point)] = point
-        self.used += point.num_bytes
-        self._appraise(point)
 
-    def note_use(self, point: Checkpoint) -> None:
-        point.uses += 1
-        if id(point) in self._there:
-            self._appraise(point)
+    def note_use(self, point: SavedState) -> None:
+        self.ranking.note_use(point)
 
-    def drop_point(self, point: Checkpoint) -> None:
-        if self._there.pop(id(point), None) is None:
-            return
-        self.used -= point.num_bytes
-        self._tree.drop(point)
-
-    def _appraise(self, point: Checkpoint) -> None:
-        point.value = self._floor + point.uses * point.spares / point.num_bytes
-        heapq.heappush(self._heap, (point.value, next(self._order), point))
-        if len(self._heap) > 2 * len(self._there) + 64:
-            self._heap = [(p.value, next(self._order), p) for p in self._there.values()]
-            heapq.heapify(self._heap)
-
-    def _evict(self) -> None:
-        while True:
-            value, _, point = heapq.heappop(self._heap)
-            if id(point) in self._there and point.value == value:
-                self._floor = value
-                self.drop_point(point)
-                return
+    def drop_point(self, point: SavedState) -> None:
+        if self.ranking.remove(point):
+            self._tree.drop(point)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
-from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.state import SavedState
 
 PATIENCE = 0.2  # min seconds to wait for a file, however little computing it saves
 

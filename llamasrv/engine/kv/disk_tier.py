@@ -1,6 +1,6 @@
 """Prefixes on disk, which survive a restart.
 
-    FOLDER/<key>/<name>.prefix     one prefix (state_file.py)
+    FOLDER/<key>/<name>.prefix     one prefix (state.py)
 
 The key stands for model, library and number formats; states of other keys are ignored. A file's name stands for its
 tokens and who may use them, and its content never changes: several servers may share the folder without locks, on one
@@ -30,9 +30,8 @@ from llamasrv.concurrency import Mailbox
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.metrics import EngineMetrics
-from llamasrv.engine.kv import state_file
-from llamasrv.engine.kv.checkpoints import Checkpoint
-from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv import state as state_file
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
 
 log = logging.getLogger("llamasrv.engine")
@@ -293,7 +292,7 @@ class DiskTier:
         try:
             size = _bytes_of(state)
             gone += self._make_room(_file_size(state.length, size))
-            points = tuple(point.length for point in state.points if point.length < state.length)
+            points = tuple(point.length for point in state.inner_points)
             stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -303,13 +302,9 @@ class DiskTier:
         with open(stored.path, "rb") as file:
             head = state_file.read_head(file, self._facts)
             file.seek(4 * head.num_tokens, os.SEEK_CUR)
-            data = state_file.read_state(file, head)
-            points = state_file.read_points(file, head)
+            state = state_file.read_state(file, head, stored.tokens, stored.cache_key)
         os.utime(stored.path)  # mtime is the time of last use
-        state = SavedState(stored.tokens, data, stored.cache_key, origin="disk")
-        state.points = tuple(
-            Checkpoint(stored.tokens[:length], data, stored.cache_key, length) for length, data in points
-        )
+        state.origin = "disk"
         return state
 
     def _put(self, state: SavedState) -> Path:
@@ -317,11 +312,8 @@ class DiskTier:
         named = [(self._digests[number], scale) for number, scale in key.adapters]
         name = hashlib.sha256(json.dumps([named, key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}{ENDING}"
-        points = [(point.length, point.data) for point in state.points if point.length < state.length]
         with replacing(path, durable=True) as file:
-            state_file.write(
-                file, tokens, state.data, facts=self._facts, scope=key.scope, adapters=named, points=points
-            )
+            state_file.write(file, state, facts=self._facts, adapters=named)
         self._seen.add(path.name)
         return path
 

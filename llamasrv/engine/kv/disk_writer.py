@@ -15,8 +15,8 @@ from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.base.interface import ComputeCost
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.disk_tier import DiskTier
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import WORTH_WRITING, KVCacheManager
+from llamasrv.engine.kv.state import SavedState
 
 EVERY = 20.0  # seconds between two checks; after writing a file the next check follows at once
 GROWN = 0.1  # min share of new tokens for a prefix to be written again
@@ -55,7 +55,7 @@ class DiskWriter:
         self._next = now + EVERY
 
     def write_all(self) -> None:
-        """At the end: write everything worth a file, most recently used first."""
+        """At the end: write everything worth a file, the most valuable first."""
         if self._disk.is_resting:
             return
         for found in self._candidates([]):
@@ -64,9 +64,9 @@ class DiskWriter:
 
     def _candidates(self, running: list[Sequence]) -> Iterator[_Candidate]:
         memory = self._memory
-        for lane in reversed(list(memory.lanes.resident)):
-            timeline, length = memory.timelines[lane], memory.lanes.lengths[lane]
-            yield self._of_lane(lane, timeline.tokens[:length], timeline.cache_key)
+        for timeline in memory.resident.best():
+            length = memory.lanes.lengths[timeline.lane]
+            yield self._of_lane(timeline.lane, timeline.tokens[:length], timeline.cache_key)
         for entry in memory.host.entries():
             yield _of_entry(entry)
         for seq in running:

@@ -29,8 +29,14 @@ class HostCache:
         """Bytes in use."""
         return self.host.used + self.checkpoints.used
 
-    def open(self, backend: Backend, options: EngineOptions, clock: Callable[[], float] = time.monotonic) -> HostCache:
-        """Prepare it for an engine; drops everything that engine cannot use."""
+    def open(
+        self,
+        backend: Backend,
+        options: EngineOptions,
+        clock: Callable[[], float] = time.monotonic,
+        seconds: Callable[[int], float] = float,
+    ) -> HostCache:
+        """Prepare it for an engine, whose prompts take `seconds`; drops everything that engine cannot use."""
         traits = backend.traits
         limits = (
             options.cache_bytes,
@@ -43,6 +49,7 @@ class HostCache:
             self._made_for = made_for
             self._make(limits, can_cut=traits.can_cut_saved, whole=traits.checkpoints is CheckpointKind.WHOLE)
         self.host.pins.clock = clock
+        self.host.ranking.seconds = self.checkpoints.ranking.seconds = seconds
         self.host.reserve(0)
         return self
 
@@ -53,7 +60,7 @@ class HostCache:
             other.clear()
             for state in reversed(states):
                 self.host.put(state)
-            for point in points:
+            for point in reversed(points):
                 self.checkpoints.put(point)
         other.clear()
 

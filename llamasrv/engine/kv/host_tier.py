@@ -1,51 +1,18 @@
 """Prefixes in host memory: evicted from KV, kept for reuse.
 
 An idle prefix in the pool slows every decode, since attention reads its cells. In host memory it costs nothing until it
-is copied back, about a hundred times cheaper than computing it again. An entry may be reused many times and is evicted
-by least recent use. Knows no lanes and no library: states are bytes.
+is copied back, about a hundred times cheaper than computing it again. An entry may be reused many times. Knows no lanes
+and no library: states are bytes.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Sequence
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.base.arrays import LaneState
-from llamasrv.engine.kv.pins import Pins
-from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind, PrefixTree
-
-ENTRY_BYTES = 1500  # overhead of an entry beside its state and tokens, the tree's included; measured
-TOKEN_BYTES = 8  # per token: the tree has a copy of those that no other entry shares
-
-
-class SavedState(Holder):
-    """A prefix with its KV: `data` are the back end's own bytes. `origin`: the tier that it came from. `points`: its
-    checkpoints on the way from or to a file. `is_wanted`: restored by name: use it even if computing it again would be
-    cheaper."""
-
-    __slots__ = ("data", "origin", "points", "is_wanted")
-
-    def __init__(
-        self,
-        tokens: array[int],
-        data: LaneState,
-        cache_key: CacheKey = EVERYBODY,
-        *,
-        origin: str = "host",
-        kind: HolderKind = HolderKind.STATE,
-    ) -> None:
-        super().__init__(kind, tokens, cache_key)
-        self.data = data
-        self.origin = origin
-        self.is_wanted = False
-        self.points: Sequence[SavedState] = ()
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of host memory, including overhead, which matters for many small states."""
-        return self.data.nbytes + TOKEN_BYTES * self.length + ENTRY_BYTES
+from llamasrv.engine.kv.policy import Pins, Ranking
+from llamasrv.engine.kv.state import SavedState
+from llamasrv.engine.kv.tree import EVERYBODY, HolderKind, PrefixTree
 
 
 class HostTier:
@@ -57,16 +24,19 @@ class HostTier:
         self._tree = tree
         self.pins = Pins(int(limit * pin_share))
         self._can_cut = can_cut
-        self.used = 0
         self.reserved = 0  # bytes of it that are lent to others: see `reserve`
-        self._entries: OrderedDict[int, SavedState] = OrderedDict()  # least recently used first
+        self.ranking: Ranking[SavedState] = Ranking()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.ranking)
+
+    @property
+    def used(self) -> int:
+        return self.ranking.used
 
     def entries(self) -> list[SavedState]:
-        """Most recently used first."""
-        return list(reversed(self._entries.values()))
+        """The most valuable first."""
+        return self.ranking.best()
 
     @property
     def room(self) -> int:
@@ -87,9 +57,8 @@ class HostTier:
             if not self.pins.keeps(other):
                 self._drop(other)
         self._shrink(self.limit - self.reserved - entry.num_bytes)
-        self._entries[id(entry)] = entry
+        self.ranking.add(entry, entry.length, entry.num_bytes)
         self._tree.put(entry)
-        self.used += entry.num_bytes
 
     def _along(self, entry: SavedState) -> list[SavedState]:
         """The entries that are a prefix of it, itself included, longest first."""
@@ -107,9 +76,9 @@ class HostTier:
         within = self._along(entry) if self._can_cut else []
         if not self.pins.make_room(entry, owner, seconds, within):
             return False
-        if id(entry) not in self._entries:
+        if entry not in self.ranking:
             self.put(entry)
-        if id(entry) not in self._entries:
+        if entry not in self.ranking:
             return False  # memory is reserved for reads from disk
         self.pins.hold(entry, owner, seconds)
         return True
@@ -117,8 +86,7 @@ class HostTier:
     def note_use(self, entry: SavedState) -> None:
         """A sequence starts from this state."""
         entry.origin = "host"  # from now on it is here
-        if id(entry) in self._entries:
-            self._entries.move_to_end(id(entry))
+        self.ranking.note_use(entry)
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.limit and not self.covers(tokens, length, cache_key)
@@ -134,15 +102,11 @@ class HostTier:
             self._drop(entry)
 
     def _shrink(self, size: int) -> None:
-        """Evict the least recently used entries without a pin until at most `size` bytes are used."""
-        while self.used > size:
-            oldest = next((e for e in self._entries.values() if not self.pins.keeps(e)), None)
-            if oldest is None:
-                return
-            self._drop(oldest)
+        """Evict the least valuable entries without a pin until at most `size` bytes are used."""
+        while self.used > size and (entry := self.ranking.evict(self.pins.keeps)) is not None:
+            self._tree.drop(entry)
 
     def _drop(self, entry: SavedState) -> None:
         self.pins.release(entry)
-        del self._entries[id(entry)]
+        self.ranking.remove(entry)
         self._tree.drop(entry)
-        self.used -= entry.num_bytes

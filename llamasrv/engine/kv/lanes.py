@@ -7,8 +7,6 @@ that the scheduler knows what is free without asking the library. Knows no token
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import numpy as np
 
 from llamasrv.engine.base.arrays import Int32s
@@ -27,7 +25,7 @@ class LaneTable:
         self.lengths = [0] * num_lanes
         self.free: list[int] = list(range(num_lanes - 1, -1, -1))
         self.held: set[int] = set()
-        self.resident: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self.resident: set[int] = set()
         self.generations = [0] * num_lanes  # raised when a lane changes hands, or loses cells
         self.used_cells = 0  # referred to by any lane
         self.held_cells = 0  # referred to by a held lane
@@ -61,7 +59,7 @@ class LaneTable:
 
     def take_over(self, lane: int) -> None:
         """A resident lane becomes held, unchanged."""
-        del self.resident[lane]
+        self.resident.remove(lane)
         self.held.add(lane)
         self.generations[lane] += 1
         cells = self._cells[lane]
@@ -73,17 +71,13 @@ class LaneTable:
     def release(self, lane: int) -> None:
         """A held lane becomes resident, most recently used."""
         self.held.remove(lane)
-        self.resident[lane] = None
+        self.resident.add(lane)
         self.generations[lane] += 1
         cells = self._cells[lane]
         self.held_cells -= self.lengths[lane] - len(cells)
         if len(cells):
             self._holds[cells] -= 1
             self.held_cells -= int(np.count_nonzero(self._holds[cells] == 0))
-
-    def touch(self, lane: int) -> None:
-        if lane in self.resident:
-            self.resident.move_to_end(lane)
 
     def extend(self, lane: int, count: int) -> None:
         """A held lane grows by cells of its own."""
@@ -119,7 +113,7 @@ class LaneTable:
         if was_held:
             self.held.remove(lane)
         else:
-            del self.resident[lane]
+            self.resident.remove(lane)
         cells = self._cells[lane]
         own = self.lengths[lane] - len(cells)
         self.used_cells -= own
@@ -157,7 +151,7 @@ class LaneTable:
 
     def check(self) -> None:
         """Raises AssertionError if the table is inconsistent."""
-        lanes = set(self.free) | self.held | set(self.resident)
+        lanes = set(self.free) | self.held | self.resident
         assert len(lanes) == self.num_lanes == len(self.free) + len(self.held) + len(self.resident), "lanes lost"
         refs = np.zeros_like(self._refs)
         holds = np.zeros_like(self._holds)

@@ -15,12 +15,13 @@ from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
 from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.sequence import Sequence
-from llamasrv.engine.kv.checkpoints import Checkpoint, Checkpoints
+from llamasrv.engine.kv.checkpoints import Checkpoints
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier, FilePoint, StoredState
-from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.kv.host_tier import HostTier
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.match import SHORTEST, Match, longest
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.timelines import LaneTimeline
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixPath, PrefixTree
 
@@ -127,7 +128,7 @@ class PrefixLookup:
             assert isinstance(state, SavedState)
             yield state, length, state.origin
 
-    def _on_disk(self, seq: Sequence, path: PrefixPath, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
+    def _on_disk(self, seq: Sequence, path: PrefixPath, points: dict[int, SavedState], at_hand: int) -> Match | None:
         """A match with a state read for the sequence, or with a file to wait for, if it saves enough beyond the
         `at_hand` tokens of nearer holders."""
         disk, reads = self._disk, self._reads
@@ -158,9 +159,9 @@ class PrefixLookup:
                 return Match(None, 0, coming=length, file=stored, seconds=spared)
         return self._of_state(state, seq, points, at_hand)
 
-    def _of_state(self, state: SavedState, seq: Sequence, points: dict[int, Checkpoint], at_hand: int) -> Match | None:
+    def _of_state(self, state: SavedState, seq: Sequence, points: dict[int, SavedState], at_hand: int) -> Match | None:
         """The match of a sequence with a state read from disk and its checkpoints."""
-        own = {point.length: point for point in state.points if isinstance(point, Checkpoint)}
+        own = {point.length: point for point in state.points}
         length = _cut(min(common_prefix(state.tokens, seq.tokens), seq.num_tokens - 1), seq.media)
         can_cut = self._traits.can_cut_saved
         if not can_cut and length < state.length:

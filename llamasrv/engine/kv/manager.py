@@ -15,17 +15,17 @@ from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpointing import Checkpointing
-from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_reads import DiskReads
 from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.lookup import WORTH_COPYING, PrefixLookup
 from llamasrv.engine.kv.match import SHORTEST, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.kv.pinning import Pinning
-from llamasrv.engine.kv.timelines import LaneTimelines
+from llamasrv.engine.kv.policy import Ranking
+from llamasrv.engine.kv.state import SavedState
+from llamasrv.engine.kv.timelines import LaneTimeline, LaneTimelines
 from llamasrv.engine.kv.tree import HolderKind
 
 log = logging.getLogger("llamasrv.engine")
@@ -60,6 +60,7 @@ class KVCacheManager:
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
         self.tree = prefixes.tree
         self.timelines = LaneTimelines(self.tree)
+        self.resident: Ranking[LaneTimeline] = Ranking(time.prompt_seconds)  # by cells
         self.checkpoints = prefixes.checkpoints
         self.host = prefixes.host
         self.disk = disk
@@ -109,13 +110,14 @@ class KVCacheManager:
         if source is not None and match is not None and not match.held:
             whole = match.length == lanes.lengths[source]
             if whole or not self.backend.traits.can_share or not (lanes.free or len(lanes.resident) > 1):
+                self.resident.remove(self.timelines[source])
                 lanes.take_over(source)
                 if not whole:
                     self._bring_back(source, match)
                 return source
-            lanes.touch(source)  # so that it is not the one evicted next
+            self.resident.note_use(self.timelines[source])
         if not lanes.free:
-            self.evict()
+            self.evict(but=source)
         lane = lanes.take()
         if source is not None and match is not None:
             try:
@@ -173,7 +175,7 @@ class KVCacheManager:
             self.backend.clear(lane)
             return 0
         self.lanes.extend(lane, entry.length)
-        if isinstance(entry, Checkpoint):
+        if entry.kind is HolderKind.CHECKPOINT:
             self.checkpoints.note_use(entry)
         else:
             self.host.note_use(entry)
@@ -203,6 +205,7 @@ class KVCacheManager:
         if keep and len(timeline) >= SHORTEST and not self.backend.traits.split:
             self.lanes.release(lane)
             self.timelines.put(lane, timeline, cache_key)
+            self.resident.add(self.timelines[lane], len(timeline), len(timeline))
         else:
             self.drop(lane)
 
@@ -211,26 +214,31 @@ class KVCacheManager:
         while self.lanes.free_cells < cells and self.lanes.resident:
             self.evict()
 
-    def evict(self) -> None:
-        """Evict the least recently used resident prefix, to host memory if a copy is worth it."""
-        lane = next(iter(self.lanes.resident))
-        length = self.lanes.lengths[lane]
-        tokens, cache_key = self.timelines[lane].tokens, self.timelines[lane].cache_key
+    def evict(self, *, but: int | None = None) -> None:
+        """Evict the least valuable resident prefix, in another lane than `but`, to host memory if a copy is worth
+        it."""
+        timeline = self.resident.evict(lambda timeline: timeline.lane == but)
+        assert timeline is not None
+        lane, length = timeline.lane, self.lanes.lengths[timeline.lane]
         spared = self._time.prompt_seconds(length)
-        if self.host.limit and spared > WORTH_COPYING:
-            size = self.backend.saved_size(lane)
-            if spared > self._lookup.worth(size) and self.host.wants(tokens, length, cache_key, size):
-                self.host.put(SavedState(tokens[:length], self.backend.save(lane), cache_key))
-        self.drop(lane)
+        try:
+            if self.host.limit and spared > WORTH_COPYING:
+                size = self.backend.saved_size(lane)
+                if spared > self._lookup.worth(size) and self.host.wants(
+                    timeline.tokens, length, timeline.cache_key, size
+                ):
+                    self.host.put(SavedState(timeline.tokens[:length], self.backend.save(lane), timeline.cache_key))
+        finally:
+            self.drop(lane)
         self._metrics.evictions += 1
 
     def save_all(self) -> None:
         """Before the context is freed: move resident prefixes to host memory, as many as fit."""
         room = self.host.limit
-        for lane in reversed(list(self.lanes.resident)):
-            room -= self.backend.saved_size(lane)
+        for timeline in self.resident.best():
+            room -= self.backend.saved_size(timeline.lane)
             if room < 0:
-                self.drop(lane)
+                self.drop(timeline.lane)
         while self.lanes.resident:
             self.evict()
 
@@ -251,6 +259,7 @@ class KVCacheManager:
         """Raises AssertionError if lanes, cells, or some of what is kept are inconsistent. Runs when idle."""
         self.lanes.check()
         assert set(self.timelines) == {*self.lanes.held, *self.lanes.resident}, "timelines of other lanes"
+        assert len(self.resident) == len(self.lanes.resident), "resident prefixes that are not ranked"
         self.tree.check_some(CHECKED)
 
     def drop(self, lane: int) -> None:
@@ -259,5 +268,7 @@ class KVCacheManager:
             self.backend.clear(lane)
         except Exception as error:
             raise Unclean(f"lane {lane} cannot be emptied") from error
-        self.timelines.drop(lane)
+        timeline = self.timelines.drop(lane)
+        if timeline is not None:
+            self.resident.remove(timeline)
         self.lanes.drop(lane)

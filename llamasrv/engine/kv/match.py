@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llamasrv.engine.kv.checkpoints import Checkpoint
     from llamasrv.engine.kv.disk_tier import StoredState
-    from llamasrv.engine.kv.host_tier import SavedState
+    from llamasrv.engine.kv.state import SavedState
 
 SHORTEST = 8  # tokens: shorter common prefixes are not worth a copy
 FOLLOW = 16  # min tokens being computed elsewhere that are worth waiting for
@@ -29,7 +28,7 @@ class Match:
     coming: int = 0
     held: bool = False
     saved: SavedState | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: SavedState | None = None
     source: str = ""  # running, resident, checkpoint, host or disk
     position: int | None = None  # of the next token; None: the same as `length`
     file: StoredState | None = None

@@ -7,8 +7,9 @@ from bisect import insort
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
-from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.kv.host_tier import HostTier
 from llamasrv.engine.kv.match import SHORTEST
+from llamasrv.engine.kv.state import SavedState
 
 
 class Pinning:

@@ -10,9 +10,9 @@ from array import array
 from collections import Counter, OrderedDict
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager
 from llamasrv.engine.kv.match import SHORTEST
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import EVERYBODY
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 

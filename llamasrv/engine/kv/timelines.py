@@ -37,6 +37,8 @@ class LaneTimelines:
         if tokens:
             self._tree.put(timeline)
 
-    def drop(self, lane: int) -> None:
-        if lane in self._there:
-            self._tree.drop(self._there.pop(lane))
+    def drop(self, lane: int) -> LaneTimeline | None:
+        timeline = self._there.pop(lane, None)
+        if timeline is not None:
+            self._tree.drop(timeline)
+        return timeline

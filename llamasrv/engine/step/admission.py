@@ -16,10 +16,10 @@ from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.manager import KVCacheManager, Unclean
 from llamasrv.engine.kv.match import Match
 from llamasrv.engine.kv.saved_slots import SavedSlots
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.on_device import DeviceSampler, is_eligible
 from llamasrv.engine.sampling.state import SamplingState

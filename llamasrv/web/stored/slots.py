@@ -13,8 +13,8 @@ from pathlib import Path
 
 from llamasrv.atomic_file import replacing
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv import state_file
-from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv import state as state_file
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable
 
 SPARE = 256 * 2**20  # bytes of the disk that stay free
@@ -42,13 +42,11 @@ class SavedSlotFiles:
         """Write a state, atomically replacing an older file of that name; returns the file's size."""
         path = self.path(name)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        points = [(point.length, point.data) for point in entry.points if point.length < entry.length]
-        if shutil.disk_usage(self._folder).free < entry.num_bytes + sum(data.nbytes for _, data in points) + SPARE:
+        size = entry.num_bytes + sum(point.data.nbytes for point in entry.inner_points)
+        if shutil.disk_usage(self._folder).free < size + SPARE:
             raise Unavailable("The disk has no room for saved slots.")
         with replacing(path) as file:
-            return state_file.write(
-                file, entry.tokens, entry.data, facts=self._facts, scope=entry.cache_key.scope, points=points
-            )
+            return state_file.write(file, entry, facts=self._facts)
 
     def read(self, name: str) -> tuple[SavedState, int]:
         """The state and the file's size. Raises NotFound, or InvalidRequest for an unusable file."""
@@ -58,11 +56,7 @@ class SavedSlotFiles:
                 if head.adapters:
                     raise ValueError("it was computed with adapters")
                 tokens = state_file.read_tokens(file, head)
-                key = CacheKey(scope=head.scope)
-                state = SavedState(tokens, state_file.read_state(file, head), key)
-                points = state_file.read_points(file, head)
-                state.points = tuple(SavedState(tokens[:length], data, key) for length, data in points)
-                return state, file.tell()
+                return state_file.read_state(file, head, tokens, CacheKey(scope=head.scope)), file.tell()
         except FileNotFoundError:
             raise NotFound(f"No saved slot is named '{name}'.", param="filename") from None
         except (OSError, ValueError, TypeError) as error:

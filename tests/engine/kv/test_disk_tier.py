@@ -17,10 +17,9 @@ from recording_backend import RecordingBackend
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.kv import disk_tier
-from llamasrv.engine.kv.checkpoints import Checkpoint
 from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.lookup import most_usable
+from llamasrv.engine.kv.state import SavedState, checkpoint
 from llamasrv.engine.kv.tree import HolderKind, PrefixTree
 
 
@@ -170,7 +169,7 @@ def test_as_many_last_checkpoints_are_written_as_the_limit_allows(tmp_path):
     store = Store(tmp_path, 100_000)
     state = SavedState(tokens("a common beginning"), np.arange(5, dtype=np.int32), CacheKey())
     room = np.arange(2_500, dtype=np.int32)
-    state.points = tuple(Checkpoint(state.tokens[:length], room, CacheKey(), length) for length in (2, 4, 6, 8, 10))
+    state.points = tuple(checkpoint(state.tokens[:length], room, CacheKey()) for length in (2, 4, 6, 8, 10))
     store.disk.put(state)
     assert [point.length for point in store.read("a common beginning!")[1].points] == [6, 8, 10]
 
@@ -284,7 +283,7 @@ from array import array
 from pathlib import Path
 import numpy as np
 from llamasrv.engine.kv.disk_tier import DiskTier
-from llamasrv.engine.kv.host_tier import SavedState
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import PrefixTree
 os.fsync = lambda fd: None
 disk = DiskTier(

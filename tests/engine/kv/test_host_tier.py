@@ -2,8 +2,9 @@ from array import array
 
 import numpy as np
 
-from llamasrv.engine.kv.host_tier import HostTier, SavedState
+from llamasrv.engine.kv.host_tier import HostTier
 from llamasrv.engine.kv.lookup import most_usable
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import HolderKind, PrefixTree
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from engine_driver import sequence as make_sequence
 
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.match import Match
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.step.scheduler import Pool, Scheduler
 
 DATA = Path(__file__).parent / "data" / "situations.json.gz"

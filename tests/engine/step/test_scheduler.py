@@ -6,9 +6,9 @@ import pytest
 from engine_driver import sequence as make_sequence
 from plans import planned
 
-from llamasrv.engine.kv.host_tier import SavedState
 from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.step.scheduler import AGEING, OVERDUE, Pool, Scheduler
 
 

@@ -10,18 +10,22 @@ from array import array
 import numpy as np
 import pytest
 
-from llamasrv.engine.kv import state_file
+from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.kv import state as state_file
+from llamasrv.engine.kv.state import SavedState, checkpoint
 
 FACTS = state_file.as_facts({"model": "m", "sizes": (1, 2)})
 TOKENS = array("i", [1, -2, 300_000])
 STATE = np.arange(40, dtype=np.uint16)
+SAVED = SavedState(TOKENS, STATE, CacheKey(scope="ann"))
+SAVED.points = (checkpoint(TOKENS[:2], STATE[:5], SAVED.cache_key),)
 
 
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "state"
     with open(path, "wb") as file:
-        size = state_file.write(file, TOKENS, STATE, facts=FACTS, scope="ann", adapters=[["d", 0.5]])
+        size = state_file.write(file, SAVED, facts=FACTS, adapters=[["d", 0.5]])
     assert size == path.stat().st_size
     return path
 
@@ -29,13 +33,16 @@ def path(tmp_path):
 def read(path, facts=FACTS):
     with open(path, "rb") as file:
         head = state_file.read_head(file, facts)
-        return head, state_file.read_tokens(file, head), state_file.read_state(file, head)
+        tokens = state_file.read_tokens(file, head)
+        return head, state_file.read_state(file, head, tokens, CacheKey(scope=head.scope))
 
 
 def test_a_written_state_is_read_back(path):
-    head, tokens, state = read(path)
-    assert (head.scope, head.adapters, tokens) == ("ann", [["d", 0.5]], TOKENS)
-    assert state.dtype == STATE.dtype and (state == STATE).all()
+    head, state = read(path)
+    assert (head.adapters, state.cache_key, state.tokens) == ([["d", 0.5]], SAVED.cache_key, TOKENS)
+    assert state.data.dtype == STATE.dtype and (state.data == STATE).all()
+    (point,) = state.points
+    assert point.tokens == TOKENS[:2] and (point.data == STATE[:5]).all()
 
 
 def test_a_truncated_file_is_refused(path):

@@ -1,4 +1,4 @@
-"""The file format of saved states, shared by saved slots and the disk tier.
+"""A state of KV: a prefix with the back end's bytes, in memory and in files.
 
     MAGIC, head's length, head's check    the two as 32-bit little-endian numbers
     head                                  JSON: see `Head`
@@ -6,8 +6,8 @@
     state                                 the backend's own bytes
     points                                states of prefixes of these tokens, one after another
 
-Everything read is validated; errors are ValueErrors that complete the sentence "the file cannot be used: ...". Knows no
-folders.
+Saved slots and the disk tier share the format. Everything read is validated; errors are ValueErrors that complete the
+sentence "the file cannot be used: ...". Knows no folders, no lanes and no library.
 """
 
 from __future__ import annotations
@@ -24,12 +24,55 @@ from typing import BinaryIO
 
 import numpy as np
 
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import LaneState
+from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind
 
 MAGIC = b"llamasrv state\n"
 FORMAT = 4
 MOST_HEAD = 65_536  # bytes
 MOST_TOKENS = 1 << 30
+
+
+ENTRY_BYTES = 1500  # overhead of a state beside its bytes and tokens, the tree's included; measured
+TOKEN_BYTES = 8  # per token: the tree has a copy of those that no other state shares
+
+
+class SavedState(Holder):
+    """`data` are the back end's own bytes. `origin`: the tier that it came from. `points`: its checkpoints on the way
+    from or to a file. `is_wanted`: restored by name: use it even if computing it again would be cheaper."""
+
+    __slots__ = ("data", "origin", "points", "is_wanted")
+
+    def __init__(
+        self,
+        tokens: array[int],
+        data: LaneState,
+        cache_key: CacheKey = EVERYBODY,
+        *,
+        origin: str = "host",
+        kind: HolderKind = HolderKind.STATE,
+    ) -> None:
+        super().__init__(kind, tokens, cache_key)
+        self.data = data
+        self.origin = origin
+        self.is_wanted = False
+        self.points: Sequence[SavedState] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of host memory, including overhead, which matters for many small states."""
+        return self.data.nbytes + TOKEN_BYTES * self.length + ENTRY_BYTES
+
+    @property
+    def inner_points(self) -> list[SavedState]:
+        """Its checkpoints before its end: those that a file has room for."""
+        return [point for point in self.points if point.length < self.length]
+
+
+def checkpoint(tokens: array[int], data: LaneState, cache_key: CacheKey) -> SavedState:
+    """The state after exactly these tokens, of memory that cannot be cut there."""
+    return SavedState(tokens, data, cache_key, origin="checkpoint", kind=HolderKind.CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +98,36 @@ def as_facts(facts: Mapping[str, object]) -> dict[str, object]:
 
 
 def write(
-    file: BinaryIO,
-    tokens: array[int],
-    state: LaneState,
-    *,
-    facts: dict[str, object],
-    scope: str = "",
-    adapters: list[tuple[str, float]] | None = None,
-    points: Sequence[tuple[int, LaneState]] = (),
+    file: BinaryIO, state: SavedState, *, facts: dict[str, object], adapters: Sequence[tuple[str, float]] = ()
 ) -> int:
-    """Returns the number of bytes written. `points`: (length of the prefix, state) of each checkpoint."""
-    data = np.ascontiguousarray(state)
-    raw, numbers = data.data.cast("B"), tokens.tobytes()
-    others = [(length, np.ascontiguousarray(point)) for length, point in points]
+    """Write a state and its checkpoints; returns the number of bytes. `adapters`: digest and scale of each adapter that
+    it was computed with."""
+    numbers = state.tokens.tobytes()
+    parts = [np.ascontiguousarray(one.data) for one in (state, *state.inner_points)]
+    checks = [zlib.crc32(part.data.cast("B")) for part in parts]
     head = json.dumps(
         asdict(
             Head(
                 facts=facts,
-                scope=scope,
-                adapters=adapters or [],
-                num_tokens=len(tokens),
-                num_bytes=data.nbytes,
-                kind=data.dtype.str,
+                scope=state.cache_key.scope,
+                adapters=list(adapters),
+                num_tokens=state.length,
+                num_bytes=parts[0].nbytes,
+                kind=parts[0].dtype.str,
                 tokens_check=zlib.crc32(numbers),
-                state_check=zlib.crc32(raw),
-                points=[(length, o.nbytes, zlib.crc32(o.data.cast("B")), o.dtype.str) for length, o in others],
+                state_check=checks[0],
+                points=[
+                    (point.length, part.nbytes, check, part.dtype.str)
+                    for point, part, check in zip(state.inner_points, parts[1:], checks[1:])
+                ],
             )
         )
     ).encode()
     start = MAGIC + struct.pack("<II", len(head), zlib.crc32(head)) + head + numbers
     file.write(start)
-    file.write(raw)
-    for _, point in others:
-        file.write(point.data.cast("B"))
-    return len(start) + data.nbytes + sum(point.nbytes for _, point in others)
+    for part in parts:
+        file.write(part.data.cast("B"))
+    return len(start) + sum(part.nbytes for part in parts)
 
 
 def read_head(file: BinaryIO, facts: dict[str, object]) -> Head:
@@ -128,14 +167,14 @@ def read_tokens(file: BinaryIO, head: Head) -> array[int]:
     return tokens
 
 
-def read_state(file: BufferedIOBase, head: Head) -> LaneState:
-    """Read the state, right after the tokens. Raises ValueError."""
-    return _read_bytes(file, head.num_bytes, head.state_check, head.kind)
-
-
-def read_points(file: BufferedIOBase, head: Head) -> list[tuple[int, LaneState]]:
-    """Read the checkpoints, right after the state. Raises ValueError."""
-    return [(length, _read_bytes(file, size, check, kind)) for length, size, check, kind in head.points]
+def read_state(file: BufferedIOBase, head: Head, tokens: array[int], cache_key: CacheKey) -> SavedState:
+    """Read the state and its checkpoints, right after the tokens. Raises ValueError."""
+    state = SavedState(tokens, _read_bytes(file, head.num_bytes, head.state_check, head.kind), cache_key)
+    state.points = tuple(
+        checkpoint(tokens[:length], _read_bytes(file, size, check, kind), cache_key)
+        for length, size, check, kind in head.points
+    )
+    return state
 
 
 def _read_bytes(file: BufferedIOBase, size: int, check: int, kind: str) -> LaneState:

@@ -9,7 +9,8 @@ import pytest
 from engine_driver import end_of
 
 from llamasrv.engine.base.interface import RECURRENT, WINDOW
-from llamasrv.engine.kv.host_tier import ENTRY_BYTES, TOKEN_BYTES, HostTier, SavedState
+from llamasrv.engine.kv.host_tier import HostTier
+from llamasrv.engine.kv.state import ENTRY_BYTES, TOKEN_BYTES, SavedState
 from llamasrv.engine.kv.tree import PrefixTree
 
 SIZE = 4000  # bytes of a state, with all that counts
