@@ -38,9 +38,10 @@ from llamasrv.engine.step.drafter import Drafter
 from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.outputs import Outputs
 from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
+from llamasrv.engine.step.plan import Plan, Pool
 from llamasrv.engine.step.queue_places import QueuePlaces
 from llamasrv.engine.step.refused_steps import RefusedSteps
-from llamasrv.engine.step.scheduler import Plan, Pool, scheduler_for
+from llamasrv.engine.step.scheduler import scheduler_for
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 

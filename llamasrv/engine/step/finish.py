@@ -6,14 +6,11 @@ The only place that changes parts after the plan. Belongs to the engine thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import work_of
-
-if TYPE_CHECKING:
-    from llamasrv.engine.step.scheduler import Plan
+from llamasrv.engine.step.plan import Plan
 
 
 def finish(

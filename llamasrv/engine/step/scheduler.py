@@ -16,13 +16,8 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from heapq import merge
-from itertools import islice
+from collections.abc import Callable
 from math import inf
-from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.batch import Part, StepRows
@@ -33,11 +28,12 @@ from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.order import in_order, left_out
+from llamasrv.engine.step.plan import Line, Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.step.step_policy import StepPolicy
 
 LOOK_AHEAD = 4  # waiting sequences examined per free place, so that a long queue costs little
-AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 AWAY = 60.0  # seconds between two checks for owners that are gone
 GUESTS = 4  # one extra place per 4, for owners with nothing running
 DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
@@ -46,86 +42,6 @@ QUIET_SECONDS = 5.0
 OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: on a busy server none would end
 
 
-class Pool(NamedTuple):
-    """The cells and lanes available now. `reclaimable_cells`: free ones and those that eviction would free."""
-
-    reclaimable_cells: int
-    available_lanes: int
-    max_outputs: int
-
-
-class PlanTurns(NamedTuple):
-    """What one plan hands to the next."""
-
-    adapters: tuple[Adapters, ...] = ()  # sets in use, in order of their turns
-    alone: int = 0  # number of the next sequence in deterministic mode
-    had_media: bool = False  # the last step computed media rows
-    owes_decodes: bool = False  # the last step left the decodes out
-
-
-class Situation(NamedTuple):
-    """Everything a plan depends on, except what the cost model has learnt.
-
-    `waiting`: sequences that may be admitted, in order of arrival; `running`: those with a lane. `hits`: those
-    of the waiting sequences that may be admitted in this step, in order, with the prefixes found for them.
-    `served`: tokens per owner; the owner with the fewest goes first."""
-
-    waiting: tuple[Sequence, ...]
-    running: tuple[Sequence, ...]
-    pool: Pool
-    now: float
-    turns: PlanTurns = PlanTurns()
-    hits: tuple[tuple[Sequence, Match | None], ...] = ()
-    served: Mapping[str, float] = {}
-    holds_until: float = -inf  # until then deferrable sequences are held back
-
-
-class Plan(NamedTuple):
-    """What to do, in this order, and what to compute."""
-
-    preempt: tuple[Sequence, ...] = ()
-    encode: tuple[tuple[Sequence, int], ...] = ()  # sequences that need rows, from this cell on
-    read: tuple[tuple[Sequence, Match], ...] = ()  # sequences that wait for a file
-    marks: tuple[tuple[Sequence, int], ...] = ()  # sequences asked for a checkpoint at a position, and that position
-    admit: tuple[tuple[Sequence, Match | None], ...] = ()
-    parts: tuple[Part, ...] = ()
-    num_decodes: int = 0  # the first parts: one owed token each
-    num_prompt: int = 0  # prompt tokens in the other parts
-    adapters: Adapters = ()  # of all parts
-    turns: PlanTurns = PlanTurns()  # of the next situation
-
-
-@dataclass(slots=True)
-class _DraftPlan:
-    """A plan in the making."""
-
-    turns: PlanTurns
-    preempt: list[Sequence] = field(default_factory=list)
-    encode: list[tuple[Sequence, int]] = field(default_factory=list)
-    read: list[tuple[Sequence, Match]] = field(default_factory=list)
-    marks: list[tuple[Sequence, int]] = field(default_factory=list)
-    admit: list[tuple[Sequence, Match | None]] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
-    num_decodes: int = 0
-    num_prompt: int = 0
-    adapters: Adapters = ()
-
-    def freeze(self) -> Plan:
-        return Plan(
-            tuple(self.preempt),
-            tuple(self.encode),
-            tuple(self.read),
-            tuple(self.marks),
-            tuple(self.admit),
-            tuple(self.parts),
-            self.num_decodes,
-            self.num_prompt,
-            self.adapters,
-            self.turns,
-        )
-
-
-Line = tuple[Sequence, ...]
 Lookup = Callable[[Sequence], "Match | None"]
 
 
@@ -174,7 +90,7 @@ class Scheduler:
             return ()
         budget = self.batch_size - sum(s.owed for s in prompts)
         begun = self.newcomers()
-        for seq in self._in_order(waiting, situation, places * LOOK_AHEAD):
+        for seq in in_order(waiting, situation, places * LOOK_AHEAD):
             if budget <= 0 and begun:
                 break
             hit = None if seq.saved is not None else lookup(seq)
@@ -190,11 +106,11 @@ class Scheduler:
         return tuple(hits)
 
     def plan(self, situation: Situation) -> Plan:
-        plan = _DraftPlan(situation.turns)
+        plan = PlanDraft(situation.turns)
         self._fill(plan, situation)
         return plan.freeze()
 
-    def _fill(self, plan: _DraftPlan, situation: Situation) -> None:
+    def _fill(self, plan: PlanDraft, situation: Situation) -> None:
         now, pool = situation.now, situation.pool
         waiting, running, deferred = self._set_aside(situation)
         decodes, prompts, media = _by_need(running)
@@ -242,7 +158,7 @@ class Scheduler:
             if not plan.num_prompt:
                 plan.parts, plan.num_decodes = left_out, len(left_out)
 
-    def _put_in_decodes(self, plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
+    def _put_in_decodes(self, plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
         adapters = plan.adapters = self._next_adapters(plan, decodes, prompts)
         if len(plan.turns.adapters) > 1:
@@ -254,7 +170,7 @@ class Scheduler:
 
     def _put_in_prompts(
         self,
-        plan: _DraftPlan,
+        plan: PlanDraft,
         prompts: list[Sequence],
         starts: dict[int, int],
         budget: int,
@@ -284,7 +200,7 @@ class Scheduler:
 
     def _rows_next(
         self,
-        plan: _DraftPlan,
+        plan: PlanDraft,
         had_turn: bool,
         media: list[Sequence],
         decodes: list[Sequence],
@@ -340,7 +256,7 @@ class Scheduler:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
 
     def _make_room(
-        self, plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence], deferred: Line, cells: int
+        self, plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence], deferred: Line, cells: int
     ) -> int:
         """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
         cells available."""
@@ -381,7 +297,7 @@ class Scheduler:
         pool, num_running = situation.pool, len(decodes) + len(prompts)
         places = self.parallel - num_running
         if places <= 0 and len(situation.served) > 1:
-            waiting = _left_out(waiting, [*decodes, *prompts])
+            waiting = left_out(waiting, [*decodes, *prompts])
             most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
             places = most - num_running
         lacks_lanes = bool(waiting) and pool.available_lanes < places
@@ -389,7 +305,7 @@ class Scheduler:
 
     def _admit(
         self,
-        plan: _DraftPlan,
+        plan: PlanDraft,
         situation: Situation,
         waiting: Line,
         decodes: list[Sequence],
@@ -443,11 +359,11 @@ class Scheduler:
     def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
         """All waiting sequences in the current order, the next one first."""
         situation = Situation(tuple(waiting), (), Pool(0, 0, 0), now, served=self.served)
-        line = self._in_order(situation.waiting, situation, len(waiting))
+        line = in_order(situation.waiting, situation, len(waiting))
         return sorted(line, key=lambda s: s.spec.deferrable)
 
     @staticmethod
-    def _mark_growing(plan: _DraftPlan, situation: Situation) -> None:
+    def _mark_growing(plan: PlanDraft, situation: Situation) -> None:
         """Have running sequences leave a checkpoint where those that wait for their prefixes diverge."""
         coming = [m for _, m in situation.hits if m is not None and m.lane is not None and m.coming]
         if coming:
@@ -455,22 +371,7 @@ class Scheduler:
             plan.marks += [(in_lane[m.lane], m.length + m.coming) for m in coming if m.lane in in_lane]
 
     @staticmethod
-    def _in_order(waiting: Line, situation: Situation, most: int) -> list[Sequence]:
-        now, served = situation.now, situation.served
-
-        def rank(s: Sequence) -> tuple[object, ...]:
-            return (
-                not s.is_resumed,
-                -s.spec.priority - int((now - s.arrived) / AGEING),
-                served.get(s.spec.owner, 0.0),
-                s.arrived,
-                s.id,
-            )
-
-        return [*islice(merge(*_by_kind(waiting, most), key=rank), most)]
-
-    @staticmethod
-    def _next_adapters(plan: _DraftPlan, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
+    def _next_adapters(plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
         """The set of adapters whose turn it is. New sets queue behind the present ones."""
         here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
         before = plan.turns.adapters
@@ -484,7 +385,7 @@ class Scheduler:
         plan.turns = plan.turns._replace(adapters=(*line[1:], *line[:1]))
         return line[0] if line else ()
 
-    def _one_alone(self, plan: _DraftPlan, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> None:
+    def _one_alone(self, plan: PlanDraft, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> None:
         """Deterministic mode: one sequence per step, in turn, with prompts cut at fixed positions. Kernels round
         differently for one row and for many, and depending on where a prompt is cut; alone, a sequence's results do not
         depend on others."""
@@ -536,29 +437,6 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         deterministic=options.deterministic or backend.together is Together.ONE_LANE,
         one_prompt=backend.together is Together.ONE_PROMPT,
     )
-
-
-def _by_kind(waiting: Line, most: int) -> list[list[Sequence]]:
-    """The oldest `most` of each kind, oldest first, from a list in order of arrival: merging these is cheaper than
-    sorting a queue of thousands."""
-    kinds: defaultdict[tuple[str, int], list[Sequence]] = defaultdict(list)
-    preempted = []
-    for seq in waiting:
-        if seq.admitted is None:
-            kinds[seq.kind].append(seq)
-        else:
-            preempted.append([seq])  # few, and not in order
-    return [*preempted, *(line[:most] for line in kinds.values())]
-
-
-def _left_out(waiting: Line, running: list[Sequence]) -> Line:
-    """The oldest sequence of each owner with nothing running: candidates for the extra places."""
-    here = {s.spec.owner for s in running}
-    eldest: dict[str, Sequence] = {}
-    for seq in waiting:
-        if seq.spec.owner not in here:
-            eldest.setdefault(seq.spec.owner, seq)
-    return tuple(eldest.values())
 
 
 def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:

@@ -15,7 +15,8 @@ from engine_driver import sequence as make_sequence
 
 from llamasrv.engine.kv.match import Match
 from llamasrv.engine.kv.state import SavedState
-from llamasrv.engine.step.scheduler import Pool, Scheduler
+from llamasrv.engine.step.plan import Pool
+from llamasrv.engine.step.scheduler import Scheduler
 
 DATA = Path(__file__).parent / "data" / "situations.json.gz"
 

@@ -7,7 +7,8 @@ import random
 from engine_driver import sequence
 from plans import planned
 
-from llamasrv.engine.step.scheduler import Pool, Scheduler
+from llamasrv.engine.step.plan import Pool
+from llamasrv.engine.step.scheduler import Scheduler
 
 
 def two_cores(prompts, decodes):

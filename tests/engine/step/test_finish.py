@@ -3,7 +3,7 @@
 from engine_driver import sequence
 
 from llamasrv.engine.step.finish import finish
-from llamasrv.engine.step.scheduler import Plan
+from llamasrv.engine.step.plan import Plan
 
 
 def step_of(parts, *, admit=(), num_decodes=0, failed=(), batch_size=64, checkpoints=False, draft=lambda step: None):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import recorded_plans
 
-from llamasrv.engine.step.scheduler import PlanTurns, Situation
+from llamasrv.engine.step.plan import PlanTurns, Situation
 
 RECORDS = recorded_plans.load()
 

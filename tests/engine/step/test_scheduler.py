@@ -9,7 +9,9 @@ from plans import planned
 from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.kv.state import SavedState
-from llamasrv.engine.step.scheduler import AGEING, OVERDUE, Pool, Scheduler
+from llamasrv.engine.step.order import AGEING
+from llamasrv.engine.step.plan import Pool
+from llamasrv.engine.step.scheduler import OVERDUE, Scheduler
 
 
 def make(**options):
