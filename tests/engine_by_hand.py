@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from llamasrv.engine.base.channels import Stream
-from llamasrv.engine.core import answer
-from llamasrv.engine.engine import Engine
+from llamasrv.engine.engine import Engine, answer
 
 
 class HandEngine(Engine):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
@@ -26,11 +26,11 @@ from llamasrv.engine.base.options import EngineOptions, Status
 from llamasrv.engine.base.sequence import Sequence, SequenceState, end_of, tell_progress
 from llamasrv.engine.base.step_watch import StepWatch
 from llamasrv.engine.kv.disk_reads import DiskReads
-from llamasrv.engine.kv.disk_tier import DiskTier
+from llamasrv.engine.kv.disk_tier import open_disk
 from llamasrv.engine.kv.disk_writer import DiskWriter
 from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.kv.manager import KVCacheManager, Unclean
-from llamasrv.engine.media.encoder import Encoded, Encoder
+from llamasrv.engine.kv.manager import KVCacheManager
+from llamasrv.engine.media.encoder import Encoder
 from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.context_shift import shift
@@ -48,8 +48,6 @@ from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooS
 log = logging.getLogger("llamasrv.engine")
 
 CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane table; a check takes 2 µs
-
-R = TypeVar("R")
 
 
 class CoreCommand(NamedTuple):
@@ -96,17 +94,23 @@ class EngineCore:
         self._deadlines = Deadlines()
         self._watch = StepWatch(metrics.slow_step_parts, clock)
         self.encoder = _open_encoder(self)
-        self.disk = _open_disk(self, pool)
-        self.reads = (
-            None
-            if self.disk is None
-            else DiskReads(
+        self.disk = open_disk(
+            backend,
+            options,
+            prefixes.tree,
+            work=pool.queue(1).put,
+            post=lambda act: mailbox.put(CoreCommand(lambda _: act())),
+            clock=clock,
+            metrics=metrics,
+        )
+        self.reads: DiskReads | None = None
+        if self.disk is not None:
+            self.reads = DiskReads(
                 self.disk,
                 clock,
                 keep=lambda state: self.memory.take_back(state),
                 reserve=lambda size: self.memory.host.reserve(size),
             )
-        )
         self._open_tables()
         self._publish()  # from here on `Engine.stalled_seconds` notices a turn that hangs
 
@@ -151,11 +155,8 @@ class EngineCore:
         decoded = self.clock()
         for seq, outcome in self.outputs.take(self.drafter):
             self._advance(seq, outcome)
-        if self.outputs.spoiled:
-            spoiled, self.outputs.spoiled = self.outputs.spoiled, []
-            self._refused.spoiled(spoiled)
-        elif self._refused.num_spoiled and self.backend.batch.num_outputs:
-            self._refused.sound()
+        if self.backend.batch.num_outputs:
+            self._refused.look_at(self.outputs.take_spoiled())
         self._watch.mark("sample")
         ended = self.clock()
         self.scheduler.account(step, ended - started)
@@ -182,16 +183,13 @@ class EngineCore:
         self.fail_all(error)
         if keep and self.backend.generates and not self.backend.traits.split:
             try:
-                self._keep_prefixes()
+                self.memory.save_all()
+                if self._writer is not None:
+                    self._writer.write_all()
             except Exception:
                 log.exception("the prefixes in KV could not be saved")
         self._publish()
         self._doorbell.ring()
-
-    def _keep_prefixes(self) -> None:
-        self.memory.save_all()
-        if self._writer is not None:
-            self._writer.write_all()
 
     def release(self) -> None:
         """Call it after `close`: finishes pending writes to disk, and frees the context."""
@@ -489,52 +487,16 @@ class EngineCore:
         self.drafter = Drafter(self.backend, self.memory.lanes, self.options, self.scheduler, self.metrics, self.clock)
 
 
-def answer(core: EngineCore, act: Callable[[EngineCore], R], stream: Stream[R | LlamasrvError]) -> None:
-    """Put a function's result into the stream, or its exception: only the asker fails."""
-    try:
-        stream.put(act(core))
-    except LlamasrvError as error:
-        stream.put(error)
-    except Exception as error:
-        log.exception("a question to the engine failed")
-        stream.put(EngineFailure("The engine could not do this; the server's log has the cause."))
-        if isinstance(error, Unclean):
-            raise
-
-
 def _open_encoder(core: EngineCore) -> Encoder | None:
     projector = core.backend.projector
     if projector is None:
         return None
 
-    def post(result: Encoded) -> None:
-        core.mailbox.put(CoreCommand(lambda core: encoder.take(result)))
-
     encoder = Encoder(
         projector,
         core.options.media_bytes,
-        post=post,
+        post=lambda result: core.mailbox.put(CoreCommand(lambda _: encoder.take(result))),
         fail=lambda seq, error: core.end(seq, Ending(FinishReason.FAILED, error=error)),
         metrics=core.metrics,
     )
     return encoder
-
-
-def _open_disk(core: EngineCore, pool: NativePool) -> DiskTier | None:
-    options, backend = core.options, core.backend
-    if not options.disk_bytes or options.disk_folder is None or not options.digest:
-        return None
-    if backend.traits.split or not backend.generates:
-        return None
-    return DiskTier(
-        options.disk_folder,
-        options.disk_bytes,
-        core.prefixes.tree,
-        facts={"model": options.digest, **backend.state_facts},
-        largest=options.cache_bytes,
-        adapter_digests=tuple(adapter.digest for adapter in backend.adapters),
-        work=pool.queue(1).put,
-        post=lambda act: core.mailbox.put(CoreCommand(lambda _: act())),
-        clock=core.clock,
-        metrics=core.metrics,
-    )

@@ -7,6 +7,7 @@ here touches their state. Every method may be called from any thread.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -25,19 +26,30 @@ from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import Adapter, EngineOptions, Status
 from llamasrv.engine.base.sequence import Sequence, end_of
-from llamasrv.engine.core import CoreCommand, EngineCore, answer
+from llamasrv.engine.core import CoreCommand, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.host import STOPPING, EngineHost, Shared
 from llamasrv.engine.kv.host_cache import HostCache
+from llamasrv.engine.kv.manager import Unclean
 from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.media.check import check_media
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.state import Ending
 from llamasrv.engine.view import EngineView, PlainView, ViewPublisher
-from llamasrv.errors import ContextTooLong, InvalidRequest, LlamasrvError, QueueFull, Unavailable, Unsupported
+from llamasrv.errors import (
+    ContextTooLong,
+    EngineFailure,
+    InvalidRequest,
+    LlamasrvError,
+    QueueFull,
+    Unavailable,
+    Unsupported,
+)
 
 __all__ = ["Engine", "EngineOptions", "Status"]
+
+log = logging.getLogger("llamasrv.engine")
 
 R = TypeVar("R")
 
@@ -364,6 +376,19 @@ def _end_thinking(constraint: OutputConstraint, core: EngineCore) -> None:
 def _fail(sequences: list[Sequence], error: LlamasrvError) -> None:
     for seq in sequences:
         seq.stream.finish(end_of(seq, Ending(FinishReason.FAILED, error=error.but())))
+
+
+def answer(core: EngineCore, act: Callable[[EngineCore], R], stream: Stream[R | LlamasrvError]) -> None:
+    """Put a function's result into the stream, or its exception: only the asker fails."""
+    try:
+        stream.put(act(core))
+    except LlamasrvError as error:
+        stream.put(error)
+    except Exception as error:
+        log.exception("a question to the engine failed")
+        stream.put(EngineFailure("The engine could not do this; the server's log has the cause."))
+        if isinstance(error, Unclean):
+            raise
 
 
 def _unavailable(status: Status) -> Unavailable:

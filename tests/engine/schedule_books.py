@@ -77,8 +77,8 @@ def _kept(core):
     answered = set() if reads is None else {*reads._answered}
     turns = core.scheduler.turns, dict(core.scheduler.served)
     return (
-        sequences, [*lanes.resident], [*lanes.lengths], [*lanes.generations], host.used, host.reserved, host.entries(),
-        [*memory.checkpoints._there], holders, reading, answered, turns,
+        sequences, memory.resident.best(), [*lanes.lengths], [*lanes.generations], host.used, host.reserved, host.entries(),
+        memory.checkpoints.points(), holders, reading, answered, turns,
     )  # fmt: skip
 
 

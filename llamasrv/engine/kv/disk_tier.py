@@ -29,7 +29,9 @@ from llamasrv.atomic_file import replacing
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
+from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
+from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.kv import state as state_file
 from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
@@ -403,6 +405,35 @@ class DiskTier:
         points = tuple(length for length, *_ in head.points)
         size = head.num_bytes + sum(size for _, size, *_ in head.points)
         return StoredState(path, tokens, CacheKey(adapters, head.scope), size, points)
+
+
+def open_disk(
+    backend: Backend,
+    options: EngineOptions,
+    tree: PrefixTree,
+    *,
+    work: Callable[[Callable[[], None]], object],
+    post: Callable[[Callable[[], None]], None],
+    clock: Callable[[], float],
+    metrics: EngineMetrics,
+) -> DiskTier | None:
+    """The tier that an engine's options ask for; None if they ask for none, or its memory cannot use one."""
+    if not options.disk_bytes or options.disk_folder is None or not options.digest:
+        return None
+    if backend.traits.split or not backend.generates:
+        return None
+    return DiskTier(
+        options.disk_folder,
+        options.disk_bytes,
+        tree,
+        facts={"model": options.digest, **backend.state_facts},
+        largest=options.cache_bytes,
+        adapter_digests=tuple(adapter.digest for adapter in backend.adapters),
+        work=work,
+        post=post,
+        clock=clock,
+        metrics=metrics,
+    )
 
 
 def _bytes_of(state: SavedState) -> int:

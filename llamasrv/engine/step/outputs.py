@@ -38,8 +38,7 @@ _COMPUTED = Ending(FinishReason.LENGTH)
 
 
 class Outputs:
-    """`late`: sequences whose logits are kept until their mask is ready. `spoiled`: sequences that failed because of
-    NaN or Inf in their logits; the core empties it."""
+    """`late`: sequences whose logits are kept until their mask is ready."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Outputs:
     ) -> None:
         """At most `threads` chains run at once, including the caller's."""
         self.late: list[Sequence] = []
-        self.spoiled: list[Sequence] = []
+        self._spoiled: list[Sequence] = []
         self.chains = ChainMaker(pool)
         self.mask_patience = mask_patience
         self._masks = Masks(pool, threads)
@@ -160,8 +159,13 @@ class Outputs:
     def _nothing(self, seq: Sequence, row: Floats) -> Ending:
         """The ending for a row of logits without a candidate."""
         if np.isnan(row).any() or np.isposinf(row).any():
-            self.spoiled.append(seq)
+            self._spoiled.append(seq)
         return _nothing(seq)
+
+    def take_spoiled(self) -> list[Sequence]:
+        """The sequences that failed because of NaN or Inf in their logits, since the last call."""
+        spoiled, self._spoiled = self._spoiled, []
+        return spoiled
 
     def choose(self, rows: list[Row]) -> list[TokenChoice | None]:
         """A token for each row of logits, in order; None for a row without a candidate."""

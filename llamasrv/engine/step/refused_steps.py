@@ -50,10 +50,14 @@ class RefusedSteps:
             core.metrics.restarts += 1
             core.reset()
 
-    def spoiled(self, sequences: list[Sequence]) -> None:
-        """These sequences failed because of NaN or Inf in their logits. Without flash attention their cells turn every
-        other row into NaN, too (NaN times 0 is NaN), even after they are freed: recreate the context."""
+    def look_at(self, sequences: list[Sequence]) -> None:
+        """After a step with logits: `sequences` failed because of NaN or Inf in theirs. Without flash attention their
+        cells turn every other row into NaN, too (NaN times 0 is NaN), even after they are freed: recreate the
+        context."""
         core = self._core
+        if not sequences:
+            self.num_spoiled = self._num_plain = 0
+            return
         core.metrics.spoiled_rows += len(sequences)
         self.num_spoiled += 1
         if any(not seq.spec.cache_key.adapters for seq in sequences):  # clients choose adapters' scales
@@ -65,10 +69,6 @@ class RefusedSteps:
             log.error("NaN or Inf in a row of logits; recreating the context")
             core.metrics.restarts += 1
             core.reset()
-
-    def sound(self) -> None:
-        """All logits of a step were finite."""
-        self.num_spoiled = self._num_plain = 0
 
     def _fail(self, step: StepRows, message: str) -> None:
         for seq, _ in step.parts:
