@@ -155,8 +155,9 @@ class EngineCore:
         decoded = self.clock()
         for seq, outcome in self.outputs.take(self.drafter):
             self._advance(seq, outcome)
-        if self.backend.batch.num_outputs:
-            self._refused.look_at(self.outputs.take_spoiled())
+        spoiled = self.outputs.take_spoiled()
+        if spoiled or self.backend.batch.num_outputs:
+            self._refused.look_at(spoiled)
         self._watch.mark("sample")
         ended = self.clock()
         self.scheduler.account(step, ended - started)

@@ -1,4 +1,4 @@
-"""Pinned prefixes stay, within their owners' shares, until they expire."""
+"""What saves most seconds per byte stays; pinned prefixes stay, within their owners' shares, until they expire."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from engine_driver import end_of
 
 from llamasrv.engine.base.interface import RECURRENT, WINDOW
 from llamasrv.engine.kv.host_tier import HostTier
+from llamasrv.engine.kv.policy import Ranking
 from llamasrv.engine.kv.state import ENTRY_BYTES, TOKEN_BYTES, SavedState
 from llamasrv.engine.kv.tree import PrefixTree
 
@@ -104,6 +105,55 @@ def test_a_longer_pin_replaces_a_shorter_one(tier):
     longer = SavedState(array("i", range(60)), np.zeros(8, np.uint8))
     tier.pin(longer, "ann", 60.0)
     assert kept(tier, long, longer) == [True, True]  # it ends later
+
+
+def test_what_saves_more_seconds_per_byte_stays():
+    ranking = Ranking()
+    states = [state(number) for number in range(3)]
+    for one, (spared, size) in zip(states, [(100, 1000), (100, 100), (1000, 1000)]):
+        ranking.add(one, spared, size)
+    assert ranking.evict() is states[0] and ranking.best() == [states[2], states[1]] and ranking.used == 1100
+
+
+def test_of_equal_ones_the_least_recently_used_goes():
+    ranking, states = Ranking(), [state(number) for number in range(3)]
+    for one in states:
+        ranking.add(one, 100, 1000)
+    ranking.remove(states[1])
+    ranking.add(states[1], 104, 1000)  # about equal
+    assert [ranking.evict() for _ in range(4)] == [states[0], states[2], states[1], None]
+
+
+def test_each_use_counts_and_fades():
+    """Used often, it outlives a few newcomers; unused from then on, not all of them."""
+    ranking, old = Ranking(), state(0)
+    ranking.add(old, 100, 1000)
+    for _ in range(3):
+        ranking.note_use(old)
+    newcomers = [state(number) for number in range(1, 30)]
+    evicted = []
+    for one in newcomers:
+        ranking.add(one, 100, 1000)
+        if len(ranking) > 4:
+            evicted.append(ranking.evict())
+    assert old not in evicted[:5] and old in evicted
+
+
+def test_a_pinned_one_is_passed_over_and_keeps_its_place():
+    ranking, states = Ranking(), [state(number) for number in range(3)]
+    for one in states:
+        ranking.add(one, 100, 1000)
+    assert ranking.evict(lambda one: one is states[0]) is states[1]
+    assert ranking.evict(lambda one: True) is None and len(ranking) == 2
+    assert ranking.evict() is states[0]
+
+
+def test_without_a_cost_yet_the_last_use_decides():
+    ranking, states = Ranking(lambda tokens: 0.0), [state(number) for number in range(2)]
+    for one in states:
+        ranking.add(one, 100, 1000)
+    ranking.note_use(states[0])
+    assert ranking.evict() is states[1]
 
 
 # ------------------------------------------------------------ an engine
