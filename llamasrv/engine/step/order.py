@@ -5,7 +5,6 @@ A sequence's priority rises while it waits, so that none starves.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from heapq import merge
 from itertools import islice
 
@@ -34,14 +33,18 @@ def in_order(waiting: Line, situation: Situation, most: int) -> list[Sequence]:
 def _by_kind(waiting: Line, most: int) -> list[list[Sequence]]:
     """The oldest `most` of each kind, oldest first, from a list in order of arrival: merging these is cheaper than
     sorting a queue of thousands."""
-    kinds: defaultdict[tuple[str, int], list[Sequence]] = defaultdict(list)
+    kinds: dict[str, list[Sequence]] = {}
     preempted = []
     for seq in waiting:
         if seq.admitted is None:
-            kinds[seq.kind].append(seq)
+            line = kinds.get(seq.kind)
+            if line is None:
+                kinds[seq.kind] = [seq]
+            elif len(line) < most:
+                line.append(seq)
         else:
             preempted.append([seq])  # few, and not in order
-    return [*preempted, *(line[:most] for line in kinds.values())]
+    return [*preempted, *kinds.values()]
 
 
 def left_out(waiting: Line, running: list[Sequence]) -> Line:
