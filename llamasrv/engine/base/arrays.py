@@ -19,8 +19,6 @@ Int32s = NDArray[np.int32]
 Ids = NDArray[np.int64]
 """Token ids as numpy's indices into a row of logits."""
 
-Bools = NDArray[np.bool_]
-
 LaneState = NDArray[np.generic]
 """The saved state of a lane, opaque to all but the back end; kept and written to files as bytes."""
 
