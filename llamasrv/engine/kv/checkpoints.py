@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.match import SHORTEST
-from llamasrv.engine.kv.policy import Ranking
+from llamasrv.engine.kv.policy import EvictionOrder
 from llamasrv.engine.kv.state import SavedState, checkpoint
 from llamasrv.engine.kv.tree import HolderKind, PrefixPath, PrefixTree
 
@@ -31,7 +31,7 @@ class Checkpoints:
         self.limit = limit
         self._tree = tree
         self.whole = whole
-        self.ranking: Ranking[SavedState] = Ranking()
+        self.ranking: EvictionOrder[SavedState] = EvictionOrder()
 
     def __len__(self) -> int:
         return len(self.ranking)

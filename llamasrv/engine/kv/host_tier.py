@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.policy import Pins, Ranking
+from llamasrv.engine.kv.policy import EvictionOrder, Pins
 from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import EVERYBODY, HolderKind, PrefixTree
 
@@ -25,7 +25,7 @@ class HostTier:
         self.pins = Pins(int(limit * pin_share))
         self._can_cut = can_cut
         self.reserved = 0  # bytes of it that are lent to others: see `reserve`
-        self.ranking: Ranking[SavedState] = Ranking()
+        self.ranking: EvictionOrder[SavedState] = EvictionOrder()
 
     def __len__(self) -> int:
         return len(self.ranking)

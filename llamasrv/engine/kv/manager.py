@@ -23,7 +23,7 @@ from llamasrv.engine.kv.lookup import WORTH_COPYING, PrefixLookup
 from llamasrv.engine.kv.match import SHORTEST, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.kv.pinning import Pinning
-from llamasrv.engine.kv.policy import Ranking
+from llamasrv.engine.kv.policy import EvictionOrder
 from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.timelines import LaneTimeline, LaneTimelines
 from llamasrv.engine.kv.tree import HolderKind
@@ -60,7 +60,7 @@ class KVCacheManager:
         self.lanes = LaneTable(backend.num_lanes, backend.num_cells)
         self.tree = prefixes.tree
         self.timelines = LaneTimelines(self.tree)
-        self.resident: Ranking[LaneTimeline] = Ranking(time.prompt_seconds)  # by cells
+        self.resident: EvictionOrder[LaneTimeline] = EvictionOrder(time.prompt_seconds)  # by cells
         self.checkpoints = prefixes.checkpoints
         self.host = prefixes.host
         self.disk = disk

@@ -22,7 +22,7 @@ from llamasrv.engine.kv.tree import Holder
 H = TypeVar("H", bound=Holder)
 
 
-class _Item(NamedTuple):
+class _Ranked(NamedTuple):
     value: float
     number: int  # grows with each use: of equal values the one used last stays
     holder: Any
@@ -31,7 +31,7 @@ class _Item(NamedTuple):
     uses: int
 
 
-class Ranking(Generic[H]):
+class EvictionOrder(Generic[H]):
     """What one tier keeps, by value. `seconds` tells the time of computing a number of tokens."""
 
     def __init__(self, seconds: Callable[[int], float] = float) -> None:
@@ -39,8 +39,8 @@ class Ranking(Generic[H]):
         self.used = 0  # bytes
         self._age = 0.0
         self._numbers = itertools.count()
-        self._there: dict[int, _Item] = {}
-        self._heap: list[_Item] = []  # contains outdated items
+        self._there: dict[int, _Ranked] = {}
+        self._heap: list[_Ranked] = []  # contains outdated items
 
     def __len__(self) -> int:
         return len(self._there)
@@ -70,8 +70,8 @@ class Ranking(Generic[H]):
 
     def evict(self, is_pinned: Callable[[H], bool] = lambda holder: False) -> H | None:
         """Remove and return the least valuable one; None if all are pinned."""
-        pinned: list[_Item] = []
-        found: _Item | None = None
+        pinned: list[_Ranked] = []
+        found: _Ranked | None = None
         while found is None and self._heap:
             item = heapq.heappop(self._heap)
             if self._there.get(id(item.holder)) is item:
@@ -90,7 +90,7 @@ class Ranking(Generic[H]):
 
     def _rank(self, holder: H, spared: int, size: int, uses: int) -> None:
         value = self._age + uses * _rate(self.seconds(spared), size)
-        self._there[id(holder)] = item = _Item(value, next(self._numbers), holder, spared, size, uses)
+        self._there[id(holder)] = item = _Ranked(value, next(self._numbers), holder, spared, size, uses)
         heapq.heappush(self._heap, item)
         if len(self._heap) > 2 * len(self._there) + 64:
             self._heap = sorted(self._there.values())

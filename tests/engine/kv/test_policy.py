@@ -10,7 +10,7 @@ from engine_driver import end_of
 
 from llamasrv.engine.base.interface import RECURRENT, WINDOW
 from llamasrv.engine.kv.host_tier import HostTier
-from llamasrv.engine.kv.policy import Ranking
+from llamasrv.engine.kv.policy import EvictionOrder
 from llamasrv.engine.kv.state import ENTRY_BYTES, TOKEN_BYTES, SavedState
 from llamasrv.engine.kv.tree import PrefixTree
 
@@ -108,7 +108,7 @@ def test_a_longer_pin_replaces_a_shorter_one(tier):
 
 
 def test_what_saves_more_seconds_per_byte_stays():
-    ranking = Ranking()
+    ranking = EvictionOrder()
     states = [state(number) for number in range(3)]
     for one, (spared, size) in zip(states, [(100, 1000), (100, 100), (1000, 1000)]):
         ranking.add(one, spared, size)
@@ -116,7 +116,7 @@ def test_what_saves_more_seconds_per_byte_stays():
 
 
 def test_of_equal_ones_the_least_recently_used_goes():
-    ranking, states = Ranking(), [state(number) for number in range(3)]
+    ranking, states = EvictionOrder(), [state(number) for number in range(3)]
     for one in states:
         ranking.add(one, 100, 1000)
     ranking.remove(states[1])
@@ -126,7 +126,7 @@ def test_of_equal_ones_the_least_recently_used_goes():
 
 def test_each_use_counts_and_fades():
     """Used often, it outlives a few newcomers; unused from then on, not all of them."""
-    ranking, old = Ranking(), state(0)
+    ranking, old = EvictionOrder(), state(0)
     ranking.add(old, 100, 1000)
     for _ in range(3):
         ranking.note_use(old)
@@ -140,7 +140,7 @@ def test_each_use_counts_and_fades():
 
 
 def test_a_pinned_one_is_passed_over_and_keeps_its_place():
-    ranking, states = Ranking(), [state(number) for number in range(3)]
+    ranking, states = EvictionOrder(), [state(number) for number in range(3)]
     for one in states:
         ranking.add(one, 100, 1000)
     assert ranking.evict(lambda one: one is states[0]) is states[1]
@@ -149,7 +149,7 @@ def test_a_pinned_one_is_passed_over_and_keeps_its_place():
 
 
 def test_without_a_cost_yet_the_last_use_decides():
-    ranking, states = Ranking(lambda tokens: 0.0), [state(number) for number in range(2)]
+    ranking, states = EvictionOrder(lambda tokens: 0.0), [state(number) for number in range(2)]
     for one in states:
         ranking.add(one, 100, 1000)
     ranking.note_use(states[0])
