@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from llamasrv.config.foreign import RIVALS
 from llamasrv.config.foreign_flag import ForeignFlag
 from llamasrv.config.llama_flags import FLAGS
 from llamasrv.config.option import as_toml_value, shown, written
 from llamasrv.config.settings import OPTIONS, TABLE_KEYS, Settings, value_of
+from llamasrv.domain.option import Option
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import WireSchema, rows
 from llamasrv.protocols.gemini.config import GenerationSchema
@@ -47,13 +49,16 @@ def as_toml(settings: Settings | None = None) -> str:
             lines += [f"# {option.help}", f"#   {option.long_flag}, {option.variable}: {option.expects}"]
             lines += [f"# {key} = {shown(option, option.default)}".rstrip(), ""]
         else:
-            value = value_of(settings, option)
-            if option.secret and value:
-                lines.append(f'# {key} = "***"')
-            elif written(option, value) is not None:
-                lines.append(f"{key} = {shown(option, value)}")
+            lines += _line(key, option, value_of(settings, option))
     lines += _tables(settings) if settings is not None else ["", *MODEL_TABLES]
     return "\n".join(lines).replace("\n\n\n", "\n\n").strip() + "\n"
+
+
+def _line(key: str, option: Option, value: Any) -> list[str]:
+    """The line that sets an option, as a comment without the value if it is secret; none for one that is unset."""
+    if option.secret and value:
+        return [f'# {key} = "***"']
+    return [] if written(option, value) is None else [f"{key} = {shown(option, value)}"]
 
 
 def _tables(settings: Settings) -> list[str]:
@@ -63,7 +68,7 @@ def _tables(settings: Settings) -> list[str]:
         lines += ["", f"[models.{as_toml_value(table.name)}]", *(["load = true"] if table.load else [])]
         for key, option in TABLE_KEYS.items():
             if option.name in table.values:
-                lines.append(f"{key} = {shown(option, table.values[option.name])}")
+                lines += _line(key, option, table.values[option.name])
     if settings.aliases:
         lines += ["", "[aliases]"]
         lines += [f"{as_toml_value(alias)} = {as_toml_value(name)}" for alias, name in settings.aliases.items()]

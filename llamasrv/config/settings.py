@@ -31,7 +31,7 @@ class ModelTable:
     """`[models.NAME]` of the file: a model with its own options."""
 
     name: str
-    values: Mapping[str, Any]  # by option name
+    values: Mapping[str, Any] = field(repr=False)  # by option name; the Hub's token can be among them
     load: bool = False  # at startup
     shows_file: bool = False  # also serve its file under the file's own name, if it is in models.dir
 

@@ -231,6 +231,13 @@ def test_a_secret_is_never_told(toml):
     assert "hush" not in docgen.as_toml(load({"server_api_key": "hush"}, environ={}))
 
 
+def test_a_secret_in_the_table_of_a_model_is_never_told(toml):
+    """The configuration in force showed the Hub's token of a model with its own."""
+    settings = load(environ={}, config=toml("[models.one]\nhf_repo = 'o/r'\nhf_token = 'hush'\n"))
+    shown = docgen.as_toml(settings)
+    assert "hush" not in shown + repr(settings) and '# hf_token = "***"' in shown and 'hf_repo = "o/r"' in shown
+
+
 # Options that only make sense together
 
 
