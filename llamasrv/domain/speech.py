@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SAMPLE_RATE = 24_000  # of all speech models
+MAX_LANES = 8  # utterances that are spoken together
+LANE_CELLS = 1024  # of each: a voice of 30 s (375 rows), a chunk of text, and its frames
 
 
 @dataclass(frozen=True, slots=True)

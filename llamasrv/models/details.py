@@ -46,7 +46,7 @@ class Details:
     context: int = 0  # trained context in tokens
     n_embd: int = 0
     template: str | None = None
-    # Subset of completion, tools, thinking, insert, embedding, rerank, vision, audio.
+    # Subset of completion, tools, thinking, insert, embedding, rerank, vision, audio, speech.
     capabilities: tuple[str, ...] = ("completion",)
     size: int = 0  # bytes of all files
     digest: str = ""
@@ -78,11 +78,16 @@ def describe(header: Header, *, template: str | None = None, projector: Path | N
 def with_projector(details: Details, projector: Path | None) -> Details:
     """The model with this projector; None removes it. An unreadable file is ignored."""
     able = [name for name in details.capabilities if name not in MODALITIES.values()]
+    if able == ["speech"]:
+        able = ["completion"]
     if projector is not None and "completion" in able:
         try:
-            able += modalities(read_header(projector))
+            header = read_header(projector)
         except ConfigError:
             projector = None
+        else:
+            speaks = details.architecture != "" and speech_kind(header) == details.architecture
+            able = ["speech"] if speaks else able + modalities(header)
     return replace(details, projector=projector, capabilities=tuple(able))
 
 
@@ -90,8 +95,16 @@ MODALITIES = {"clip.has_vision_encoder": "vision", "clip.has_audio_encoder": "au
 
 
 def modalities(projector: Header) -> list[str]:
-    """What a projector accepts: vision, audio or both."""
+    """What a projector accepts: vision, audio or both. The voice encoder of one that generates speech hears nothing."""
+    if speech_kind(projector):
+        return []
     return [name for key, name in MODALITIES.items() if projector.metadata.get(key)]
+
+
+def speech_kind(projector: Header) -> str:
+    """The architecture of the models that this projector gives a voice; "" if it generates no speech."""
+    kind = projector.metadata.get("clip.gen.audio.projector_type")
+    return kind.removesuffix("_gen") if isinstance(kind, str) else ""
 
 
 def capabilities(header: Header, template: str | None) -> tuple[str, ...]:

@@ -79,8 +79,8 @@ class Trials:
 
 
 def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
-    """Load the file in a child process and compute one token; with a projector also encode an image or a sound. Raises
-    LoadFailed."""
+    """Load the file in a child process and compute one token; with a projector also encode an image or a sound, or
+    speak. Raises LoadFailed."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "llamasrv.models.trial", *map(str, (path, projector) if projector else (path,))],
@@ -106,6 +106,7 @@ def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
 def main(path: str, projector: str | None = None) -> int:
     from llamasrv.engine.backend.context import open_model
     from llamasrv.engine.backend.projector import try_projector
+    from llamasrv.engine.backend.speech import try_speech
 
     options = EngineOptions(
         context_cells=CELLS,
@@ -120,6 +121,8 @@ def main(path: str, projector: str | None = None) -> int:
         backend = open_model(path, options, lambda share: True)
         if backend.projector is not None:
             try_projector(backend.projector)
+        if backend.speech is not None:
+            try_speech(backend.speech)
         backend.close()
     except (LoadFailed, LlamasrvError) as error:
         print(error)

@@ -9,7 +9,7 @@ from llamasrv.config import Settings
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
-from llamasrv.models.details import Details, digest, modalities
+from llamasrv.models.details import Details, digest, modalities, speech_kind
 from llamasrv.models.scan import FolderModel, projector_beside
 from llamasrv.startup.model_options import drafts, library_has_module, shape_of
 
@@ -18,7 +18,13 @@ def projector_of(settings: Settings, header: gguf.Header, found: FolderModel | N
     """The projector's path, or None. Raises ConfigError if the configured file is not a projector."""
     path = settings.engine.mmproj
     if path is not None:
-        if not modalities(gguf.read_header(path)):
+        projector = gguf.read_header(path)
+        if speech_kind(projector) not in ("", header.architecture):
+            raise ConfigError(
+                f"model.mmproj = {str(path)!r}: it generates speech for {speech_kind(projector)} models; "
+                f"{header.path} is a {header.architecture} model"
+            )
+        if not modalities(projector) and not speech_kind(projector):
             raise ConfigError(f"model.mmproj = {str(path)!r}: not a projector for images or audio")
         return path
     if not settings.model.mmproj_auto:

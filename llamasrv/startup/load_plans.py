@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.config import Settings
+from llamasrv.domain.speech import LANE_CELLS, MAX_LANES
 from llamasrv.engine.base.interface import LoadFailed, NoMemory, Progress
 from llamasrv.engine.base.options import DEFAULT_PLACES, EngineOptions
 from llamasrv.engine.base.placement_rules import NO_DEVICE, needs_devices, refusal
@@ -23,6 +24,7 @@ from llamasrv.engine.base.tensor_names import DENSE, EXPERTS
 from llamasrv.engine.base.use import HOST
 from llamasrv.errors import ConfigError
 from llamasrv.models import devices, fit, gguf, memory, places
+from llamasrv.models.details import speech_kind
 from llamasrv.models.model import DeviceShare, LoadPlan
 from llamasrv.models.remote import reach
 from llamasrv.startup.companions import with_drafts
@@ -88,9 +90,17 @@ def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any
     """The load plan; `known` are engine options that override the settings. Raises ConfigError if the model does not
     fit this machine and devices could not help."""
     settings = with_drafts(settings, header)
-    if has_devices(settings.engine):
+    if _speaks(header, known):
+        count = min(settings.engine.parallel or MAX_LANES, MAX_LANES)
+        settings = settings.having(engine={"parallel": count, "context_cells": count * LANE_CELLS})
+    elif has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
     return _of_this_machine(settings, header, several=several, known=known)
+
+
+def _speaks(header: gguf.Header, known: Mapping[str, Any]) -> bool:
+    projector = known.get("mmproj")
+    return projector is not None and speech_kind(gguf.read_header(projector)) == header.architecture
 
 
 def with_places(settings: Settings, header: gguf.Header) -> Settings:

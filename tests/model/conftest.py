@@ -9,6 +9,7 @@ import architectures
 import pytest
 import tiny_models
 import tiny_projectors
+import tiny_speech
 from engine_by_hand import HandEngine
 from engine_driver import no_leaks, spec
 
@@ -30,6 +31,8 @@ def model_path(tmp_path_factory):
         if projector in tiny_projectors.KINDS and what in ("text", "mmproj"):
             make_one = tiny_projectors.text_model if what == "text" else tiny_projectors.projector
             return str(make_one(path, projector))
+        if projector in tiny_speech.KINDS and what in ("text", "mmproj"):
+            return str((tiny_speech.model if what == "text" else tiny_speech.projector)(path, projector))
         return str(architectures.make(kind, path))
 
     return make

@@ -10,7 +10,8 @@ from llamasrv.engine.base.options import EngineOptions
 
 
 @pytest.mark.parametrize(
-    "arch, reason", [("dream", "diffusion"), ("t5", "an encoder of its own"), ("plm", "aborts"), ("qwen3tts", "speech")]
+    "arch, reason",
+    [("dream", "diffusion"), ("t5", "an encoder of its own"), ("plm", "aborts"), ("qwen3tts", "makes speech")],
 )
 def test_a_model_that_cannot_generate_is_refused_at_load(tmp_path, arch, reason):
     """T5 and PLM aborted the process at the first request; LLaDA and Dream answered it with noise."""

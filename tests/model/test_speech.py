@@ -1,9 +1,13 @@
 """Speech pairs: which files are one, and the rows of the token table."""
 
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
 
+from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
+from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.backend.model_handle import ModelHandle
@@ -12,6 +16,7 @@ from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.options import EngineOptions
+from llamasrv.models import trial
 
 
 @pytest.fixture
@@ -40,6 +45,52 @@ def test_a_projector_of_another_kind_of_model_is_refused(pocket_projector, model
     with pytest.raises(LoadFailed, match="speaks for pockettts models"):
         LlamaSpeech(model, vocab, options, path=path)
     handle.release()
+
+
+@pytest.mark.parametrize("kind", ["qwen3tts", "pockettts"])
+def test_a_pair_is_loaded_to_speak_and_nothing_else(kind, model_path):
+    options = EngineOptions(mmproj=Path(model_path(f"mmproj-{kind}")), gpu_layers=0, threads=1, parallel=2)
+    backend = open_model(model_path(f"text-{kind}"), options, lambda share: True)
+    try:
+        speech = backend.speech
+        assert (backend.generates, backend.projector, backend.embeddings) == (False, None, None)
+        assert speech.kind == kind and speech.num_lanes == 2
+        clip = np.sin(np.arange(SAMPLE_RATE) / 20).astype(np.float32)
+        utterance = speech.utterance(UtteranceSpec("Hello.", 7, voice=speech.encode_voice(clip)))
+        assert speak(speech, utterance) == utterance.num_frames * 1920
+    finally:
+        backend.close()
+
+
+def test_a_pair_is_tried_by_speaking(model_path):
+    assert trial.main(model_path("text-pockettts"), model_path("mmproj-pockettts")) == 0
+
+
+def speak(speech, utterance):
+    """How many samples it takes."""
+    count = 0
+    while not utterance.is_done:
+        rows, utterance.pending = utterance.pending[:32], utterance.pending[32:]
+        (place,) = speech.decode([(0, utterance.position, rows)])
+        utterance.position += len(rows)
+        if len(utterance.pending):
+            continue
+        if utterance.advance(place):
+            speech.release(0, utterance.kept)
+        sound = utterance.take_sound()
+        count += 0 if sound is None else len(sound)
+    return count
+
+
+def test_a_speech_model_without_its_projector_says_what_it_needs(model_path):
+    with pytest.raises(LoadFailed, match="it makes speech: give the projector that belongs to it with --mmproj"):
+        open_model(model_path("text-qwen3tts"), EngineOptions(gpu_layers=0), lambda share: True)
+
+
+def test_a_projector_that_speaks_is_no_ear_of_a_chat_model(model_path):
+    options = EngineOptions(mmproj=Path(model_path("mmproj-qwen3tts")), gpu_layers=0)
+    with pytest.raises(LoadFailed, match="generates speech for qwen3tts models and takes no images or audio"):
+        open_model(model_path("swa"), options, lambda share: True)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])

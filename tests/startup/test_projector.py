@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from model import tiny_projectors
+from model import tiny_projectors, tiny_speech
 from options import settings_with
 
 from llamasrv import config
 from llamasrv.config import paths
+from llamasrv.domain.speech import LANE_CELLS, MAX_LANES
 from llamasrv.errors import ConfigError
+from llamasrv.models.details import with_projector
 from llamasrv.startup import model_list
 from llamasrv.startup import service as startup_service
 
@@ -94,6 +96,21 @@ def test_a_file_that_is_none_is_refused_at_the_start(files):
     text = files / "cat" / "Cat-1B-Q8_0.gguf"
     with pytest.raises(ConfigError, match="model.mmproj = .*: not a projector for images or audio"):
         model_list.models(settings_with(model_path=text, model_mmproj=text))
+
+
+def test_a_speech_pair_speaks_and_neither_hears_nor_writes(tmp_path):
+    tiny_speech.model(tmp_path / "Voice-Q8_0.gguf", "pockettts")
+    tiny_speech.projector(tmp_path / "mmproj-Voice.gguf", "pockettts")
+    model, options = only(model_path=tmp_path / "Voice-Q8_0.gguf", model_mmproj=tmp_path / "mmproj-Voice.gguf")
+    assert model.details.capabilities == ("speech",) and options.mmproj == tmp_path / "mmproj-Voice.gguf"
+    assert (options.parallel, options.context_cells) == (MAX_LANES, MAX_LANES * LANE_CELLS)
+    assert with_projector(model.details, None).capabilities == ("completion",)
+
+
+def test_the_projector_of_another_speech_model_is_refused_at_the_start(files, tmp_path):
+    tiny_speech.projector(tmp_path / "mmproj.gguf", "pockettts")
+    with pytest.raises(ConfigError, match="generates speech for pockettts models; .* is a llama model"):
+        only(model_path=files / "cat" / "Cat-1B-Q8_0.gguf", model_mmproj=tmp_path / "mmproj.gguf")
 
 
 def test_bodies_may_be_larger_where_there_is_one(files):

@@ -14,6 +14,7 @@ import numpy as np
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.domain.speech import LANE_CELLS
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.context_params import context_params, state_facts
@@ -33,6 +34,7 @@ from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain_of, sample_lane, sampled_token
+from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
 from llamasrv.engine.backend.thread_count import ThreadCount
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
@@ -65,6 +67,7 @@ class LlamaBackend(LaneMemory):
         self.embeddings: LlamaEmbeddings | None = None
         self.draft_model: LlamaDraftModel | LlamaMtp | None = None
         self.projector: LlamaProjector | None = None
+        self.speech: LlamaSpeech | None = None
         settle(options, path)
         self._model = load_model(path, options, progress, weights=weights)
         self._handle = ModelHandle(self._model, C.llama_model_free)
@@ -91,8 +94,11 @@ class LlamaBackend(LaneMemory):
         # Lanes for resident prefixes, few where each costs a whole state or window.
         spare = 4 if not self.traits.can_cut else 0 if self.traits.split else max(16, options.places)
         self._lanes_wanted = min(MAX_LANES, options.places + spare)
-        self.generates = not only_embeds(model, self.info.metadata)
         self.together = together(self.info.architecture)
+        if self.info.architecture and self.info.architecture == speech_kind(options.mmproj):
+            self._open_to_speak(path, options)
+            return
+        self.generates = not only_embeds(model, self.info.metadata)
         if self.generates:
             check_generates(path, model, self.info.architecture, self.info.metadata)
         if options.mmproj is not None and (self.generates or not is_bidirectional(model, self.info.metadata)):
@@ -118,11 +124,20 @@ class LlamaBackend(LaneMemory):
                 most_whole=self._whole,
             )
         if not self.generates and self.embeddings is not None:
-            # No context to generate with: the numbers admit no sequence.
-            self.context, self.num_lanes, self.num_cells = self.embeddings.context, 1, 1
-            self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
+            self._generate_nothing(self.embeddings.context)
             return
         self._open_to_generate(options)
+
+    def _open_to_speak(self, path: str, options: EngineOptions) -> None:
+        self.generates = False
+        self.batch = Batch(1)
+        self.speech = LlamaSpeech(self._model, self.vocab, options, path=path)
+        self._generate_nothing(LANE_CELLS)
+
+    def _generate_nothing(self, context: int) -> None:
+        """No context to generate with: the numbers admit no sequence."""
+        self.context, self.num_lanes, self.num_cells = context, 1, 1
+        self.ubatch_size, self.idle_cells, self.max_outputs = 1, 0, 1
 
     def _open_to_generate(self, options: EngineOptions) -> None:
         """Open the context for generating, and the draft model."""
@@ -194,8 +209,9 @@ class LlamaBackend(LaneMemory):
     def contexts(self) -> list[Any]:
         """All open contexts, as the library's handles."""
         embedding = self.embeddings.context_handle if self.embeddings is not None else None
+        speech = self.speech.context_handle if self.speech is not None else None
         mtp = self._mtp.context if self._mtp is not None else None
-        return [context for context in (self._context, embedding, mtp) if context]
+        return [context for context in (self._context, embedding, speech, mtp) if context]
 
     @property
     def model(self) -> Any:
@@ -281,6 +297,8 @@ class LlamaBackend(LaneMemory):
         return chain_of(params, self.vocab, self.info.context_train or self.context, self._dry)
 
     def reset(self) -> None:
+        if not self.generates:
+            return
         if self._mtp is not None:
             self._mtp.close()  # before the context that it refers to
         C.llama_free(self._context)
@@ -293,6 +311,9 @@ class LlamaBackend(LaneMemory):
         if self.embeddings is not None:
             self.embeddings.close()
             self.embeddings = None
+        if self.speech is not None:
+            self.speech.close()
+            self.speech = None
         if self.draft_model is not None:
             self.draft_model.close()
             self.draft_model = None

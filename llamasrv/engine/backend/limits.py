@@ -25,8 +25,8 @@ _REFUSED = {
     "eagle3": "it drafts for another model: give it with --model-draft",
     "dflash": "it drafts for another model: give it with --model-draft",
     "gemma4-assistant": "it drafts for another model: give it with --model-draft",
-    "qwen3tts": "it makes speech, not text",
-    "pockettts": "it makes speech, not text",
+    "qwen3tts": "it makes speech: give the projector that belongs to it with --mmproj",
+    "pockettts": "it makes speech: give the projector that belongs to it with --mmproj",
     "wavtokenizer-dec": "it makes speech, not text",
 }
 _HEADS = frozenset(("kev", "laya", "clef", "lfm2-d1-omni", "vllm-d3"))

@@ -94,7 +94,11 @@ class LlamaProjector:
             if file is None:
                 raise LoadFailed(f"{self._path}: not a GGUF file")
             kinds = [file.text(f"clip.{part}projector_type") for part in ("", "vision.", "audio.")]
+            speaks = file.text("clip.gen.audio.projector_type")
             self._break = file.numbers("v.token_embd.img_break")
+        if speaks:
+            models = speaks.removesuffix("_gen")
+            raise LoadFailed(f"{self._path}: it generates speech for {models} models and takes no images or audio")
         for kind in kinds:
             if kind in UNSUPPORTED:
                 raise LoadFailed(f"{self._path}: projectors of type {kind!r} are not supported")

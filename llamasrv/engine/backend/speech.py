@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
+from llamasrv.concurrency import native_lock
+from llamasrv.domain.speech import LANE_CELLS, MAX_LANES, SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
@@ -34,10 +34,8 @@ from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.placement_rules import NO_DEVICE
-from llamasrv.errors import EngineFailure, InvalidRequest
+from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable
 
-MOST_LANES = 8
-LANE_CELLS = 1024  # a voice of 30 s (375 rows), a chunk of text, and its frames
 ROWS = 32  # of a call: each has a row of logits, wanted or not
 GEN_CODE, GEN_WAV = 0, 1
 KINDS = {1: "qwen3tts", 2: "pockettts"}
@@ -76,7 +74,7 @@ class LlamaSpeech:
         self._memory: Any = None
         self._mtmd: Any = None
         self._last_seed = -1  # of the generator
-        self._voice_lock = threading.Lock()
+        self._voice_lock = native_lock()
         self.kind, self.width = speech_kind(options.mmproj), int(C.llama_model_n_embd(model))
         architecture = _architecture(model)
         if self.kind != architecture:
@@ -91,7 +89,7 @@ class LlamaSpeech:
         suppressed = C.llama_vocab_get_suppress_tokens(vocab.pointer, ctypes.byref(count))
         self.suppressed = np.array([suppressed[i] for i in range(count.value)], np.int64)
         self.dimensions = 4 if C.llama_model_rope_type(model) in (8, 40) else 1
-        self.num_lanes = max(1, min(options.places, MOST_LANES))
+        self.num_lanes = max(1, min(options.places, MAX_LANES))
         self.threads = options.threads or available_cpus()
         self._cores = CoreShare(self.threads, lambda n: C.llama_set_n_threads(self._context, n, n))
         self.languages = tuple(sorted(name[17:-2] for name in self.ids if name.startswith("<|codec_language_")))
@@ -150,7 +148,8 @@ class LlamaSpeech:
         return (QwenUtterance if self.kind == "qwen3tts" else PocketUtterance)(self, spec)
 
     def encode_voice(self, samples: Floats) -> Floats:
-        """The rows of a voice, float32 [rows, n_embd], from mono sound at SAMPLE_RATE. Raises InvalidRequest."""
+        """The rows of a voice, float32 [rows, n_embd], from mono sound at SAMPLE_RATE. Slow: a second and
+        more for 30 s. Raises InvalidRequest."""
         samples = np.ascontiguousarray(samples[: int(MOST_CLIP * SAMPLE_RATE)], np.float32)
         if len(samples) < LEAST_CLIP * SAMPLE_RATE:
             raise InvalidRequest(f"A voice needs a clip of at least {LEAST_CLIP:g} s.", param="voice")
@@ -158,6 +157,8 @@ class LlamaSpeech:
             raise InvalidRequest("The voice's clip contains NaN or infinity.", param="voice")
         lib = self._lib
         with self._voice_lock:
+            if not self._mtmd:
+                raise Unavailable("The model is being unloaded.")
             bitmap = lib.mtmd_bitmap_init_from_audio(len(samples), _pointer(samples, ctypes.c_float))
             part = lib.mtmd_input_part(None, bitmap)
             parts = (ctypes.POINTER(lib.mtmd_input_part) * 1)(ctypes.pointer(part))
@@ -259,9 +260,10 @@ class LlamaSpeech:
         if self._context:
             C.llama_free(self._context)
             self._context = None
-        if self._mtmd:
-            self._lib.mtmd_free(self._mtmd)
-            self._mtmd = None
+        with self._voice_lock:
+            if self._mtmd:
+                self._lib.mtmd_free(self._mtmd)
+                self._mtmd = None
 
     def _restart(self, seed: int, hidden: Floats) -> None:
         if self.kind == "qwen3tts":
@@ -290,6 +292,19 @@ class LlamaSpeech:
         if lib.mtmd_gen_audio_process(self._mtmd, ctypes.byref(inputs), ctypes.byref(out)):
             raise DecodeFailed(f"the speech generator failed ({reason()})")
         return out
+
+
+def try_speech(speech: LlamaSpeech) -> None:
+    """Encode one second of sound as a voice, and speak two frames with it. A damaged file ends the process here."""
+    clip = np.sin(np.arange(SAMPLE_RATE, dtype=np.float32) / 20)
+    utterance = speech.utterance(UtteranceSpec("One.", 1, voice=speech.encode_voice(clip), most_frames=2))
+    while not utterance.is_done:
+        rows, utterance.pending = utterance.pending[:ROWS], utterance.pending[ROWS:]
+        (place,) = speech.decode([(0, utterance.position, rows)])
+        utterance.position += len(rows)
+        if not len(utterance.pending):
+            utterance.advance(place)
+    speech.release(0)
 
 
 def _architecture(model: Any) -> str:

@@ -19,11 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from llamasrv.domain.speech import UtteranceSpec
+from llamasrv.domain.speech import LANE_CELLS, UtteranceSpec
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.errors import InvalidRequest
 
-LANE_ROWS = 1024  # rows of a lane
 ENDS, PAUSES = frozenset(".!?…。！？"), frozenset(",;:，；：、")
 WINDOW = 72  # frames that the vocoder of Qwen computes at once
 EARLY = (4, 12, 28)  # frames of a first window that are computed early, for a first sound soon
@@ -165,10 +164,10 @@ class QwenUtterance(Utterance):
         rows.append(self._row("<tts_text_bos>") + self._codec_pad)
         rows += [self._row(t) + self._codec_pad for t in tokens]
         rows += [self._row("<tts_text_eod>") + self._codec_pad, pad + self._row("<|codec_bos|>")]
-        if len(rows) > LANE_ROWS // 2:
+        if len(rows) > LANE_CELLS // 2:
             raise InvalidRequest("The instructions are too long.", param="instructions")
         chars = sum(len(g.vocab.pieces[t]) for t in tokens)
-        self._left = min(LANE_ROWS - len(rows), math.ceil(FRAMES_A_SECOND * (3 + chars / 4)))
+        self._left = min(LANE_CELLS - len(rows), math.ceil(FRAMES_A_SECOND * (3 + chars / 4)))
         return np.stack(rows)
 
     def _next_row(self, place: int) -> Floats | None:

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from llamasrv.domain.speech import UtteranceSpec
-from llamasrv.engine.backend.utterance import LANE_ROWS, PocketUtterance, QwenUtterance, chunks_of
+from llamasrv.domain.speech import LANE_CELLS, UtteranceSpec
+from llamasrv.engine.backend.utterance import PocketUtterance, QwenUtterance, chunks_of
 from llamasrv.errors import InvalidRequest
 
 NAMES = [
@@ -63,7 +63,7 @@ def spoken(utterance, generator):
     sounds, restarts = [], 0
     while not utterance.is_done:
         utterance.position += len(utterance.pending)
-        assert utterance.position <= LANE_ROWS
+        assert utterance.position <= LANE_CELLS
         if utterance.advance(0):
             restarts += 1
             generator.said = 0
@@ -116,7 +116,7 @@ def test_a_long_text_is_spoken_in_chunks_after_one_voice():
 def test_a_speech_that_never_ends_is_cut_off():
     for utterance in (qwen(CountingGenerator(10**6)), pocket(CountingGenerator(10**6))):
         spoken(utterance, utterance._g)
-        assert 0 < utterance.num_frames < LANE_ROWS
+        assert 0 < utterance.num_frames < LANE_CELLS
 
 
 def test_the_request_may_bound_the_frames():
