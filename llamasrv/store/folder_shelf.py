@@ -3,6 +3,7 @@
 .open/OWNER.ID      marks the record as open
 .sums/NAME          a sum of the ledger
 .lock               held by the server that works on this shelf
+../.deleting        locked while a content is deleted
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ def _here(function: Callable[..., T], *args: object) -> T:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Of two who delete the two names of one file at once, in two shelves or servers, the second frees its bytes."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    """Of two who delete the two names of one file at once, in two shelves or servers, the second frees its bytes.
+
+    The lock is a regular file: gevent closes what `os.open` returns for a folder later, on a native thread never.
+    """
+    descriptor = os.open(folder / ".deleting", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "rb", buffering=0) as file:
         with suppress(OSError):  # some file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 class FolderShelf(Shelf):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -239,3 +240,20 @@ def test_two_who_delete_the_two_names_of_a_file_at_once_free_its_bytes_once(tmp_
                 return shelf._unlink(owner, str(n), "data")
 
             assert sum(pool.map(delete, ("a", "b"))) == 10
+
+
+def test_deleting_releases_its_lock_where_closing_is_deferred(tmp_path, monkeypatch):
+    """gevent defers os.close() of a folder, on a native thread for ever: the next deletion waited without end."""
+    store = FileStore(FolderShelf(tmp_path / "files"), 100)
+    files = [add(store, b"x") for _ in range(2)]
+    close = os.close
+
+    def close_regular(fd):
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            close(fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", close_regular)
+        for file in files:
+            store.delete("", file.id)
+    assert store.num_bytes() == 0
