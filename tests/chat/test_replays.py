@@ -13,6 +13,7 @@ from replays import SCRIPTS, prompt_of, prompts
 from vectors import COLLECTION, template_of
 
 from llamasrv.chat.template import ChatTemplate, fallback_source
+from llamasrv.domain.request import ChatPrompt
 
 MOVES = {
     "CohereForAI-c4ai-command-r-plus-tool_use": "its closing instructions stand behind the newest turn",
@@ -27,9 +28,8 @@ EVERY = (
 )  # else each template plays some scripts, and each script is played
 
 
-def found_again(turn: dict[str, Any], old: str, new: str) -> bool:
-    """Whether as much of `old` opens `new` as this turn promises."""
-    expected = turn.get("expect", {})
+def found_again(expected: dict[str, Any], old: str, new: str) -> bool:
+    """Whether as much of `old` opens `new` as the turn promises."""
     common = len(commonprefix((old, new)))
 
     def covers(marks: list[str]) -> bool:
@@ -37,27 +37,32 @@ def found_again(turn: dict[str, Any], old: str, new: str) -> bool:
 
     if "reach" in expected:
         return covers(expected["reach"])
-    if common >= expected.get("share", 0) * len(old) or expected.get("effort"):
+    if common >= expected.get("share", 0) * len(old):
         return True
     return "or_reach" in expected and covers(expected["or_reach"])
 
 
 def complaints(template: ChatTemplate, script: dict[str, Any], *, moves: bool) -> list[str]:
     told: list[str] = []
-    before: list[str] = []
+    before: list[ChatPrompt] = []
     for number, (turn, start, prompt) in enumerate(prompts(script["name"])):
+        expected = turn.get("expect", {})
         new = template.render(prompt).text
         at = 0
-        for mark in turn.get("expect", {}).get("contains", ()):
+        for mark in expected.get("contains", ()):
             place = new.find(mark, at)
             if place < 0:
                 told.append(f"turn {number}: {mark} is not there or too early")
                 break
             at = place + len(mark)
-        told += [f"turn {number}: {mark} is there" for mark in turn.get("expect", {}).get("absent", ()) if mark in new]
-        if number and not moves and not found_again(turn, before[start], new):
-            told.append(f"turn {number}: the prompt before is not found again")
-        before.append(template.render(replace(prompt, add_generation_prompt=False)).text)
+        told += [f"turn {number}: {mark} is there" for mark in expected.get("absent", ()) if mark in new]
+        if number and not moves:
+            old = before[start]
+            if expected.get("effort"):  # a template that writes the effort writes the new one, and nothing else anew
+                old = replace(old, template_kwargs=prompt.template_kwargs)
+            if not found_again(expected, template.render(old).text, new):
+                told.append(f"turn {number}: the prompt before is not found again")
+        before.append(replace(prompt, add_generation_prompt=False))
     return told
 
 
