@@ -322,6 +322,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "OllamaMessages": ("array",), "OllamaThink": ("boolean", "string"), "OneOf": ("string",),
     "OutputFormat": ("object",), "Pattern": ("string",), "Prompts": ("string", "array"), "Questions": ("array",),
     "QuestionsById": ("object",), "ReasoningFormat": ("string",), "ResponseFormat": ("object",),
+    "ResponseFormatField": ("array", "object"),
     "ResponseInput": ("string", "array"), "ResponseModalities": ("array",), "Samplers": ("array", "string"),
     "SchemaField": ("object",), "SomeOf": ("array",), "State": ("string", "array", "object"),
     "StructuredOutputs": ("object",), "System": ("string", "array"), "SystemInstruction": ("string", "array"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Flask, Response
 
+from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.web import errors
 from llamasrv.web.front import AdmissionMiddleware
 from llamasrv.web.jobs.batch_sender import Sender
@@ -64,9 +65,12 @@ def create_app(service: Service) -> Flask:
     app.wsgi_app = AdmissionMiddleware(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign]
 
     @app.after_request
-    def close_record(response: Response) -> Response:
+    def complete(response: Response) -> Response:
+        context = current()
+        if context.ignored:  # a misspelt field is not noticed otherwise
+            response.headers[IGNORED] = header_of(context.ignored)
         if not isinstance(response.response, Body):  # which closes it when it ends
-            current().record.close(response.status_code)
+            context.record.close(response.status_code)
         return response
 
     return app

@@ -21,6 +21,10 @@ BODIES = {
     "/api/generate": {"model": "fake", "prompt": "Hello"},
     "/v1beta/models/fake:generateContent": {"contents": CONTENTS},
     "/v1beta/models/fake:streamGenerateContent": {"contents": CONTENTS},
+    "/v1beta/models/fake:countTokens": {"contents": CONTENTS},
+    "/v1/messages/count_tokens": {"messages": HELLO},
+    "/v1/responses/input_tokens": {"input": "Hello"},
+    "/v1/chat/completions/input_tokens": {"messages": HELLO},
 }
 
 
@@ -61,6 +65,23 @@ def test_a_stream_tells_it_with_its_headers(client, path):
             "generationConfig.maxTokens",
         ),
         ("/v1beta/models/fake:generateContent", {"safety_settings": []}, None),
+        ("/v1beta/models/fake:countTokens", {"labels": {"a": "b"}}, "labels"),
+        (
+            "/v1beta/models/fake:generateContent",
+            {"contents": [{"parts": [{"text": "Hi", "video_metadata": {"fps": 1}}]}]},
+            "contents.parts.videoMetadata",
+        ),
+        (
+            "/v1/chat/completions",
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
+        ("/v1/chat/completions", {"safety_identifier": "x", "store": False}, "safety_identifier"),
+        ("/v1/responses", {"reasoning": {"context": "all_turns", "effort": "low"}}, "reasoning.context"),
+        ("/v1/responses/input_tokens", {"image": {"size": "1"}}, "image"),
+        ("/v1/messages", {"thinking": {"type": "adaptive", "block_binding": {"a": 1}}}, "thinking.block_binding"),
+        ("/v1/messages/count_tokens", {"speed": "fast"}, "speed"),
+        ("/v1/chat/completions/input_tokens", {"topk": 5}, "topk"),
     ],
 )
 def test_options_within_a_field_are_told_with_their_field(client, path, more, told):

@@ -56,12 +56,11 @@ class ContextManagement(Object):
                 compact = _compacted(edit, "edits", at)
         return ContextEdits(results, thoughts, compact)
 
-
-def without_effect(value: Any) -> list[str]:
-    """The edits of a checked field that have no effect, as `context_management.edits.TYPE`."""
-    edits = value.get("edits") if type(value) is dict else None
-    kinds = (edit["type"] for edit in edits or () if edit["type"] not in (THINKING, TOOL_USES, COMPACT))
-    return [f"context_management.edits.{kind[:64]}" for kind in kinds]
+    def unheard_in(self, value: Any) -> Iterable[str]:
+        """The edits that have no effect, as `edits.TYPE`."""
+        edits = value.get("edits") if type(value) is dict else None
+        kinds = (edit["type"] for edit in edits or () if edit["type"] not in (THINKING, TOOL_USES, COMPACT))
+        return [f"edits.{kind[:64]}" for kind in kinds]
 
 
 def applied_body(applied: Iterable[AppliedEdit]) -> dict[str, Any]:

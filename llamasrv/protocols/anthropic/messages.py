@@ -13,7 +13,7 @@ from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Messag
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.cache import CacheControl, Diagnostics, pins_of
 from llamasrv.protocols.anthropic.compaction import CompactionField, SummaryReply, check_alone
-from llamasrv.protocols.anthropic.context_management import ContextManagement, without_effect
+from llamasrv.protocols.anthropic.context_management import ContextManagement
 from llamasrv.protocols.anthropic.reply import Keep, MessagesOptions, MessagesReply
 from llamasrv.protocols.anthropic.threads import ThreadField, Turn, new_turn, whole_body
 from llamasrv.protocols.anthropic.tools import (
@@ -131,13 +131,13 @@ class MessagesSchema(WireSchema):
     )
     tool_choice = AnthropicToolChoice("auto, any, tool or none; `disable_parallel_tool_use`", to="tool_choice")
     thinking = ThinkingField(
-        "on or off where the template can; `budget_tokens` is a cap; `display` (`updates` as `summarized`); "
-        "`block_binding` is ignored",
+        "on or off where the template can; `budget_tokens` is a cap; `display` (`updates` as `summarized`)",
+        ignores=("block_binding",),
         to="thinking_budget",
         via=attrgetter("budget"),
     )
     output_config = OutputConfig(
-        f"`effort`, `format` with a JSON schema: {CLOSED}; `task_budget` is ignored", to="content"
+        f"`effort`, `format` with a JSON schema: {CLOSED}", ignores=("task_budget",), to="content"
     )
     output_format = OutputFormat("the older place of `output_config.format`", to="content")
     thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
@@ -225,15 +225,8 @@ class MessagesEndpoint(SchemaEndpoint):
             has_system=data.get("system") is not None,
         )
 
-    def unheard(self, body: Mapping[str, Any]) -> list[str]:
-        inside = (f"{n}.{inner}" for n, inner in _IGNORED_INSIDE if type(body.get(n)) is dict and body[n].get(inner))
-        return [*super().unheard(body), *inside, *without_effect(body.get("context_management"))]
-
     def reply(self, options: MessagesOptions, keep: Keep | None = None) -> MessagesReply:
         return SummaryReply(options) if options.compaction else MessagesReply(options, keep)
-
-
-_IGNORED_INSIDE = (("output_config", "task_budget"), ("thinking", "block_binding"))
 
 
 def _prompt(data: dict[str, Any], offer: Offer, variables: dict[str, Any], order: str | None = None) -> ChatPrompt:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from marshmallow import ValidationError, missing
 
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.common.schema import IGNORED, Complaint, Ignored, Object, WireSchema
+from llamasrv.protocols.common.schema import IGNORED, NOTHING, Complaint, Ignored, Object, WireField, WireSchema
 from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
@@ -30,8 +30,6 @@ _ASKS_FOR_FORM = re.compile(
     r"guided|schema|regex|grammar|ebnf|gbnf|lark|structur|json_mode|response_format|output_format|^format$"
 )
 """Part of the name of a field that asks for a form of the answer. A client that sends one relies on it."""
-
-_NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 
 
 class Nested(Object):
@@ -46,8 +44,8 @@ class Nested(Object):
     def _loader(self) -> Loader:
         return Loader(self.schema, self.limits)
 
-    def unheard_in(self, value: Any) -> list[str]:
-        return self._loader.unheard(value)
+    def unheard_in(self, value: Any) -> Iterable[str]:
+        return self._loader.unheard(value) if type(value) is dict else ()
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         return self._loader.checked(value)
@@ -78,7 +76,7 @@ class Loader:
     def __init__(self, schema: type[WireSchema], limits: Limits) -> None:
         fields: Mapping[str, Any] = schema(limits).fields
         self._order = {name: i for i, name in enumerate(fields)}
-        self._nested = {name: field for name, field in fields.items() if isinstance(field, Nested)}
+        self._inside = {name: field.unheard_in for name, field in fields.items() if _has_unheard_parts(field)}
         self._known = frozenset(fields) if schema.generates else None
         self._active = frozenset(name for name, field in fields.items() if not isinstance(field, Ignored))
         self._heard = frozenset(name for name, field in fields.items() if field.verdict != IGNORED)
@@ -100,14 +98,14 @@ class Loader:
         if not body.keys() <= heard:
             unheard = (name for name, value in body.items() if name not in heard and self._asks(name, value))
             found = list(islice(unheard, MOST_UNHEARD))
-        for name, field in self._nested.items():
-            if type(body.get(name)) is dict:
-                found += [f"{name}.{inner}" for inner in field.unheard_in(body[name])]
+        for name, unheard_in in self._inside.items():
+            if name in body:
+                found += [f"{name}.{inner}" for inner in unheard_in(body[name])]
         return found
 
     def _asks(self, name: str, value: Any) -> bool:
         """Whether a value without effect asks for something."""
-        return value is not None and (name not in self._order or value not in _NOTHING)
+        return value is not None and (name not in self._order or value not in NOTHING)
 
     def load(self, body: Mapping[str, Any]) -> Loaded:
         """The checked values. Raises InvalidRequest."""
@@ -157,9 +155,13 @@ class SchemaEndpoint:
         return self._loader.unheard(body)
 
 
+def _has_unheard_parts(field: Any) -> bool:
+    return bool(field.ignores) or type(field).unheard_in is not WireField.unheard_in
+
+
 def _refuse_forms(body: Mapping[str, Any], unknown: Iterable[str]) -> None:
     for name in sorted(unknown):
-        if _ASKS_FOR_FORM.search(name) and body[name] not in _NOTHING:
+        if _ASKS_FOR_FORM.search(name) and body[name] not in NOTHING:
             shown = name[:_LONGEST_NAME]
             raise Unsupported(
                 f"'{shown}' is not a field of this endpoint, although it seems to ask for a form of the answer. The "

@@ -157,7 +157,7 @@ def _is_id(key: str) -> bool:
 
 class StreamOptions(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        """Whether usage is asked for; other members of it have no effect here."""
+        """Whether usage is asked for."""
         if data.get("stream") is not True:
             raise Invalid("only allowed when 'stream' is true.")
         wanted = value.get("include_usage")
@@ -188,7 +188,7 @@ class SamplingSchema(WireSchema):
 
     model = String("a name or alias; absent: the model that is served", to="model")
     stream = Flag(to="stream")
-    stream_options = StreamOptions("`include_usage`; the others have no effect")
+    stream_options = StreamOptions("`include_usage`", ignores=("include_obfuscation", "continuous_usage_stats"))
     temperature = Number(0, 2, "absent: the model's own default", to="sampling.temperature")
     top_p = Number(0, 1, "absent: the model's own default", to="sampling.top_p")
     n = Count(1, "choices", to="n")

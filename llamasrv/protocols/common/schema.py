@@ -8,7 +8,8 @@ endpoint and no HTTP.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sized
+import re
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, NamedTuple
 
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing
@@ -18,6 +19,8 @@ from llamasrv.protocols.limits import Limits
 
 HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
 
+NOTHING: tuple[Any, ...] = (None, False, "", [], {})
+"""Values that ask for nothing."""
 
 _USUAL = Limits()
 
@@ -114,6 +117,8 @@ class WireField(fields.Field[Any]):
 
     `takes` is the only type of value that it accepts, and `expected` what an error calls it. Without it `_deserialize`
     checks the type.
+
+    `ignores` are the parts of the value that have no effect: `("declarations.behaviour",)`, in each of several objects.
     """
 
     verdict = HONOURED
@@ -126,11 +131,15 @@ class WireField(fields.Field[Any]):
         *,
         to: str | None = None,
         via: Callable[[Any], Any] | None = None,
+        ignores: tuple[str, ...] = (),
         required: bool = False,
         load_default: Any = missing,
     ) -> None:
+        if ignores:
+            note = "; ".join(filter(None, (note, "without effect: " + ", ".join(f"`{name}`" for name in ignores))))
         super().__init__(required=required, load_default=load_default, metadata={"verdict": self.verdict, "note": note})
         self.to, self._via = to, via
+        self.ignores = {path: tuple(map(_spellings, path.split("."))) for path in ignores}
         self._mapping, _, self._key = (to or "").rpartition(".")
 
     def deserialize(self, value: Any, attr: str | None = None, data: Any = None, **kwargs: Any) -> Any:
@@ -147,9 +156,30 @@ class WireField(fields.Field[Any]):
         place = parts.setdefault(self._mapping, {}) if self._mapping else parts
         place.setdefault(self._key, value if self._via is None else self._via(value))
 
+    def unheard_in(self, value: Any) -> Iterable[str]:
+        """The parts of a checked value, as the client wrote it, that ask for something and have no effect."""
+        return [path for path, steps in self.ignores.items() if _asks_at(value, steps)]
+
     @property
     def limits(self) -> Limits:
         return self.root.limits  # type: ignore[union-attr]
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """A name as it is declared; one of Google's with underscores, too."""
+    return tuple({name: None, re.sub("([A-Z])", lambda match: f"_{match[1].lower()}", name): None})
+
+
+def _asks_at(value: Any, steps: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether something is asked for at this place in an object, or in one of an array's objects."""
+    if type(value) is list:
+        return any(_asks_at(one, steps) for one in value)
+    if type(value) is not dict:
+        return False
+    for name in steps[0]:
+        if name in value:
+            return _asks_at(value[name], steps[1:]) if steps[1:] else value[name] not in NOTHING
+    return False
 
 
 class Ignored(WireField):

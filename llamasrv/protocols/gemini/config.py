@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from llamasrv.protocols.common.schema import (
     wrong_type,
 )
 from llamasrv.protocols.gemini.schemas import json_schema
-from llamasrv.protocols.gemini.wire import camel, list_of, object_of
+from llamasrv.protocols.gemini.wire import camel, list_of, object_of, string_of
 
 JSON, ENUM = "application/json", "text/x.enum"
 
@@ -72,9 +72,33 @@ class ResponseModalities(WireField):
 
 class MimeType(String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if value not in ("", "text/plain", JSON, ENUM):
-            raise Invalid(f"expected 'text/plain', '{JSON}' or '{ENUM}'.")
-        return value
+        return _mime_type(value)
+
+
+def _mime_type(value: str, *path: int | str) -> str:
+    if value not in ("", "text/plain", JSON, ENUM):
+        raise Invalid(f"expected 'text/plain', '{JSON}' or '{ENUM}'.", *path)
+    return value
+
+
+class ResponseFormatField(WireField):
+    """An object, or an array of one, whose `text` has the form of the answer."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
+        content: Content | None = None
+        for i, wire in enumerate(list_of(value)):
+            given = object_of(wire, i)
+            for name, wanted in given.items():
+                if name != "text" and wanted is not None:
+                    raise Refusal("this model generates text only.", i, name[:40])
+            text = object_of(given.get("text") or {}, i, "text")
+            kind = _mime_type(string_of(text, "mimeType", i, "text", required=False) or "", i, "text", "mimeType")
+            name = "jsonSchema" if "jsonSchema" in text else "schema"
+            schema = text.get(name)
+            if schema is not None and type(schema) is not dict:
+                raise wrong_type("an object with a JSON schema", schema, i, "text", name)
+            content = _content(kind, schema, f"generationConfig.responseFormat[{i}].text.{name}", i, "text", name)
+        return content
 
 
 class SchemaField(WireField):
@@ -105,11 +129,16 @@ class GenerationSchema(WireSchema):
         via=attrgetter("budget"),
     )
     responseModalities = ResponseModalities("text only")
-    responseFormat = Refused("use `responseMimeType` and `responseJsonSchema`")
+    responseFormat = ResponseFormatField("`text` with `mimeType` and `schema` (a JSON schema); wins over the others")
     speechConfig = Refused("this model generates text only", harmless=({},))
     imageConfig = Refused("this model generates text only", harmless=({},))
     mediaResolution = Ignored()
     audioTimestamp = Ignored()
+    audioTranscriptionConfig = Ignored()
+    modelSelectionConfig = Ignored("the path names the model")
+    routingConfig = Ignored("the path names the model")
+    continuationToken = Refused("an answer that ended cannot be continued by a token", harmless=("",))
+    translationConfig = Refused("there is no mode for translations", harmless=({},))
     enableEnhancedCivicAnswers = Ignored()
     enableAffectiveDialog = Ignored()
 
@@ -117,7 +146,7 @@ class GenerationSchema(WireSchema):
 class GenerationConfig(Nested):
     schema = GenerationSchema
 
-    def unheard_in(self, value: Any) -> list[str]:
+    def unheard_in(self, value: Any) -> Iterable[str]:
         return super().unheard_in(camel(value))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
@@ -129,15 +158,21 @@ class GenerationConfig(Nested):
 
 def content_of(config: Mapping[str, Any]) -> Content | None:
     """The form that the answer must have. Raises Invalid."""
+    if "responseFormat" in config:
+        form: Content | None = config["responseFormat"]
+        return form
     kind = config.get("responseMimeType", "")
     field = "responseJsonSchema" if "responseJsonSchema" in config else "responseSchema"
-    schema = config.get(field)
-    name = f"generationConfig.{field}"
+    name = f"generationConfig.{field}" if config.get(field) is not None else "generationConfig.responseMimeType"
+    return _content(kind, config.get(field), name, field)
+
+
+def _content(kind: str, schema: Mapping[str, Any] | None, name: str, *path: int | str) -> Content | None:
     if kind == ENUM:
         values = schema.get("enum") if schema is not None else None
         if type(values) is not list or not values or not all(type(value) is str and value for value in values):
-            raise Invalid("with 'text/x.enum' the schema must have an 'enum' of strings.", field)
+            raise Invalid("with 'text/x.enum' the schema must have an 'enum' of strings.", *path)
         return Content("choice", tuple(values), name=name)
-    if schema is not None:
+    if schema is not None or kind == JSON:
         return Content("json", schema, name=name)
-    return Content("json", None, name="generationConfig.responseMimeType") if kind == JSON else None
+    return None

@@ -35,8 +35,8 @@ class Contents(WireField):
     """A list of turns, or a single turn. `pairs`: every result needs its call. To count tokens it does not: clients
     count a tool's result alone, before it joins its conversation."""
 
-    def __init__(self, note: str = "", *, required: bool = False, pairs: bool = True) -> None:
-        super().__init__(note, required=required)
+    def __init__(self, note: str = "", *, pairs: bool = True, **place: Any) -> None:
+        super().__init__(note, **place)
         self.pairs = pairs
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -13,7 +13,7 @@ from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, String, WireSchema, wrong_type
 from llamasrv.protocols.gemini.contents import Contents
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
@@ -40,11 +40,15 @@ class EmbedContentSchema(WireSchema):
     outputDimensionality = Count(1, INT_MAX, "truncated to this many dimensions, then renormalised")
     taskType = Ignored("write the model's own prefix in front of the text")
     title = Ignored()
-    model = Ignored("the path names it")
+    model = String("the path names it, too")
 
 
 class Requests(Array):
     """A list of embedContent requests."""
+
+    def unheard_in(self, value: Any) -> Iterable[str]:
+        loader = Loader(EmbedContentSchema, self.limits)
+        return dict.fromkeys(name for one in value for name in loader.unheard(camel(one)))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         if not 0 < len(value) <= self.limits.inputs:
@@ -79,14 +83,13 @@ class EmbedContent:
     names = prompt_in("content")
 
     def __init__(self, limits: Limits) -> None:
-        self._load_one = Loader(EmbedContentSchema, limits).load
-        self._load_batch = Loader(BatchEmbedSchema, limits).load
+        self._one, self._batch = Loader(EmbedContentSchema, limits), Loader(BatchEmbedSchema, limits)
 
     def parse(
         self, body: Mapping[str, Any], *, model: str, batch: bool, owner: str = "", timeout: float | None = None
     ) -> tuple[EmbedRequest, GeminiEmbedOptions]:
         given = camel(dict(body))
-        asked = self._load_batch(given)["requests"] if batch else [self._load_one(given)]
+        asked = self._batch.load(given)["requests"] if batch else [self._one.load(given)]
         request = EmbedRequest(
             tuple(TextPrompt(one["content"]) for one in asked),
             model=model,
@@ -95,6 +98,10 @@ class EmbedContent:
             owner=owner,
         )
         return request, GeminiEmbedOptions(batch)
+
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        given = camel(dict(body))
+        return (self._batch if "requests" in given else self._one).unheard(given)
 
     def whole(self, options: GeminiEmbedOptions, made: EmbeddingResult) -> bytes:
         if made.pooling == "none":

@@ -14,7 +14,7 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolCh
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loaded, Loader, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Ignored, Refused, WireSchema
+from llamasrv.protocols.common.schema import Ignored, Refused, String, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.gemini.config import GenerationConfig, ThinkingConfig, content_of
 from llamasrv.protocols.gemini.contents import Contents, SystemInstruction
@@ -23,22 +23,40 @@ from llamasrv.protocols.gemini.tools import GeminiTools, ToolConfig, check_names
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
 
+PARTS_IGNORED = tuple(
+    f"parts.{name}"
+    for name in (
+        "audioMetadata", "audioTranscription", "documentMetadata", "mediaProcessing", "mediaResolution", "partMetadata",
+        "speechMetadata", "spreadsheetMetadata", "videoMetadata", "functionCall.partialArgs",
+        "functionCall.willContinue", "functionResponse.scheduling", "functionResponse.willContinue",
+    )
+)  # fmt: skip
+
 
 class GenerateContentSchema(WireSchema):
     generates = True
 
     contents = Contents(
-        "text, function calls and their results, thoughts; images and sounds where the model takes them", required=True
+        "text, function calls and their results, thoughts; images and sounds where the model takes them",
+        ignores=PARTS_IGNORED,
+        required=True,
     )
     systemInstruction = SystemInstruction("a content of texts, or a text")
-    tools = GeminiTools("`functionDeclarations`; tools that Google's servers run are refused")
-    toolConfig = ToolConfig(
-        "`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`", to="tool_choice"
+    tools = GeminiTools(
+        "`functionDeclarations`; tools that Google's servers run are refused",
+        ignores=tuple(f"functionDeclarations.{name}" for name in ("behavior", "response", "responseJsonSchema")),
     )
+    toolConfig = ToolConfig(
+        "`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`",
+        ignores=(
+            "retrievalConfig", "includeServerSideToolInvocations", "functionCallingConfig.streamFunctionCallArguments",
+        ),
+        to="tool_choice",
+    )  # fmt: skip
     generationConfig = GenerationConfig("see the next table")
     cachedContent = Refused("prefixes are cached automatically", harmless=("",))
     safetySettings = Ignored("nothing is moderated")
-    model = Ignored("the path names it")
+    model = String("the path names it, too")
     labels = Ignored()
     serviceTier = Ignored()
     store = Ignored("nothing is stored")
@@ -47,7 +65,7 @@ class GenerateContentSchema(WireSchema):
 class CountTokensSchema(GenerateContentSchema):
     """What is counted may be a part of a conversation: results without their calls, calls without their results."""
 
-    contents = Contents("any part of a conversation", required=True, pairs=False)
+    contents = Contents("any part of a conversation", ignores=PARTS_IGNORED, required=True, pairs=False)
 
 
 class PathOptions(NamedTuple):
@@ -100,17 +118,21 @@ class GenerateContent(SchemaEndpoint):
         return request, GeminiReplyOptions(thinking.shown, logprobs)
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:
-        return super().unheard(camel(dict(body)))
+        return super().unheard(_counted(body))
 
     def parse_count(self, body: Mapping[str, Any], asked: PathOptions) -> GenerateRequest:
         """The request where only the prompt matters: plain, or inside `generateContentRequest`."""
-        given = camel(dict(body))
-        wrapped = given.get("generateContentRequest")
-        data = self._load_counted(camel(dict(wrapped)) if type(wrapped) is dict else given)
-        return self._request(data, asked, "", None)[0]
+        return self._request(self._load_counted(_counted(body)), asked, "", None)[0]
 
     def reply(self, options: GeminiReplyOptions) -> GeminiReply:
         return GeminiReply(options)
+
+
+def _counted(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The request in a body to count, in one style."""
+    given = camel(dict(body))
+    wrapped = given.get("generateContentRequest")
+    return camel(dict(wrapped)) if type(wrapped) is dict else given
 
 
 def _check_answered(messages: tuple[Message, ...]) -> None:

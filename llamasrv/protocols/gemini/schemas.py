@@ -5,16 +5,18 @@ Its types are in capitals, null is `nullable`, counts may be written as strings,
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from llamasrv.protocols.common.schema import Invalid
-from llamasrv.protocols.gemini.wire import Path, list_of, object_of
+from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
 
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _SAME = ("description", "title", "enum", "pattern", "minimum", "maximum", "required", "default", "additionalProperties")
 _WIDTHS = ("int32", "int64", "float", "double", "enum")
 """Values of `format` that say how a program stores it."""
+_REFERENCE = re.compile(r"^#/\$?defs/")
 
 
 def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
@@ -35,6 +37,12 @@ def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
         out["items"] = json_schema(given["items"], *path, "items")
     if given.get("properties") is not None:
         out["properties"] = _properties(given, path)
+    for name in ("defs", "$defs"):
+        if given.get(name) is not None:
+            out["$defs"] = _each(given[name], (*path, name))
+    for name in ("ref", "$ref"):
+        if given.get(name) is not None:
+            out["$ref"] = _REFERENCE.sub("#/$defs/", string_of(given, name, *path))
     if given.get("anyOf") is not None:
         branches = list_of(given["anyOf"], *path, "anyOf")
         out["anyOf"] = [json_schema(branch, *path, "anyOf", i) for i, branch in enumerate(branches)]
@@ -43,13 +51,16 @@ def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
 
 def _properties(given: dict[str, Any], path: Path) -> dict[str, Any]:
     """In the order that was asked for; the model writes them in that order."""
-    wire = given["properties"]
-    if type(wire) is not dict:
-        raise Invalid("expected an object of schemas.", *path, "properties", code="invalid_type")
+    schemas = _each(given["properties"], (*path, "properties"))
     order = given.get("propertyOrdering")
-    first = [name for name in order if type(name) is str and name in wire] if type(order) is list else []
-    names = list(dict.fromkeys([*first, *wire]))
-    return {name: json_schema(wire[name], *path, "properties", name) for name in names}
+    first = [name for name in order if type(name) is str and name in schemas] if type(order) is list else []
+    return {name: schemas[name] for name in dict.fromkeys([*first, *schemas])}
+
+
+def _each(wire: Any, path: Path) -> dict[str, Any]:
+    if type(wire) is not dict:
+        raise Invalid("expected an object of schemas.", *path, code="invalid_type")
+    return {name: json_schema(schema, *path, name) for name, schema in wire.items()}
 
 
 def _count(value: Any, *path: int | str) -> int:

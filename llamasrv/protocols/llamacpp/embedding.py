@@ -65,9 +65,14 @@ class EitherEmbedding:
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[EmbedRequest, EmbeddingOptions | None]:
-        if body.get("input") is None or body.get("content") is not None:
-            return self._native.parse(body, owner=owner, timeout=timeout)
-        return self._openai.parse(body, owner=owner, timeout=timeout)
+        return self._meant(body).parse(body, owner=owner, timeout=timeout)
+
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        return self._meant(body).unheard(body)
+
+    def _meant(self, body: Mapping[str, Any]) -> EmbeddingsEndpoint | NativeEmbedding:
+        is_native = body.get("input") is None or body.get("content") is not None
+        return self._native if is_native else self._openai
 
     def whole(self, options: EmbeddingOptions | None, made: EmbeddingResult) -> bytes:
         if options is None or made.pooling == "none":

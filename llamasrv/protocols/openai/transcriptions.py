@@ -141,6 +141,9 @@ class Transcriptions(SchemaEndpoint):
         )
         return request, TranscriptionOptions(format, language, wants_logprobs)
 
+    def unheard(self, body: Mapping[str, Any]) -> list[str]:
+        return super().unheard(_body(body))
+
     def reply(self, options: TranscriptionOptions) -> Transcription:
         return Transcription(options)
 

@@ -14,8 +14,8 @@ from llamasrv.protocols.anthropic.messages import MessagesEndpoint
 from llamasrv.protocols.anthropic.reply import MessagesOptions, count_body
 from llamasrv.protocols.anthropic.threads import ThreadUnsupported, Turn, previous_of
 from llamasrv.protocols.common.headers import LEFT_OUT, header_of
-from llamasrv.web.http.body import parsed, read_json
-from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
+from llamasrv.web.http.body import parsed_by, read_json
+from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
 from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.streaming import Framing, named
@@ -35,13 +35,15 @@ def blueprint(service: Service) -> Blueprint:
         body = read_json(request.environ, settings.limits)
         owner = current().owner
         earlier = _earlier(threads, owner, body)
-        asked, options = parsed(
-            request.environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout, earlier=earlier
+        timeout = service.options.timeout
+        asked, options = parsed_by(
+            endpoint, request.environ, endpoint.parse, body, owner=owner, timeout=timeout, earlier=earlier
         )
+        current().ignored += options.ignored
         response = answer(asked, options, owner, body, earlier)
         if options.left_out:
             response.headers[LEFT_OUT] = header_of(options.left_out)
-        return with_ignored(response, [*endpoint.unheard(body), *options.ignored])
+        return response
 
     def answer(
         asked: GenerateRequest, options: MessagesOptions, owner: str, body: Mapping[str, Any], earlier: tuple[Turn, ...]
@@ -62,7 +64,7 @@ def blueprint(service: Service) -> Blueprint:
         """What `/v1/messages` would report for the same body, the cached part included."""
         body = read_json(request.environ, settings.limits)
         earlier = _earlier(threads, current().owner, body)
-        asked = parsed(request.environ, endpoint.parse_count, body, earlier=earlier)
+        asked = parsed_by(endpoint, request.environ, endpoint.parse_count, body, earlier=earlier)
         with in_words_of(endpoint, asked):
             count = service.pipeline.count
             before = None if asked.edits is None else count(replace(asked, edits=None))

@@ -35,6 +35,7 @@ def blueprint(service: Service) -> Blueprint:
         asked, options = transcriptions.parse_form(
             form.fields, recording.getvalue(), owner=current().owner, timeout=service.options.timeout
         )
+        current().ignored += transcriptions.unheard(form.fields)
         response = respond(service, asked, transcriptions.reply(options), transcriptions.names)
         if not asked.stream and response.status_code == 200:
             response.headers["Content-Type"] = FORMATS[options.format]

@@ -15,7 +15,7 @@ from llamasrv.protocols.gemini.decisions import GeminiDecisions
 from llamasrv.protocols.openai.decisions import OpenAIDecisions
 from llamasrv.protocols.typesafe.systemone import Files, SystemOne
 from llamasrv.web.context import context_of
-from llamasrv.web.http.body import parse_json, parsed, read_json
+from llamasrv.web.http.body import parse_json, parsed, parsed_by, read_json
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.embeddings import ComputeEndpoint, computed
 from llamasrv.web.service import Service
@@ -68,8 +68,9 @@ def blueprint(service: Service) -> Blueprint:
     ) -> Response:
         environ, context = request.environ, current()
         context.dialect = dialect
-        asked, options = parsed(
-            environ, endpoint.parse, body, owner=context.owner, timeout=service.options.timeout, **more
+        timeout = service.options.timeout
+        asked, options = parsed_by(
+            endpoint, environ, endpoint.parse, body, owner=context.owner, timeout=timeout, **more
         )
         if context.job is not None:  # of a batch: no client waits
             asked = replace(asked, deferrable=True, timeout=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from flask import Blueprint, Response, request
@@ -14,7 +14,7 @@ from llamasrv.protocols.openai.classify import ClassifyEndpoint
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
 from llamasrv.protocols.openai.score import ScoreEndpoint
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.routes.generate import in_words_of
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
@@ -56,6 +56,8 @@ class ComputeEndpoint(ComputeReply[Options, Read], Protocol[AskedFor, Options, R
     """What a protocol provides for one of these endpoints."""
 
     def parse(self, body: Mapping[str, Any], *, owner: str, timeout: float | None) -> tuple[AskedFor, Options]: ...
+
+    def unheard(self, body: Mapping[str, Any]) -> Iterable[str]: ...
 
 
 class Computation(Protocol[Computed]):
@@ -110,14 +112,15 @@ def blueprint(service: Service) -> Blueprint:
 def compute(
     service: Service, endpoint: ComputeEndpoint[Asked, Options, Made], submit: Callable[[Asked], Computation[Made]]
 ) -> Response:
-    return computed(service, endpoint, submit, *read_parsed(service, endpoint.parse))
+    return computed(service, endpoint, submit, *read_parsed(service, endpoint))
 
 
-def read_parsed(service: Service, parse: Callable[..., tuple[Asked, Options]]) -> tuple[Asked, Options]:
-    """The body of the current request, read and parsed."""
+def read_parsed(service: Service, endpoint: Any, **named: Any) -> Any:
+    """The body of the current request, read and parsed by the endpoint."""
     environ, settings = request.environ, service.options
     body = read_json(environ, settings.limits)
-    return parsed(environ, parse, body, owner=current().owner, timeout=settings.timeout)
+    owner, timeout = current().owner, settings.timeout
+    return parsed_by(endpoint, environ, endpoint.parse, body, owner=owner, timeout=timeout, **named)
 
 
 def computed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from flask import Blueprint, Response, request
 
@@ -11,9 +10,9 @@ from llamasrv.models.model import Model
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import GenerateContent, PathOptions, count_body
 from llamasrv.protocols.gemini.models import GeminiModel, list_body, model_body, page_of
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.routes.embeddings import computed, read_parsed
-from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
+from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
 from llamasrv.web.views import current, json_answer
@@ -55,13 +54,13 @@ def blueprint(service: Service) -> Blueprint:
         body = read_json(request.environ, limits)
         owner = current().owner
         timeout = service.options.timeout
-        asked, options = parsed(request.environ, endpoint.parse, body, named, owner=owner, timeout=timeout)
-        unheard = parsed(request.environ, endpoint.unheard, body)
-        return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unheard)
+        asked, options = parsed_by(endpoint, request.environ, endpoint.parse, body, named, owner=owner, timeout=timeout)
+        return respond(service, asked, endpoint.reply(options), endpoint.names, framing)
 
     @routes.post(f"{MODELS}/<path:name>:countTokens")
     def count_tokens(name: str) -> Response:
-        asked = parsed(request.environ, endpoint.parse_count, read_json(request.environ, limits), PathOptions(name))
+        body = read_json(request.environ, limits)
+        asked = parsed_by(endpoint, request.environ, endpoint.parse_count, body, PathOptions(name))
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked)))
 
@@ -74,7 +73,7 @@ def blueprint(service: Service) -> Blueprint:
         return vectors(name, batch=True)
 
     def vectors(name: str, *, batch: bool) -> Response:
-        asked, options = read_parsed(service, partial(embed.parse, model=name, batch=batch))
+        asked, options = read_parsed(service, embed, model=name, batch=batch)
         return computed(service, embed, service.pipeline.submit_embed, asked, options)
 
     @routes.get(MODELS)

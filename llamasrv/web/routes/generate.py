@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,11 +13,10 @@ from flask import Response, request
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.run import Run, RunInfo
-from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.reply import Reply
 from llamasrv.web.context import context_of
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
@@ -28,6 +27,7 @@ EDITS = "x-llamasrv-edits"
 
 
 Options = TypeVar("Options")
+R = TypeVar("R")
 
 
 class Endpoint(Protocol[Options]):
@@ -39,7 +39,7 @@ class Endpoint(Protocol[Options]):
         self, body: Mapping[str, Any], *, owner: str, timeout: float | None
     ) -> tuple[GenerateRequest, Options]: ...
 
-    def unheard(self, body: Mapping[str, Any]) -> Sequence[str]: ...
+    def unheard(self, body: Mapping[str, Any]) -> Iterable[str]: ...
 
     def reply(self, options: Options) -> Reply: ...
 
@@ -66,19 +66,16 @@ def in_words_of(endpoint: NamedFields, asked: Any) -> Iterator[None]:
 def generate(service: Service, endpoint: Endpoint[Options], framing: Framing = OPENAI) -> Response:
     environ = request.environ
     body = read_json(environ, service.options.limits)
-    unheard = endpoint.unheard(body)
+    parse: Callable[..., tuple[GenerateRequest, Options]] = endpoint.parse
     if service.options.verbose:
-        body = {"verbose": True, **body}
+        parse = partial(_verbosely, parse)
     owner = context_of(environ).owner
-    asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=service.options.timeout)
-    return with_ignored(respond(service, asked, endpoint.reply(options), endpoint.names, framing), unheard)
+    asked, options = parsed_by(endpoint, environ, parse, body, owner=owner, timeout=service.options.timeout)
+    return respond(service, asked, endpoint.reply(options), endpoint.names, framing)
 
 
-def with_ignored(response: Response, unheard: Sequence[str]) -> Response:
-    """Name what had no effect: a misspelt field is not noticed otherwise."""
-    if unheard:
-        response.headers[IGNORED] = header_of(unheard)
-    return response
+def _verbosely(parse: Callable[..., R], body: Mapping[str, Any], **named: Any) -> R:
+    return parse({"verbose": True, **body}, **named)
 
 
 def respond(

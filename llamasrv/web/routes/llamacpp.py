@@ -33,7 +33,7 @@ from llamasrv.protocols.llamacpp.tokenize import (
     tokens_body,
 )
 from llamasrv.protocols.openai.chat import ChatCompletions
-from llamasrv.web.http.body import has_large_body, parsed, read_json
+from llamasrv.web.http.body import has_large_body, parsed, parsed_by, read_json
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.routes.models import heed_autoload, loader_of
 from llamasrv.web.service import Service
@@ -79,7 +79,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         return count(native_chat)
 
     def count(endpoint: ChatCompletions) -> Response:
-        asked, _ = parsed(request.environ, endpoint.parse, read_json(request.environ, limits))
+        asked, _ = parsed_by(endpoint, request.environ, endpoint.parse, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
         return json_answer(count_body(service.pipeline.count(asked)))
 
@@ -113,7 +113,8 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/apply-template")
     def apply_template() -> Response:
-        model, prompt = parsed(request.environ, native_chat.parse_prompt, read_json(request.environ, limits))
+        body = read_json(request.environ, limits)
+        model, prompt = parsed_by(native_chat, request.environ, native_chat.parse_prompt, body)
         heed_autoload(service, model)
         return json_answer(prompt_body(service.pipeline.open(model).render(prompt, limits.media_marker)))
 

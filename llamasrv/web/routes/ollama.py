@@ -13,9 +13,9 @@ from llamasrv.protocols.ollama.embed import Embed, OllamaEmbeddings
 from llamasrv.protocols.ollama.generate import Generate
 from llamasrv.protocols.ollama.models import Facts, NamedModel, ps_body, show_body, tags_body, version_body
 from llamasrv.protocols.ollama.reply import OllamaReplyOptions, loaded_body
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.routes.embeddings import computed, read_parsed
-from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
+from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, line
 from llamasrv.web.views import current, json_answer
@@ -71,18 +71,17 @@ def _answer(service: Service, endpoint: OllamaChat | Generate, what: str) -> Res
     settings = service.options
     owner = current().owner
     body = read_json(environ, settings.limits)
-    asked, options = parsed(environ, endpoint.parse, body, owner=owner, timeout=settings.timeout)
+    asked, options = parsed_by(endpoint, environ, endpoint.parse, body, owner=owner, timeout=settings.timeout)
     model = service.registry.find(asked.model)
     _check(model, options, what)
     if not asked.prompts:
         return _load(service, model, endpoint, options, asked.keep_alive)
     try:
-        response = respond(service, asked, endpoint.reply(options), endpoint.names, NDJSON)
+        return respond(service, asked, endpoint.reply(options), endpoint.names, NDJSON)
     except Unsupported as error:
         if error.param != "suffix":
             raise
         raise InvalidRequest(f'"{options.model}" does not support insert', param="suffix") from None
-    return with_ignored(response, endpoint.unheard(body))
 
 
 def _check(model: Model, options: OllamaReplyOptions, what: str) -> None:
@@ -112,7 +111,7 @@ def _load(
 
 
 def _embed(service: Service, endpoint: Embed | OllamaEmbeddings) -> Response:
-    asked, options = read_parsed(service, endpoint.parse)
+    asked, options = read_parsed(service, endpoint)
     with in_words_of(endpoint, asked):
         model = service.registry.find(asked.model)  # by its name alone: these clients pull what is not found
     if asked.prompts:

@@ -25,12 +25,12 @@ from llamasrv.protocols.openai.responses.stored import ENDED, Stored, deleted_bo
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.store.runs import StoredRun
 from llamasrv.web.context import ResponseChain
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import parsed, parsed_by, read_json
 from llamasrv.web.jobs.background import BackgroundWork
 from llamasrv.web.jobs.follower import Followed, Follower
 from llamasrv.web.jobs.take_over import DistantRun
 from llamasrv.web.ops.request_log import RequestLog
-from llamasrv.web.routes.generate import in_words_of, respond, with_ignored
+from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.routes.once import Tell, answered_once
 from llamasrv.web.routes.paging import count_of, page_of_request
 from llamasrv.web.routes.paths import add_with_alias
@@ -88,9 +88,7 @@ class ResponseViews:
         record = current().record
         earlier = self._earlier(body, record.owner, current().chain)
         timeout = self._service.options.timeout
-        asked, options = parsed(
-            request.environ, self._endpoint.parse, body, owner=record.owner, timeout=timeout, earlier=earlier
-        )
+        asked, options = self._parsed(self._endpoint.parse, body, owner=record.owner, timeout=timeout, earlier=earlier)
         if options.store and not self._memory.keeps:
             if options.background:
                 raise Unsupported("'background' is not supported here: this server has no store.", param="background")
@@ -107,7 +105,14 @@ class ResponseViews:
             response = self._respond(asked, self._endpoint.reply(options, keep))
         if options.tools.left_out:
             response.headers[LEFT_OUT] = header_of(options.tools.left_out)
-        return with_ignored(response, [*self._endpoint.unheard(body), *options.ignored])
+        return response
+
+    def _parsed(
+        self, parse: Callable[..., tuple[GenerateRequest, ResponseOptions]], body: Mapping[str, Any], **named: Any
+    ) -> tuple[GenerateRequest, ResponseOptions]:
+        asked, options = parsed_by(self._endpoint, request.environ, parse, body, **named)
+        current().ignored += options.ignored
+        return asked, options
 
     def _keeping(self, keep: Keep, options: ResponseOptions, owner: str) -> Keep:
         conversations = self._service.conversations
@@ -166,7 +171,7 @@ class ResponseViews:
         record = current().record
         body, earlier = self._body(record.owner)
         counted = {**body, "input": body.get("input") or []}
-        asked, _ = parsed(request.environ, self._endpoint.parse, counted, earlier=earlier)
+        asked, _ = self._parsed(self._endpoint.parse, counted, earlier=earlier)
         with in_words_of(self._endpoint, asked):
             return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
 
@@ -174,11 +179,10 @@ class ResponseViews:
         record = current().record
         body, earlier = self._body(record.owner)
         timeout = self._service.options.timeout
-        asked, options = parsed(
-            request.environ, self._endpoint.parse_compact, body, owner=record.owner, timeout=timeout, earlier=earlier
+        asked, options = self._parsed(
+            self._endpoint.parse_compact, body, owner=record.owner, timeout=timeout, earlier=earlier
         )
-        response = self._respond(asked, self._endpoint.reply(options))
-        return with_ignored(response, self._endpoint.unheard(body))
+        return self._respond(asked, self._endpoint.reply(options))
 
     def _respond(self, asked: GenerateRequest, reply: ResponseReply) -> Response:
         return respond(self._service, asked, reply, self._endpoint.names, FRAMING)

@@ -19,7 +19,7 @@ from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.protocols.openai.completions import Completions
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
 from llamasrv.protocols.openai.rerank import RerankEndpoint
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes.embeddings import computed
 from llamasrv.web.routes.generate import Endpoint, submit
@@ -120,7 +120,9 @@ class _Predictions:
 
     def _parsed(self, endpoint: Any, body: dict[str, Any]) -> tuple[Any, Any]:
         owner, timeout = self._record.owner, self._service.options.timeout
-        asked: tuple[Any, Any] = parsed(request.environ, endpoint.parse, body, owner=owner, timeout=timeout)
+        asked: tuple[Any, Any] = parsed_by(
+            endpoint, request.environ, endpoint.parse, body, owner=owner, timeout=timeout
+        )
         return asked
 
     def _count(self, usage: Usage | None) -> None:

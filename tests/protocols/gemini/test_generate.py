@@ -220,7 +220,7 @@ def test_what_is_wrong_in_the_configuration_is_named(config, param):
     "body",
     [
         {"cachedContent": "cachedContents/1"}, {"tools": [{"googleSearch": {}}]},
-        {"generationConfig": {"responseModalities": ["IMAGE"]}}, {"generationConfig": {"responseFormat": [{}]}},
+        {"generationConfig": {"responseModalities": ["IMAGE"]}}, {"generationConfig": {"responseFormat": [{"image": {}}]}},
         {"generationConfig": {"speechConfig": {"voiceConfig": {}}}},
     ],
 )  # fmt: skip

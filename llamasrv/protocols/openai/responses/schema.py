@@ -185,7 +185,7 @@ class ResponsesSchema(SamplingSchema):
     parallel_tool_calls = Flag()
     text = TextField(f"`format`: {CLOSED}; `verbosity` is handed to the template", to="content")
     reasoning = ReasoningField(
-        "`effort`; with `summary` the reasoning is also sent as a summary of one part; the others change nothing"
+        "`effort`; with `summary` the reasoning is also sent as a summary of one part", ignores=("mode", "context")
     )
     include = Include("`reasoning.encrypted_content`, `message.output_text.logprobs`; others have no effect")
     truncation = Truncation(
