@@ -5,26 +5,34 @@ Reading stops where the text is no call any more; what was eaten before a call w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.formats import Calls
-from llamasrv.chat.markers import marks
+from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations.base import OpenCall
 from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
+
+_WORDED = re.compile(r"\w")
 
 
 class CallReader:
     """Reads the calls of one answer."""
 
-    def __init__(self, text: Scanner, out: Emitter, calls: Calls, tools: Mapping[str, Tool]) -> None:
+    def __init__(
+        self, text: Scanner, out: Emitter, calls: Calls, tools: Mapping[str, Tool], *, in_row: bool = False
+    ) -> None:
+        """`in_row`: each call is a message or block of its own, and what stands between those is read elsewhere."""
         self.calls = calls
         self.openers = calls.openers
         self._closers = calls.closers
-        inside = (calls.separator.strip(), calls.ready) if calls.section_start else ()
+        separator = "" if in_row and not calls.section_start else calls.separator.strip()
+        inside = (separator, calls.ready if calls.section_start else "")
         self._between = tuple(mark for mark in inside if mark and mark != ",")
         self._marks = marks(*self._closers, *self.openers, *self._between)
+        self._section_end = pieces(calls.section_end)
         self._text, self._out, self._tools = text, out, tools
         self.is_reading = False  # a section
 
@@ -33,13 +41,14 @@ class CallReader:
         of a call; that goes to `lost`, by default the content. Not `written` is a mark of the prompt's; not `announced`
         means that no mark stands before the call. Returns the number of calls."""
         text, calls = self._text, self.calls
-        announced = announced and not calls.bare and len(mark.strip()) > 1  # one sign announces nothing
+        announced = announced and not calls.bare and bool(_WORDED.search(mark))  # signs announce nothing
         in_lists = calls.listed or (calls.notation.listed and announced)
         text.trail = [mark] if written else []
         self.is_reading = True
         mark = mark.removeprefix(calls.gap)
         made = 0
         due = False  # the next call has begun, but not its name
+        within = bool(calls.section_start.strip()) and not calls.ready  # a section in which no mark begins a call
         while True:
             if not (yield from text.skip_space()):
                 break
@@ -54,10 +63,11 @@ class CallReader:
                     if mark in self._closers and made:
                         text.trail = []
                     due = mark in self.openers or mark in self._between
+                    within = within and mark not in self._section_end
                     continue
-                if not calls.notation.may_begin(char):
+                if not (within or calls.notation.may_begin(char)):
                     break
-            call = self.open_call(announced)
+            call = self.open_call(announced and (not within or not made or due or bool(self._section_end)))
             yield from calls.notation.read(text, call)
             if not call.started:
                 break
@@ -72,7 +82,9 @@ class CallReader:
         return made
 
     def open_call(self, announced: bool = True) -> OpenCall:
-        return OpenCall(self._text, self._out, self._tools, self.calls.ends, self._closers, self.openers, announced)
+        has_end = bool(self.calls.call_end.strip())
+        openers = (*self.openers, *((self.calls.ready,) if self.calls.ready else ()))
+        return OpenCall(self._text, self._out, self._tools, self.calls.ends, self._closers, openers, announced, has_end)
 
     def body(self, name: str) -> Steps:
         """Read the arguments of a call whose name stood in the header of its message."""

@@ -53,7 +53,10 @@ class Parser:
         self._text = text = Scanner()
         self._out = out = Emitter(choice, new_id, split=reasoning, begun=continues is not None)
         known = {tool.name: tool for tool in tools}
-        self._calls = CallReader(text, out, format.calls, known) if format.calls is not None and known else None
+        in_row = format.headers is not None or format.blocks is not None
+        self._calls = (
+            CallReader(text, out, format.calls, known, in_row=in_row) if format.calls is not None and known else None
+        )
         self._thoughts = ThoughtReader(text, out, format, self._calls)
         self._plain: Marks | None = None  # set while text passes through: what would end that
         self._run = self._document(prompt, continues)

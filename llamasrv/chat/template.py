@@ -100,12 +100,16 @@ class ChatTemplate:
             for format in probe.candidates(self._on_trial(GENERIC)):
                 if "zq" in str(format):
                     continue  # a word of the trial is no mark
-                format = probe.with_gap(self._on_trial(format), format)
-                tried.append(replace(format, unsure=unsure(round_trip(self._on_trial(format)))))
+                tried.append(self._tried(format))
                 if not tried[-1].unsure:
                     break
-            self._candidates = tuple(tried)
+            self._candidates = tuple(tried) or (self._tried(GENERIC),)
         return self._candidates
+
+    def _tried(self, format: ChatFormat) -> ChatFormat:
+        """The format with what a round trip says of it."""
+        format = probe.with_gap(self._on_trial(format), format)
+        return replace(format, unsure=unsure(round_trip(self._on_trial(format))))
 
     def _on_trial(self, format: ChatFormat) -> ChatTemplate:
         """The same for short conversations and a format that is to be tried."""

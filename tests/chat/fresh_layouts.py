@@ -197,6 +197,21 @@ LAYOUTS = {
     ),
 }  # fmt: skip
 
+MENDED_LAYOUTS = {
+    "keys and values on lines of one section": Layout(
+        calls(write("NAME", "\n") + each("<k>", "KEY", "</k><v>", "RAW", "</v>\n"), before="<run>\n", between="\n", after="</run>"),
+    ),
+    "names in brackets before lines": Layout(
+        calls(write("[", "NAME", "]\n") + each("KEY", "=", "VALUE", "\n"), before="<calls>\n", between="\n", after="</calls>"),
+    ),
+    "a header without a mark before the name": Layout(
+        calls(write("->", "NAME", "\n", "JSON"), between="<|end|><|start|>assistant"),
+        thought=("<|think|>", "<|/think|>"), opening="<|start|>assistant", end="<|end|>",
+        other=("<|start|>{}\n", "<|end|>"), text=("\n", ""),
+    ),
+}  # fmt: skip
+"""What blind sets showed to be lost, one of each kind."""
+
 LATER_LAYOUTS = {
     "a word with a colon, Python in single quotes": Layout(
         calls(write("Call: ", "NAME", "(") + each("KEY", "=", "VALUE", between=", ") + write(")<bot_end>"), between="\n"),

@@ -39,11 +39,12 @@ def test_a_row_that_loses_the_calls_of_its_template_makes_way_for_what_is_learne
 
 
 def test_where_every_candidate_loses_something_the_one_that_loses_least_is_used_and_says_so():
-    """The second call of a turn stands in a turn of its own."""
+    """Each text has a sign before it that is no mark."""
     call = "{{- '<call>' + f.name + '[ARGS]' + f.arguments | tojson + '</call>' -}}"
-    template = ChatTemplate(family(call, between="{{- '<|end|><|user|>next<|bot|>' -}}"))
+    template = ChatTemplate(family(call).replace("+ m.content + '<|end|>'", "+ '? ' + m.content + '<|end|>'"))
     learned, generic = template.candidates
-    assert learned.unsure == ("two calls",) and generic.unsure == ("call", "text and call", "two calls")
+    assert learned.unsure == ("text", "after a result")
+    assert generic.unsure == ("text", "call", "text and call", "two calls", "after a result")
     assert template.format is learned
 
 
@@ -55,6 +56,15 @@ def test_a_mark_never_contains_a_word_of_the_trial():
     parser = Parser(format, tools=(Tool("look", "", {}),))
     events = parser.feed('look<|invoke|>{"name": "look", "args": {}}<|done|>') + parser.finish()
     assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["look"]
+
+
+def test_where_every_candidate_would_hold_a_word_of_the_trial_the_generic_format_is_used():
+    source = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% if m.reasoning_content %} because {{ m.reasoning_content }}{% endif %}</end>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    assert ChatTemplate(source).format.name == "generic"
 
 
 def test_objects_with_commas_between_them_are_calls_without_a_list():

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from fresh_layouts import LAST_LAYOUTS, LATER_LAYOUTS, LAYOUTS, Layout
+from fresh_layouts import LAST_LAYOUTS, LATER_LAYOUTS, LAYOUTS, MENDED_LAYOUTS, Layout
 from test_as_transformers import by_transformers
 from test_grammar import accepts
 from vectors import message_of
@@ -74,7 +74,7 @@ def written(layout: Layout, turn: dict[str, Any]) -> tuple[str, str] | None:
     )
     head = prompt.removesuffix(layout.prompt or layout.opening) + layout.opening
     assert past.startswith(head) and past.endswith(layout.end)
-    output = past[len(head) : -len(layout.end)]
+    output = past[len(head) : len(past) - len(layout.end)]
     begun = prompt[len(head) :]  # of a thought
     if not begun:
         return prompt, output
@@ -115,13 +115,12 @@ def results(layout: Layout) -> dict[str, bool]:
     return found
 
 
-ALL = {**LAYOUTS, **LATER_LAYOUTS, **LAST_LAYOUTS}
+ALL = {**LAYOUTS, **LATER_LAYOUTS, **LAST_LAYOUTS, **MENDED_LAYOUTS}
 LOST = {
     "arguments as a text of JSON": "templates are given arguments as text where that shows no JSON inside JSON",
     "an action in a fence": "only a line break ends a thought, which may hold some",
     "a recipient and a content on lines": "the prompt ends inside the header of a message",
     "a table of cells": "one sign begins, separates and ends everything",
-    "a sentence": "no mark of its own begins a name",
     "a spread object": "no mark of its own begins a name, and only blank lines end a thought",
 }
 """Layouts of which something is lost, as `check` says of them."""

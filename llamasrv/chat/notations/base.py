@@ -31,11 +31,13 @@ class OpenCall:
         closers: tuple[str, ...],
         openers: tuple[str, ...],
         announced: bool,
+        has_end: bool = True,
     ) -> None:
         self.tools = tools
         self.ends = ends  # the mark that ends this call
         self.closers = closers  # all marks that may follow it
         self.openers = openers  # all marks that may begin another
+        self.has_end = has_end  # else `ends` is what follows all calls, and another may come before it
         self.announced = announced  # by a mark; else only the name of a tool makes it a call
         self.started = False
         self._text, self._out = text, out

@@ -80,7 +80,7 @@ class Tagged(Notation):
                 if not (yield from text.skip_space()):
                     return
                 mark = yield from text.mark(heads)
-                if mark is None and ends:
+                if mark is None and ends and call.has_end:
                     call.between_marks()
                     yield from text.until(marks(*ends), call.say)  # words where an argument should be
                     return
