@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from llamasrv import cli
-from llamasrv.commands import help
-from llamasrv.config import docgen, keys, load
+from llamasrv.config import docgen, keys, load, manual
 from llamasrv.domain.events import Usage
 from llamasrv.domain.key import SCOPES
 from llamasrv.engine.backend.fake import open_fake_backend
@@ -31,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 ENDPOINTS = (ROOT / "llamasrv/protocols/README.md").read_text("utf-8")
 GUIDE = (ROOT / "conf/README.md").read_text("utf-8")
-MANUAL = "\n".join((ROOT / "conf" / name).read_text("utf-8") for name in help.MANUAL)
+MANUAL = "\n".join(manual.page_text(page) for page in manual.GUIDE)
 DOCUMENTS = README + ENDPOINTS + MANUAL
 
 
@@ -116,6 +115,7 @@ def test_every_import_of_the_package_is_a_declared_dependency():
         "huggingface_hub": "huggingface-hub",
         "prometheus_client": "prometheus-client",
         "PIL": "pillow",
+        "markdown_it": "markdown-it-py",
         "backports": "backports.zstd",
         "compression": "backports.zstd",
         "re2": "google-re2",
@@ -202,7 +202,7 @@ def test_python_examples_work_as_written(serve):
 
 
 PAGES = [
-    "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", *(f"conf/{name}" for name in help.MANUAL[2:]),
+    "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", *(f"conf/{page}.md" for page in manual.GUIDE[2:]),
     "conf/howto.md",
     *sorted(
         str(p.relative_to(ROOT)) for p in {*ROOT.glob("**/README.md"), *ROOT.glob("llamasrv/**/*.md")}
@@ -225,7 +225,7 @@ def test_the_first_page_stays_short():
 def test_the_guide_stays_readable():
     """The details are on pages beside it, which it names."""
     assert len(GUIDE.encode()) < 16 * 1024
-    assert all(f"({name})" in GUIDE for name in (*help.MANUAL, "options.md", "flags.md") if name != "README.md")
+    assert all(f"({page}.md)" in GUIDE for page in (*manual.GUIDE, *manual.REFERENCE) if page != "README")
 
 
 def test_the_manual_lists_its_chapters():

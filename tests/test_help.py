@@ -8,10 +8,10 @@ import shlex
 import pytest
 
 from llamasrv import cli
-from llamasrv.commands.help import TOPICS, USUAL_COMMANDS, USUAL_FLAGS, found
-from llamasrv.config import OPTIONS, paths
+from llamasrv.commands.help import TOPICS, USUAL_COMMANDS, USUAL_FLAGS
+from llamasrv.config import OPTIONS, manual
 
-HOW_TO = (paths.conf_dir() / "howto.md").read_text("utf-8")
+HOW_TO = manual.page_text("howto")
 
 
 @pytest.fixture
@@ -88,8 +88,3 @@ def test_the_commands_of_the_how_tos_are_run_as_they_are(llamasrv, tmp_path, mon
     for command in commands:
         assert llamasrv(*shlex.split(command)), command
     assert (tmp_path / "keys.toml").read_text().count("[keys.") == 2
-
-
-def test_rare_words_count_more_than_common_ones():
-    text = "# T\n## One\nthe server the model\n## Two\nthe server rotates\n### Three\nother\n"
-    assert found("rotating server", text).startswith("## Two")

@@ -22,7 +22,8 @@ LEAVES = ("llamasrv", "llamasrv.atomic_file", "llamasrv.spawn", "llamasrv.errors
 THREADS = ("llamasrv.concurrency",)
 ENGINE = (*LEAVES, *THREADS, "llamasrv.engine")
 PIPELINE = (*ENGINE, "llamasrv.chat", "llamasrv.media", "llamasrv.models", "llamasrv.pipeline")
-WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.tools", "llamasrv.web", "llamasrv.config.paths")
+PAGES = ("llamasrv.config.paths", "llamasrv.config.manual")
+WEB = (*PIPELINE, "llamasrv.protocols", "llamasrv.store", "llamasrv.tools", "llamasrv.web", *PAGES)
 START = (*WEB, "llamasrv.config", "llamasrv.log", "llamasrv.startup")
 COMMANDS = (*START, "llamasrv.commands", "llamasrv.demo")
 ALLOWED = {
@@ -49,6 +50,7 @@ ALLOWED = {
         "llamasrv.engine.base.tensor_names",
     ),
     "llamasrv.config.paths": (),
+    "llamasrv.config.manual": ("llamasrv.config.paths",),
     "llamasrv.config.docgen": (*LEAVES, "llamasrv.config", "llamasrv.protocols"),
     "llamasrv.startup": START,
     "llamasrv.startup.progress": (),
@@ -101,6 +103,7 @@ HOMES = {
     ),
     "gunicorn": ("llamasrv.web.http.worker", "llamasrv.web.http.connection", "llamasrv.commands.serve"),
     "huggingface_hub": ("llamasrv.models.pull",),
+    "markdown_it": ("llamasrv.web.routes.docs",),
     "prometheus_client": ("llamasrv.web.ops.metrics",),
     "pypdf": ("llamasrv.media.documents",),
     "re2": ("llamasrv.pipeline.tool_search",),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from math import log
 
 import click
 
-from llamasrv.config import OPTIONS, paths
+from llamasrv.config import OPTIONS, manual
 from llamasrv.errors import ConfigError
 
 USUAL_COMMANDS = ("run", "serve", "chat", "ls", "pull", "show", "ps", "stop", "rm", "launch", "help")
@@ -19,14 +17,7 @@ USUAL_FLAGS = frozenset(
 )
 SECTION_OF = {option.name: option.section for option in OPTIONS}
 TOPICS = tuple(dict.fromkeys(SECTION_OF.values()))
-MANUAL = ("howto.md", "README.md", "serving.md", "agents.md", "growing.md")  # in conf/
 _ALL = "llamasrv.help_all"
-_WORD = re.compile(r"[a-z0-9]+")
-_STEM = 5  # letters that count of a word: "rotating" finds "rotate"
-_TITLE = 3  # a word of a title counts as so many of the text
-_IDLE_WORDS = frozenset(
-    "a an the my of on in to for with without and or is was are do does how what which who why".split()
-)
 
 
 class HelpfulCommand(click.Command):
@@ -87,8 +78,12 @@ def run(group: click.Context, words: Sequence[str]) -> int:
     elif len(words) == 1 and words[0] in TOPICS:
         _topic(group, commands, words[0])
     else:
-        texts = [(paths.conf_dir() / name).read_text("utf-8") for name in MANUAL]
-        click.echo(found(" ".join(words), "\n".join(texts)))
+        found = manual.search(" ".join(words), manual.sections())
+        if not found:
+            raise ConfigError(
+                f"help {' '.join(words)}: nothing in the manual has these words; `llamasrv help` lists the commands"
+            )
+        click.echo(found[0].text)
     return 0
 
 
@@ -99,26 +94,3 @@ def _topic(group: click.Context, commands: click.Group, topic: str) -> None:
     formatter = ctx.make_formatter()
     _write(ctx, formatter, f"Topic {topic}", [p for p in serve.params if SECTION_OF.get(p.name or "") == topic])
     click.echo(formatter.getvalue().rstrip("\n"))
-
-
-def found(words: str, manual: str) -> str:
-    """The section of a Markdown text that these words find. Raises ConfigError if none has any of them."""
-    sections = re.split(r"^(?=##+ )", re.sub(r"^## Contents\n.*?(?=^## )", "", manual, flags=re.M | re.S), flags=re.M)[
-        1:
-    ]
-    stems = [_stems(section) for section in sections]
-    titles = [_stems(section.partition("\n")[0]) for section in sections]
-    wanted = _stems(words) - _IDLE_WORDS
-    weight = {word: log(1 + len(sections) / max(1, sum(word in one for one in stems))) for word in wanted}
-
-    def score(place: int) -> float:
-        return sum(weight[w] * ((w in stems[place]) + (_TITLE - 1) * (w in titles[place])) for w in wanted)
-
-    best = max(range(len(sections)), key=score, default=None)
-    if best is None or score(best) == 0:
-        raise ConfigError(f"help {words}: nothing in the manual has these words; `llamasrv help` lists the commands")
-    return sections[best].strip()
-
-
-def _stems(text: str) -> set[str]:
-    return {word if word in _IDLE_WORDS else word[:_STEM] for word in _WORD.findall(text.lower())}

@@ -93,13 +93,17 @@ MODEL_TABLES = """\
 
 
 def as_markdown() -> str:
-    """The table of options."""
-    rows = ["| flag | TOML key | default | value | meaning |", "|---|---|---|---|---|"]
+    """The options, a table for each topic."""
+    rows: list[str] = []
+    topic = None
     for option in OPTIONS:
+        if option.section != topic:
+            topic = option.section
+            rows += ["", f"## {topic}", "", "| flag | TOML key | default | value | meaning |", "|---|---|---|---|---|"]
         flags = ", ".join(f"`{flag}`" for flag in option.flags)
         default = f"`{shown(option, option.default)}`" if shown(option, option.default) not in ("", "[]") else ""
         rows.append(f"| {flags} | `{option.key}` | {default} | {option.expects} | {option.help} |")
-    return "\n".join(rows) + "\n"
+    return "\n".join(rows[1:]) + "\n"
 
 
 def as_fields(schema: type[WireSchema]) -> str:

@@ -23,7 +23,7 @@ QUERY = {
     # what they do takes a scope of its own, on routes that need another one or none
     "autoload": "admin where models are not loaded on demand", "reload": "admin", "key": "admin for another key's usage",
     # they choose among what the route shows or does anyway
-    "model": None, "action": None, "fail_on_no_slot": None, "alt": None, "purpose": None, "since": None, "until": None,
+    "model": None, "action": None, "fail_on_no_slot": None, "alt": None, "purpose": None, "since": None, "until": None, "q": None,
     # pages of a list, and places in what is the caller's own
     "after": None, "after_id": None, "before_id": None, "limit": None, "order": None, "pageSize": None,
     "pageToken": None, "stream": None, "starting_after": None, "from": None, "conv_id": None,

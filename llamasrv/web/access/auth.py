@@ -63,7 +63,10 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/score", "/score", "/v1/classify", "/classify",
     ),
     # the pages themselves hold no data: their requests need a key
-    PAGE: ("/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/api", "/ui/static/<version>/<path:name>"),
+    PAGE: (
+        "/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/api", "/ui/docs", "/ui/docs/<page>",
+        "/ui/static/<version>/<path:name>",
+    ),
     "metrics": ("/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream"),
     # programs on this machine
     "tools": ("/tools",),

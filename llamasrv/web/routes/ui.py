@@ -1,4 +1,4 @@
-"""The pages: playground, models, decisions, live view of the engine, API documentation.
+"""The pages: playground, models, decisions, live view of the engine, API documentation, manual.
 
 Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
 of the server takes one. Everything is served from here: no page asks another host for anything.
@@ -14,9 +14,11 @@ import orjson
 from flask import Blueprint, Response, make_response, render_template, request
 
 from llamasrv import __version__
+from llamasrv.concurrency import off_hub
 from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
+from llamasrv.web.routes import docs
 from llamasrv.web.routes.static_files import StaticFiles
 from llamasrv.web.service import Service
 from llamasrv.web.views import current, json_answer
@@ -35,6 +37,9 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
+}
+SEARCHABLE = {  # the manual's search is a form
+    "Content-Security-Policy": HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
 }
 
 
@@ -81,6 +86,20 @@ def blueprint(service: Service) -> Blueprint:
         _allow(service)
         return _page("api", "/ui/api")
 
+    @routes.get("/ui/docs")
+    def manual() -> Response:
+        """The manual's pages, or what the words in `q` find in them."""
+        _allow(service)
+        words = request.args.get("q", "").strip()
+        return _manual(words=words, results=off_hub(docs.search, words) if words else None)
+
+    @routes.get("/ui/docs/<page>")
+    def manual_page(page: str) -> Response:
+        _allow(service)
+        if page not in docs.PAGES:
+            raise NotFound(f"The manual has no page {page!r}.")
+        return _manual(page=off_hub(docs.rendered, page), open=f"/ui/docs/{page}")
+
     @routes.get("/ui/static/<version>/<path:name>")
     def static(version: str, name: str) -> Response:
         """`version` only makes browsers notice that the files have changed."""
@@ -123,6 +142,12 @@ def _page(name: str, here: str, **values: Any) -> Response:
     response.headers.update(HEADERS)
     response.headers["Cache-Control"] = "no-cache"
     response.headers["Vary"] = "Accept"
+    return response
+
+
+def _manual(**values: Any) -> Response:
+    response = _page("docs", "/ui/docs", contents=off_hub(docs.contents), **values)
+    response.headers.update(SEARCHABLE)
     return response
 
 

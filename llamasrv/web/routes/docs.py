@@ -1,0 +1,124 @@
+"""The manual as HTML: pages, and the sections that words find. HTML inside of the Markdown is shown as text."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from llamasrv.config import manual
+from llamasrv.config.manual import Section
+
+PAGES = (*manual.GUIDE, *manual.REFERENCE)
+MAX_WORDS_LENGTH = 200  # characters of a search
+MAX_FOUND = 12  # sections
+_COMMENT = re.compile(r"<!--.*?-->\n?", re.S)
+_TITLE = re.compile(r"^# (.+)$", re.M)
+
+
+class Found(NamedTuple):
+    """A section that the words of a search are in."""
+
+    title: str
+    page: str  # its title
+    address: str
+
+
+class Results(NamedTuple):
+    """What a search found: the best section whole, and where the others are."""
+
+    best: str  # HTML
+    where: Found
+    others: list[Found]
+
+
+class Entry(NamedTuple):
+    """A page in the list of contents."""
+
+    title: str
+    address: str
+    sections: list[Found]
+
+
+@cache
+def contents() -> list[Entry]:
+    """All pages with their sections."""
+    return [
+        Entry(_title(page), _address(page), [_found(section) for section in manual.sections((page,))]) for page in PAGES
+    ]
+
+
+@cache
+def rendered(page: str) -> str:
+    """The HTML of a page."""
+    return _html(page, manual.page_text(page))
+
+
+def search(words: str) -> Results | None:
+    """The sections that have any of these words. The tables of options and flags come after the guide."""
+    found = [
+        section
+        for pages in (manual.GUIDE, manual.REFERENCE)
+        for section in manual.search(words[:MAX_WORDS_LENGTH], manual.sections(pages))
+    ][:MAX_FOUND]
+    if not found:
+        return None
+    best, *others = found
+    return Results(_html(best.page, best.text), _found(best), [_found(section) for section in others])
+
+
+def _found(section: Section) -> Found:
+    return Found(section.title, _title(section.page), f"{_address(section.page)}#{section.anchor}")
+
+
+@cache
+def _title(page: str) -> str:
+    title = _TITLE.search(manual.page_text(page))
+    assert title is not None
+    return title[1]
+
+
+def _address(page: str) -> str:
+    return f"/ui/docs/{page}"
+
+
+def _html(page: str, text: str) -> str:
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(_COMMENT.sub("", text))
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open":
+            token.attrSet("id", manual.anchor(_plain(tokens[place + 1])))
+        elif token.type == "table_open":
+            token.attrSet("tabindex", "0")  # wide tables are scrolled
+        token.attrs.pop("style", None)  # of aligned columns; the pages' policy allows no styles in place
+        token.children = token.children and _with_links(page, token.children)
+    return str(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _plain(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or ())
+
+
+def _with_links(page: str, children: list[Token]) -> list[Token]:
+    """Links to other pages of the manual lead to where they are served; links to files that are not are text."""
+    kept, is_dropped = [], False
+    for token in children:
+        if token.type == "link_open":
+            address = _served(page, str(token.attrGet("href")))
+            is_dropped = address is None
+            if address is not None:
+                token.attrSet("href", address)
+        if not (is_dropped and token.type in ("link_open", "link_close")):
+            kept.append(token)
+    return kept
+
+
+def _served(page: str, href: str) -> str | None:
+    if href.startswith(("https://", "http://")):
+        return href
+    file, _, fragment = href.partition("#")
+    target = file.removesuffix(".md") if file else page
+    return (_address(target) + (f"#{fragment}" if fragment else "")) if target in PAGES else None
