@@ -99,6 +99,7 @@ NEIGHBOURS = {
     "tools/test_toolbox.py": "tools/catalogue tools/file_tools tools/shell tools/tool",
     "tools/test_command.py": "tools/environment",
     "web/test_admission.py": "web/front web/context domain/key",
+    "web/test_admin.py": "web/ops/recent",
     "web/test_batches.py": "web/routes/paging web/jobs/active_batch web/jobs/batch_output web/jobs/batch_sender",
     "pipeline/test_tool_search.py": "domain/found_tools",
     "protocols/test_sdk_members.py": "protocols/anthropic/client_tools protocols/openai/responses/client_tools",

@@ -112,7 +112,7 @@ def _table(path: Path, name: str, table: Mapping[str, Any]) -> ModelTable:
         elif option is None:
             raise ConfigError(f"{where}.{key} = {_show(value)}: unknown key{nearest(key, [*TABLE_KEYS, LOAD])}")
         else:
-            values[option.name] = convert(option, value, f"{where}.{key} = {_show(value)}")
+            values[option.name] = convert(option, value, f"{where}.{key} = {_show(value, secret=option.secret)}")
     return ModelTable(name, values, load=bool(table.get(LOAD)))
 
 

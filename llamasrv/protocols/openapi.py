@@ -303,6 +303,9 @@ OPERATIONS: dict[str, Operation] = {
         ("GET /v1/loads", "GET /loads"),
         Operation("Load in SGLang's form, for routers.", query=(("model", "only this one's"),)),
     ),
+    "GET /admin/state": Operation("Models, pulls and stores, and whether they work."),
+    "GET /admin/requests": Operation("The last failed and the last slow requests, the latest first."),
+    "GET /admin/configuration": Operation("The options in force, with secrets hidden.", answers="application/toml"),
     "GET /debug": Operation("Figures of the engines, and where every thread is."),
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip

@@ -18,6 +18,7 @@ from ipaddress import ip_network
 from typing import Any
 from urllib.parse import quote
 
+from llamasrv import config
 from llamasrv.concurrency import off_hub, within
 from llamasrv.config import Settings, keys, load_again, paths
 from llamasrv.errors import ConfigError, InvalidRequest
@@ -161,6 +162,7 @@ def build(settings: Settings) -> Service:
     warn_of_unshared_store(settings, store)
     service = Service.of(registry, options, store)
     updates = ModelUpdates(registry, settings)
+    service.configuration = _configuration
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)
     threading.Thread(target=warn_of_renamed_keys, args=(service, settings), daemon=True).start()
@@ -188,6 +190,13 @@ def warn_of_renamed_keys(service: Service, settings: Settings) -> None:
             ", ".join(lost),
             lost[0],
         )
+
+
+def _configuration() -> str:
+    """As it is in force, in TOML, with secrets hidden."""
+    from llamasrv.config import docgen  # and the schema of every endpoint: few ask
+
+    return docgen.as_toml(config.current())
 
 
 def _load_those_of_the_start(registry: Registry) -> None:

@@ -9,6 +9,7 @@ from llamasrv.web import errors
 from llamasrv.web.front import AdmissionMiddleware
 from llamasrv.web.jobs.batch_sender import Sender
 from llamasrv.web.routes import (
+    admin,
     anthropic,
     audio,
     batches,
@@ -46,7 +47,7 @@ BLUEPRINTS = (
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, decisions.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,
-    openapi.blueprint, usage.blueprint, vertex.blueprint, other_servers.blueprint,
+    openapi.blueprint, usage.blueprint, admin.blueprint, vertex.blueprint, other_servers.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

@@ -107,10 +107,12 @@ class Service:
         )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
+        self.configuration: Callable[[], str] = lambda: ""  # as it is in force, without secrets
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
         self.conversations = StoredConversations(store)
         self.idempotency = Idempotency(store)
+        self.has_store = store is not None
         self.usage = UsageBook(store)
         self.stats.usage = self.usage
         runs = RunStore.of(store)

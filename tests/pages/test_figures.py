@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browsing import answers, open_settings, say
 
-PAGES = ("/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/api")
+PAGES = ("/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/console", "/ui/api")
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 
 
@@ -38,7 +38,7 @@ def test_no_page_shows_what_a_program_calls_nothing(fake_server, visit, path):
 def test_screenshots_are_renewed(serve, visit):
     server = serve("--temp", "0", "--models-manage")
     for theme in ("light", "dark"):
-        for name, path in zip(("playground", "models", "decide", "engine", "api"), PAGES):
+        for name, path in zip(("playground", "models", "decide", "engine", "console", "api"), PAGES):
             page = visit(server.url + path, color_scheme=theme)
             if path == "/":
                 page.locator("body[data-ready]").wait_for()

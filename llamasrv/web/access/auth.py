@@ -64,7 +64,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ),
     # the pages themselves hold no data: their requests need a key
     PAGE: (
-        "/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/api", "/ui/docs", "/ui/docs/<page>",
+        "/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/console", "/ui/api", "/ui/docs", "/ui/docs/<page>",
         "/ui/static/<version>/<path:name>",
     ),
     "metrics": ("/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream"),
@@ -72,6 +72,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "tools": ("/tools",),
     "admin": (
         "POST /models", "DELETE /models", "POST /props", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
+        "/admin/state", "/admin/requests", "/admin/configuration",
     ),
 }  # fmt: skip
 """Routes by scope, as declared in web/routes; with a method in front, only that method."""

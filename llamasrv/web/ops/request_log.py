@@ -19,6 +19,7 @@ from llamasrv.engine.base.metrics import SECONDS, Histogram
 from llamasrv.pipeline.cache_report import CacheReport
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.jobs.idle_gate import IdleGate
+from llamasrv.web.ops.recent import SLOW, RecentRequests
 from llamasrv.web.ops.usage import UsageBook
 
 log = logging.getLogger("llamasrv.request")
@@ -45,6 +46,7 @@ class RequestStats:
         self.seconds: dict[str, Histogram] = {}  # by route
         self.num_open = 0
         self.slow_seconds: float | None = None  # slower requests get a log line of their own; None: never
+        self.recent = RecentRequests()
         self.usage: UsageBook | None = None  # totals by key
         self.on_close: Callable[[RequestLog, int], None] | None = None  # called after the last byte, with the status
 
@@ -110,12 +112,12 @@ class RequestLog:
             stats.usage.note(self.owner, self.model, self.usage, seconds)
         slow = stats.slow_seconds is not None and stats.slow_seconds <= seconds
         level = logging.DEBUG if status < 400 and self.route in QUIET else logging.INFO
+        fields = self._fields(status, seconds)
+        if self.route not in QUIET:
+            bound = SLOW if stats.slow_seconds is None else stats.slow_seconds
+            stats.recent.note(self.started, fields, is_slow=seconds >= bound)
         if slow or log.isEnabledFor(level):
-            log.log(
-                logging.WARNING if slow else level,
-                "slow request" if slow else "request",
-                extra={"fields": self._fields(status, seconds)},
-            )
+            log.log(logging.WARNING if slow else level, "slow request" if slow else "request", extra={"fields": fields})
         if stats.on_close is not None:
             stats.on_close(self, status)
 

@@ -1,4 +1,4 @@
-"""The pages: playground, models, decisions, live view of the engine, API documentation, manual.
+"""The pages: playground, models, decisions, live view of the engine, console, API documentation, manual.
 
 Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
 of the server takes one. Everything is served from here: no page asks another host for anything.
@@ -71,6 +71,11 @@ def blueprint(service: Service) -> Blueprint:
     def decide() -> Response:
         _allow(service)
         return _page("decide", "/ui/decide")
+
+    @routes.get("/ui/console")
+    def console() -> Response:
+        _allow(service)
+        return _page("console", "/ui/console")
 
     @routes.get("/ui/access")
     def access() -> Response:

@@ -140,3 +140,41 @@ export const modelWords = {
   resume: "Resume",
   close: "Close",
 };
+
+/** Of the console. */
+export const consoleWords = {
+  server: "Server",
+  states: { ready: "Ready", loading: "Loading", failed: "Failed", draining: "Shutting down", stopped: "Stopped" },
+  modelStates: {
+    loaded: "Loaded", loading: "Loading", unloaded: "Not loaded", failed: "Failed", waiting: "Waiting for memory", checking: "Checking the file",
+    unloading: "Unloading",
+  },
+  uptime: "Up for",
+  open: "Open requests",
+  requests: "Requests since the start",
+  errors: "Errors since the start",
+  version: "Version",
+  load: (running, waiting) => `${running.toLocaleString()} running, ${waiting.toLocaleString()} waiting`,
+  stalled: (seconds) => `the current step has taken ${Math.round(seconds).toLocaleString()} s`,
+  stores: { responses: "Responses and usage", files: "Files and batches" },
+  works: "Works",
+  broken: "Does not work",
+  off: "Off",
+  used: (used, most) => `${used} of ${most} used`,
+  answered: (time) => `answered in ${time}`,
+  idle: "Nothing is being pulled or loaded.",
+  pulled: "Pulled",
+  pullFailed: "Failed",
+  failure: (code, field, status) => [code?.replaceAll("_", " "), field ? `in ${field}` : null, `(${status})`].filter(Boolean).join(" "),
+  slow: "The request took long",
+  slowPart: {
+    queue: (time) => `${time} in the queue`,
+    prefill: (time, { prompt, cached }) => `${time} to read the prompt of ${count(prompt, "token", "tokens")}${cached ? `, ${cached.toLocaleString()} of them cached` : ""}`,
+    decode: (time, { completion }) => `${time} to write ${count(completion, "token", "tokens")}`,
+  },
+  none: "–",
+  count: (number) => count(number, "request", "requests"),
+  noErrors: "No errors.",
+  noSlow: (time) => `No request took longer than ${time}.`,
+  noOption: "No option has these words.",
+};

@@ -1,0 +1,113 @@
+"""/admin: what the operator's console shows and does. Takes the scope `admin`; never shows a key or a prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response
+
+from llamasrv import __version__
+from llamasrv.concurrency import off_hub
+from llamasrv.errors import LlamasrvError
+from llamasrv.models.model import Model
+from llamasrv.models.pulls import Pull
+from llamasrv.store import day_of
+from llamasrv.web.ops.recent import SLOW
+from llamasrv.web.service import Service
+from llamasrv.web.views import json_answer
+
+
+def blueprint(service: Service) -> Blueprint:
+    routes = Blueprint("admin", __name__)
+    started = time.time()
+
+    @routes.get("/admin/state")
+    def state() -> Response:
+        """Is everything in order, and what is going on."""
+        status = service.registry.readiness()
+        answer = {
+            "version": __version__,
+            "started": started,
+            "state": status.state,
+            "reason": status.reason or None,
+            "open_requests": service.stats.num_open,
+            "num_requests": service.stats.counts.total(),
+            "num_errors": sum(service.stats.errors.values()),
+            "models": [_model(model) for model in service.registry.models],
+            "pulls": [_pull(pull) for pull in service.pulls],
+            "stores": [_store(service), _files(service)],
+        }
+        return json_answer(orjson.dumps(answer))
+
+    @routes.get("/admin/requests")
+    def requests() -> Response:
+        """The last failed and the last slow requests, the latest first."""
+        recent, slow = service.stats.recent, service.stats.slow_seconds
+        answer = {
+            "slow_seconds": SLOW if slow is None else slow,
+            "failed": list(reversed(recent.failed)),
+            "slow": list(reversed(recent.slow)),
+        }
+        return json_answer(orjson.dumps(answer))
+
+    @routes.get("/admin/configuration")
+    def configuration() -> Response:
+        """As it is in force, in TOML, with secrets hidden."""
+        return Response(service.configuration(), 200, content_type="application/toml; charset=utf-8")
+
+    return routes
+
+
+def _model(model: Model) -> dict[str, Any]:
+    engine = model.current if model.state == "loaded" else None
+    snapshot = None if engine is None else engine.snapshot()
+    return {
+        "name": model.name,
+        "state": model.state,
+        "progress": round(model.progress, 3),
+        "memory": model.memory or None,
+        "error": None if model.failure is None else model.failure.message,
+        "running": None if snapshot is None else len(snapshot["running"]),
+        "waiting": None if snapshot is None else snapshot["num_waiting"],
+        "stalled_seconds": None if engine is None else round(engine.stalled_seconds, 1),
+    }
+
+
+def _pull(pull: Pull) -> dict[str, Any]:
+    files = {one.file: (one.completed, one.total) for one in pull.history if one.file}
+    return {
+        "name": pull.name,
+        "done": pull.done,
+        "error": pull.error,
+        "completed": sum(completed for completed, _ in files.values()),
+        "total": sum(total for _, total in files.values()),
+    }
+
+
+def _store(service: Service) -> dict[str, Any]:
+    """Asked for today's usage, which every store can tell."""
+    today = day_of(time.time())
+    return {"name": "responses", "kept": service.has_store, **_tried(lambda: service.usage.between(today, today))}
+
+
+def _files(service: Service) -> dict[str, Any]:
+    most, used = service.options.files_bytes, None
+
+    def look() -> None:
+        nonlocal used
+        used = off_hub(service.files.quota.used) if service.files.shelf.blocks else service.files.quota.used()
+
+    tried = _tried(look) if most else {"error": None}
+    return {"name": "files", "kept": most > 0, "used": used, "max_bytes": most, **tried}
+
+
+def _tried(look: Callable[[], object]) -> dict[str, Any]:
+    begun, error = time.monotonic(), None
+    try:
+        look()
+    except LlamasrvError as failure:
+        error = failure.message
+    return {"error": error, "seconds": round(time.monotonic() - begun, 4)}

@@ -1,0 +1,69 @@
+"""The operator's console."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+from browsing import serious
+
+PHONE = {"viewport": {"width": 390, "height": 844}}
+
+
+def ask(server, path, **body):
+    request = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        urllib.request.urlopen(request).read()
+    except urllib.error.HTTPError as error:
+        error.read()
+
+
+def opened(visit, server, **options):
+    page = visit(server.url + "/ui/console", **options)
+    page.locator("body[data-ready]").wait_for()
+    return page
+
+
+@pytest.fixture(scope="module")
+def busy(fake_server):
+    """A server that has had a failed request."""
+    ask(fake_server, "/v1/chat/completions", messages=[], temperature=99)
+    return fake_server
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, PHONE])
+def test_it_tells_how_the_server_is_on_every_screen(busy, visit, axe, options):
+    page = opened(visit, busy, **options)
+    assert re.search(r"Server\s+Ready", page.inner_text("#summary"))
+    assert page.locator("#health li", has_text="Responses and usage").get_by_text("Works").is_visible()
+    assert "Nothing is being pulled" in page.inner_text("#going")
+    row = page.locator("#requests tbody tr").first.inner_text()
+    assert "/v1/chat/completions" in row and "in temperature (400)" in row
+    assert "[server]" in page.inner_text("#configuration")
+    assert not re.search(r"\b(undefined|NaN|null)\b", page.inner_text("main"))
+    assert serious(page, axe) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= options.get("viewport", {"width": 1280})["width"]
+
+
+def test_requests_and_options_are_found(busy, visit):
+    page = opened(visit, busy)
+    page.fill("#find", "no such request")
+    assert page.is_hidden("#requests") and page.inner_text("#count") == "No errors."
+    page.fill("#find", "chat/comp")
+    assert page.is_visible("#requests")
+    page.select_option("#kind", "slow")
+    assert page.inner_text("#count") == "No request took longer than 10 sec."
+    page.fill("#find-option", "drain_timeout")
+    assert re.fullmatch(r"\[server\]\ndrain_timeout = \S+", page.inner_text("#configuration").strip())
+
+
+def test_it_asks_for_a_key_and_never_shows_it(serve, visit, mistakes):
+    page = visit(serve("--fake", "--api-key", "hush").url + "/ui/console")
+    page.fill("#key-input", "wrong")
+    page.click("#key-dialog button.primary")
+    page.locator("#key-dialog[open]").wait_for()
+    page.fill("#key-input", "hush")
+    page.click("#key-dialog button.primary")
+    page.locator("body[data-ready]").wait_for()
+    assert "hush" not in page.content() and 'api_key = "***"' in page.inner_text("#configuration")
