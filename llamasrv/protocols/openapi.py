@@ -306,6 +306,7 @@ OPERATIONS: dict[str, Operation] = {
     "GET /admin/state": Operation("Models, pulls and stores, and whether they work."),
     "GET /admin/requests": Operation("The last failed and the last slow requests, the latest first."),
     "GET /admin/configuration": Operation("The options in force, with secrets hidden.", answers="application/toml"),
+    "POST /admin/reload": Operation("Read the configuration again, as SIGHUP does."),
     "GET /debug": Operation("Figures of the engines, and where every thread is."),
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip

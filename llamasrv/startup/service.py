@@ -162,7 +162,7 @@ def build(settings: Settings) -> Service:
     warn_of_unshared_store(settings, store)
     service = Service.of(registry, options, store)
     updates = ModelUpdates(registry, settings)
-    service.configuration = _configuration
+    service.configuration, service.reload = _configuration, lambda: reload(service)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)
     threading.Thread(target=warn_of_renamed_keys, args=(service, settings), daemon=True).start()
@@ -210,6 +210,14 @@ def update(service: Service, settings: Settings) -> None:
     options = web_options(settings)
     service.serve_models_of(settings)
     service.use(options)
+
+
+def reload(service: Service) -> None:
+    """Read the configuration again and apply it, as far as possible while serving. Raises ConfigError, and then changes
+    nothing."""
+    settings = load_again(config.current())
+    update(service, settings)
+    config.use(settings)
 
 
 class ModelUpdates:

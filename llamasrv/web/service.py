@@ -108,6 +108,8 @@ class Service:
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
         self.configuration: Callable[[], str] = lambda: ""  # as it is in force, without secrets
+        self.reload: Callable[[], None] = lambda: None  # reads it again; raises ConfigError, and then changes nothing
+        self.tell_master: Callable[[], None] = lambda: None  # that it has changed
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
         self.conversations = StoredConversations(store)

@@ -4,6 +4,7 @@ import json
 import re
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from browsing import serious
@@ -67,3 +68,38 @@ def test_it_asks_for_a_key_and_never_shows_it(serve, visit, mistakes):
     page.click("#key-dialog button.primary")
     page.locator("body[data-ready]").wait_for()
     assert "hush" not in page.content() and 'api_key = "***"' in page.inner_text("#configuration")
+
+
+def test_usage_is_charted_by_key_model_and_day_and_saved(fake_server, visit):
+    ask(fake_server, "/v1/chat/completions", messages=[{"role": "user", "content": "Hello"}], max_tokens=5)
+    page = opened(visit, fake_server)
+    assert page.locator("#days span").count() == 30
+    assert page.locator("#days span").last.locator("i").evaluate("bar => bar.offsetHeight") > 50
+    assert "Without a key" in page.inner_text("#usage tbody th")
+    page.select_option("#by", "model")
+    assert page.inner_text("#usage tbody th") == "fake"
+    page.select_option("#measure", "requests")
+    with page.expect_response("**/v1/usage?since=*"):
+        page.select_option("#period", "7")
+    page.wait_for_function("document.querySelectorAll('#days span').length === 7")
+    with page.expect_download() as saved:
+        page.click("#usage-csv")
+    header, row = Path(saved.value.path()).read_text().splitlines()
+    assert header.startswith("date,key,model,requests,") and re.match(r"\d{4}-\d\d-\d\d,,fake,\d+,", row)
+
+
+def test_the_configuration_is_reloaded_or_the_reason_told(serve, visit, tmp_path, mistakes):
+    file = tmp_path / "llamasrv.toml"
+    file.write_text("[server]\ndrain_timeout = 111\n")
+    server = serve("--fake", "--config", file)
+    page = opened(visit, server)
+    assert "drain_timeout = 111" in page.inner_text("#configuration")
+    file.write_text("[server]\ndrain_timeout = 222\n")
+    page.click("#reload")
+    page.locator("#reloaded", has_text="Reloaded.").wait_for()
+    assert "drain_timeout = 222" in page.inner_text("#configuration")
+    server.wait_for("configuration reloaded")  # the master was told, and told its worker
+    file.write_text("[server]\ndrain_timeout = 'x'\n")
+    page.click("#reload")
+    page.locator("#reloaded.error", has_text="drain_timeout = 'x'").wait_for()
+    assert "400" in mistakes.pop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.domain.key import Key
+from llamasrv.errors import ConfigError
 from llamasrv.store import StoreError
 from llamasrv.web.ops.recent import RecentRequests
 from llamasrv.web.service import WebOptions
@@ -70,3 +71,18 @@ def test_a_store_that_does_not_work_is_told(running, monkeypatch):
 
     monkeypatch.setattr(running.service.usage, "between", fail)
     assert get(running, "state")["stores"][0]["error"] == "The store does not respond."
+
+
+def test_a_reload_is_for_admins_and_tells_why_a_configuration_is_invalid(running, monkeypatch):
+    def refuse():
+        raise ConfigError("llamasrv.toml: server.port = 'x': must be a whole number")
+
+    told = []
+    monkeypatch.setattr(running.service, "tell_master", lambda: told.append("changed"))
+    assert running.client.post("/admin/reload", headers=ANN).status_code == 403
+    assert running.client.post("/admin/reload", headers=ROOT).get_json() == {"models": ["fake"]}
+    assert told == ["changed"]
+    monkeypatch.setattr(running.service, "reload", refuse)
+    reply = running.client.post("/admin/reload", headers=ROOT)
+    assert reply.status_code == 400 and "server.port = 'x'" in reply.get_json()["error"]["message"]
+    assert told == ["changed"]

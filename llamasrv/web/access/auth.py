@@ -72,7 +72,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "tools": ("/tools",),
     "admin": (
         "POST /models", "DELETE /models", "POST /props", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
-        "/admin/state", "/admin/requests", "/admin/configuration",
+        "/admin/state", "/admin/requests", "/admin/configuration", "/admin/reload",
     ),
 }  # fmt: skip
 """Routes by scope, as declared in web/routes; with a method in front, only that method."""

@@ -101,6 +101,8 @@ class Worker(GeventWorker):
         gc.freeze()
         gc.enable()
         self.service: Service = self.wsgi.extensions["llamasrv"]
+        # It reads the configuration, too, for the next worker, and passes the signal on.
+        self.service.tell_master = lambda: os.kill(self.ppid, signal.SIGHUP)
         self.registry = self.service.registry
         self.application = self.wsgi
         self.gate = Gate()
@@ -274,15 +276,11 @@ class Worker(GeventWorker):
 
     def _reload(self) -> None:
         """Reload the options. If they are invalid, nothing changes."""
-        from llamasrv.startup.service import update
-
         try:
-            settings = config.load_again(config.current())
-            update(self.service, settings)
+            self.service.reload()
         except ConfigError as error:
             log.error("the new configuration is invalid, keeping the old one: %s", error)
             return
-        config.use(settings)
         log.info("configuration reloaded; models: %s", _listed([m.name for m in self.registry.models]))
 
     def _give_up(self, code: int) -> None:

@@ -26,7 +26,7 @@ log = logging.getLogger("llamasrv.request")
 
 QUIET = frozenset((
     "/livez", "/readyz", "/health", "/v1/health", "/metrics", "/metrics/load", "/v1/loads", "/loads",
-    "/ui/static/<version>/<path:name>",
+    "/ui/static/<version>/<path:name>", "/admin/state", "/admin/requests",
 ))  # fmt: skip
 """Polled routes and routes of pages: logged at debug level if they succeed."""
 

@@ -11,11 +11,12 @@ from flask import Blueprint, Response
 
 from llamasrv import __version__
 from llamasrv.concurrency import off_hub
-from llamasrv.errors import LlamasrvError
+from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError
 from llamasrv.models.model import Model
 from llamasrv.models.pulls import Pull
 from llamasrv.store import day_of
 from llamasrv.web.ops.recent import SLOW
+from llamasrv.web.ops.request_log import QUIET
 from llamasrv.web.service import Service
 from llamasrv.web.views import json_answer
 
@@ -34,7 +35,7 @@ def blueprint(service: Service) -> Blueprint:
             "state": status.state,
             "reason": status.reason or None,
             "open_requests": service.stats.num_open,
-            "num_requests": service.stats.counts.total(),
+            "num_requests": sum(n for (route, _), n in service.stats.counts.items() if route not in QUIET),
             "num_errors": sum(service.stats.errors.values()),
             "models": [_model(model) for model in service.registry.models],
             "pulls": [_pull(pull) for pull in service.pulls],
@@ -57,6 +58,16 @@ def blueprint(service: Service) -> Blueprint:
     def configuration() -> Response:
         """As it is in force, in TOML, with secrets hidden."""
         return Response(service.configuration(), 200, content_type="application/toml; charset=utf-8")
+
+    @routes.post("/admin/reload")
+    def reload() -> Response:
+        """What SIGHUP does, with the reason in the reply if the new configuration is invalid."""
+        try:
+            service.reload()
+        except ConfigError as error:
+            raise InvalidRequest(f"The configuration is unchanged: {error}") from None
+        service.tell_master()
+        return json_answer(orjson.dumps({"models": [model.name for model in service.registry.models]}))
 
     return routes
 

@@ -1,7 +1,7 @@
 // The operator's console: what the server is doing, what went wrong, and how it is configured.
 
 import { bytes, duration, moment, number } from "./figures.js";
-import { copy } from "./page.js";
+import { copy, download } from "./page.js";
 import { byId, call, json, make } from "./server.js";
 import { consoleWords as words } from "./words.js";
 
@@ -85,6 +85,82 @@ function drawConfiguration() {
     .filter((line, i, all) => !line.startsWith("[") || (i + 1 < all.length && !all[i + 1].startsWith("["))).join("\n") || words.noOption : configuration;
 }
 
+// ---------------------------------------------------------------- usage
+
+const DAY = 86_400_000; // milliseconds
+const MEASURES = { tokens: (used) => used.prompt_tokens + used.completion_tokens, requests: (used) => used.requests, seconds: (used) => used.seconds };
+const COLUMNS = ["requests", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds"];
+let usage = [];
+let since = 0;
+
+const isoDay = (time) => new Date(time).toISOString().slice(0, 10);
+const dayText = (day) => new Date(`${day}T00:00Z`).toLocaleDateString(undefined, { timeZone: "UTC", dateStyle: "medium" });
+
+function sums(rows, pick) {
+  const found = new Map();
+  for (const row of rows) {
+    const sum = found.get(pick(row)) ?? Object.fromEntries(COLUMNS.map((column) => [column, 0]));
+    for (const column of COLUMNS) sum[column] += row[column];
+    found.set(pick(row), sum);
+  }
+  return found;
+}
+
+function drawUsage() {
+  const by = byId("by").value;
+  const kind = byId("measure").value;
+  const measure = MEASURES[kind];
+  const figure = (value) => (kind === "seconds" ? duration(value) : number(value));
+  const groups = [...sums(usage, (row) => row[by])].sort(([a, x], [b, y]) => (by === "date" ? (a < b ? 1 : -1) : measure(y) - measure(x)));
+  const total = groups.reduce((all, [, used]) => all + measure(used), 0);
+  byId("usage-by").textContent = words.by[by];
+  byId("usage").tBodies[0].replaceChildren(...groups.map(([name, used]) => {
+    const share = total ? measure(used) / total : 0;
+    const meter = make("meter", { min: 0, max: 1, value: share, "aria-label": words.share(share) });
+    const cell = (text) => make("td", { class: "number" }, text);
+    return make("tr", {}, make("th", { scope: "row" }, by === "date" ? dayText(name) : name || words.noKey), make("td", { class: "share" }, meter, ` ${words.share(share)}`),
+      cell(number(used.requests)), cell(number(used.prompt_tokens)), cell(number(used.cached_tokens)), cell(number(used.completion_tokens)), cell(duration(used.seconds)));
+  }));
+  for (const id of ["usage", "days", "days-ends", "usage-csv"]) byId(id).hidden = !groups.length;
+  byId("no-usage").hidden = groups.length > 0;
+  drawDays(sums(usage, (row) => row.date), measure, figure);
+}
+
+function drawDays(days, measure, figure) {
+  const most = Math.max(1e-9, ...[...days.values()].map(measure));
+  const all = [];
+  for (let time = since; time <= Date.now(); time += DAY) all.push(isoDay(time));
+  byId("days").replaceChildren(...all.map((day) => {
+    const value = days.has(day) ? measure(days.get(day)) : 0;
+    const bar = make("span", { title: `${dayText(day)}: ${figure(value)}` }, make("i", {}));
+    bar.firstChild.style.height = `${100 * value / most}%`;
+    return bar;
+  }));
+  byId("days").setAttribute("aria-label", words.days(all.length, figure(most)));
+  byId("days-ends").textContent = words.daysEnds(dayText(all[0]), dayText(all.at(-1)), figure(most));
+}
+
+async function readUsage() {
+  since = Date.parse(isoDay(Date.now() - (Number(byId("period").value) - 1) * DAY));
+  ({ data: usage } = await json(`/v1/usage?since=${isoDay(since)}`));
+  drawUsage();
+}
+
+/** A field of a CSV file. One that a spreadsheet would take for a formula becomes text. */
+function csvField(value) {
+  const text = String(value);
+  const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+function saveUsage() {
+  const columns = ["date", "key", "model", ...COLUMNS];
+  const lines = [columns, ...usage.map((row) => columns.map((column) => row[column]))].map((row) => row.map(csvField).join(","));
+  download(`usage-${isoDay(since)}-${isoDay(Date.now())}.csv`, "text/csv", `${lines.join("\r\n")}\r\n`);
+}
+
+// ---------------------------------------------------------------- all of it
+
 async function look() {
   const [now, recent] = await Promise.all([json("/admin/state"), json("/admin/requests")]);
   drawSummary(now);
@@ -107,6 +183,24 @@ byId("find").addEventListener("input", drawRequests);
 byId("find-option").addEventListener("input", drawConfiguration);
 byId("copy-configuration").addEventListener("click", () => copy(configuration, byId("copy-configuration")));
 
+for (const id of ["by", "measure"]) byId(id).addEventListener("change", drawUsage);
+byId("period").addEventListener("change", () => readUsage().catch(tell));
+byId("usage-csv").addEventListener("click", saveUsage);
+byId("reload").addEventListener("click", async () => {
+  const told = byId("reloaded");
+  byId("reload").disabled = true;
+  try {
+    await json("/admin/reload", { method: "POST" });
+    await Promise.all([readConfiguration(), look()]);
+    told.textContent = words.reloaded;
+    told.className = "faint";
+  } catch (error) {
+    told.textContent = error.message;
+    told.className = "error";
+  }
+  byId("reload").disabled = false;
+});
+
 async function follow() {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, LOOK));
@@ -116,7 +210,7 @@ async function follow() {
 }
 
 try {
-  await Promise.all([look(), readConfiguration()]);
+  await Promise.all([look(), readConfiguration(), readUsage()]);
   drawRequests();
   tell(null);
   byId("console").hidden = false;

@@ -176,5 +176,11 @@ export const consoleWords = {
   count: (number) => count(number, "request", "requests"),
   noErrors: "No errors.",
   noSlow: (time) => `No request took longer than ${time}.`,
+  by: { key: "Key", model: "Model", date: "Day" },
+  noKey: "Without a key",
+  share: (share) => share.toLocaleString(undefined, { style: "percent", maximumFractionDigits: 1 }),
+  days: (days, most) => `Usage of the last ${days} days; the largest day has ${most}`,
+  daysEnds: (first, last, most) => `${first} to ${last}; the tallest bar is ${most}.`,
+  reloaded: "Reloaded.",
   noOption: "No option has these words.",
 };
