@@ -1,49 +1,93 @@
-"""Starts our own helper programs beside a process that holds gigabytes.
+"""Starts programs beside a process that holds gigabytes.
 
 A fork copies the page tables of all memory: 100 ms for 2 GB of KV on a CPU, in which no thread computes and no stream
-is written, whoever asked for the helper. posix_spawn shares the memory until the program begins.
+is written, whoever asked for the program. posix_spawn shares the memory until the program begins.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
+import select
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 LOOK = 0.005  # seconds between two looks whether it has ended
+PIECE = 65_536
+LONGEST_LINE = 65_536  # bytes
 _DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)  # signals that Python ignores, and its children should not
+_IN_FOLDER = ("/bin/sh", "-c", 'cd -- "$0" && unset OLDPWD && exec "$@"')  # posix_spawn cannot change the folder
 
 
 class Child:
-    """A running program. Descriptors beyond 0 to 2 are passed on only if they are inheritable."""
+    """A running program, without any descriptor of this process beyond the three that it is given."""
 
     def __init__(
-        self, args: Sequence[str], *, stdin: int, stdout: int | None = None, env: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        own_session: bool = False,
     ) -> None:
-        """`stdin`, `stdout`: descriptors, the caller's to close; None: discarded. Raises OSError."""
-        null = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
-        out = (os.POSIX_SPAWN_DUP2, 2 if stdout is None else stdout, 1)
-        actions = [null, (os.POSIX_SPAWN_DUP2, stdin, 0), out]
+        """`stdin`, `stdout`, `stderr`: descriptors, the caller's to close; None: /dev/null. `own_session`: the terminal
+        does not signal it, and `kill_group` ends what it started, too. On gevent's hub only. Raises OSError."""
+        environment = os.environ if env is None else env
+        command = [_path_of(args[0], cwd, environment), *args[1:]]
+        if cwd is not None:
+            command = [*_IN_FOLDER, os.path.abspath(cwd), *command]
+        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_OPEN, to, os.devnull, os.O_RDWR, 0) if fd is None else (os.POSIX_SPAWN_DUP2, fd, to)
+            for to, fd in ((0, stdin), (1, stdout), (2, stderr))
+        ]
 
-        def start() -> int:
-            environment = os.environ if env is None else env
-            return os.posix_spawn(args[0], list(args), environment, file_actions=actions, setsigdef=_DEFAULT)
+        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()]
 
-        self._pid: int = _started(start)
+        def start(posix_spawn: Callable[..., int]) -> int:
+            return posix_spawn(
+                command[0], command, environment, file_actions=actions, setsigdef=_DEFAULT, setsid=own_session
+            )
+
         self._code: int | None = None
+        self._is_watched = False
+        self._looking = threading.Lock()
+        self.pid = self._start(start)
+
+    def _start(self, start: Callable[[Callable[..., int]], int]) -> int:
+        # Not at the top: the helpers import this module, too, and have to start fast.
+        from gevent import monkey
+        from gevent import os as gevent_os
+
+        if not monkey.is_module_patched("os"):
+            return start(os.posix_spawn)
+        # gevent's loop reaps all children, so it has to know of this one.
+        self._is_watched = True
+        plain = monkey.get_original("os", "posix_spawn")
+        pid: int = gevent_os.fork_and_watch(self._end, fork=lambda: start(plain))
+        return pid
+
+    def _end(self, watcher: Any) -> None:
+        self._code = os.waitstatus_to_exitcode(watcher.rstatus)
 
     def poll(self) -> int | None:
         """The exit code, -N if signal N ended it; None while it runs."""
-        if self._code is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
+        with self._looking:
+            if self._code is None and not self._is_watched:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self._code = os.waitstatus_to_exitcode(status)
         return self._code
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float = math.inf) -> int:
         """Wait for the exit code, letting greenlets run. Raises TimeoutError."""
         end = time.monotonic() + seconds
         while (code := self.poll()) is None:
@@ -52,21 +96,46 @@ class Child:
             time.sleep(LOOK)
         return code
 
-    def kill(self) -> None:
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send it a signal, unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, number)
+
+    def kill_group(self) -> None:
+        """Kill what is left of its own session, also when it has ended itself."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
-def _started(start: Callable[[], int]) -> int:
-    # Not at the top: the helpers import this module, too, and have to start fast.
-    from gevent import monkey
-    from gevent import os as gevent_os
+def _path_of(program: str, cwd: str | None, env: Mapping[str, str]) -> str:
+    """The file of a program that runs in that folder. Raises OSError if one of the two cannot be used."""
+    if cwd is not None:
+        os.stat(cwd)
+        if not os.path.isdir(cwd):
+            raise _error(errno.ENOTDIR, cwd)
+        if not os.access(cwd, os.X_OK):
+            raise _error(errno.EACCES, cwd)
+    number = errno.ENOENT
+    for folder in [""] if "/" in program else os.get_exec_path(env):
+        path = os.path.join(cwd or "", folder, program)
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            number = errno.EACCES
+    raise _error(number, program)
 
-    if not monkey.is_module_patched("os"):
-        return start()
-    pid: int = gevent_os.fork_and_watch(fork=start)  # gevent reaps all children, so it has to know of this one
-    return pid
+
+def _inheritable() -> Iterator[int]:
+    """Descriptors that a program would get: what started this process may have left some open. Python's own are not."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # the folder's own is closed by now
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                yield int(name)
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
 
 
 def run(
@@ -83,12 +152,41 @@ def run(
             code = child.wait(seconds)
         finally:
             child.kill()
-            _reap(child)
+            reap(child)
         output.seek(0)
         return code, output.read()
 
 
-def _reap(child: Child) -> None:
-    """A killed program ends at once, unless the kernel holds it; then nobody waits for it."""
+def reap(child: Child) -> None:
+    """Wait for a program that was killed. It ends at once, unless the kernel holds it; then nobody waits for it."""
     with contextlib.suppress(TimeoutError):
         child.wait(5.0)
+
+
+def with_output(
+    args: Sequence[str], *, env: Mapping[str, str] | None = None, own_session: bool = False
+) -> tuple[Child, int]:
+    """Start a program. Returns it and a pipe with its output, the caller's to close. Raises OSError."""
+    ours, theirs = os.pipe()
+    try:
+        return Child(args, stdout=theirs, env=env, own_session=own_session), ours
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+
+
+def lines(pipe: int) -> Iterator[bytes]:
+    """Complete lines from a pipe until its writers have closed it, letting greenlets run. Raises ValueError for a line
+    of more than LONGEST_LINE."""
+    poll, rest = select.poll(), b""
+    poll.register(pipe, select.POLLIN)
+    while True:
+        poll.poll()
+        if not (data := os.read(pipe, PIECE)):
+            return
+        *complete, rest = (rest + data).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            raise ValueError(f"a line of more than {LONGEST_LINE} bytes")
+        yield from complete

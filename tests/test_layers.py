@@ -222,6 +222,21 @@ def test_a_library_is_imported_only_in_its_home():
     assert not offenders(libraries_from_elsewhere, SERVER)
 
 
+FORKS = ("subprocess", "multiprocessing", "pty")
+MAY_FORK = (
+    "llamasrv.spawn",
+    "llamasrv.commands",  # the command line's own process
+    "llamasrv.tools.listing",  # both run in the process of tools/child.py
+    "llamasrv.tools.places",
+)
+
+
+def test_a_server_starts_programs_in_one_place_only():
+    """gevent's `subprocess` copies the page tables of the models' memory, which stops all streams."""
+    modules = [name for name in SERVER if not within(name, MAY_FORK)]
+    assert not offenders(lambda module: imports(module) & set(FORKS), modules)
+
+
 def test_every_module_opens_by_saying_what_it_owns():
     assert not [name for name, tree in TREES.items() if tree.body and not ast.get_docstring(tree)]
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from llamasrv.spawn import Child, run
+from llamasrv.spawn import Child, lines, run, with_output
 
 PYTHON = sys.executable
 
@@ -45,7 +45,7 @@ def test_its_environment_is_what_it_is_given():
 
 def test_it_stops_no_thread_of_a_patched_process():
     """A fork copied the page tables of all memory with the interpreter's lock held: 100 ms for 2 GB, at a client's word.
-    gevent, which reaps all children, must not take this one's exit code."""
+    gevent, which reaps all children, must not take this one's exit code, whenever it is asked for."""
     code = """
 from gevent import monkey; monkey.patch_all()
 import os, signal, subprocess, sys, gevent
@@ -61,6 +61,20 @@ jobs = [gevent.spawn(run, [sys.executable, '-c', f'import sys, time; time.sleep(
 gevent.joinall(jobs, raise_error=True)
 assert [job.value[0] for job in jobs] == [0, 1, 2, 3, 4], [job.value for job in jobs]
 assert len(ticks) > 10
+from llamasrv import spawn
+os.dup2(0, 7, inheritable=True)
+child, pipe = spawn.with_output([sys.executable, '-c', 'import os; print(os.getcwd(), len(os.listdir("/dev/fd"))); raise SystemExit(7)'], own_session=True)
+assert list(spawn.lines(pipe)) == [f'{os.getcwd()} 4'.encode()]
+gevent.sleep(0.1)
+gevent.os._reap_children(0)
+assert child.wait(60) == 7 == child.poll()
+for wrong, cwd in ((['/nope'], None), (['true'], '/nope')):
+    try:
+        spawn.Child(wrong, cwd=cwd)
+    except FileNotFoundError:
+        continue
+    raise AssertionError(wrong)
+assert len(gevent.os._watched_children) == 0
 """
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=120)
     assert done.returncode == 0 and b"a fork" not in done.stderr, done.stderr.decode()
@@ -75,3 +89,23 @@ def test_poll_tells_a_running_program_from_one_that_was_killed():
     os.close(write)
     assert child.wait(60) == -signal.SIGKILL == child.poll()
     child.kill()
+
+
+def test_lines_are_complete_and_of_a_bounded_length():
+    code = "import sys, time; sys.stdout.write('a\\nb'); sys.stdout.flush(); time.sleep(0.01); print('c\\nd', end='')"
+    child, pipe = with_output([PYTHON, "-c", code])
+    assert list(lines(pipe)) == [b"a", b"bc"] and child.wait(60) == 0
+    os.close(pipe)
+    child, pipe = with_output(["head", "-c", "200000", "/dev/zero"])
+    with pytest.raises(ValueError, match="a line of more than"):
+        list(lines(pipe))
+    os.close(pipe)
+    child.wait(60)
+
+
+def test_what_it_left_running_ends_with_its_group():
+    child, pipe = with_output(["sh", "-c", "sleep 600 & echo"], own_session=True)
+    assert child.wait(60) == 0
+    child.kill_group()
+    assert list(lines(pipe)) == [b""]  # everybody who could write to it is gone
+    os.close(pipe)

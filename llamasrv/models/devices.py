@@ -8,10 +8,10 @@ A process that forks later must not open devices.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 
+from llamasrv import spawn
 from llamasrv.errors import ConfigError
 
 TIMEOUT = 60.0  # seconds; sleeping drivers are slow to wake up
@@ -29,18 +29,14 @@ class Devices:
 def ask() -> Devices:
     """Raises ConfigError if the library cannot be queried."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.models.devices"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT,
-            check=True,
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
+        code, output = spawn.run([sys.executable, "-m", "llamasrv.models.devices"], b"", seconds=TIMEOUT)
+        if code:
+            raise ValueError(f"exit code {code}")
+        found = json.loads(output.splitlines()[-1])
         return Devices(tuple(found["named"]), tuple(found["buffers"]), found["spread"])
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         raise ConfigError(f"the devices did not respond within {TIMEOUT:.0f} s") from None
-    except (subprocess.CalledProcessError, OSError, LookupError, ValueError) as error:
+    except (OSError, LookupError, ValueError) as error:
         raise ConfigError(f"llama-cpp-python cannot list its devices ({error}); check its installation") from None
 
 

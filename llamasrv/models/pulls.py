@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from llamasrv import spawn
 from llamasrv.concurrency import Notice
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
 from llamasrv.models.ollama_registry import RegistryName
@@ -25,7 +26,6 @@ log = logging.getLogger("llamasrv")
 
 MOST = 2  # concurrent pulls
 MOST_REMEMBERED = 50  # finished pulls to remember
-LONGEST_LINE = 65_536  # max bytes of a child's output line
 
 
 def reference(name: str) -> str:
@@ -92,7 +92,7 @@ class Pulls:
         self.on_pulled = on_pulled
         self.notice = notice or Notice()  # signalled on any progress
         self._pulls: dict[str, Pull] = {}  # by reference, oldest first
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, spawn.Child] = {}
 
     def __iter__(self) -> Iterator[Pull]:
         return iter(list(self._pulls.values()))
@@ -108,11 +108,11 @@ class Pulls:
         if len(self._children) >= MOST:
             raise QueueFull(f"{MOST} pulls are already running. Try again later.")
         try:
-            child = subprocess.Popen(
+            child, pipe = spawn.with_output(
                 [sys.executable, "-m", "llamasrv", "pull", key, "--json", "--models-dir", str(self.folder)],
                 env={name: value for name, value in os.environ.items() if not name.startswith("LLAMASRV_")},
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                own_session=True,
+            )
         except OSError as error:
             raise LlamasrvError(f"Cannot start the pull: {error.strerror}.") from None
         pull = Pull(name, self.notice)
@@ -121,7 +121,7 @@ class Pulls:
         self._pulls[key] = pull
         while len(self._pulls) > MOST_REMEMBERED:
             del self._pulls[next(key for key, old in self._pulls.items() if old.done)]
-        threading.Thread(target=self._listen, args=(key, pull, child), daemon=True).start()
+        threading.Thread(target=self._listen, args=(key, pull, child, pipe), daemon=True).start()
         return pull
 
     def cancel(self, name: str) -> bool:
@@ -132,15 +132,14 @@ class Pulls:
             return False
         if child is None:
             return False
-        child.terminate()
+        child.kill(signal.SIGTERM)
         return True
 
-    def _listen(self, key: str, pull: Pull, child: subprocess.Popen[bytes]) -> None:
+    def _listen(self, key: str, pull: Pull, child: spawn.Child, pipe: int) -> None:
         error = "the pull was interrupted"
         complete = False
         try:
-            assert child.stdout is not None
-            while line := child.stdout.readline(LONGEST_LINE):
+            for line in spawn.lines(pipe):
                 said = json.loads(line)
                 if "error" in said:
                     error = str(said["error"])
@@ -152,6 +151,8 @@ class Pulls:
         except (OSError, ValueError, TypeError):
             log.exception("cannot follow the pull of %s", pull.name)
             child.kill()
+        finally:
+            os.close(pipe)
         code = child.wait()
         complete = complete and code == 0
         if complete:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from llamasrv import spawn
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf
 
@@ -48,13 +48,10 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
     _check(source, target)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     command = [sys.executable, "-m", "llamasrv.models.quantize", str(source), str(beside), str(number), str(threads)]
-    child = subprocess.Popen(
-        [*command, str(int(again))], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    child, pipe = spawn.with_output([*command, str(int(again))])
     try:
-        assert child.stdout is not None
         error = "the process died without an error message"
-        for line in child.stdout:
+        for line in spawn.lines(pipe):
             said = json.loads(line)
             if "error" in said:
                 error = said["error"]
@@ -66,8 +63,7 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
     finally:
         child.kill()
         child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
+        os.close(pipe)
         beside.unlink(missing_ok=True)
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from llamasrv import spawn
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import LlamasrvError
@@ -81,26 +81,20 @@ class Trials:
 def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
     """Load the file in a child process and compute one token; with a projector also encode an image or a sound, or
     speak. Raises LoadFailed."""
+    args = [sys.executable, "-m", "llamasrv.models.trial", *map(str, (path, projector) if projector else (path,))]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "llamasrv.models.trial", *map(str, (path, projector) if projector else (path,))],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        code, output = spawn.run(args, b"", seconds=timeout)
+    except TimeoutError:
         raise LoadFailed(f"loading it took more than {timeout:.0f} s") from None
     except OSError as error:
         raise LoadFailed(f"cannot start the trial process: {error.strerror}") from None
-    if done.returncode == 0:
+    if code == 0:
         return
-    if done.returncode < 0:
+    if code < 0:
         what = "" if projector is None else f" with its projector {projector}"
-        raise LoadFailed(_GONE.format(signal.Signals(-done.returncode).name) + what)
-    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    raise LoadFailed(lines[-1] if lines else _GONE.format(f"exit code {done.returncode}"))
+        raise LoadFailed(_GONE.format(signal.Signals(-code).name) + what)
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    raise LoadFailed(lines[-1] if lines else _GONE.format(f"exit code {code}"))
 
 
 def main(path: str, projector: str | None = None) -> int:

@@ -2,7 +2,7 @@
 
 The program leads a session of its own. When it ends, times out or is cancelled, or this process is killed, everything
 in that session is killed. Output beyond the limit is read and dropped, so that the program does not block. Works on
-greenlets and on threads: in a patched process `select` and `subprocess` do not block the hub.
+greenlets and on threads: in a patched process `select` does not block the hub.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
+from llamasrv.spawn import Child
 from llamasrv.tools.environment import environment
 from llamasrv.tools.lifeline import lifeline
 
@@ -50,14 +50,14 @@ class ChildProcess:
         self._output, theirs = os.pipe()
         try:
             with _file_with(given) as source:
-                self._process = subprocess.Popen(
+                self._process = Child(
                     args,
                     stdin=source.fileno(),
                     stdout=theirs,
-                    stderr=theirs if with_errors else subprocess.DEVNULL,
+                    stderr=theirs if with_errors else None,
                     cwd=cwd,
                     env=environment(env),
-                    start_new_session=True,
+                    own_session=True,
                 )
         except BaseException:
             os.close(self._output)
@@ -97,7 +97,7 @@ class ChildProcess:
     @property
     def exit_code(self) -> int:
         """The exit code, valid after the end; -N if killed by signal N."""
-        code = self._process.returncode
+        code = self._process.poll()
         return -signal.SIGKILL if code is None else code
 
     def _is_over(self) -> bool:
@@ -107,13 +107,12 @@ class ChildProcess:
     def _wait(self) -> None:
         """Wait for the program after it closed its output."""
         while self._process.poll() is None and not self._is_over():
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(TimeoutError):
                 self._process.wait(LOOK)
 
     def _end(self) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        self._process.kill_group()
+        with contextlib.suppress(TimeoutError):
             self._process.wait(GRACE)
         lifeline().release(self._process.pid)
         os.close(self._output)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import threading
 from functools import cache
 from pathlib import Path
 
+from llamasrv.spawn import Child, reap
 from llamasrv.tools.environment import environment
 
 log = logging.getLogger("llamasrv")
@@ -25,7 +25,7 @@ class Lifeline:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._groups: set[int] = set()
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self._reaper: Child | None = None
         self._pipe = -1
 
     def prepare(self) -> None:
@@ -54,7 +54,7 @@ class Lifeline:
             except BlockingIOError:
                 return  # the reaper is stopped; closing its input would make it kill what runs
             except OSError:  # the reaper was killed
-                self._reaper.wait()
+                reap(self._reaper)
                 os.close(self._pipe)
                 self._reaper = None
         self._try_to_start()
@@ -68,10 +68,9 @@ class Lifeline:
     def _start(self) -> None:
         theirs, ours = os.pipe()
         try:
-            self._reaper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(REAPER)], stdin=theirs, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, cwd="/", env=environment(), start_new_session=True,
-            )  # fmt: skip
+            self._reaper = Child(
+                [sys.executable, "-I", "-S", str(REAPER)], stdin=theirs, cwd="/", env=environment(), own_session=True
+            )
         except BaseException:
             os.close(ours)
             raise

@@ -2,7 +2,7 @@
 
 Each line goes to a callback as it arrives; standard error goes to the log, and its tail is kept. The program leads a
 session of its own, and everything in that session ends with it. Works on greenlets and on threads: in a patched process
-`threading`, `select` and `subprocess` do not block the hub.
+`threading` and `select` do not block the hub.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import contextlib
 import logging
 import os
 import select
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from llamasrv.spawn import Child
 from llamasrv.tools.lifeline import lifeline
 
 log = logging.getLogger("llamasrv")
@@ -63,8 +62,8 @@ class LineProcess:
         theirs, ours = _pipes()
         self._stdin, self._stdout, self._stderr, self._wake, self._waker = ours
         try:
-            self._process = subprocess.Popen(
-                args, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=cwd, env=env, start_new_session=True
+            self._process = Child(
+                args, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cwd=cwd, env=env, own_session=True
             )
         except BaseException:
             for fd in ours:
@@ -78,7 +77,7 @@ class LineProcess:
 
     @property
     def exit_code(self) -> int | None:
-        return self._process.returncode
+        return self._process.poll()
 
     @property
     def last_error_line(self) -> str:
@@ -185,11 +184,10 @@ class LineProcess:
     def _end(self) -> None:
         with self._writing:
             os.close(self._stdin)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutError):
             self._process.wait(GRACE)
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # including all of its children
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        self._process.kill_group()
+        with contextlib.suppress(TimeoutError):
             self._process.wait(GRACE)
         lifeline().release(self._process.pid)
         with contextlib.suppress(BlockingIOError):  # read its last words on standard error

@@ -118,8 +118,10 @@ def test_a_file_that_the_library_refuses_is_told_with_its_reason(tmp_path):
     ],
 )
 def test_a_crash_is_a_refusal(tmp_path, monkeypatch, code, reason):
-    real = trial.subprocess.run
-    monkeypatch.setattr(trial.subprocess, "run", lambda command, **more: real([sys.executable, "-c", code], **more))
+    real = trial.spawn.run
+    monkeypatch.setattr(
+        trial.spawn, "run", lambda args, given, **more: real([sys.executable, "-c", code], given, **more)
+    )
     with pytest.raises(LoadFailed) as caught:
         try_file(tmp_path / "m.gguf", 1)
     assert reason in str(caught.value)

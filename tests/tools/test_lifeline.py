@@ -82,7 +82,7 @@ def test_a_killed_reaper_is_replaced_and_knows_the_groups(group):
     lifeline = Lifeline()
     lifeline.hold(group.pid)
     os.kill(lifeline._reaper.pid, signal.SIGKILL)
-    lifeline._reaper.wait()
+    lifeline._reaper.wait(30)
     lifeline.hold(2**22 + 1)  # no process has that number
     closed(lifeline)
     assert group.wait(30) == -signal.SIGKILL
