@@ -217,6 +217,18 @@ def test_the_request_is_shown_as_code(playground, tab, words):
     assert words in code
 
 
+def test_colours_that_come_late_do_not_bring_another_text_back(playground):
+    """On a busy machine a switch of the language was undone."""
+    page = playground()
+    held = []
+    page.route("**/highlight/bash.js", lambda route: held.append(route))
+    code = request_as_code(page, "Python, openai")
+    page.locator("#code-text span").first.wait_for()
+    held[0].continue_()
+    page.evaluate("url => import(url).then(() => null)", held[0].request.url)
+    assert page.inner_text("#code-text") == code
+
+
 def test_the_keyboard_is_enough(playground):
     page = playground()
 

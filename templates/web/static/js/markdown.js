@@ -73,6 +73,7 @@ export async function highlight(code, text, language) {
     }));
   }
   await known.get(language);
+  if (code.textContent !== text) return; // it shows another text by now
   const html = highlighter.highlight(text, { language, ignoreIllegals: true }).value;
   code.replaceChildren(window.DOMPurify.sanitize(html, {
     ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true,
