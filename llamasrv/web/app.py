@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from flask import Flask, Response
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flask import Flask, Request, Response
+from flask.sessions import NullSession, SessionInterface
+from werkzeug.routing import MapAdapter, Rule
 
 from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.web import errors
-from llamasrv.web.front import AdmissionMiddleware
+from llamasrv.web.front import AdmissionMiddleware, plain_routes
 from llamasrv.web.jobs.batch_sender import Sender
 from llamasrv.web.routes import (
     admin,
@@ -52,14 +57,51 @@ BLUEPRINTS = (
 """Every route is in one of these. A new protocol is a new line."""
 
 
+class Application(Flask):
+    """Flask, spared what no request here needs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, static_folder=None)
+        self.session_interface = _NoSessions()
+        self.plain: Mapping[tuple[str, str], Rule] = {}  # routes that need no matching
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return func  # views are no coroutines
+
+    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
+        if request is not None:
+            rule = self.plain.get((request.method, request.environ["PATH_INFO"]))
+            if rule is not None and request.method != "OPTIONS":  # whose reply lists methods
+                return _FoundRoute(rule)  # type: ignore[return-value]
+        return super().create_url_adapter(request)
+
+
+class _FoundRoute:
+    """The route of a path without parameters, as Flask asks for it."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+
+    def match(self, *, return_rule: bool) -> tuple[Rule, dict[str, Any]]:
+        return self._rule, {}
+
+
+class _NoSessions(SessionInterface):
+    _none = NullSession()
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:
+        return self._none
+
+
 def create_app(service: Service) -> Flask:
     """The WSGI application around `service`. Starts no thread and loads no model."""
-    app = Flask("llamasrv", static_folder=None)
+    app = Application("llamasrv")
     app.url_map.merge_slashes = False  # no redirects: `paths.py` reads what is worth reading
     app.extensions["llamasrv"] = service
     errors.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint(service))
+    app.plain = plain_routes(app.url_map)
     service.batches.send = Sender(
         app.wsgi_app, service.stats, check=lambda owner, path: service.access.check(owner, path)
     )

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from werkzeug.exceptions import HTTPException, NotFound
-from werkzeug.routing import Map
+from werkzeug.routing import Map, Rule
 
 from llamasrv.protocols.common.headers import IGNORED, LEFT_OUT
 from llamasrv.web.access.admission import QUEUED, AdmissionRefused, HeadAdmission
@@ -40,7 +40,9 @@ class AdmissionMiddleware:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         environ["PATH_INFO"] = meant(self._inside(environ), environ)
-        context = environ.setdefault(KEY, RequestContext())
+        context = environ.get(KEY)
+        if context is None:
+            context = environ[KEY] = RequestContext()
         record = context.record = RequestLog(environ, self._service.stats)
         found = self._admission.admit(environ)
         record.owner = found.owner
@@ -104,20 +106,21 @@ def _refuse(refusal: AdmissionRefused, environ: dict[str, Any], start_response: 
     return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
+def plain_routes(routes: Map) -> dict[tuple[str, str], Rule]:
+    """The routes without parameters, by method and path."""
+    plain = (rule for rule in routes.iter_rules() if not rule.arguments)
+    return {(method, rule.rule): rule for rule in plain for method in rule.methods or ()}
+
+
 def route_finder(routes: Map) -> Callable[[str, str], str]:
     """Finds the route for a method and a path. Raises our own NotFound or MethodNotAllowed."""
-    plain = {
-        (method, rule.rule): rule.rule
-        for rule in routes.iter_rules()
-        if not rule.arguments
-        for method in rule.methods or ()
-    }
+    plain = plain_routes(routes)
     matcher = routes.bind("")
 
     def find(method: str, path: str) -> str:
         found = plain.get((method, path))
         if found is not None:
-            return found
+            return found.rule
         text = path.encode("latin-1").decode("utf-8", "replace")  # WSGI's texts are bytes in disguise
         try:
             if text.startswith("//"):

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from flask import Response, request
 
 from llamasrv.web.context import RequestContext, context_of
+
+
+class WholeAnswer(Response):
+    """A response whose head is complete and whose body is there: nothing is left to work out when it is sent."""
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response(self.status, self.headers.to_wsgi_list())
+        return () if environ["REQUEST_METHOD"] == "HEAD" else self.iter_encoded()
 
 
 def current() -> RequestContext:
@@ -13,4 +24,4 @@ def current() -> RequestContext:
 
 
 def json_answer(body: bytes) -> Response:
-    return Response(body, 200, content_type="application/json")
+    return WholeAnswer(body, 200, content_type="application/json")

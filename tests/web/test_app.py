@@ -51,6 +51,21 @@ def test_routes_are_found_under_a_prefix(start):
     assert client.post("/llmx" + CHAT, json=HELLO, headers=ann).status_code in (403, 404)
 
 
+def test_a_path_without_parameters_gets_the_route_that_flask_would_find(start):
+    app = start().app
+    matcher = app.url_map.bind("")
+    for (method, path), rule in app.plain.items():
+        with app.test_request_context(path, method=method) as context:
+            assert (context.request.url_rule, context.request.view_args) == (rule, {})
+        assert matcher.match(path, method, return_rule=True) == (rule, {})
+
+
+def test_head_gets_the_head_of_an_answer_alone(client):
+    response, head = client.get("/v1/models"), client.head("/v1/models")
+    assert head.status_code == 200 and head.data == b""
+    assert head.headers["Content-Length"] == str(len(response.data))
+
+
 def test_a_wrong_method_is_405_and_names_the_right_ones(client):
     response = client.delete(CHAT)
     assert response.status_code == 405

@@ -22,7 +22,15 @@ from gunicorn.workers.ggevent import GeventWorker
 from llamasrv.errors import InvalidRequest
 from llamasrv.web.context import KEY
 from llamasrv.web.http.body import read_body
-from llamasrv.web.http.connection import Connection, ConnectionState, Response, Times, refuse, status_of
+from llamasrv.web.http.connection import (
+    Connection,
+    ConnectionState,
+    HttpSettings,
+    Response,
+    Times,
+    refuse,
+    status_of,
+)
 from llamasrv.web.http.gate import Gate
 from llamasrv.web.http.worker import Worker
 
@@ -33,7 +41,7 @@ class Server:
     """The worker, as far as a connection needs it. `answer(environ)` gives the pieces of a reply."""
 
     def __init__(self, answer=lambda environ: [b"ok"]):
-        self.cfg = Config()
+        self.http_settings = HttpSettings(Config())
         self.alive = True
         self.gate = Gate()
         self.times = Times(idle=10.0, head=10.0, write=10.0)
@@ -114,6 +122,19 @@ def connect():
     for client in clients:
         client.sock.close()
         client.job.kill()
+
+
+def test_a_setting_of_gunicorn_is_looked_up_once():
+    asked = []
+
+    class Cfg:
+        def __getattr__(self, name):
+            asked.append(name)
+            return 5
+
+    settings = HttpSettings(Cfg())
+    assert [settings.limit_request_line, settings.limit_request_line, settings.is_ssl] == [5, 5, 5]
+    assert asked == ["limit_request_line", "is_ssl"]
 
 
 def test_it_goes_through_its_states(connect):

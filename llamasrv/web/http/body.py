@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -35,11 +35,11 @@ R = TypeVar("R")
 
 def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The request's body as a JSON object."""
-    given = context_of(environ).json
-    if given is not None:
-        return given
+    context = context_of(environ)
+    if context.json is not None:
+        return context.json
     data = _read_text(environ, limits)
-    context_of(environ).has_large_body = is_large(data)
+    context.has_large_body = is_large(data)
     return parsed(environ, parse_json, data, limits)
 
 
@@ -74,7 +74,7 @@ def has_large_body(environ: Mapping[str, Any]) -> bool:
 def parsed(environ: dict[str, Any], function: Callable[..., R], *args: Any, **named: Any) -> R:
     """Apply a function to the parsed body of `environ`, off the hub if the body is large. The function must not use
     Flask's request or other greenlet-local state."""
-    if has_large_body(environ):
+    if context_of(environ).has_large_body:
         return compute_off_hub(partial(function, *args, **named))
     return function(*args, **named)
 
@@ -116,7 +116,7 @@ def read_body(environ: dict[str, Any], most: int, patience: float) -> bytes:
     if coding is not None:
         return _read_decompressed(environ, coding, most, patience)
     with _patience(environ, patience):
-        return _read(environ, most)
+        return _read(environ, most, patience)
 
 
 def _read_decompressed(environ: dict[str, Any], coding: str, most: int, patience: float) -> bytes:
@@ -130,18 +130,13 @@ def _read_decompressed(environ: dict[str, Any], coding: str, most: int, patience
     return bytes(data)
 
 
-@contextmanager
-def _patience(environ: dict[str, Any], seconds: float) -> Iterator[None]:
-    """Limit the pauses of a body."""
+def _patience(environ: dict[str, Any], seconds: float) -> AbstractContextManager[None]:
+    """Limits the pauses of a body."""
     connection = context_of(environ).connection
-    try:
-        with nullcontext() if connection is None else connection.body(seconds):
-            yield
-    except TimeoutError:
-        raise BodyTimeout(f"No byte of the request's body arrived for {seconds:g} seconds.") from None
+    return nullcontext() if connection is None else connection.body(seconds)
 
 
-def _read(environ: dict[str, Any], most: int) -> bytes:
+def _read(environ: dict[str, Any], most: int, patience: float) -> bytes:
     declared = environ.get("CONTENT_LENGTH")
     if declared:
         length = int(declared) if declared.isascii() and declared.isdigit() else -1
@@ -149,14 +144,14 @@ def _read(environ: dict[str, Any], most: int) -> bytes:
             raise InvalidRequest("Invalid Content-Length.")
         if length > most:
             raise _too_large(most)
-        data = _piece(environ, length)
+        data = _piece(environ, length, patience)
         if len(data) < length:
             raise InvalidRequest(f"The body ended after {len(data)} of {length} bytes.")
         return data
     if not environ.get("wsgi.input_terminated"):
         return b""
     pieces, size = [], 0
-    while size <= most and (piece := _piece(environ, min(65536, most + 1 - size))):
+    while size <= most and (piece := _piece(environ, min(65536, most + 1 - size), patience)):
         pieces.append(piece)
         size += len(piece)
     if size > most:
@@ -183,21 +178,21 @@ def _raw_pieces(environ: dict[str, Any], patience: float, most: int) -> Iterator
     if left is None and not environ.get("wsgi.input_terminated"):
         return
     with _patience(environ, patience):
-        while left != 0 and (piece := _piece(environ, most if left is None else min(most, left))):
+        while left != 0 and (piece := _piece(environ, most if left is None else min(most, left), patience)):
             left = None if left is None else left - len(piece)
             yield piece
     if left:
         raise InvalidRequest(f"The body ended {left} bytes early.")
 
 
-def _piece(environ: dict[str, Any], most: int) -> bytes:
+def _piece(environ: dict[str, Any], most: int, patience: float) -> bytes:
     connection = context_of(environ).connection
     if connection is not None:
         connection.will_read(most)
     try:
         return bytes(environ["wsgi.input"].read(most))
     except TimeoutError:
-        raise
+        raise BodyTimeout(f"No byte of the request's body arrived for {patience:g} seconds.") from None
     except Exception:
         # Any exception here is the client's fault: a broken connection, malformed chunks, chunks of a byte each.
         raise InvalidRequest("The request's body could not be read.") from None

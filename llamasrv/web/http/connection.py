@@ -73,10 +73,23 @@ class Times(NamedTuple):
     write: float
 
 
+class HttpSettings:
+    """gunicorn's settings as plain attributes. Its own object looks each one up in two calls, and parsing and answering
+    one request reads two dozen of them."""
+
+    def __init__(self, cfg: Any) -> None:
+        self._cfg = cfg
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._cfg, name)
+        setattr(self, name, value)  # from now on it is found before this is called
+        return value
+
+
 class ConnectionHost(Protocol):
     """The parts of the worker that a connection uses."""
 
-    cfg: Any
+    http_settings: HttpSettings
     alive: bool
     gate: Gate
     application: Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -97,7 +110,7 @@ class Connection:
         self._peer, self._local = peer, local
         self._times = server.times
         self._incoming = Incoming(sock, server.gate)
-        self._parser = RequestParser(server.cfg, self._incoming, peer)
+        self._parser = RequestParser(server.http_settings, self._incoming, peer)
         self._outgoing = _Outgoing(sock)
         self._is_first = True
         self._is_body_read = True  # of the previous request; True if it had none
@@ -182,7 +195,7 @@ class Connection:
         self.sock.settimeout(self._times.write)
         out = self._outgoing = _Outgoing(self.sock)
         response, environ = wsgi.create(
-            request, out, self._peer, self._local, self._server.cfg, response_class=Response
+            request, out, self._peer, self._local, self._server.http_settings, response_class=Response
         )
         environ[KEY] = RequestContext(self)
         start: Any = response.start_response

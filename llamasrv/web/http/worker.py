@@ -41,7 +41,7 @@ from llamasrv.errors import ConfigError, EngineFailure
 from llamasrv.log import reopen
 from llamasrv.startup import systemd, tools
 from llamasrv.startup.progress import LoadingDisplay
-from llamasrv.web.http.connection import Connection, Times, refuse, status_of
+from llamasrv.web.http.connection import Connection, HttpSettings, Times, refuse, status_of
 from llamasrv.web.http.gate import Gate
 from llamasrv.web.http.hub_watch import HubWatch
 from llamasrv.web.ops import diagnostics
@@ -105,6 +105,7 @@ class Worker(GeventWorker):
         self.service.tell_master = lambda: os.kill(self.ppid, signal.SIGHUP)
         self.registry = self.service.registry
         self.application = self.wsgi
+        self.http_settings = HttpSettings(self.cfg)
         self.gate = Gate()
         self._spans = Spans() if config.current().log.spans else None
         if self._spans is not None:

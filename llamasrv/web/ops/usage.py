@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from operator import add
 
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.events import Usage
@@ -80,4 +81,4 @@ class UsageBook:
 
 
 def _sum(old: DailyUsage | None, new: DailyUsage) -> DailyUsage:
-    return new if old is None else DailyUsage(*new[:3], *(a + b for a, b in zip(old[3:], new[3:])))  # type: ignore[arg-type]
+    return new if old is None else DailyUsage(*new[:3], *map(add, old[3:], new[3:]))
