@@ -11,13 +11,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import store_homes
 from models.test_stores import OllamaStore
 
 from llamasrv import cli
 from llamasrv.config import OPTIONS, paths
 from llamasrv.config.foreign import foreign
 from llamasrv.domain.option import PREFIX
-from llamasrv.models.stores import ollama
 
 UNANSWERED = "http://127.0.0.1:9"
 
@@ -25,11 +25,8 @@ UNANSWERED = "http://127.0.0.1:9"
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A home folder with the demonstration model in Ollama's store and in the models folder."""
-    for name in [name for name in os.environ if name.startswith((PREFIX, "OLLAMA_", "HF_", "LLAMA_", "XDG_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    store_homes.move_in(monkeypatch, tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(ollama, "SERVICE_FOLDERS", ())
     demo = paths.demo_model().read_bytes()
     store = OllamaStore(tmp_path / ".ollama" / "models")
     layers = [("model", store.blob(demo)), ("system", store.blob(b"Be brief."))]

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from llamasrv.errors import ConfigError
@@ -63,7 +64,7 @@ def scan(folder: Path) -> list[FolderModel]:
         try:
             header = read_header(path)
         except ConfigError as error:
-            log.warning("skipping %s", error)
+            warn_once(f"skipping {error}")
             continue
         if header.architecture == "clip":
             projectors.append(path)
@@ -79,6 +80,12 @@ def scan(folder: Path) -> list[FolderModel]:
     return sorted(found, key=lambda one: one.name.lower())
 
 
+@lru_cache(maxsize=10_000)
+def warn_once(line: str) -> None:
+    """Log a warning that has not been logged before: a folder is read several times."""
+    log.warning("%s", line)
+
+
 def _files(folder: Path) -> Iterator[Path]:
     left = MOST_ENTRIES
     seen: set[str] = set()
@@ -88,12 +95,12 @@ def _files(folder: Path) -> Iterator[Path]:
         try:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError as error:
-            log.warning("left out: %s: %s", place, error.strerror)
+            warn_once(f"skipping {place}: {error.strerror}")
             continue
         for entry in entries:
             left -= 1
             if left < 0:
-                log.warning("%s has more than %d entries: the rest is left out", folder, MOST_ENTRIES)
+                warn_once(f"{folder} has more than {MOST_ENTRIES} entries: skipping the rest")
                 return
             if entry.name.startswith("."):
                 continue

@@ -10,6 +10,7 @@ import pytest
 from models.test_gguf import write_model
 
 from llamasrv.models import stores
+from llamasrv.models.scan import warn_once
 from llamasrv.models.stores import ollama
 
 LAYER = "application/vnd.ollama.image."
@@ -17,7 +18,7 @@ LAYER = "application/vnd.ollama.image."
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    ollama._warn.cache_clear()
+    warn_once.cache_clear()
     monkeypatch.setattr(ollama, "SERVICE_FOLDERS", ())
     return tmp_path
 
@@ -164,3 +165,12 @@ def test_nothing_is_written(home):
     before = sorted((path, path.stat().st_mtime_ns) for path in home.rglob("*"))
     assert found(home)
     assert sorted((path, path.stat().st_mtime_ns) for path in home.rglob("*")) == before
+
+
+def test_what_is_skipped_is_told_once(home, caplog):
+    """A command reads the stores several times."""
+    folder = home / ".lmstudio" / "models" / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "cut.gguf").write_bytes(b"GGUF")
+    found(home), found(home)
+    assert [text for text in caplog.messages if "cut.gguf" in text] == caplog.messages[:1]

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from llamasrv.models.details import with_projector
-from llamasrv.models.scan import FolderModel, scan, split_name
-
-log = logging.getLogger("llamasrv")
+from llamasrv.models.scan import FolderModel, scan, split_name, warn_once
 
 LARGEST = 1 << 20  # max bytes of a manifest
 MOST = 10_000  # max manifests
@@ -69,4 +66,4 @@ def _manifests(folder: Path) -> Iterator[tuple[str, str, str, str | None]]:
                 str(projector["rfilename"]) if projector else None,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            log.warning("skipping %s: not a manifest of llama.cpp's cache (%s)", path, error)
+            warn_once(f"skipping {path}: not a manifest of llama.cpp's cache ({error})")

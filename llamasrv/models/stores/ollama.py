@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 from llamasrv.errors import ConfigError
@@ -22,9 +20,7 @@ from llamasrv.models.details import describe
 from llamasrv.models.gguf import read_header
 from llamasrv.models.model_texts import ModelTexts
 from llamasrv.models.names import HOST, NAMESPACE, canonical
-from llamasrv.models.scan import FolderModel
-
-log = logging.getLogger("llamasrv")
+from llamasrv.models.scan import FolderModel, warn_once
 
 MOST = 10_000  # max manifests
 LARGEST = 1 << 20  # max bytes of a manifest, or of a layer that is text
@@ -55,7 +51,7 @@ def models(folder: Path) -> list[FolderModel]:
         try:
             found.append(_model(folder, path))
         except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            _warn(f"skipping Ollama's {_name(folder, path)}: {_reason(error)}")
+            warn_once(f"skipping Ollama's {_name(folder, path)}: {_reason(error)}")
     return sorted(found, key=lambda one: one.name.lower())
 
 
@@ -96,12 +92,12 @@ def _manifests(folder: Path) -> Iterator[Path]:
         try:
             entries = sorted(place.iterdir())
         except OSError as error:
-            _warn(f"skipping {place}: {error.strerror}")
+            warn_once(f"skipping {place}: {error.strerror}")
             continue
         for entry in entries:
             left -= 1
             if left < 0:
-                _warn(f"{root} has more than {MOST} entries: skipping the rest")
+                warn_once(f"{root} has more than {MOST} entries: skipping the rest")
                 return
             if entry.name.startswith("."):
                 continue
@@ -132,7 +128,7 @@ def _model(folder: Path, path: Path) -> FolderModel:
     header = read_header(files[0])
     projectors = [blob for kind, blob in layers if kind == "projector"]
     if len(projectors) > 1:
-        _warn(f"Ollama's {_name(folder, path)} has {len(projectors)} projectors: using the first")
+        warn_once(f"Ollama's {_name(folder, path)} has {len(projectors)} projectors: using the first")
     name = _name(folder, path)
     details = describe(header, projector=projectors[0] if projectors else None)
     return FolderModel(
@@ -177,12 +173,6 @@ def _text(path: Path) -> str:
     if path.stat().st_size > LARGEST:
         raise ValueError(f"{path.name} is larger than {LARGEST} bytes")
     return path.read_text("utf-8")
-
-
-@lru_cache(maxsize=MOST)
-def _warn(line: str) -> None:
-    """Once for each line: a command may read the store several times."""
-    log.warning("%s", line)
 
 
 def _reason(error: Exception) -> str:
