@@ -219,7 +219,7 @@ def test_the_request_is_shown_as_code(playground, tab, words):
 
 def test_colours_that_come_late_do_not_bring_another_text_back(playground):
     """On a busy machine a switch of the language was undone."""
-    page = playground()
+    page = playground(service_workers="block")  # its requests are not the page's
     held = []
     page.route("**/highlight/bash.js", lambda route: held.append(route))
     code = request_as_code(page, "Python, openai")
