@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 from serving import wait_until
 
 from llamasrv.config import paths
+from llamasrv.engine.backend.fake import FakeVocabulary
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.service import WebOptions
@@ -53,6 +55,36 @@ def test_texts_and_ids_are_tokenised_in_turn(client):
 def test_a_long_text_is_tokenised_too(client):
     text = "word " * 20_000
     assert len(client.post("/tokenize", json={"content": text}).get_json()["tokens"]) == len(text)
+
+
+def test_very_long_texts_are_tokenised_in_turn_and_hold_up_no_other(client, monkeypatch):
+    """4 MB of spaces take seconds, and two such requests took all threads from everybody."""
+    began, may_end, sizes = threading.Event(), threading.Event(), []
+    tokenize = FakeVocabulary.tokenize
+
+    def slow(self, text, **more):
+        sizes.append(len(text))
+        if len(text) > 400_000:
+            began.set()
+            assert may_end.wait(30)
+        return tokenize(self, text[:100_000], **more)
+
+    monkeypatch.setattr(FakeVocabulary, "tokenize", slow)
+    codes = []
+    huge = [
+        threading.Thread(
+            target=lambda: codes.append(client.post("/tokenize", json={"content": " " * 500_000}).status_code)
+        )
+        for _ in range(2)
+    ]
+    for thread in huge:
+        thread.start()
+    assert began.wait(30)
+    assert client.post("/tokenize", json={"content": "a" * 50_000}).status_code == 200
+    may_end.set()
+    for thread in huge:
+        thread.join()
+    assert codes == [200, 200] and sizes == [500_000, 50_000, 500_000]
 
 
 def test_a_template_is_applied(client):

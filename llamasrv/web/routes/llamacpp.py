@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from llamasrv.concurrency import compute_off_hub
 from llamasrv.config import paths
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.interface import Vocabulary, sampling_defaults
-from llamasrv.errors import Forbidden, InvalidRequest, Unsupported
+from llamasrv.errors import Forbidden, InvalidRequest, Unavailable, Unsupported
 from llamasrv.models.model import Model
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.sampling import defaults_of
@@ -41,6 +43,8 @@ from llamasrv.web.streams.streaming import Framing, unnamed
 from llamasrv.web.views import json_answer
 
 BUILD = f"b{__version__}-llamasrv"
+HUGE_TEXT = 400_000  # characters that may take half a second to tokenize
+HUGE_WAIT = 30.0  # max seconds to wait for the tokenizing of other such texts
 NATIVE = Framing(unnamed)  # nothing follows the last chunk
 
 
@@ -69,6 +73,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     limits = service.options.limits
     tokenizing = Tokenizing(limits)
     chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
+    huge = threading.Lock()  # one at a time: two would take all threads that compute, from everybody
 
     @routes.post("/v1/chat/completions/input_tokens")
     def count_tokens() -> Response:
@@ -89,12 +94,11 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         heed_autoload(service, asked.model)
         with service.pipeline.lease(asked.model) as served:
             work = partial(_tokens_of, served.vocab, asked, served.context)
-            return json_answer(compute_off_hub(work) if is_long(asked) else work())
-
-    def is_long(asked: Tokenize) -> bool:
-        if has_large_body(request.environ):
-            return True
-        return sum(len(part) for part in asked.content if isinstance(part, str)) > LONG_TEXT
+            size = sum(len(part) for part in asked.content if isinstance(part, str))
+            if size <= LONG_TEXT and not has_large_body(request.environ):
+                return json_answer(work())
+            with _in_turn(huge) if size > HUGE_TEXT else nullcontext():
+                return json_answer(compute_off_hub(work))
 
     @routes.post("/detokenize")
     def detokenize() -> Response:
@@ -117,6 +121,16 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         model, prompt = parsed_by(native_chat, request.environ, native_chat.parse_prompt, body)
         heed_autoload(service, model)
         return json_answer(prompt_body(service.pipeline.open(model).render(prompt, limits.media_marker)))
+
+
+@contextmanager
+def _in_turn(lock: threading.Lock) -> Iterator[None]:
+    if not lock.acquire(timeout=HUGE_WAIT):
+        raise Unavailable("Other very long texts are being tokenized. Try again shortly.")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _tokens_of(vocab: Vocabulary, asked: Tokenize, context: int) -> bytes:
