@@ -11,6 +11,7 @@ NEIGHBOURS = {
     "chat/test_grammar.py": "chat/argument_rules chat/rules chat/written",
     "chat/test_probe.py": "chat/probe/call_marks chat/probe/layouts chat/probe/marks chat/probe/shown",
     "chat/test_parser.py": "chat/calls chat/channel_messages chat/emitter chat/formats chat/literals chat/scanner chat/thoughts chat/values",
+    "chat/test_candidates.py": "chat/notations/holes",
     "chat/test_round_trip.py": "chat/notations/base chat/notations/braces chat/notations/in_header chat/notations/json_object"
     " chat/notations/keyword_call chat/notations/named chat/notations/tagged",
     "chat/test_sandbox.py": "chat/sandbox/budget chat/sandbox/calls chat/sandbox/filters chat/sandbox/rewriting",

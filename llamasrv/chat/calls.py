@@ -12,6 +12,7 @@ from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations.base import OpenCall
+from llamasrv.chat.notations.holes import ID, heads
 from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
@@ -31,7 +32,9 @@ class CallReader:
         separator = "" if in_row and not calls.section_start else calls.separator.strip()
         inside = (separator, calls.ready if calls.section_start else "")
         self._between = tuple(mark for mark in inside if mark and mark != ",")
-        self._marks = marks(*self._closers, *self.openers, *self._between)
+        self._marks = marks(*self._closers, *self.openers, *calls.parts, *self._between)
+        self._holes = calls.holes
+        self._end_holes = tuple(self._holes[mark][1] for mark in heads(calls.call_end) if mark in self._holes)
         self._section_end = pieces(calls.section_end)
         self._text, self._out, self._tools = text, out, tools
         self.is_reading = False  # a section
@@ -49,29 +52,42 @@ class CallReader:
         made = 0
         due = False  # the next call has begun, but not its name
         within = bool(calls.section_start.strip()) and not calls.ready  # a section in which no mark begins a call
+        id: str | None = None
         while True:
+            if mark in self._holes:
+                hole, behind = self._holes[mark]
+                said, _ = yield from text.name(marks(behind))
+                if said is None:
+                    break
+                if mark in self._closers:
+                    text.trail = []
+                elif hole == ID:
+                    id = said
             if not (yield from text.skip_space()):
                 break
             char = yield from text.char()
             if char in "[,]" and in_lists:
                 text.eat(text.position + 1)
                 due = char == ","
+                mark = mark if mark not in self._holes else "\n"
                 continue
             if mark != calls.ready:
                 mark = yield from text.mark(self._marks)
                 if mark is not None:
                     if mark in self._closers and made:
                         text.trail = []
-                    due = mark in self.openers or mark in self._between
+                    due = mark in self.openers or mark in self._between or mark in calls.parts
                     within = within and mark not in self._section_end
                     continue
                 if not (within or calls.notation.may_begin(char)):
                     break
-            call = self.open_call(announced and (not within or not made or due or bool(self._section_end)))
+            call = self.open_call(announced and (not within or not made or due or bool(self._section_end)), id)
             yield from calls.notation.read(text, call)
             if not call.started:
                 break
-            made, due = made + 1, False
+            made, due, id = made + 1, False, None
+            for behind in self._end_holes:  # where the call's own reading has taken the mark before it
+                yield from text.name(marks(behind))
             mark = "\n"  # any text that is no mark
             text.trail = []
         self.is_reading = False
@@ -81,10 +97,13 @@ class CallReader:
         self._give_back(made, lost or self._out.say)
         return made
 
-    def open_call(self, announced: bool = True) -> OpenCall:
+    def open_call(self, announced: bool = True, id: str | None = None) -> OpenCall:
+        """`id`: what the marks in front of the call say."""
         has_end = bool(self.calls.call_end.strip())
         openers = (*self.openers, *((self.calls.ready,) if self.calls.ready else ()))
-        return OpenCall(self._text, self._out, self._tools, self.calls.ends, self._closers, openers, announced, has_end)
+        return OpenCall(
+            self._text, self._out, self._tools, self.calls.ends, self._closers, openers, announced, has_end, id
+        )
 
     def body(self, name: str) -> Steps:
         """Read the arguments of a call whose name stood in the header of its message."""

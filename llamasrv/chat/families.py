@@ -96,7 +96,9 @@ COMMAND_R7B = ChatFormat(
     "command r7b",
     reasoning=ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     calls=Calls(
-        JsonObject(name_key="tool_name", arguments_key="parameters", id_key="tool_call_id", id_first=True),
+        JsonObject(
+            name_key="tool_name", arguments_key="parameters", id_key="tool_call_id", id_first=True, id_counts=True
+        ),
         section_start="<|START_ACTION|>[\n    ",
         section_end="\n]<|END_ACTION|>",
         separator=",\n    ",

@@ -8,14 +8,17 @@ that, writers not.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llamasrv.chat.markers import pieces
 from llamasrv.chat.notations.base import Notation, options_of
+from llamasrv.chat.notations.holes import filled, heads, split
 
+_SIGNED = re.compile(r"[^\w\s.,:;!?'\"-]")
 _WHOLE_MARK = re.compile(r"<[^<>\s]+>")
+_ATTRIBUTED = re.compile(r"(<[^<>\s=]+ )[^<>]*=[^<>]*>\Z")
 _MARK_AND_WORD = re.compile(r"(<[^<>\s]+>)\w+\Z")
 
 
@@ -30,11 +33,26 @@ class ReasoningMarks:
     opening: str = ""  # words at the end of the prompt that belong to the thinking
     assumed: bool = False  # nothing says that this model thinks at all
 
+    @property
+    def head(self) -> str:
+        """What a reader looks for: a mark with attributes up to these, whose values may be others."""
+        start = self.start.strip()
+        found = _ATTRIBUTED.match(start)
+        return found[1] if found else start
+
+    @property
+    def attributed(self) -> bool:
+        """Whether the start goes on behind its head, up to a bracket."""
+        return self.head != self.start.strip()
+
     def is_open(self, prompt: str) -> bool:
         """Whether a prompt ends inside a block."""
         end = prompt[-512:].rstrip()
         if self.opening and end.endswith(self.opening):
             return True
+        if self.attributed and end.endswith(">"):
+            end = end[end.rfind("<") :]
+            return end.startswith(self.head)
         return bool(self.start) and end.endswith(self.start.strip())
 
     def reopened(self, prompt: str) -> str:
@@ -122,7 +140,7 @@ class Calls:
     header: str = ""  # of the message that a call is alone in; holds {name}
     section_start: str = ""
     section_end: str = ""
-    call_start: str = ""
+    call_start: str = ""  # this and the next may have holes
     call_end: str = ""
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
@@ -149,19 +167,35 @@ class Calls:
     @property
     def openers(self) -> tuple[str, ...]:
         """The marks that may begin a call."""
-        section, start = pieces(self.section_start), pieces(self.call_start)
-        return self._outside_lists(section + tuple(mark for mark in start if len(mark) > 1 or not section))
+        section = pieces(self.section_start)
+        first, *later = (*section, *(mark for mark in heads(self.call_start) if len(mark) > 1 or not section)) or ("",)
+        return self._outside_lists((first, *filter(_SIGNED.search, later)))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The marks in front of a call, one by one."""
+        return heads(self.call_start)
+
+    @property
+    def holes(self) -> Mapping[str, tuple[str, str]]:
+        """By the mark in front of it: what fills a hole, and the mark behind it."""
+        found = {}
+        for piece in pieces(self.call_start) + pieces(self.call_end):
+            before, hole, behind = split(piece)
+            if hole:
+                found[before] = hole, behind.strip() or "\n"
+        return found
 
     @property
     def closers(self) -> tuple[str, ...]:
         """The marks that may follow a call."""
-        words = self._outside_lists(pieces(self.call_end) + pieces(self.section_end))
+        words = self._outside_lists(heads(self.call_end) + pieces(self.section_end))
         return (*words, "```") if any("```" in word for word in words) and "```" not in words else words
 
     @property
     def ready(self) -> str:
         """The mark that the call itself follows."""
-        return (pieces(self.call_start) or ("",))[-1]
+        return (self.parts or ("",))[-1]
 
     @property
     def unmarked(self) -> tuple[str, ...]:
@@ -172,7 +206,7 @@ class Calls:
     @property
     def ends(self) -> tuple[str, ...]:
         """The mark that ends a call, if any."""
-        return (pieces(self.call_end) or self.closers)[:1]
+        return (heads(self.call_end) or self.closers)[:1]
 
     def begun_by(self, prompt: str) -> bool:
         """Whether the prompt has written the mark of a call."""
@@ -183,9 +217,9 @@ class Calls:
         calls of earlier turns."""
         written = (
             self.header.replace("{name}", name)
-            + self.call_start
+            + filled(self.call_start, place)
             + self.notation.write(name, arguments, place)
-            + self.call_end
+            + filled(self.call_end, place)
             for place, (name, arguments) in enumerate(made)
         )
         return self.section_start + self.separator.join(written) + self.section_end

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamasrv.chat import structural_tag
-from llamasrv.chat.argument_rules import after
 from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
 from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers
 from llamasrv.chat.markers import pieces
+from llamasrv.chat.notations.holes import heads, marked
 from llamasrv.chat.rules import TEXT, RuleWriter, escaped
 from llamasrv.chat.schema_references import check_references
 from llamasrv.chat.schema_termination import has_an_end
@@ -63,7 +63,7 @@ def constrain(
     rules = RuleWriter(special_tokens or {})
     row = format.headers or format.blocks
     if row is not None:
-        called = _messages(rules, calls, tools, parallel) if calls is not None else ""
+        called = _messages(rules, row, calls, tools, parallel) if calls is not None else ""
         if isinstance(row, Blocks):
             continues = continues or row.begun_by(prompt)
         return Constraint(rules.text(_row(rules, row, called, must_call, content, thinking, continues)))
@@ -108,16 +108,20 @@ def _row(
     return f"({rules.literal(row.thought_start)} {until})? {rest}"
 
 
-def _messages(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], parallel: bool) -> str:
+def _messages(rules: RuleWriter, row: Headers | Blocks, calls: Calls, tools: Sequence[Tool], parallel: bool) -> str:
     """Calls that are messages or blocks of their own, or one list of them in a block."""
     if calls.section_start:
         return _made(rules, calls, tools, "", parallel and calls.parallel).text(rules)
     branches = []
     for tool in tools:
         opening = calls.header.replace("{name}", tool.name) + calls.call_start
-        branches.append(f"{rules.literal(opening)} {_call(rules, calls, tool)}{after(rules, calls.call_end)}")
-    one = rules.rule(" | ".join(branches))
-    return f"{one} ({rules.literal(calls.separator)} {one})*" if parallel and calls.parallel else one
+        branches.append(f"{rules.literal(opening)} {_call(rules, calls, tool)}")
+    last = row.more if isinstance(row, Blocks) else ""  # which may be the end of the turn, a token without text
+    end = calls.call_end.removesuffix(last)
+    one = rules.rule(" | ".join(branches)) + (f" {rules.literal(end)}" if end else "")
+    between = rules.literal(last + calls.separator)
+    called = f"{one} ({between} {one})*" if parallel and calls.parallel else one
+    return f"{called} ({rules.literal(last)})?" if last else called
 
 
 def _is_thinking(format: ChatFormat, prompt: str, continues: str | None) -> bool:
@@ -180,17 +184,17 @@ class _Made:
     alone: str = ""  # a call without marks, where that is one
 
     def text(self, rules: RuleWriter) -> str:
-        return f"{rules.literal(self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
+        return f"{marked(rules, self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
 
     def behind(self, rules: RuleWriter, trigger: str, before: str) -> str:
         """The same calls after a text that ends with the first mark."""
-        return f"{before} {rules.literal(self.opening.partition(trigger)[2])} {self.rest}"
+        return f"{before} {marked(rules, self.opening.partition(trigger)[2])} {self.rest}"
 
 
 def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, parallel: bool) -> _Made:
     call = rules.rule(" | ".join(_call(rules, calls, tool) for tool in tools))
     more = _loosely(rules, calls.separator + calls.call_start)
-    one = f"{call}{after(rules, calls.call_end)}"
+    one = f"{call} {marked(rules, calls.call_end)}" if calls.call_end else call
     rest = f"{one} ({more} {one})*" if parallel else one
     rest = rules.rule(f"{rest} {_loosely(rules, calls.section_end)} {_BREAKS}")
     begun = bool(calls.call_start) and prompt.endswith(calls.call_start.strip())
@@ -203,8 +207,8 @@ def _loosely(rules: RuleWriter, text: str) -> str:
     mark = text.lstrip(" ")
     blanks = text[: len(text) - len(mark)]
     if len(blanks) < 2 or not mark:
-        return rules.literal(text) if text else ""
-    return f"({rules.literal(blanks)})? {rules.literal(mark)}"
+        return marked(rules, text) if text else ""
+    return f"({rules.literal(blanks)})? {marked(rules, mark)}"
 
 
 def _body(
@@ -281,7 +285,7 @@ def _instead_of_thinking(
 
 def _trigger(calls: Calls) -> str:
     """The first mark of a call: only a call may follow it."""
-    first = (pieces(calls.section_start) + pieces(calls.call_start))[0]
+    first = (pieces(calls.section_start) + heads(calls.call_start))[0]
     return first
 
 

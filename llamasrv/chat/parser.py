@@ -145,13 +145,13 @@ class Parser:
             out.think_on(thought.opening)
             return
         if not out.split:
-            out.opened = prompt[prompt.rfind(thought.start.strip()) :]
+            out.opened = prompt[prompt.rfind(thought.head) :]
         out.drop_space = True
 
     def _content(self, continues: str | None) -> Steps:
         format, thought, text, out, calls = self._format, self._format.reasoning, self._text, self._out, self._calls
         silent = (*format.silent, *format.stray, *self._thoughts.unclosed)
-        again = (thought.start.strip(),) if thought and thought.anywhere and out.split else ()
+        again = (thought.head,) if thought and thought.anywhere and out.split else ()
         # As one mark, the gap is held back until it is known whether a call follows.
         openers = calls.openers if calls is not None else ()
         apart = tuple(calls.calls.gap + word for word in openers) if calls is not None and calls.calls.gap else ()
@@ -178,8 +178,9 @@ class Parser:
             if mark is None:
                 out.let_go()
                 return
-            if thought is not None and mark == thought.start.strip():
+            if thought is not None and mark == thought.head:
                 out.between_marks()
+                yield from self._thoughts.attributes()
                 yield from self._thoughts.read()
                 out.between_marks()
             elif mark in format.role_ends:
@@ -192,7 +193,7 @@ class Parser:
         format, thought, text, out = self._format, self._format.reasoning, self._text, self._out
         words = [*format.silent, *format.stray, *format.leads]
         if thought is not None:
-            words += [thought.start.strip(), thought.end.strip()]
+            words += [thought.head, thought.end.strip()]
         early = marks(*words)
         while True:
             space = yield from text.space()
@@ -212,7 +213,8 @@ class Parser:
                 return True
             if mark in format.leads:
                 out.drop_space = True
-            if thought is not None and mark == thought.start.strip():
+            if thought is not None and mark == thought.head:
+                mark += yield from self._thoughts.attributes()
                 if out.split:
                     out.between_marks()
                 else:

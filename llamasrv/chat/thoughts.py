@@ -18,7 +18,8 @@ class ThoughtReader:
         """Without `calls` none are looked for."""
         thought = format.reasoning
         self._text, self._out, self._calls = text, out, calls
-        self._start = thought.start.strip() if thought is not None else ""
+        self._start = thought.head if thought is not None else ""
+        self._attributed = thought is not None and thought.attributed
         self._end = thought.end.strip() if thought is not None else ""
         self._ended_by_calls = thought is not None and thought.ended_by_calls
         self._role_ends = format.role_ends
@@ -71,6 +72,15 @@ class ThoughtReader:
         space = yield from self._text.space()
         if (yield from self._text.mark(marks(self._start))) is None:
             self._text.put_back(space)
+        else:
+            yield from self.attributes()
+
+    def attributes(self) -> Steps:
+        """The rest of a start mark with attributes."""
+        kept: list[str] = []
+        if self._attributed:
+            kept.append((yield from self._text.until(marks(">"), kept.append)) or "")
+        return "".join(kept)
 
     def role_end(self, mark: str, others: Marks, give: Give) -> Steps:
         """The mark that ends a turn, written as text: it is not one if more text follows."""

@@ -209,6 +209,24 @@ MENDED_LAYOUTS = {
         thought=("<|think|>", "<|/think|>"), opening="<|start|>assistant", end="<|end|>",
         other=("<|start|>{}\n", "<|end|>"), text=("\n", ""),
     ),
+    "an id in the mark, keys and values": Layout(
+        calls(write('<tool_call id="', "ID", '">', "NAME", "\n") + each(
+            "<arg_key>", "KEY", "</arg_key>\n<arg_value>", "RAW", "</arg_value>\n") + write("</tool_call>"), between="\n"),
+        thought=('<think effort="high">\n', "\n</think>\n\n"), prompt='<|im_start|>assistant\n<think effort="high">\n',
+    ),
+    "calls that are counted": Layout(
+        calls(write("<call_", "INDEX", ">", "NAME", "(") + KEYWORDS + write(")</call_", "INDEX", ">"),
+              before="<calls>", after="</calls>"),
+    ),
+    "blocks behind a header": Layout(
+        calls(write("<|b:call|>", "NAME", "\n", "JSON", "<|end|>")), thought=("<|b:think|>", "<|end|>"),
+        text=("<|b:text|>", "<|end|>"), opening="<|bot|>", end="<|eot|>", other=("<|{}|>", "<|eot|>"),
+    ),
+    "a name and an id as attributes": Layout(
+        calls(write('<invoke name="', "NAME", '" id="', "ID", '">\n')
+              + each('<parameter name="', "KEY", '" type="', "KIND", '">', "RAW", "</parameter>\n") + write("</invoke>"),
+              before="<function_calls>\n", between="\n", after="\n</function_calls>"),
+    ),
 }  # fmt: skip
 """What blind sets showed to be lost, one of each kind."""
 

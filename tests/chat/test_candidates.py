@@ -7,10 +7,11 @@ from chat_samples import FAMILIES, family
 from vectors import COLLECTION
 
 from llamasrv.chat.families import LFM2_CALLS
+from llamasrv.chat.formats import ChatFormat, ReasoningMarks
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.round_trip import LOST, OK, round_trip
 from llamasrv.chat.template import ChatTemplate
-from llamasrv.domain.events import ToolCallStart
+from llamasrv.domain.events import Reasoning, Text, ToolCallStart
 from llamasrv.domain.request import Tool
 
 LFM2 = "<|tool_list_start|>"  # tells a family of the table
@@ -65,6 +66,24 @@ def test_where_every_candidate_would_hold_a_word_of_the_trial_the_generic_format
         "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     assert ChatTemplate(source).format.name == "generic"
+
+
+def test_ids_in_marks_are_the_ids_of_the_calls():
+    call = "{{- '<call ' + c.id + '>' + f.name + '[ARGS]' + f.arguments | tojson + '</call ' + c.id + '>' -}}"
+    calls = ChatTemplate(family(call)).format.calls
+    assert (calls.call_start, calls.call_end) == ("<call {id}>", "</call {id}>")
+    parser = Parser(ChatTemplate(family(call)).format, tools=(Tool("look", "", {}),))
+    events = parser.feed("<call a7>look[ARGS]{}</call a7><call b8>look[ARGS]{}</call b8> ok") + parser.finish()
+    assert [event.id for event in events if isinstance(event, ToolCallStart)] == ["a7", "b8"]
+    assert parser.complete_calls == 2 and events[-1].text == "ok"
+
+
+def test_a_prompt_opens_a_thought_whatever_its_attributes_say():
+    think = ReasoningMarks('<think effort="high">\n', "</think>")
+    assert think.is_open('<bot><think effort="low">\n') and not think.is_open("<bot></think>")
+    format = ChatFormat("plain", reasoning=think)
+    events = Parser(format).feed('<think effort="none at all">Hm.</think>Yes.')
+    assert events == [Reasoning(0, "Hm."), Text(0, "Yes.")]
 
 
 def test_objects_with_commas_between_them_are_calls_without_a_list():

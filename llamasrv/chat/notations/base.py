@@ -15,7 +15,7 @@ from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
 
-NUMBER = "/[0-9]{1,3}/"
+COUNT = "/[0-9]{1,3}/"
 SHORT_ID = "/[a-zA-Z0-9]{9}/"
 
 
@@ -32,6 +32,7 @@ class OpenCall:
         openers: tuple[str, ...],
         announced: bool,
         has_end: bool = True,
+        id: str | None = None,
     ) -> None:
         self.tools = tools
         self.ends = ends  # the mark that ends this call
@@ -40,13 +41,13 @@ class OpenCall:
         self.has_end = has_end  # else `ends` is what follows all calls, and another may come before it
         self.announced = announced  # by a mark; else only the name of a tool makes it a call
         self.started = False
-        self._text, self._out = text, out
+        self._text, self._out, self._id = text, out, id
         self.argue = out.argue  # a part of the arguments, as JSON text
 
     def start(self, name: str, id: str | None = None) -> None:
         """The name is certain: what was read is a call from here on. Without `id` it gets a new one."""
         self._text.trail = None
-        self._out.start_call(name, id)
+        self._out.start_call(name, id or self._id)
         self.started = True
 
     def argue_text(self, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import (
-    NUMBER,
+    COUNT,
     SHORT_ID,
     Learned,
     Notation,
@@ -37,6 +37,7 @@ class JsonObject(Notation):
     arguments_key: str = "arguments"
     id_key: str = ""
     id_first: bool = False
+    id_counts: bool = False  # it is the place of the call
     name_is_key: bool = False  # {"name": {…arguments…}}
     indented: bool = False  # on several lines
     shape: str = ""  # the whole object, where it holds more: with {name}, {arguments} and {id}
@@ -51,7 +52,7 @@ class JsonObject(Notation):
         if not self.id_key:
             return f"{{{head}}}"
         if self.id_first:
-            return f"{{{quote(self.id_key)}: {quote(str(place))}, {head}}}"
+            return f"{{{quote(self.id_key)}: {quote(str(place) if self.id_counts else f'{place:09}')}, {head}}}"
         return f"{{{head}, {quote(self.id_key)}: {quote(f'{place:09}')}}}"
 
     def read(self, text: Scanner, call: OpenCall) -> Steps:
@@ -84,7 +85,8 @@ class JsonObject(Notation):
         id = f"{json.dumps(self.id_key)}:"
         first = last = ""
         if self.id_key and self.id_first:
-            first = f"{lit(id)} {space} {lit(chr(34))} {NUMBER} {lit(chr(34) + ',')} {space} "
+            form = COUNT if self.id_counts else SHORT_ID
+            first = f"{lit(id)} {space} {lit(chr(34))} {form} {lit(chr(34) + ',')} {space} "
         elif self.id_key:
             last = f" {lit(',')} {space} {lit(id)} {space} {lit(chr(34))} {SHORT_ID} {lit(chr(34))}"
         return f"{lit('{')} {edge} {first}{head} {arguments}{last} {edge} {lit('}')}"
@@ -121,6 +123,7 @@ class JsonObject(Notation):
             arguments_key=arguments_key,
             id_key=id_key,
             id_first=bool(id_key) and order.index(id_key) < order.index(arguments_key),
+            id_counts=bool(id_key) and value[id_key] != id,
         )
 
     @property

@@ -165,7 +165,7 @@ class KeywordCall(Notation):
             )
         if values.only_text(schema) and not _FORM.intersection(schema):
             branches += [_SINGLE] * self.single
-            branches += [rules.terminal(_LINE if self.on_lines else _PLAIN)] * self.plain
+            branches += [rules.terminal(self._plain_form())] * self.plain
         value = rules.rule(" | ".join(branches))
         if (
             self.all_quoted and kinds and not kinds & {"string", "array", "object"}
@@ -173,6 +173,13 @@ class KeywordCall(Notation):
             mark = rules.literal('"')
             return f"({mark} {value} {mark} | {value})"
         return value
+
+    def _plain_form(self) -> str:
+        """A text without quotes, up to what ends it."""
+        between = self.between.strip()
+        if self.on_lines:
+            return _LINE
+        return _MARKED.replace("STOP", re.escape(between[0])) if _WORD.search(between) else _PLAIN
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
@@ -230,6 +237,9 @@ def _closing(opened: str) -> str:
 _SINGLE = r"""/'[^'\\\x00-\x1f]*'/"""
 _PLAIN = r"""/[^\s"'\[\](){}=,:][^"'\[\](){}=,\n]*/ & ~/(None|True|False)\s*/"""
 """What is read as a text without quotes, up to a bracket or the next key."""
+_MARKED = r"""/[^\s"'\[({STOP][^STOP]*/ & ~/(None|True|False)\s*/"""
+"""The same, up to a mark."""
+_WORD = re.compile(r"\w")
 _LINE = r"""/[^\s"'\[({][^\n]*/ & ~/(None|True|False)\s*/"""
 """The same, up to the end of the line."""
 _ON_A_LINE = re.compile(r"""(?!(?:None|True|False)\s*\Z)[^\s"'\[({][^\n]*\Z""")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import NUMBER, SHORT_ID, Learned, Notation, OpenCall, decoded, read_arguments
+from llamasrv.chat.notations.base import COUNT, SHORT_ID, Learned, Notation, OpenCall, decoded, read_arguments
 from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
@@ -70,7 +70,7 @@ class Named(Notation):
         if self.id_form:
             before, _, after = self.id_form.partition("{name}")
             around, _, behind = after.partition("{index}")
-            return f"{lit(before + tool.name + around)} {NUMBER} {lit(behind + self.name_end)} {arguments}"
+            return f"{lit(before + tool.name + around)} {COUNT} {lit(behind + self.name_end)} {arguments}"
         if self.id_mark and self.id_first:
             return f"/[a-zA-Z0-9_-]{{1,40}}/ {lit(self.id_mark + tool.name + self.name_end)} {arguments}"
         if self.id_mark:

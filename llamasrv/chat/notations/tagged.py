@@ -21,7 +21,8 @@ from llamasrv.chat.argument_rules import (
 )
 from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import NUMBER, Learned, Notation, OpenCall, ignore, options_of, values_of
+from llamasrv.chat.notations.base import Learned, Notation, OpenCall, ignore, options_of, values_of
+from llamasrv.chat.notations.holes import ID, NUMBER, filled, marked, split
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
 from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
@@ -36,7 +37,7 @@ class Tagged(Notation):
 
     name: ClassVar[str] = "tagged"
 
-    name_end: str = ""  # may hold {number}
+    name_end: str = ""  # may have a hole
     key_start: str = ""
     key_end: str = ""  # between key and value
     value_end: str = ""  # may hold {key}
@@ -49,7 +50,7 @@ class Tagged(Notation):
 
     def write(self, name: str, arguments: str, place: int) -> str:
         values = values_of(arguments)
-        text = name + self.name_end.replace("{number}", str(place + 1))
+        text = name + filled(self.name_end, place)
         for key, value in values.items():
             if self.elements:
                 text += _write_element(self, key, value)
@@ -67,13 +68,13 @@ class Tagged(Notation):
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then each argument between marks."""
         key_start, ends = self.key_start.strip(), call.ends
-        name, mark = yield from _name_before_keys(text, self, (key_start, *ends))
+        name, mark, id = yield from _name_before_keys(text, self, (key_start, *ends))
         if name is None or not (call.announced or name in call.tools):
             return
         ends = (self.end.replace("{name}", name),) if self.end else ends
         heads = marks(key_start, *ends)
         schema = call.tools[name].parameters if name in call.tools else {}
-        call.start(name)
+        call.start(name, id)
         opened = False
         while mark not in ends:
             if mark != key_start:
@@ -100,9 +101,8 @@ class Tagged(Notation):
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         element = _element if self.elements else _argument
         items = [(rules.rule(element(rules, self, key, part, 0)), needed) for key, part, needed in properties(tool)]
-        name, number, end = (tool.name + self.name_end).partition("{number}")
-        head = f"{rules.literal(name)} {NUMBER} {rules.literal(end)}" if number else rules.literal(name)
-        return f"{head} {members(rules, items, '')}{after(rules, self.end.replace('{name}', tool.name))}"
+        end = after(rules, self.end.replace("{name}", tool.name))
+        return f"{marked(rules, tool.name + self.name_end)} {members(rules, items, '')}{end}"
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
@@ -125,9 +125,11 @@ class Tagged(Notation):
         last = value_end.replace("{key}", "zqsecond")
         end = found.end()
         end += len(last) if text.startswith(last, end) else len(last.rstrip())
+        for hole, shown in ((ID, trial.IDS[number]), (NUMBER, rf"(?<=\")(?:{number}|{number + 1})(?=\")")):
+            name_end = re.sub(shown, hole, name_end, count=1) if "{" not in name_end else name_end
         closed = re.compile(r"\s*</?" + re.escape(name) + ">").match(text, end)
         notation = cls(
-            name_end=name_end[: opened.start()],
+            name_end=name_end.removesuffix(opened[0]),
             key_start=opened[0],
             key_end=key_end,
             string_type=string_type,
@@ -181,17 +183,18 @@ def _type_name(value: Any, whole_type: str) -> str:
 
 def _name_before_keys(text: Scanner, tags: Tagged, next_marks: tuple[str, ...]) -> Steps:
     """The name, read with everything up to the first key; and the mark that ended the name."""
-    shown, numbered, rest = tags.name_end.partition("{number}")
-    end = _tags(shown.partition(" ")[0] if numbered else shown)
+    shown, hole, rest = split(tags.name_end)
+    end = _tags(shown.partition(" ")[0] if hole else shown)
     name, mark = yield from text.name(marks(*end[:1], "\n", *(() if end else next_marks)))
     if name is None:
-        return None, None
-    if numbered:
-        yield from text.until(marks(rest.lstrip('"')), ignore)
+        return None, None, None
+    said: list[str] = []
+    if hole:
+        yield from text.until(marks(rest.lstrip('"').strip()), said.append)
     for piece in end[1:]:
         yield from text.skip_space()
         yield from text.mark(marks(piece))
-    return name, mark
+    return name, mark, re.split(r"[\s\"'=]+", "".join(said).strip("\"' "))[-1] if hole == ID else None
 
 
 def _tags(mark: str) -> tuple[str, ...]:

@@ -7,13 +7,15 @@ import re
 from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import Notation
+from llamasrv.chat.notations.holes import ID, NUMBER
 from llamasrv.chat.probe.shown import ProbedTemplate, common_start, shared_ending, show, trial_turn
 
 
 def learn_calls(
-    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation]
+    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation], text_end: str = ""
 ) -> Calls | None:
-    """The calls of a trial turn and what stands around them; None if they are not written in this notation."""
+    """The calls of a trial turn and what stands around them; None if they are not written in this notation.
+    `text_end` ends the text of the answer, not its turn."""
     turn = show(template, trial_turn(2))
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
@@ -24,16 +26,35 @@ def learn_calls(
         return None
     # What stands before a name that is not the call's own is no mark of it.
     before = _behind_thought(turn[begin : first.start], reasoning).rpartition(trial.NAMES[0])[2]
-    end = _turn_end(turn, answer)
+    end = _turn_end(turn, answer, text_end)
     if not parallel:
-        calls = Calls(first.notation, call_start=before, call_end=turn[first.end : end], parallel=False)
+        start, last = (_with_id(text, 0) for text in (before, turn[first.end : end]))
+        calls = Calls(first.notation, call_start=start, call_end=last, parallel=False)
     else:
         second = notation.learn(turn, first.end, 1)
         if second is None:
             return None
         between = turn[first.end : second.start].replace(trial.NAMES[1], "")
-        calls = with_section(first.notation, before, between, turn[second.end : end])
+        texts = (_with_id(before, 0), _with_id(_with_id(between, 0), 1), _with_id(turn[second.end : end], 1))
+        calls = _counted(first.notation, *texts) or with_section(first.notation, *texts)
     return None if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator else calls
+
+
+def _with_id(text: str, number: int) -> str:
+    """A text with a hole for the id of this trial call."""
+    return text.replace(trial.IDS[number], ID)
+
+
+def _counted(notation: Notation, before: str, between: str, after: str) -> Calls | None:
+    """The marks of calls that are counted in them, from nought or one; None if these are not."""
+    for number in (0, 1):
+        own, other = (re.compile(rf"(?<!\d){place}(?!\d)") for place in (number, number + 1))
+        texts = own.sub(NUMBER, before), other.sub(NUMBER, own.sub(NUMBER, between)), other.sub(NUMBER, after)
+        calls = with_section(notation, *texts)
+        shown = [calls.call_start.replace(NUMBER, str(place)) for place in (number, number + 1)]
+        if NUMBER in calls.call_start and between.endswith(shown[1]) and not between.endswith(shown[0]):
+            return calls
+    return None
 
 
 def _behind_thought(text: str, reasoning: ReasoningMarks) -> str:
@@ -42,9 +63,9 @@ def _behind_thought(text: str, reasoning: ReasoningMarks) -> str:
     return text.rpartition(end)[2].lstrip() if end and end in text else text
 
 
-def _turn_end(turn: str, answer: str) -> int:
+def _turn_end(turn: str, answer: str, text_end: str) -> int:
     """Where the end of a turn begins: what follows the answer also follows the call."""
-    ending = answer.partition("zqanswer")[2]
+    ending = answer.partition("zqanswer")[2].removeprefix(text_end)
     if not (ending and turn.endswith(ending)):
         ending = shared_ending(ending, turn)
     return len(turn) - len(ending)

@@ -11,9 +11,9 @@ from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.probe.shown import WHOLE_MARK, ProbedTemplate, TrialTurns, before_word, shared_ending
 
-_ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>|\[[A-Z_]+\])\s*\Z")
+_ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>\w*|\[[A-Z_]+\])\s*\Z")
 _LEAD = re.compile(r"[^\s<>\[\]{}:]{1,32}[:：]\Z")
-_MARK_BEFORE = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])(\s*)\Z")
+_MARK_BEFORE = re.compile(r"(<[^<>\s][^<>\n]*>|\[[A-Z_]+\])(\s*)\Z")
 _THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
 
 
@@ -40,6 +40,9 @@ def learn_text(shown: TrialTurns) -> Iterator[TextMarks]:
     ):
         yield TextMarks()
         return
+    shared = WHOLE_MARK.findall(ending)
+    if len(shared) > 1 and _ends_parts(shown, shared[0]):
+        yield TextMarks(start, shared[0])
     end = tail[: len(tail) - len(ending)] if ending else ""
     if not ending:
         marks = WHOLE_MARK.findall(tail)
@@ -50,6 +53,11 @@ def learn_text(shown: TrialTurns) -> Iterator[TextMarks]:
     yield TextMarks()
     if shown.call and not before_word(shown, trial.NAMES[0], shown.call).lstrip().startswith(start.strip()):
         yield TextMarks(start)
+
+
+def _ends_parts(shown: TrialTurns, mark: str) -> bool:
+    """Whether a mark that stands behind an answer also ends a thought in front of it."""
+    return mark in shown.thought.partition("zqthought")[2].partition("zqanswer")[0]
 
 
 def _empty_thought(shown: TrialTurns) -> str:
