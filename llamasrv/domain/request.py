@@ -208,6 +208,7 @@ class GenerateRequest:
     keep: int | None = None  # tokens to keep in a context shift; -1: the prompt; None: the operator's
     discard: int = 0  # tokens to drop in a context shift; 0: half of the rest
     slot: int | None = None  # the slot number that llama-server's clients save the state under
+    session: str = ""  # the client's name for the conversation: its prefix is kept while the client runs a tool
     cache_salt: str = ""  # prefixes are shared only among requests with the same salt
     stream: bool = False
     timeout: float | None = None  # seconds from arrival

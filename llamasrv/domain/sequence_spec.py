@@ -48,6 +48,7 @@ class SequenceSpec:
     slot: int | None = None  # the slot number to save the state under; None: its lane's
     deadline: float | None = None  # seconds on the engine's clock
     owner: str = ""
+    session: str = ""  # the owner's name for a conversation, whose prefix is kept while its client runs a tool
     priority: int = 0
     deferrable: bool = False  # computed only while the server is otherwise idle
     cache_key: CacheKey = CacheKey()

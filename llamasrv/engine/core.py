@@ -460,7 +460,15 @@ class EngineCore:
 
     def _publish(self) -> None:
         memory, swapped = self.memory, self.admission.swapped_bytes
-        self._publisher.publish(self.clock(), self.running, self.waiting, memory.lanes, swapped, memory.host.pins)
+        self._publisher.publish(
+            self.clock(),
+            self.running,
+            self.waiting,
+            memory.lanes,
+            swapped,
+            memory.host.pins,
+            memory.sessions.standing,
+        )
 
     def _open_tables(self) -> None:
         """Make everything that belongs to one context: the lane table and the objects built on it."""

@@ -182,6 +182,7 @@ class Engine:
             "strip": list(view.strip),
             "swapped_bytes": view.swapped_bytes,
             "pins": {"num": view.pins[0], "bytes": view.pins[1]},
+            "num_sessions": view.num_sessions,
         }
 
     # work
@@ -241,6 +242,16 @@ class Engine:
         """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""
         for constraint in constraints:
             self._mailbox.put(CoreCommand(partial(_end_thinking, constraint)))
+
+    def hold_session(self, spec: SequenceSpec) -> None:
+        """The session of this sequence waits for its client, which runs a tool: keep its prompt, as long as the options
+        say."""
+        act = partial(_hold_session, spec, self.options.session_seconds)
+        self._mailbox.put(CoreCommand(act))
+
+    def close_session(self, session: str, owner: str) -> None:
+        """Keep nothing for this session any more."""
+        self._mailbox.put(CoreCommand(lambda core: core.memory.sessions.close(session, owner)))
 
     def hold_deferrable(self, seconds: float) -> None:
         """Start no step for deferrable sequences for `seconds`: another request is about to arrive. 0: resume them."""
@@ -367,6 +378,10 @@ _UNAVAILABLE = {
     "stopped": STOPPING,
     "failed": "The model is not available; the server's log has the reason.",
 }
+
+
+def _hold_session(spec: SequenceSpec, seconds: float, core: EngineCore) -> None:
+    core.memory.sessions.hold(spec.session, spec.owner, spec.tokens, spec.cache_key, seconds)
 
 
 def _end_thinking(constraint: OutputConstraint, core: EngineCore) -> None:

@@ -69,6 +69,7 @@ class PlainView(TypedDict):
     strip: list[tuple[int, int, str]]  # lane, cells, held or resident
     swapped_bytes: int
     pins: dict[str, int]  # num, bytes
+    num_sessions: int  # prefixes kept while a client runs a tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class EngineView:
     strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane with cells
     swapped_bytes: int = 0  # host memory of preempted sequences
     pins: tuple[int, int] = (0, 0)  # number of pinned prefixes, and their bytes
+    num_sessions: int = 0  # prefixes kept while a client runs a tool
 
 
 class ViewPublisher:
@@ -109,6 +111,7 @@ class ViewPublisher:
         lanes: LaneTable,
         swapped_bytes: int,
         pins: Pins,
+        num_sessions: Callable[[], int],
     ) -> None:
         """Replace the view unless it is younger than VIEW_SECONDS and not stale."""
         last = self.view
@@ -130,6 +133,7 @@ class ViewPublisher:
             tuple(lanes.strip()),
             swapped_bytes,
             pins.standing(),
+            num_sessions(),
         )
 
     def set_status(self, status: Status) -> None:

@@ -223,6 +223,7 @@ class Pipeline:
         controlled = [c for c in constraints if c is not None and c.has_budget] if request.thinking_control else []
         if cache is not None:
             cache.num_reused = partial(_num_reused, stream, len(choices), drawn)
+            cache.num_held = lambda: stream.num_held
         info = RunInfo(
             served.model.name,
             served.fingerprint,
@@ -249,6 +250,7 @@ class Pipeline:
             time_limit=request.time_limit,
             summary=shorter.key,
             talk=shorter.talk,
+            on_calls=partial(engine.hold_session, specs[0]) if request.session else None,
         )
 
     def _compacted(
@@ -353,6 +355,7 @@ class Pipeline:
             slot=None if request.slot is None else request.slot % served.engine.model.num_lanes,
             deadline=None if request.timeout is None else served.engine.clock() + request.timeout,
             owner=request.owner,
+            session=request.session,
             priority=request.priority,
             deferrable=request.deferrable,
             cache_key=cache_key,

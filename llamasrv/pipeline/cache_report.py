@@ -67,6 +67,7 @@ class CacheReport:
         self.was_named = was_named  # the client said which request it is to be compared with
         self.was_found = before is not None
         self.num_reused: Callable[[], int | None] = lambda: None
+        self.num_held: Callable[[], int] = lambda: 0  # tokens that were kept for its session
         self._book = book
         self._request = request
         self._changed: Change | None = None
@@ -114,6 +115,8 @@ class CacheReport:
         reused, change = self.num_reused(), self.change()
         parts = [] if reused is None else [f"hit={reused}"]
         parts.append(f"prompt={self.num_prompt}")
+        if held := self.num_held():
+            parts.append(f"held={held}")
         if change is not None:
             parts.append(f'changed="{change}"')
         return ", ".join(parts)

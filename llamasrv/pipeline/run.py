@@ -108,6 +108,7 @@ class Submitted:
     time_limit: float | None = None  # seconds after its first text
     summary: bytes | None = None  # it writes what the answer needs first, under this key of the book of summaries
     talk: LongConversation | None = None  # which may have to be shortened
+    on_calls: Callable[[], object] | None = None  # called when an answer ends with calls for the client
 
 
 class Starter(Protocol):
@@ -319,6 +320,8 @@ class Run:
             out.append(Failed(choice, EngineFailure("The model failed to compute this request.")))
         elif end.reason is FinishReason.STOP and text.made_calls:
             out.append(Finished(choice, FinishReason.TOOL_CALLS, usage=usage_of(end, text)))
+            if work.on_calls is not None:
+                work.on_calls()
         else:
             out.append(Finished(choice, end.reason, end.stop, usage_of(end, text), end.slot))
         self._ends.append(end)

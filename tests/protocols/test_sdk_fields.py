@@ -24,7 +24,7 @@ anthropic = pytest.importorskip("anthropic")
 # Ignored although they ask for something, and why no answer is changed by that.
 HARMLESS = {
     ChatSchema: {
-        "audio", "metadata", "moderation", "prompt_cache_key", "prompt_cache_options",
+        "audio", "metadata", "moderation", "prompt_cache_options",
         "safety_identifier", "store", "user",
     },
     CompletionsSchema: {"user"},

@@ -176,3 +176,29 @@ def test_diagnostics_of_another_type_are_refused(ask, diagnostics):
     body = anthropic("Hello", diagnostics=diagnostics)[1]
     with ask.running.client.post("/v1/messages", json=body) as response:
         assert response.status_code == 400 and "diagnostics" in response.get_json()["error"]["message"]
+
+
+TOOL = {"name": "look", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+
+
+@pytest.mark.parametrize(
+    "headers, more",
+    [
+        ({}, {"prompt_cache_key": "k" * 300}),
+        ({}, {"session_id": "s"}),
+        ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, {}),
+        ({"session-id": "s", "thread-id": "t"}, {}),
+        ({"x-session-affinity": "s"}, {}),
+        ({"x-session-id": "s"}, {}),
+    ],
+)
+def test_a_session_that_called_a_tool_finds_what_was_held_for_it(ask, headers, more):
+    path, body = openai("Look", tools=[{"type": "function", "function": TOOL}], tool_choice="required", **more)
+    body["max_tokens"] = 60
+    first, text = ask(path, body, headers=headers)
+    assert "held=" not in first.headers["x-llamasrv-cache"] and '"finish_reason":"tool_calls"' in text
+    again, _ = ask(path, body, headers=headers)
+    prompt = first.headers["x-llamasrv-cache"].split(", ")[1]
+    assert again.headers["x-llamasrv-cache"].split(", ")[1:3] == [prompt, prompt.replace("prompt", "held")]
+    other, _ = ask(path, body, headers={"x-session-id": "other"})
+    assert "held=" not in other.headers["x-llamasrv-cache"]

@@ -40,6 +40,9 @@ HEADERS = {
     # names that go with the request
     "X_REQUEST_ID": None, "X_CLIENT_REQUEST_ID": None, "TRACEPARENT": None, "X_CONVERSATION_ID": None,
     "IDEMPOTENCY_KEY": None,
+    # whose prefix is kept while a tool runs: within the key's own share
+    "X_CLAUDE_CODE_SESSION_ID": None, "X_CLAUDE_CODE_AGENT_ID": None, "SESSION_ID": None, "THREAD_ID": None,
+    "X_SESSION_AFFINITY": None, "X_SESSION_ID": None,
     # a tool's, on a route that takes the scope `tools`
     "X_TOOL_RUNTIME": None, "X_TOOL_CWD": None, "X_RESP_TYPE": None,
     # the connection's own

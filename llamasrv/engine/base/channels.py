@@ -157,7 +157,7 @@ class Stream(Generic[T]):
 class TokenStream(Stream[TokenItem]):
     """The stream of sequences: each choice ends with an End."""
 
-    __slots__ = ("ended", "reused")
+    __slots__ = ("ended", "num_held", "reused")
 
     def __init__(
         self,
@@ -169,6 +169,7 @@ class TokenStream(Stream[TokenItem]):
         super().__init__(doorbell, choices, most_unread, overflow)
         self.ended: set[int] = set()  # choices whose End was put
         self.reused: dict[int, int] = {}  # by choice: tokens reused from a cache; set when the choice is seated
+        self.num_held = 0  # tokens of the prompt that were held for its session; set before `reused`
 
     def finish(self, end: End) -> None:
         """Put the last item of a choice. Engine thread only."""

@@ -330,6 +330,11 @@ class EngineOptions:
         "OpenAI's `prompt_cache_retention`), so that nothing evicts it. API keys share it equally. "
         "0: pins are ignored.",
     )
+    session_seconds: float = _cache(
+        "float", 300.0, "--cache-session-seconds", low=0.0, high=86_400.0,
+        help="How long the prefix of a session (`prompt_cache_key`, `x-session-id` and others) is kept while its "
+        "client runs a tool, within --cache-pin-share. 0: no longer than other prefixes.",
+    )
     checkpoint_bytes: int = _cache(
         "size", 1 << 29, "--cache-checkpoints", key="checkpoints", low=0, high=2**50, unit=2**20,
         help="Memory outside the KV cache for checkpoints of models whose state cannot be cut at any position "

@@ -68,7 +68,7 @@ class Sequence:
     __slots__ = (
         "kind", "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
-        "draft", "drafts", "media", "shift", "checkpoints", "source", "pinned", "slot", "found",
+        "draft", "drafts", "media", "shift", "checkpoints", "source", "num_held", "pinned", "slot", "found",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +104,7 @@ class Sequence:
         self.scores: list[TokenLogprob] = []  # of the prompt tokens scored so far
         self.draft: list[int] = []  # in this step: unverified tokens after the timeline
         self.drafts: SequenceDrafts | None = None  # made on first use
+        self.num_held = 0  # tokens of the prompt that were held for its session
         self.pinned: list[tuple[float, int]] = []  # (seconds, number of newly pinned tokens)
         self.checkpoints: list[int] = []  # future positions at which to save its state, ascending
 

@@ -24,6 +24,7 @@ from llamasrv.engine.kv.match import SHORTEST, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.kv.pinning import Pinning
 from llamasrv.engine.kv.policy import EvictionOrder
+from llamasrv.engine.kv.sessions import Sessions
 from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.timelines import LaneTimeline, LaneTimelines
 from llamasrv.engine.kv.tree import HolderKind
@@ -66,6 +67,7 @@ class KVCacheManager:
         self.disk = disk
         self.checkpointing = Checkpointing(self.checkpoints, backend, metrics)
         self.pinning = Pinning(self.host, backend, metrics)
+        self.sessions = Sessions(self.host, self.tree, backend)
         self.has_places = self.checkpointing.is_on  # whether steps may have to end at checkpoints or pins
         self._reads = reads
         if reads is not None:
@@ -113,6 +115,7 @@ class KVCacheManager:
                 self.resident.remove(self.timelines[source])
                 lanes.take_over(source)
                 if not whole:
+                    self.sessions.leave(self.timelines[source], lanes.lengths[source], match.length)
                     self._bring_back(source, match)
                 return source
             self.resident.note_use(self.timelines[source])
@@ -192,6 +195,8 @@ class KVCacheManager:
             self.has_places = True
             self.pinning.begin(seq, lane, length)
         self.timelines.put(lane, seq.tokens, seq.spec.cache_key)
+        if seq.spec.session and seq.admitted is None:
+            seq.num_held = self.sessions.go_on(seq.spec, seq.tokens)
 
     def come_to_place(self, seq: Sequence) -> None:
         """After a step: save the state of a sequence that has reached a checkpoint or pin."""
@@ -222,6 +227,7 @@ class KVCacheManager:
         lane, length = timeline.lane, self.lanes.lengths[timeline.lane]
         spared = self._time.prompt_seconds(length)
         try:
+            self.sessions.leave(timeline, length)
             if self.host.limit and spared > WORTH_COPYING:
                 size = self.backend.saved_size(lane)
                 if spared > self._lookup.worth(size) and self.host.wants(

@@ -29,6 +29,7 @@ class HolderKind(IntEnum):
     CHECKPOINT = 2  # in host memory: serves exactly the path to its node
     FILE = 3
     FILE_CHECKPOINT = 4  # a checkpoint inside a file
+    HOLD = 5  # keeps nothing itself: a session will go on from here
 
 
 class Holder:

@@ -112,6 +112,8 @@ class LaneAdmission:
         self.memory.release(seq)
         if seq.admitted is None:
             seq.slot = self.slots.take(seq.spec.slot, None if match is None else match.lane)
+            if seq.num_held:
+                seq.stream.num_held = seq.num_held
             seq.reused = seq.stream.reused[seq.spec.choice] = seq.num_computed
             seq.source = match.source if match is not None and seq.num_computed else ""
             self._metrics.note_reuse(seq.source, seq.num_computed)

@@ -5,6 +5,7 @@ OpenAI's own names first, then the ones that local servers added. The values kee
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from operator import neg
@@ -173,6 +174,14 @@ class Salt(String):
         return value
 
 
+_MOST_NAME = 256  # characters of a session's name
+
+
+def session_named(name: str) -> str:
+    """A client's name for a conversation; a long one in short."""
+    return name if len(name) <= _MOST_NAME else hashlib.sha256(name.encode()).hexdigest()
+
+
 def unless_negative(count: int) -> int | None:
     return None if count < 0 else count
 
@@ -235,6 +244,7 @@ class SamplingSchema(WireSchema):
     ignore_eos = Flag(to="sampling.ignore_eos")
     lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name', to="adapters")
     cache_prompt = Flag("false: neither use nor keep a prefix", to="cache_prompt")
+    session_id = String("names the conversation, as `prompt_cache_key` does", to="session", via=session_named)
     cache_salt = Salt("prefixes are shared only with requests that have the same one", to="cache_salt")
     n_predict = Bound(0, "max_tokens", "the same as `max_tokens`", to="max_tokens")
     id_slot = Count(

@@ -49,7 +49,7 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import settings_of
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
-from llamasrv.protocols.openai.fields import CacheRetention, ContextThreshold, Prediction
+from llamasrv.protocols.openai.fields import CONVERSATION, CacheKeyField, CacheRetention, ContextThreshold, Prediction
 from llamasrv.protocols.openai.messages import ChatMessages
 from llamasrv.protocols.openai.tools import ChatToolChoice, ChatTools, FunctionChoice, Functions, tools_of
 from llamasrv.protocols.telemetry import Extras
@@ -138,7 +138,7 @@ class ChatSchema(SamplingSchema):
     prediction = Prediction(
         "tried as drafts: the answer is the same, and comes sooner the more of it is right", to="prediction"
     )
-    prompt_cache_key = Ignored()
+    prompt_cache_key = CacheKeyField(CONVERSATION)
     context_management = ContextThreshold(
         "as in Responses: beyond `compact_threshold` a summary takes the place of the older turns, the same one in "
         "each request of the conversation; the header `x-llamasrv-edits` reports it",

@@ -1,4 +1,4 @@
-"""Fields that only OpenAI's endpoints have: `prompt_cache_retention`, `context_management` and `prediction`."""
+"""Fields that only OpenAI's endpoints have."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from typing import Any
 
 from llamasrv.domain.context_edits import Compact, ContextEdits
 from llamasrv.domain.request import Pin
-from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Array, Invalid, Object, WireField, check_length, wrong_type
+from llamasrv.protocols.common.sampling import INT_MAX, session_named
+from llamasrv.protocols.common.schema import Array, Invalid, Object, String, WireField, check_length, wrong_type
 
 PINS = {"24h": (Pin(0, 86_400.0),), "in_memory": (), "in-memory": ()}
+
+
+CONVERSATION = (
+    "names the conversation: its prefix is kept while the client runs a tool, for `--cache-session-seconds` within "
+    "`--cache-pin-share`"
+)
+
+
+class CacheKeyField(String):
+    """Prefixes are found by their tokens, whatever the key."""
+
+    def __init__(self, note: str) -> None:
+        super().__init__(note, to="session", via=session_named)
 
 
 class CacheRetention(WireField):

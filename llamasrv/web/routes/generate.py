@@ -14,6 +14,7 @@ from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.names import named_for
+from llamasrv.protocols.common.sampling import session_named
 from llamasrv.protocols.reply import Reply
 from llamasrv.web.context import context_of
 from llamasrv.web.http.body import parsed_by, read_json
@@ -25,6 +26,14 @@ from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, stre
 CACHE = "x-llamasrv-cache"
 EDITS = "x-llamasrv-edits"
 
+
+_SESSION_HEADERS = (
+    ("HTTP_X_CLAUDE_CODE_SESSION_ID", "HTTP_X_CLAUDE_CODE_AGENT_ID"),
+    ("HTTP_SESSION_ID", "HTTP_THREAD_ID"),
+    ("HTTP_X_SESSION_AFFINITY",),
+    ("HTTP_X_SESSION_ID",),
+)
+"""Claude Code's, Codex's, opencode's, and what others use: the first that there is."""
 
 Options = TypeVar("Options")
 R = TypeVar("R")
@@ -89,6 +98,8 @@ def respond(
         asked = replace(asked, deferrable=True, timeout=None)
     elif not asked.owner and _may_have_grammar(asked):
         asked = replace(asked, client=environ.get("REMOTE_ADDR", ""))
+    if session := session_of(environ):
+        asked = replace(asked, session=session)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a kept stream outlives its client
     run = submit(service, asked, reply, names, record)
@@ -108,6 +119,14 @@ def respond(
         return service.streams.keep(
             record.owner, conversation, run, reply, response, framing, keepalive=settings.keepalive
         )
+
+
+def session_of(environ: Mapping[str, Any]) -> str:
+    """The name that an agent's headers give the conversation, its helpers apart; "" if they give none."""
+    for names in _SESSION_HEADERS:
+        if parts := [value for name in names if (value := environ.get(name))]:
+            return session_named(" ".join(parts))
+    return ""
 
 
 def _may_have_grammar(asked: GenerateRequest) -> bool:

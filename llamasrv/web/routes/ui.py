@@ -208,6 +208,7 @@ def _figures(model: Model) -> dict[str, Any]:
         "cells": snapshot["cells"],
         "strip": snapshot["strip"],
         "pins": snapshot["pins"],
+        "num_sessions": snapshot["num_sessions"],
         "totals": {
             "generated": m.generated_tokens,
             "prompt": m.prompt_tokens,

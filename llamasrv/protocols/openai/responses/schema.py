@@ -24,7 +24,7 @@ from llamasrv.protocols.common.schema import (
 )
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.openai.chat import TemplateKwargs
-from llamasrv.protocols.openai.fields import CacheRetention, ContextThreshold
+from llamasrv.protocols.openai.fields import CONVERSATION, CacheKeyField, CacheRetention, ContextThreshold
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")
@@ -199,7 +199,7 @@ class ResponsesSchema(SamplingSchema):
     metadata = Metadata("kept with the response")
     user = String("repeated in the response")  # type: ignore[assignment]
     safety_identifier = String("repeated in the response")
-    prompt_cache_key = String("repeated in the response; prefixes are found by their tokens")
+    prompt_cache_key = CacheKeyField(f"repeated in the response; {CONVERSATION}")
     service_tier = String('answered "default"')
     n = Refused("one request has one response", harmless=(1,))  # type: ignore[assignment]
     stream_options = Ignored()  # type: ignore[assignment]

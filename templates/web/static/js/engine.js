@@ -157,10 +157,13 @@ function drawSources(sources) {
   if (!there.length) byId("sources-text").textContent = "no prompt yet";
 }
 
-function drawModel({ running, waiting, cells, strip, totals, pins }) {
+function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions: sessions }) {
   drawSources(totals.sources);
-  byId("pins").hidden = !pins?.num;
-  if (pins?.num) byId("pins").textContent = `${number(pins.num)} ${pins.num > 1 ? "prefixes are" : "prefix is"} pinned by clients (${size(pins.bytes)})`;
+  const kept = [];
+  if (pins?.num) kept.push(`${number(pins.num)} ${pins.num > 1 ? "prefixes are" : "prefix is"} pinned by clients (${size(pins.bytes)})`);
+  if (sessions) kept.push(`${number(sessions)} ${sessions > 1 ? "conversations wait" : "conversation waits"} for a tool`);
+  byId("pins").hidden = !kept.length;
+  byId("pins").textContent = kept.join(", ");
   byId("strip").replaceChildren(...strip.filter(([, length]) => length).map(([lane, length, state]) => {
     const span = make("span", { class: state, title: `lane ${lane}: ${length} cells, ${state === "held" ? "running" : "kept"}` });
     span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
