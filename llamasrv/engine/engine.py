@@ -36,6 +36,7 @@ from llamasrv.engine.media.check import check_media
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.engine.sampling.state import Ending
+from llamasrv.engine.speaker import Speaker
 from llamasrv.engine.view import EngineView, PlainView, ViewPublisher
 from llamasrv.errors import (
     ContextTooLong,
@@ -79,6 +80,7 @@ class Engine:
         self.metrics = metrics or EngineMetrics()
         self.clock = clock
         self.embedder = Embedder(clock=clock)
+        self.speaker = Speaker(clock=clock)
         pool = pool or NativePool()
         self.grammars = GrammarCompiler(pool)
         self._on_status = on_status
@@ -94,6 +96,7 @@ class Engine:
             self._publisher,
             self.metrics,
             self.embedder,
+            self.speaker,
             self.grammars,
             pool,
             prefixes or HostCache(),
@@ -149,16 +152,18 @@ class Engine:
 
     @property
     def num_open(self) -> int:
-        """Accepted sequences and embedding inputs that have not ended."""
-        return self._num_pending + self.embedder.num_open
+        """Accepted sequences, embedding inputs and texts to speak that have not ended."""
+        return self._num_pending + self.embedder.num_open + self.speaker.num_open
 
     @property
     def is_full(self) -> bool:
-        """Whether the next sequence would be refused (for an embedding model, the next input)."""
+        """Whether the next sequence would be refused (for a model that writes no text, the next input)."""
         if self._num_pending >= self._most_pending:
             return True
         model = self._publisher.view.model
-        return model is not None and not model.generates and self.embedder.is_full
+        if model is None or model.generates:
+            return False
+        return self.speaker.is_full if self.speaker.backend is not None else self.embedder.is_full
 
     @property
     def _num_pending(self) -> int:
@@ -198,7 +203,8 @@ class Engine:
         if status.state != "ready" or self._stopping:
             raise _unavailable(status) if not self._stopping else Unavailable(STOPPING)
         if not self.model.generates:
-            raise Unsupported("This is an embedding model; it cannot generate text. Use /v1/embeddings.", param="model")
+            what, use = ("embedding", "embeddings") if self.speaker.backend is None else ("speech", "audio/speech")
+            raise Unsupported(f"This is a model for {what}; it cannot generate text. Use /v1/{use}.", param="model")
         for spec in specs:
             self._validate(spec)
         most, pending = self._most_pending, self._num_pending
@@ -366,6 +372,7 @@ class Engine:
     def release(self) -> None:
         """Free what belonged to the model. Call it after `stop`, when no stream is being read any more."""
         self.embedder.release()
+        self.speaker.release()
         self._doorbell.close()
         self.grammars.release()
         self._host = None

@@ -22,6 +22,7 @@ from llamasrv.engine.core import CoreCommand, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
+from llamasrv.engine.speaker import Speaker
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import EngineFailure, Unavailable
 
@@ -39,6 +40,7 @@ class Shared:
     publisher: ViewPublisher
     metrics: EngineMetrics
     embedder: Embedder
+    speaker: Speaker
     grammars: GrammarCompiler
     pool: NativePool
     prefixes: HostCache
@@ -79,6 +81,8 @@ class EngineHost:
             return
         if shared.embedder.backend is not None:
             shared.embedder.start()
+        if shared.speaker.backend is not None:
+            shared.speaker.start()
         if self.core.encoder is not None:
             self.core.encoder.start()
         try:
@@ -109,6 +113,8 @@ class EngineHost:
             backend.close()
             raise
         shared.embedder.backend = backend.embeddings
+        if backend.speech is not None:
+            shared.speaker.open(backend.speech)
         if self.core.encoder is not None:
             shared.embedder.line.encode = self.core.encoder.encode
         model = ModelFacts(
@@ -159,6 +165,7 @@ class EngineHost:
         shared.publisher.set_status(Status("stopped"))  # before the last mail is taken: `Engine.submit` looks at it
         self.core.close(Unavailable(STOPPING), keep=not self._broken)
         shared.embedder.close()
+        shared.speaker.close()
         shared.grammars.close()  # before the vocabulary that it reads is freed
         self.core.release()
         shared.pool.close()

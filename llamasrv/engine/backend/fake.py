@@ -31,6 +31,7 @@ from llamasrv.engine.base.interface import (
     ModelInfo,
     OutOfCells,
     Progress,
+    SpeechBackend,
     Together,
 )
 from llamasrv.engine.base.media_timeline import MediaTimeline
@@ -175,6 +176,7 @@ class FakeBackend:
         self.max_rollback = (num_cells if traits.can_cut else 0) if max_rollback is None else max_rollback
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
+        self.speech: SpeechBackend | None = None
         self.draft_model: DraftModel | None = None
         self.adapters = adapters
         self.projector = projector

@@ -83,6 +83,7 @@ class LlamaSpeech:
             self.table = None if file is None else file.table("token_embd.weight", self.width)
         if self.table is None:
             raise LoadFailed(f"{path}: a speech model without a token table")
+        self.needs_voice, self.max_rows = self.kind == "pockettts", ROWS
         self.ids = vocab.controls
         self.num_tokens = vocab.size
         count = ctypes.c_int32()

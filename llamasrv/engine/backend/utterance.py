@@ -62,7 +62,7 @@ class Utterance(ABC):
         self.kept = 0  # rows of the lane that stay for the next chunk
         self.num_frames = 0
         self.num_prompt = 0
-        self.is_done = False
+        self.is_done = self.is_cut = False
         self._key = hashlib.sha256(f"{spec.seed}\0{spec.text}".encode()).digest()
         self._random = np.random.default_rng(spec.seed)
         self._frames: list[Any] = []  # not yet sound, or part of a window that is computed again
@@ -97,7 +97,8 @@ class Utterance(ABC):
             self.pending = row[None]
             return False
         if row is not None:
-            self._chunks.clear()  # as long as it may be
+            self._chunks.clear()
+            self.is_cut = True
         if (sound := self._sound(is_last=True)) is not None:
             self._sounds.append(sound)
         self._state, self._frames = None, []

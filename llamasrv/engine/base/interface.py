@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.speech import UtteranceSpec
 from llamasrv.engine.base.options import Adapter as Adapter
 from llamasrv.engine.base.use import FailedAllocation
 
@@ -153,6 +154,55 @@ class EmbeddingBackend(Protocol):
 
     def embed_media(self, tokens: array[int], media: MediaTimeline) -> Floats:
         """The same for one input with images or sounds; `media` must hold all their rows."""
+
+    def reset(self) -> None:
+        """A fresh context, as after loading."""
+
+    def close(self) -> None: ...
+
+
+class Utterance(Protocol):
+    """A text being spoken. `pending` rows are to be computed at `position`; after the last of them comes `advance`."""
+
+    pending: Floats  # float32 [rows, width]
+    position: int
+    kept: int  # rows that stay in the lane when it starts anew
+    num_prompt: int  # rows so far
+    num_frames: int
+    is_done: bool
+    is_cut: bool  # it was ended by a limit
+
+    def advance(self, place: int) -> bool:
+        """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`. Raises DecodeFailed."""
+
+    def take_sound(self) -> Floats | None:
+        """Float32 samples that are new; None if there are none yet."""
+
+
+class SpeechBackend(Protocol):
+    """The context of a speech model. Its methods belong to the speaker's thread, but `utterance` and `encode_voice` to
+    any."""
+
+    kind: str  # architecture
+    width: int
+    num_lanes: int
+    max_rows: int  # of a call
+    needs_voice: bool  # whether it says nothing without a clip
+    languages: tuple[str, ...]  # that can be asked for
+    speakers: tuple[str, ...]  # its own voices
+
+    def utterance(self, spec: UtteranceSpec) -> Utterance:
+        """Raises InvalidRequest."""
+
+    def encode_voice(self, samples: Floats) -> Floats:
+        """The rows of a voice, float32 [rows, width], from mono sound at SAMPLE_RATE. Slow. Raises InvalidRequest."""
+
+    def decode(self, parts: Sequence[tuple[int, int, Floats]]) -> list[int]:
+        """Compute (lane, first position, rows) of several utterances together. Returns the place of each part's last
+        row. Raises DecodeFailed."""
+
+    def release(self, lane: int, start: int = 0) -> None:
+        """Drop the lane's rows from `start` on."""
 
     def reset(self) -> None:
         """A fresh context, as after loading."""
@@ -300,8 +350,9 @@ class Backend(Protocol):
 
     info: ModelInfo
     vocab: Vocabulary
-    generates: bool  # False: it only makes embeddings, and the lanes below are unused
+    generates: bool  # False: it only makes embeddings or speech, and the lanes below are unused
     embeddings: EmbeddingBackend | None  # None: it makes no embeddings
+    speech: SpeechBackend | None  # None: it does not speak
     projector: Projector | None  # None: it takes no images and sounds
     draft_model: DraftModel | None
     adapters: tuple[Adapter, ...]  # LoRA adapters; `use` names them by index

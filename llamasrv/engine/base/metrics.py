@@ -79,7 +79,9 @@ def _histograms(help: str, label: str, keys: tuple[str, ...], bounds: tuple[floa
 Value = Union[float, Histogram]
 
 
-def figures(metrics: EngineMetrics | EmbedderMetrics) -> Iterator[tuple[str, str, dict[str, str], Value]]:
+def figures(
+    metrics: EngineMetrics | EmbedderMetrics | SpeakerMetrics,
+) -> Iterator[tuple[str, str, dict[str, str], Value]]:
     """(name, help, labels, value) of each counter that is shown, in the order of the fields."""
     for one in fields(metrics):
         figure: Figure | None = one.metadata.get("figure")
@@ -191,3 +193,17 @@ class EmbedderMetrics:
     seconds: float = _seconds("Time in them.")
     media_encoded: int = _count("Images, slices and windows encoded for vectors.")
     media_encode_seconds: float = _seconds("Seconds spent encoding them.")
+
+
+@dataclass(eq=False)
+class SpeakerMetrics:
+    """Totals since the start, for speech. `/metrics` shows all, as `speech_...`."""
+
+    requests: int = _count("Texts that reached the speaker.")
+    frames: int = _count("Frames of speech generated.")
+    steps: int = _count("Steps, each over several texts.")
+    failed: int = _count("Steps that failed.")
+    seconds: float = _seconds("Time in them.")
+
+
+AnyMetrics = Union[EngineMetrics, EmbedderMetrics, SpeakerMetrics]

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from llamasrv import __version__
 from llamasrv.concurrency import compute_off_hub
-from llamasrv.engine.base.metrics import EmbedderMetrics, EngineMetrics, Histogram, figures
+from llamasrv.engine.base.metrics import AnyMetrics, Histogram, figures
 from llamasrv.engine.engine import Engine
 from llamasrv.engine.view import PlainView
 from llamasrv.models.model import Model
@@ -132,6 +132,8 @@ class ServiceCollector(Collector):
         families.add("llamasrv_embedding_", engine.embedder.metrics, model=model)
         waiting = engine.embedder.num_open
         families.gauge("llamasrv_embedding_waiting", "Inputs not answered yet.", waiting, model=model)
+        families.add("llamasrv_speech_", engine.speaker.metrics, model=model)
+        families.gauge("llamasrv_speech_open", "Texts not ended yet.", engine.speaker.num_open, model=model)
 
     @staticmethod
     def _pool(families: _Families, model: str, engine: Engine, now: PlainView) -> None:
@@ -185,7 +187,7 @@ class _Families:
         for name, text, value in rows:
             self.counter(prefix + name, text, value, **labels)
 
-    def add(self, prefix: str, metrics: EngineMetrics | EmbedderMetrics, **labels: str) -> None:
+    def add(self, prefix: str, metrics: AnyMetrics, **labels: str) -> None:
         for name, text, own, value in figures(metrics):
             if isinstance(value, Histogram):
                 self.histogram(prefix + name, text, value.cumulative(), value.total, **labels, **own)

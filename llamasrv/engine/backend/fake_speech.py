@@ -1,0 +1,92 @@
+"""A speech model that needs no files: deterministic, instant, strict.
+
+Each character of a text takes a frame, whose samples all have the character's code; a voice is one row, the clip's
+loudest sample. It asserts wherever the real library would abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llamasrv.domain.speech import LANE_CELLS, SAMPLE_RATE, UtteranceSpec
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.errors import InvalidRequest
+
+FRAME = 1920  # samples
+
+
+class FakeUtterance:
+    def __init__(self, spec: UtteranceSpec, width: int) -> None:
+        text = spec.text.strip()
+        if not text:
+            raise InvalidRequest("There is nothing to say: the input has no text.", param="input")
+        self._said = text[: spec.most_frames]
+        voice = np.zeros((0, width), np.float32) if spec.voice is None else spec.voice
+        self.pending: Floats = np.concatenate([voice, np.ones((len(text), width), np.float32)])
+        self.position = self.kept = self.num_frames = 0
+        self.num_prompt = len(self.pending)
+        self.is_done, self.is_cut = False, len(self._said) < len(text)
+        self._unsent: list[int] = []
+
+    def advance(self, place: int) -> bool:
+        assert not self.is_done and not len(self.pending)
+        self._unsent.append(ord(self._said[self.num_frames]) % 256)
+        self.num_frames += 1
+        self.is_done = self.num_frames == len(self._said)
+        if not self.is_done:
+            self.pending = np.ones((1, self.pending.shape[1]), np.float32)
+        return False
+
+    def take_sound(self) -> Floats | None:
+        codes, self._unsent = self._unsent, []
+        return np.repeat(np.array(codes, np.float32) / 256, FRAME) if codes else None
+
+
+class FakeSpeech:
+    kind, languages, speakers = "fake", ("english", "german"), ("vivian",)
+
+    def __init__(self, *, num_lanes: int = 2, max_rows: int = 32, width: int = 4, needs_voice: bool = False) -> None:
+        self.num_lanes, self.max_rows, self.width, self.needs_voice = num_lanes, max_rows, width, needs_voice
+        self.steps: list[list[tuple[int, int]]] = []  # (lane, number of rows) of each part
+        self.lengths = [0] * num_lanes  # rows of each lane
+        self.specs: list[UtteranceSpec] = []
+        self.num_encoded = self.num_resets = 0
+        self.closed = False
+
+    def utterance(self, spec: UtteranceSpec) -> FakeUtterance:
+        if self.needs_voice and spec.voice is None:
+            raise InvalidRequest("This model needs the clip of a voice.", param="voice")
+        if spec.language is not None and spec.language not in self.languages:
+            raise InvalidRequest(f"This model does not speak '{spec.language}'.", param="language")
+        utterance = FakeUtterance(spec, self.width)
+        self.specs.append(spec)
+        return utterance
+
+    def encode_voice(self, samples: Floats) -> Floats:
+        if len(samples) < SAMPLE_RATE:
+            raise InvalidRequest("A voice needs a clip of at least 1 s.", param="voice")
+        self.num_encoded += 1
+        return np.full((1, self.width), np.abs(samples).max(), np.float32)
+
+    def decode(self, parts: Sequence[tuple[int, int, Floats]]) -> list[int]:
+        assert 0 < sum(len(rows) for _, _, rows in parts) <= self.max_rows
+        assert len({lane for lane, _, _ in parts}) == len(parts)
+        for lane, position, rows in parts:
+            assert self.lengths[lane] == position and position + len(rows) <= LANE_CELLS
+            assert len(rows) and rows.shape[1] == self.width and np.isfinite(rows).all()
+            self.lengths[lane] += len(rows)
+        self.steps.append([(lane, len(rows)) for lane, _, rows in parts])
+        return list(range(len(parts)))
+
+    def release(self, lane: int, start: int = 0) -> None:
+        self.lengths[lane] = min(self.lengths[lane], start)
+
+    def reset(self) -> None:
+        self.lengths = [0] * self.num_lanes
+        self.num_resets += 1
+
+    def close(self) -> None:
+        assert not self.closed, "closed twice"
+        self.closed = True

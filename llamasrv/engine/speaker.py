@@ -1,0 +1,307 @@
+"""The speaker: the native thread of a speech model, which turns texts into sound.
+
+    take mail -> seat -> decode -> advance -> deliver
+
+Utterances decode together, each in a lane of its own; the generator's calls after that are one at a time. The next one
+to be seated belongs to the owner who speaks least. An utterance whose reader falls behind pauses in its lane. Each ends
+once, with a SpeechEnd as the last item of its stream. Knows rows and samples, no protocol. Methods below the line
+"speaker's thread" run on that thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from llamasrv.concurrency import Mailbox, RealThread
+from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.channels import Doorbell, Stream
+from llamasrv.engine.base.interface import DecodeFailed, SpeechBackend, Utterance
+from llamasrv.engine.base.metrics import SpeakerMetrics
+from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, QueueFull, Unavailable
+
+log = logging.getLogger("llamasrv.engine")
+
+STOPPING = "The server is shutting down."
+QUEUE_LIMIT = 256
+UNREAD = 16  # sounds: at that many the utterance pauses
+LOOK_SECONDS = 0.05  # between two looks at the readers of paused utterances
+MAX_VOICES = 64  # whose rows are kept; at most 1.5 MB each
+
+
+class Sound(NamedTuple):
+    """Samples that are new: 16 bits, little-endian, mono."""
+
+    pcm: bytes
+
+
+class SpeechEnd(NamedTuple):
+    """The last item of an utterance, exactly one. `error` is set for FAILED and DEADLINE."""
+
+    reason: FinishReason
+    error: LlamasrvError | None
+    num_prompt: int  # rows
+    num_frames: int
+    queue_seconds: float
+
+
+class Speech:
+    """An utterance on its way: its stream, and its lane once it is seated."""
+
+    def __init__(
+        self, utterance: Utterance, stream: Stream[Sound | SpeechEnd], owner: str, deadline: float | None, now: float
+    ) -> None:
+        self.utterance, self.stream, self.owner, self.deadline = utterance, stream, owner, deadline
+        self.arrived = self.seated = now
+        self.lane: int | None = None
+
+
+class Speaker:
+    """`submit` a text and read its stream: Sounds, then one SpeechEnd.
+
+    `backend` is set once the model is loaded. Create it on the HTTP side's thread; tests call `turn`.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue_limit: int = QUEUE_LIMIT,
+        unread: int = UNREAD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.backend: SpeechBackend | None = None
+        self.metrics = SpeakerMetrics()
+        self.queue_limit, self.unread = queue_limit, unread
+        self.clock = clock
+        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
+        self._doorbell = Doorbell()
+        self._thread = RealThread(self._run)
+        self._voices: dict[str, Floats] = {}  # the one used last is last
+        self.waiting: list[Speech] = []
+        self.running: list[Speech] = []
+        self._free: list[int] = []  # lanes
+        self._num_submitted = 0  # written by the HTTP side only
+        self._num_ended = 0  # written by the speaker's thread only
+        self._stopping = False
+
+    # -- any thread ------------------------------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Accepted utterances that have not ended."""
+        return self._num_submitted - self._num_ended
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next utterance would be refused."""
+        return self.num_open >= self.queue_limit
+
+    def submit(
+        self, utterance: Utterance, *, owner: str = "", deadline: float | None = None
+    ) -> Stream[Sound | SpeechEnd]:
+        """Start an utterance that the backend has made. Raises QueueFull or Unavailable."""
+        if self.backend is None or self._stopping:
+            raise Unavailable(STOPPING)
+        if self.is_full:
+            raise QueueFull(f"The queue is full ({self.num_open} texts). Try again shortly.")
+        self._num_submitted += 1
+        stream: Stream[Sound | SpeechEnd] = Stream(self._doorbell)
+        speech = Speech(utterance, stream, owner, deadline, self.clock())
+        self._mailbox.put(lambda: self._arrive(speech))
+        return stream
+
+    def cancel(self, stream: Stream[Sound | SpeechEnd]) -> None:
+        """End it early. Idempotent."""
+        if stream.open_choices:
+            self._mailbox.put(lambda: self._cancel(stream))
+
+    def voice(self, key: str, read: Callable[[], Floats]) -> Floats:
+        """The rows of a voice; `read` gets its clip, mono at SAMPLE_RATE, unless the rows are known. Slow; call it off
+        the hub. Raises InvalidRequest."""
+        backend, rows = self.backend, self._voices.pop(key, None)
+        if backend is None:
+            raise Unavailable(STOPPING)
+        if rows is None:
+            rows = backend.encode_voice(read())
+        self._voices[key] = rows
+        for old in list(self._voices)[:-MAX_VOICES]:
+            self._voices.pop(old, None)
+        return rows
+
+    def release(self) -> None:
+        """Free what belonged to the model. Call it after `close`, when no stream is being read any more."""
+        self._doorbell.close()
+        self.backend = None
+        self._voices.clear()
+
+    # -- the engine's thread ---------------------------------------------------------------------------------
+
+    def open(self, backend: SpeechBackend) -> None:
+        self._free = list(range(backend.num_lanes))
+        self.backend = backend
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Fail open utterances and end the thread. Waits for the call under way."""
+        self._stopping = True
+        self._mailbox.put(lambda: self._fail_all(Unavailable(STOPPING)))
+        if self._thread.alive:
+            self._thread.wait()
+        self._take_mail(0)  # mail after the thread's last look, or of a thread that never started
+        self._fail_all(Unavailable(STOPPING))
+        self._doorbell.ring()
+
+    # -- speaker's thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self.turn(wait=True)
+            except Exception:
+                # A bug of ours: fail all utterances and go on with a fresh context.
+                log.exception("the speaker failed; recreating its context")
+                self._fail_all(EngineFailure("The engine failed while working on this request."))
+                self._reset()
+            self._doorbell.ring()
+
+    def turn(self, *, wait: bool = False) -> bool:
+        """One step of all that speak; with `wait`, sleep while there is nothing to do. True if anything was
+        computed."""
+        idle = not self.waiting and all(map(self._is_paused, self.running))
+        self._take_mail((LOOK_SECONDS if self.running else 1.0) if wait and idle else 0)
+        self._expire()
+        self._seat()
+        parts = self._parts()
+        if parts:
+            self._compute(parts)
+        self._doorbell.ring()
+        return bool(parts)
+
+    def check(self) -> None:
+        """That every lane is free or held by one utterance."""
+        assert self.backend is not None
+        held = [speech.lane for speech in self.running]
+        assert sorted([*self._free, *held]) == list(range(self.backend.num_lanes)), (self._free, held)
+        assert all(speech.lane is None for speech in self.waiting)
+        assert self.num_open >= len(self.running) + len(self.waiting)
+
+    def _take_mail(self, seconds: float) -> None:
+        for command in self._mailbox.take(seconds):
+            command()
+
+    def _arrive(self, speech: Speech) -> None:
+        self.metrics.requests += 1
+        self.waiting.append(speech)
+
+    def _cancel(self, stream: Stream[Sound | SpeechEnd]) -> None:
+        for speech in [*self.running, *self.waiting]:
+            if speech.stream is stream:
+                self._end(speech, FinishReason.CANCELLED)
+
+    def _fail_all(self, error: LlamasrvError) -> None:
+        for speech in [*self.running, *self.waiting]:
+            self._end(speech, FinishReason.FAILED, error)
+
+    def _expire(self) -> None:
+        now = self.clock()
+        for speech in [*self.running, *self.waiting]:
+            if speech.deadline is not None and now >= speech.deadline:
+                self._end(speech, FinishReason.DEADLINE, DeadlineExceeded("The request timed out."))
+
+    def _seat(self) -> None:
+        speaking = Counter(speech.owner for speech in self.running)
+        while self._free and self.waiting:
+            speech = min(self.waiting, key=lambda speech: speaking[speech.owner])
+            self.waiting.remove(speech)
+            speech.lane, speech.seated = self._free.pop(), self.clock()
+            speaking[speech.owner] += 1
+            self.running.append(speech)
+
+    def _is_paused(self, speech: Speech) -> bool:
+        return len(speech.stream) >= self.unread
+
+    def _parts(self) -> list[tuple[Speech, Floats]]:
+        """The rows of this step: every frame, then prompts as far as there is room."""
+        assert self.backend is not None
+        parts, room = [], self.backend.max_rows
+        for speech in sorted(self.running, key=lambda speech: len(speech.utterance.pending) > 1):
+            if room and not self._is_paused(speech):
+                rows = speech.utterance.pending[:room]
+                parts.append((speech, rows))
+                room -= len(rows)
+        return parts
+
+    def _compute(self, parts: list[tuple[Speech, Floats]]) -> None:
+        backend, m, started = self.backend, self.metrics, self.clock()
+        assert backend is not None
+        computed = [(s.lane, s.utterance.position, rows) for s, rows in parts if s.lane is not None]
+        try:
+            places = backend.decode(computed)
+            for (speech, rows), place in zip(parts, places):
+                self._advance(speech, len(rows), place)
+        except DecodeFailed as error:
+            # NaN in a lane may spread to the others; so all of them start over with a fresh context.
+            log.error("speech failed: %s", error)
+            m.failed += 1
+            for speech in list(self.running):
+                self._end(speech, FinishReason.FAILED, EngineFailure("Decoding failed for this request."))
+            self._reset()
+        m.steps += 1
+        m.seconds += self.clock() - started
+
+    def _advance(self, speech: Speech, num_rows: int, place: int) -> None:
+        assert self.backend is not None and speech.lane is not None
+        utterance, before = speech.utterance, speech.utterance.num_frames
+        utterance.position += num_rows
+        utterance.pending = utterance.pending[num_rows:]
+        if len(utterance.pending):
+            return
+        try:
+            if utterance.advance(place):
+                self.backend.release(speech.lane, utterance.kept)
+            samples = utterance.take_sound()
+        except LlamasrvError as error:
+            self._end(speech, FinishReason.FAILED, error)
+            return
+        self.metrics.frames += utterance.num_frames - before
+        if samples is not None:
+            speech.stream.put(Sound(_as_pcm(samples)))
+        if utterance.is_done:
+            self._end(speech, FinishReason.LENGTH if utterance.is_cut else FinishReason.STOP)
+
+    def _end(self, speech: Speech, reason: FinishReason, error: LlamasrvError | None = None) -> None:
+        if speech.lane is None:
+            self.waiting.remove(speech)
+            waited = self.clock() - speech.arrived
+        else:
+            assert self.backend is not None
+            self.running.remove(speech)
+            self.backend.release(speech.lane)
+            self._free.append(speech.lane)
+            waited = speech.seated - speech.arrived
+        num_prompt = 0 if speech.lane is None else speech.utterance.num_prompt
+        own = None if error is None else error.but()  # each reader raises its own copy
+        self._num_ended += 1
+        speech.stream.open_choices = 0
+        speech.stream.put(SpeechEnd(reason, own, num_prompt, speech.utterance.num_frames, waited))
+
+    def _reset(self) -> None:
+        assert self.backend is not None
+        try:
+            self.backend.reset()
+        except Exception:
+            log.exception("the context for speech cannot be recreated")
+            self._stopping = True
+
+
+def _as_pcm(samples: Floats) -> bytes:
+    pcm: bytes = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+    return pcm

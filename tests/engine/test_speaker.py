@@ -1,0 +1,229 @@
+"""The speaker, turned by hand on a fake speech model: lanes, turns, pauses, ends."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from llamasrv.domain.events import FinishReason
+from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
+from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
+from llamasrv.engine.base.interface import DecodeFailed
+from llamasrv.engine.speaker import MAX_VOICES, Speaker, SpeechEnd
+from llamasrv.errors import DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
+
+
+class Driver:
+    def __init__(self, *, queue_limit=100, unread=1000, **backend):
+        self.now = 0.0
+        self.backend = FakeSpeech(**backend)
+        self.speaker = Speaker(queue_limit=queue_limit, unread=unread, clock=lambda: self.now)
+        self.speaker.open(self.backend)
+
+    def say(self, text, *, owner="", deadline=None, **fields):
+        utterance = self.backend.utterance(UtteranceSpec(text, 7, **fields))
+        return self.speaker.submit(utterance, owner=owner, deadline=deadline)
+
+    def turn(self):
+        worked = self.speaker.turn()
+        self.speaker.check()
+        return worked
+
+    def finish(self):
+        for _ in range(10_000):
+            if not self.turn():
+                return
+        raise AssertionError("the speaker does not come to an end")
+
+
+@pytest.fixture
+def driver():
+    made = []
+
+    def make(**options):
+        made.append(Driver(**options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        assert one.speaker.num_open == 0 and sorted(one.speaker._free) == list(range(one.backend.num_lanes))
+        assert not any(one.backend.lengths)
+
+
+def result(stream):
+    """The text that was said, and how it ended."""
+    *sounds, end = stream.take()
+    assert type(end) is SpeechEnd and not any(type(item) is SpeechEnd for item in sounds)
+    pcm = np.frombuffer(b"".join(sound.pcm for sound in sounds), "<i2")
+    assert not len(pcm) % FRAME
+    return "".join(chr(round(code * 256 / 32767)) for code in pcm[::FRAME].tolist()), end
+
+
+def test_a_text_becomes_sound_and_ends_once(driver):
+    d = driver()
+    stream = d.say("Hello there.")
+    d.finish()
+    text, end = result(stream)
+    assert text == "Hello there."
+    assert (end.reason, end.error, end.num_prompt, end.num_frames) == (FinishReason.STOP, None, 12, 12)
+
+
+def test_several_speak_in_the_same_steps_and_the_rest_wait_for_a_lane(driver):
+    d = driver(num_lanes=2)
+    streams = [d.say(text) for text in ("aaaa", "bbbb", "cccc")]
+    d.turn()
+    assert d.backend.steps == [[(1, 4), (0, 4)]] and len(d.speaker.waiting) == 1
+    d.finish()
+    assert [result(stream)[0] for stream in streams] == ["aaaa", "bbbb", "cccc"]
+    assert len(d.backend.steps) == 8
+
+
+def test_frames_go_before_long_prompts(driver):
+    d = driver(num_lanes=2, max_rows=8)
+    first = d.say("abc")
+    d.turn()
+    second = d.say("x" * 20)
+    d.turn()
+    assert [sorted(rows for _, rows in step) for step in d.backend.steps] == [[3], [1, 7]]
+    d.finish()
+    assert (result(first)[0], result(second)[0]) == ("abc", "x" * 20)
+
+
+def test_the_owner_who_speaks_least_is_next(driver):
+    d = driver(num_lanes=2)
+    streams = [d.say(text, owner="busy") for text in ("aaaaaa", "bb", "cc")]
+    streams.append(d.say("dd", owner="other"))
+    d.turn()
+    assert [speech.owner for speech in d.speaker.running] == ["busy", "other"]
+    d.finish()
+    assert [result(stream)[0] for stream in streams] == ["aaaaaa", "bb", "cc", "dd"]
+
+
+def test_a_reader_that_falls_behind_pauses_its_own_utterance_only(driver):
+    d = driver(unread=3)
+    slow, fast = d.say("x" * 10), d.say("y" * 10)
+    said = []
+    for _ in range(30):
+        d.turn()
+        said += fast.take()
+    assert type(said[-1]) is SpeechEnd and len(slow) == 3
+    taken = []
+    while not taken or type(taken[-1]) is not SpeechEnd:
+        taken += slow.take()
+        d.turn()
+    assert len(taken) == 11
+
+
+def test_what_is_cancelled_ends_at_once_wherever_it_is(driver):
+    d = driver(num_lanes=1)
+    running, waiting = d.say("aaaa"), d.say("bbbb")
+    d.turn()
+    d.speaker.cancel(running)
+    d.speaker.cancel(waiting)
+    d.speaker.cancel(waiting)
+    d.finish()
+    assert [result(stream)[1].reason for stream in (running, waiting)] == [FinishReason.CANCELLED] * 2
+
+
+def test_a_deadline_ends_an_utterance_with_an_error(driver):
+    d = driver()
+    stream = d.say("abc", deadline=5.0)
+    d.turn()
+    d.now = 5.0
+    d.finish()
+    _, end = result(stream)
+    assert end.reason is FinishReason.DEADLINE and isinstance(end.error, DeadlineExceeded)
+
+
+def test_a_failed_step_fails_all_that_speak_and_the_next_one_is_heard(driver):
+    d = driver()
+    streams = [d.say("abc"), d.say("def")]
+    d.turn()
+    d.backend.decode, decode = failing, d.backend.decode
+    d.turn()
+    d.backend.decode = decode
+    assert d.backend.num_resets == 1
+    for stream in streams:
+        assert isinstance(result(stream)[1].error, EngineFailure)
+    later = d.say("ghi")
+    d.finish()
+    assert result(later)[0] == "ghi"
+
+
+def failing(parts):
+    raise DecodeFailed("NaN")
+
+
+def test_a_chunk_that_cannot_be_said_fails_its_own_utterance_only(driver):
+    d = driver()
+    bad, good = d.say("abc"), d.say("def")
+    d.turn()
+    utterance = d.speaker.running[0].utterance
+
+    def refuse(place):
+        raise InvalidRequest("The instructions are too long.", param="instructions")
+
+    utterance.advance = refuse
+    d.finish()
+    assert result(bad)[1].error.param == "instructions" and result(good)[0] == "def"
+
+
+def test_more_than_the_queue_holds_is_refused(driver):
+    d = driver(queue_limit=2)
+    streams = [d.say("a"), d.say("b")]
+    with pytest.raises(QueueFull):
+        d.say("c")
+    d.finish()
+    assert [result(stream)[0] for stream in streams] == ["a", "b"]
+
+
+def test_what_is_open_when_the_model_is_unloaded_fails(driver):
+    d = driver(num_lanes=1)
+    streams = [d.say("abc"), d.say("def")]
+    d.turn()
+    late = d.say("ghi")
+    d.speaker.close()
+    for stream in [*streams, late]:
+        assert isinstance(result(stream)[1].error, Unavailable)
+    with pytest.raises(Unavailable):
+        d.say("jkl")
+
+
+def test_a_thread_of_its_own_speaks():
+    d = Driver()
+    d.speaker.start()
+    stream, items = d.say("Hello."), []
+    while not items or type(items[-1]) is not SpeechEnd:
+        assert stream.wait(10)
+        items += stream.take()
+    d.speaker.close()
+    assert len(items) == 7
+
+
+def test_random_cancels_leave_lanes_as_they_were(driver):
+    d, rng = driver(num_lanes=3), random.Random(3)
+    streams = []
+    for _ in range(300):
+        if rng.random() < 0.5 and not d.speaker.is_full:
+            streams.append(d.say("x" * rng.randint(1, 40), deadline=d.now + rng.choice((3, 1000))))
+        if streams and rng.random() < 0.4:
+            d.speaker.cancel(rng.choice(streams))
+        d.now += rng.random()
+        d.turn()
+    d.finish()
+    assert len(streams) > 50
+    for stream in streams:
+        result(stream)
+
+
+def test_the_rows_of_a_voice_are_computed_once_and_only_so_many_are_kept(driver):
+    d, clip = driver(), np.ones(SAMPLE_RATE, np.float32)
+    for _ in range(2):
+        assert d.speaker.voice("a", lambda: clip).shape == (1, 4)
+    assert d.backend.num_encoded == 1
+    for i in range(MAX_VOICES):
+        d.speaker.voice(str(i), lambda: clip)
+    d.speaker.voice("a", lambda: clip)
+    assert d.backend.num_encoded == MAX_VOICES + 2
