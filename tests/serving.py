@@ -125,7 +125,7 @@ class ClosedAtTheEnd:
     def __next__(self):
         try:
             return next(self._pieces)
-        except StopIteration:
+        except BaseException:  # its end, or a reply that breaks off
             self.close()
             raise
 

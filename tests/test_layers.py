@@ -85,10 +85,10 @@ HOMES = {
         "llamasrv.engine.sampling.grammar_matcher",
         "llamasrv.engine.sampling.grammar_trial",
     ),
-    "numpy": ("llamasrv.engine", "llamasrv.media.pictures", "llamasrv.media.sounds"),
+    "numpy": ("llamasrv.engine", "llamasrv.media.pictures", "llamasrv.media.sounds", "llamasrv.media.spoken"),
     "PIL": ("llamasrv.media.pictures",),
     "miniaudio": ("llamasrv.media.sounds",),
-    "av": ("llamasrv.media.sounds",),
+    "av": ("llamasrv.media.sounds", "llamasrv.media.spoken"),
     "gevent": (
         "llamasrv.spawn",
         "llamasrv.concurrency",

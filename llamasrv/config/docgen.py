@@ -31,6 +31,7 @@ from llamasrv.protocols.openai.decisions import DecisionsSchema
 from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.openai.speech import SpeechSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 from llamasrv.protocols.typesafe.systemone import SystemOneSchema
 
@@ -143,6 +144,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "completions": lambda: as_fields(CompletionsSchema),
         "responses": lambda: as_fields(ResponsesSchema),
         "transcriptions": lambda: as_fields(TranscriptionSchema),
+        "speech": lambda: as_fields(SpeechSchema),
         "messages": lambda: as_fields(MessagesSchema),
         "gemini": lambda: as_fields(GenerateContentSchema),
         "gemini-config": lambda: as_fields(GenerationSchema),

@@ -21,6 +21,13 @@ class MediaSection:
         "--media-path",
         help="Folder that file: URLs in requests are read from. Unset: such URLs are refused.",
     )
+    voices: Path | None = _media(
+        "path",
+        None,
+        "--voices",
+        help="Folder of clips that speech models may speak like: each file (WAV, MP3, FLAC or OGG, 1 to 30 seconds) is "
+        "a voice of its name; `default` is the one for requests without a name. Only of people who have agreed.",
+    )
     hosts: tuple[str, ...] = _media(
         "list",
         (),

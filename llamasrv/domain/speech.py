@@ -1,4 +1,4 @@
-"""A text to be spoken."""
+"""Texts to be spoken."""
 
 from __future__ import annotations
 
@@ -24,3 +24,23 @@ class UtteranceSpec:
     top_k: int | None = None
     top_p: float | None = None
     most_frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    """What a client wants to hear. None: the model's default."""
+
+    text: str
+    model: str | None = None
+    voice: str | None = None
+    language: str | None = None
+    instructions: str | None = None
+    format: str | None = None  # None: mp3 where the extra for it is installed, else wav
+    speed: float = 1.0
+    seed: int | None = None  # None: one that belongs to the voice
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    max_frames: int | None = None
+    timeout: float | None = None
+    owner: str = ""

@@ -51,7 +51,7 @@ class SpeechEnd(NamedTuple):
     queue_seconds: float
 
 
-class Speech:
+class SpeechSequence:
     """An utterance on its way: its stream, and its lane once it is seated."""
 
     def __init__(
@@ -83,8 +83,8 @@ class Speaker:
         self._doorbell = Doorbell()
         self._thread = RealThread(self._run)
         self._voices: dict[str, Floats] = {}  # the one used last is last
-        self.waiting: list[Speech] = []
-        self.running: list[Speech] = []
+        self.waiting: list[SpeechSequence] = []
+        self.running: list[SpeechSequence] = []
         self._free: list[int] = []  # lanes
         self._num_submitted = 0  # written by the HTTP side only
         self._num_ended = 0  # written by the speaker's thread only
@@ -112,7 +112,7 @@ class Speaker:
             raise QueueFull(f"The queue is full ({self.num_open} texts). Try again shortly.")
         self._num_submitted += 1
         stream: Stream[Sound | SpeechEnd] = Stream(self._doorbell)
-        speech = Speech(utterance, stream, owner, deadline, self.clock())
+        speech = SpeechSequence(utterance, stream, owner, deadline, self.clock())
         self._mailbox.put(lambda: self._arrive(speech))
         return stream
 
@@ -121,15 +121,19 @@ class Speaker:
         if stream.open_choices:
             self._mailbox.put(lambda: self._cancel(stream))
 
-    def voice(self, key: str, read: Callable[[], Floats]) -> Floats:
-        """The rows of a voice; `read` gets its clip, mono at SAMPLE_RATE, unless the rows are known. Slow; call it off
-        the hub. Raises InvalidRequest."""
-        backend, rows = self.backend, self._voices.pop(key, None)
-        if backend is None:
+    def voice(self, key: str) -> Floats | None:
+        """The rows of a voice that was added lately."""
+        rows = self._voices.pop(key, None)
+        if rows is not None:
+            self._voices[key] = rows
+        return rows
+
+    def add_voice(self, key: str, clip: bytes) -> Floats:
+        """The rows of a voice from its clip: 32-bit floats in native byte order, mono, at SAMPLE_RATE. Slow; call it
+        off the hub. Raises InvalidRequest or Unavailable."""
+        if self.backend is None:
             raise Unavailable(STOPPING)
-        if rows is None:
-            rows = backend.encode_voice(read())
-        self._voices[key] = rows
+        rows = self._voices[key] = self.backend.encode_voice(np.frombuffer(clip, np.float32))
         for old in list(self._voices)[:-MAX_VOICES]:
             self._voices.pop(old, None)
         return rows
@@ -188,7 +192,8 @@ class Speaker:
     def check(self) -> None:
         """That every lane is free or held by one utterance."""
         assert self.backend is not None
-        held = [speech.lane for speech in self.running]
+        held = [speech.lane for speech in self.running if speech.lane is not None]
+        assert len(held) == len(self.running)
         assert sorted([*self._free, *held]) == list(range(self.backend.num_lanes)), (self._free, held)
         assert all(speech.lane is None for speech in self.waiting)
         assert self.num_open >= len(self.running) + len(self.waiting)
@@ -197,7 +202,7 @@ class Speaker:
         for command in self._mailbox.take(seconds):
             command()
 
-    def _arrive(self, speech: Speech) -> None:
+    def _arrive(self, speech: SpeechSequence) -> None:
         self.metrics.requests += 1
         self.waiting.append(speech)
 
@@ -225,10 +230,10 @@ class Speaker:
             speaking[speech.owner] += 1
             self.running.append(speech)
 
-    def _is_paused(self, speech: Speech) -> bool:
+    def _is_paused(self, speech: SpeechSequence) -> bool:
         return len(speech.stream) >= self.unread
 
-    def _parts(self) -> list[tuple[Speech, Floats]]:
+    def _parts(self) -> list[tuple[SpeechSequence, Floats]]:
         """The rows of this step: every frame, then prompts as far as there is room."""
         assert self.backend is not None
         parts, room = [], self.backend.max_rows
@@ -239,7 +244,7 @@ class Speaker:
                 room -= len(rows)
         return parts
 
-    def _compute(self, parts: list[tuple[Speech, Floats]]) -> None:
+    def _compute(self, parts: list[tuple[SpeechSequence, Floats]]) -> None:
         backend, m, started = self.backend, self.metrics, self.clock()
         assert backend is not None
         computed = [(s.lane, s.utterance.position, rows) for s, rows in parts if s.lane is not None]
@@ -257,7 +262,7 @@ class Speaker:
         m.steps += 1
         m.seconds += self.clock() - started
 
-    def _advance(self, speech: Speech, num_rows: int, place: int) -> None:
+    def _advance(self, speech: SpeechSequence, num_rows: int, place: int) -> None:
         assert self.backend is not None and speech.lane is not None
         utterance, before = speech.utterance, speech.utterance.num_frames
         utterance.position += num_rows
@@ -277,7 +282,7 @@ class Speaker:
         if utterance.is_done:
             self._end(speech, FinishReason.LENGTH if utterance.is_cut else FinishReason.STOP)
 
-    def _end(self, speech: Speech, reason: FinishReason, error: LlamasrvError | None = None) -> None:
+    def _end(self, speech: SpeechSequence, reason: FinishReason, error: LlamasrvError | None = None) -> None:
         if speech.lane is None:
             self.waiting.remove(speech)
             waited = self.clock() - speech.arrived

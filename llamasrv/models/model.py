@@ -178,7 +178,9 @@ class Model:
                 size=info.size_bytes,
                 modified=float(self.created),
                 metadata=info.metadata,
-                capabilities=("completion", *_modalities(self.current.model.projector)),
+                capabilities=("speech",)
+                if self.current.speaker.backend is not None
+                else ("completion", *_modalities(self.current.model.projector)),
             )
         return self._reported
 

@@ -25,6 +25,7 @@ from llamasrv.domain.request import (
     RerankRequest,
 )
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
+from llamasrv.domain.speech import SpeechRequest
 from llamasrv.engine.base.channels import TokenStream
 from llamasrv.errors import LlamasrvError, Unavailable
 from llamasrv.models.adapters import choose
@@ -47,6 +48,7 @@ from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
 from llamasrv.pipeline.search_run import SearchRun
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, has_parts, is_long, is_long_form
+from llamasrv.pipeline.speech import SpeechWork, VoiceBook
 from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
 
@@ -57,6 +59,7 @@ class Pipeline:
     def __init__(self, registry: Registry, media: MediaOptions | None = None) -> None:
         self.registry = registry
         self.media = MediaReader(media)
+        self.voices = VoiceBook(self.media.options.voices, self.media.decoder)
         self.documents = DocumentReader(self.media.decoder, self.media.options.sources, self.media.held.check)
         self.cache_book = CacheBook()
         self.decision_book = DecisionBook()
@@ -389,6 +392,25 @@ class Pipeline:
     def submit_rerank(self, request: RerankRequest) -> RankingWork:
         with self.lease(request.model, keep_alive=request.keep_alive) as served:
             return RankingWork(served, request)
+
+    def submit_speech(self, request: SpeechRequest) -> SpeechWork:
+        """Start to speak. Raises everything that can be known to be wrong."""
+        with self.lease(request.model) as served:
+            return SpeechWork(served, request, self.voices)
+
+    def speaking(self) -> list[Model]:
+        """The models that speak."""
+        return [model for model in self.registry.models if "speech" in model.details.capabilities]
+
+    def voice_names(self, name: str | None) -> list[str]:
+        """The voices that may be asked for. Loads nothing: the model's own are known while it is loaded. Raises
+        ModelNotFound."""
+        speaking = self.speaking()
+        if name is None and speaking:
+            name = speaking[0].name
+        served = self.peek(name) if name is not None else None
+        backend = None if served is None else served.engine.speaker.backend
+        return self.voices.names(() if backend is None else backend.speakers)
 
     def embed(self, request: EmbedRequest) -> Embeddings:
         """Vectors for prompts; waits for them. A caller that may want to cancel uses `submit_embed`."""

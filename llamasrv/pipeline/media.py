@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from llamasrv.chat.media import media_of
 from llamasrv.concurrency import off_hub
@@ -60,6 +61,7 @@ class MediaOptions:
 
     limits: MediaLimits = MediaLimits()
     sources: Sources = Sources()
+    voices: Path | None = None  # folder of clips that speech models speak like
 
 
 class MediaReader:

@@ -43,6 +43,7 @@ from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.rerank import RerankSchema
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.openai.score import ScoreSchema
+from llamasrv.protocols.openai.speech import SpeechSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 from llamasrv.protocols.typesafe.systemone import SystemOneSchema
 
@@ -153,6 +154,14 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/audio/transcriptions": Operation(
         "What is said in a recording.", TranscriptionSchema, streams=EVENTS, form="file"
     ),
+    "POST /v1/audio/speech": Operation(
+        "A text, spoken by a speech model.", SpeechSchema, {"input": "Hello", "response_format": "wav"}, EVENTS,
+        answers="audio/*",
+    ),
+    "GET /v1/audio/voices": Operation(
+        "The voices that a text may be spoken with.", query=(("model", "a speech model; absent: the first one"),)
+    ),
+    "GET /v1/audio/models": Operation("The models that speak."),
     "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
     "POST /v1/rerank": Operation(
         "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}
@@ -313,7 +322,7 @@ OPERATIONS: dict[str, Operation] = {
 """Method and path to what is there; one of a route's paths is enough."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "AnthropicMessages": ("array",), "Assets": ("object",), "CacheControl": ("object",),
+    "AnthropicMessages": ("array",), "Assets": ("object",), "BoundedText": ("string",), "CacheControl": ("object",),
     "CacheRetention": ("string",), "ChatMessages": ("array",), "ChatToolChoice": ("string", "object"),
     "ChatTools": ("array",), "Choices": ("array",), "Contents": ("array", "object"),
     "Continue": ("boolean", "string"), "ConversationField": ("string", "object"),
@@ -328,12 +337,12 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "QuestionsById": ("object",), "ReasoningFormat": ("string",), "ResponseFormat": ("object",),
     "ResponseFormatField": ("array", "object"),
     "ResponseInput": ("string", "array"), "ResponseModalities": ("array",), "Samplers": ("array", "string"),
-    "SchemaField": ("object",), "SomeOf": ("array",), "State": ("string", "array", "object"),
+    "SchemaField": ("object",), "SomeOf": ("array",), "SpokenText": ("string",), "State": ("string", "array", "object"),
     "StructuredOutputs": ("object",), "System": ("string", "array"), "SystemInstruction": ("string", "array"),
     "SystemOneImages": ("array",), "TextOrTokens": ("string", "array"), "Texts": ("string", "array"),
     "Think": ("boolean", "string"), "ThinkingConfigField": ("object",), "ThinkingField": ("object",),
     "ThreadField": ("object",), "ToolChoiceField": ("string", "object"), "ToolConfig": ("object",),
-    "Truncation": ("string",), "Upload": ("string",),
+    "Truncation": ("string",), "Upload": ("string",), "VoiceName": ("string", "object"),
 }  # fmt: skip
 """Types of JSON that fields of these classes take."""
 

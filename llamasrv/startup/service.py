@@ -59,6 +59,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
                 held_bytes=media.decoded_bytes,
             ),
             Sources(media.path, frozenset(host.lower() for host in media.hosts), media.fetch_bytes),
+            media.voices,
         ),
         keys=keys.of(settings),
         hosts=settings.server.allowed_hosts,

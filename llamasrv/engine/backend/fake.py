@@ -19,6 +19,7 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.fake_projector import FakeProjector, fake_rows
+from llamasrv.engine.backend.fake_speech import FakeSpeech
 from llamasrv.engine.base.arrays import Floats, Ids, Int32s, LaneState, Reals, pooled
 from llamasrv.engine.base.batch import Batch, MediaRows
 from llamasrv.engine.base.interface import (
@@ -31,7 +32,6 @@ from llamasrv.engine.base.interface import (
     ModelInfo,
     OutOfCells,
     Progress,
-    SpeechBackend,
     Together,
 )
 from llamasrv.engine.base.media_timeline import MediaTimeline
@@ -135,7 +135,6 @@ class FakeChain:
 class FakeBackend:
     """Asserts wherever the real library would abort."""
 
-    generates = True
     state_facts: dict[str, object] = {"library": "fake"}
     host_bytes: int | None = None
     max_outputs = 64
@@ -154,8 +153,10 @@ class FakeBackend:
         pooling: str | None = None,
         adapters: tuple[Adapter, ...] = (),
         projector: FakeProjector | None = None,
+        speech: FakeSpeech | None = None,
     ) -> None:
-        """With `pooling` it also makes embeddings; with a `projector` it takes images and sounds."""
+        """With `pooling` it also makes embeddings; with a `projector` it takes images and sounds; with `speech` it does
+        nothing but speak."""
         self.info = ModelInfo(
             name="fake",
             description="fake model: echoes",
@@ -176,7 +177,7 @@ class FakeBackend:
         self.max_rollback = (num_cells if traits.can_cut else 0) if max_rollback is None else max_rollback
         self.idle_cells = num_cells if idle_cells is None else idle_cells
         self.embeddings = None if pooling is None else FakeEmbeddings(pooling, context=self.context)
-        self.speech: SpeechBackend | None = None
+        self.speech, self.generates = speech, speech is None
         self.draft_model: DraftModel | None = None
         self.adapters = adapters
         self.projector = projector
@@ -203,6 +204,8 @@ class FakeBackend:
     def close(self) -> None:
         assert not self.closed, "closed twice"
         self.closed = True
+        if self.speech is not None:
+            self.speech.close()
 
     @property
     def used_cells(self) -> int:

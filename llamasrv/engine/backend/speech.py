@@ -27,7 +27,7 @@ from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, drop_errors, mtmd, reason
 from llamasrv.engine.backend.placement import place_context
-from llamasrv.engine.backend.utterance import PocketUtterance, QwenUtterance, Utterance
+from llamasrv.engine.backend.utterance import LlamaUtterance, PocketUtterance, QwenUtterance
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import Floats, Int32s
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
@@ -144,7 +144,7 @@ class LlamaSpeech:
 
     # any thread
 
-    def utterance(self, spec: UtteranceSpec) -> Utterance:
+    def utterance(self, spec: UtteranceSpec) -> LlamaUtterance:
         """Raises InvalidRequest."""
         return (QwenUtterance if self.kind == "qwen3tts" else PocketUtterance)(self, spec)
 

@@ -51,7 +51,7 @@ class Generator(Protocol):
     def sound(self, frames: Sequence[Any], state: Any) -> tuple[Floats, Any]: ...
 
 
-class Utterance(ABC):
+class LlamaUtterance(ABC):
     """`pending` rows are to be computed at `position`. After the last of them call `advance` with its place."""
 
     most_tokens: int  # of a chunk
@@ -126,7 +126,7 @@ class Utterance(ABC):
         return row
 
 
-class QwenUtterance(Utterance):
+class QwenUtterance(LlamaUtterance):
     most_tokens = 120
 
     def _tokens(self) -> list[int]:
@@ -233,7 +233,7 @@ _PACKS = {
 }
 
 
-class PocketUtterance(Utterance):
+class PocketUtterance(LlamaUtterance):
     most_tokens = 50
 
     def _tokens(self) -> list[int]:

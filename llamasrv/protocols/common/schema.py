@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, NamedTuple
 
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing
@@ -292,6 +292,19 @@ class Number(WireField):
             low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"
             raise Invalid(f"number out of range. Expected a value {low} and at most {self.high:g}, but got {value:g}.")
         return value
+
+
+class OneOf(WireField):
+    """One of a few words."""
+
+    def __init__(self, words: Sequence[str], note: str = "", **place: Any) -> None:
+        super().__init__(note, **place)
+        self.words = tuple(words)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if value not in self.words:
+            raise Invalid(f"expected one of {', '.join(self.words)}, but got '{str(value)[:40]}'.")
+        return str(value)
 
 
 class Names(WireField):

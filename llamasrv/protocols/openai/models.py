@@ -51,6 +51,8 @@ def _entry(card: ModelCard) -> dict[str, Any]:
     if card.status is not None:
         entry["status"] = card.status
         entry["source"], entry["can_remove"] = "models_dir" if card.is_found else "preset", card.is_found
+    if "speech" in card.capabilities:
+        entry["architecture"] = {"input_modalities": ["text"], "output_modalities": ["audio"]}
     if "vision" in card.capabilities or "completion" in card.capabilities:
         seen = ["text", *(kind for able, kind in _MODALITIES.items() if able in card.capabilities)]
         entry["architecture"] = {"input_modalities": seen, "output_modalities": ["text"]}

@@ -24,6 +24,7 @@ from llamasrv.protocols.common.schema import (
     Ignored,
     Invalid,
     Number,
+    OneOf,
     Refused,
     String,
     WireField,
@@ -37,19 +38,6 @@ INSTRUCTION = "Transcribe audio to text"
 ANSWER_TOKENS = 1024  # of one window: more than can be said in half a minute
 FORMATS = {"json": "application/json", "verbose_json": "application/json", "text": "text/plain; charset=utf-8",
            "srt": "application/x-subrip; charset=utf-8", "vtt": "text/vtt; charset=utf-8"}  # fmt: skip
-
-
-class OneOf(WireField):
-    """One of a few words."""
-
-    def __init__(self, words: Sequence[str], note: str = "") -> None:
-        super().__init__(note)
-        self.words = tuple(words)
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if value not in self.words:
-            raise Invalid(f"expected one of {', '.join(self.words)}, but got '{str(value)[:40]}'.")
-        return str(value)
 
 
 class SomeOf(WireField):

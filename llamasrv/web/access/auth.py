@@ -31,6 +31,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     ANY: (
         "/v1/models", "/models", "/v1/models/<path:name>", "/models/<path:name>", "/props", "/readyz", "/v1/usage",
         "/cors-proxy", "/tokenizer_info", "/openapi.json",
+        "/v1/audio/voices", "/audio/voices", "/v1/audio/models", "/audio/models",
         "/ui/access", "/version", "/api/status", "/api/v0/models", "/api/v0/models/<path:name>",
         "/api/tags", "/api/show", "/api/ps", "/api/version", "/v1beta/models", "/v1beta/models/<path:name>",
     ),
@@ -41,7 +42,8 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", "/v1/chat/completions/control",
         "/chat/completions/control",
         "/v1/decisions", "/decisions", "/v1beta/decisions", "/v1/systemone", "/systemone",
-        "/v1/audio/transcriptions", "/audio/transcriptions", "/v1/stream", "/v1/streams/lookup", "/predict",
+        "/v1/audio/transcriptions", "/audio/transcriptions", "/v1/audio/speech", "/audio/speech",
+        "/v1/stream", "/v1/streams/lookup", "/predict",
         "/v1beta/models/<path:name>:generateContent", "/v1beta/models/<path:name>:streamGenerateContent",
         "/v1beta/models/<path:name>:countTokens",
         "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",

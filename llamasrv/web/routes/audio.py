@@ -1,4 +1,4 @@
-"""OpenAI's audio routes: a recording to text."""
+"""OpenAI's audio routes: a recording to text, and text to speech."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import io
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
+from llamasrv.media.spoken import TYPES
+from llamasrv.protocols.openai.speech import SpeechEndpoint, speech_models, voice_list
 from llamasrv.protocols.openai.transcriptions import FORMATS, Transcriptions
 from llamasrv.web.http.multipart import read_form
-from llamasrv.web.routes.generate import respond
+from llamasrv.web.routes.embeddings import read_parsed
+from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
-from llamasrv.web.views import current
+from llamasrv.web.streams.speech import speech_response
+from llamasrv.web.streams.streaming import Client
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("audio", __name__)
     limits = service.options.limits
-    transcriptions = Transcriptions(limits)
+    transcriptions, speech = Transcriptions(limits), SpeechEndpoint(limits)
 
     @routes.post("/v1/audio/transcriptions")
     @routes.post("/audio/transcriptions")
@@ -40,5 +46,34 @@ def blueprint(service: Service) -> Blueprint:
         if not asked.stream and response.status_code == 200:
             response.headers["Content-Type"] = FORMATS[options.format]
         return response
+
+    @routes.post("/v1/audio/speech")
+    @routes.post("/audio/speech")
+    def speak() -> Response:
+        environ = request.environ
+        asked, options = read_parsed(service, speech)
+        record = current().record
+        heed_autoload(service, asked.model)
+        with in_words_of(speech, asked):
+            spoken = service.pipeline.submit_speech(asked)
+        record.model = spoken.model
+        return speech_response(
+            spoken,
+            record,
+            client=Client.of(environ),
+            keepalive=service.options.keepalive,
+            content_type=TYPES[spoken.format],
+            as_events=options.as_events,
+        )
+
+    @routes.get("/v1/audio/voices")
+    @routes.get("/audio/voices")
+    def voices() -> Response:
+        return json_answer(voice_list(service.pipeline.voice_names(request.args.get("model"))))
+
+    @routes.get("/v1/audio/models")
+    @routes.get("/audio/models")
+    def models() -> Response:
+        return json_answer(speech_models([model.name for model in service.pipeline.speaking()]))
 
     return routes

@@ -1,0 +1,179 @@
+"""Speech as audio files, piece by piece while it is made; and its pace.
+
+    wav, pcm                  need nothing
+    mp3, opus, aac, flac      PyAV, the extra `media`; as is a speed other than 1
+
+Knows samples (16 bits, little-endian, mono) and bytes, no model and no protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from fractions import Fraction
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+TYPES = {
+    "mp3": "audio/mpeg", "opus": "audio/opus", "aac": "audio/aac", "flac": "audio/flac", "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}  # fmt: skip
+PLAIN = ("wav", "pcm")
+EXTRA = "media"  # what the others need
+SLOWEST, FASTEST = 0.25, 4.0
+_STREAMED = 0xFFFFFFFF  # the size of a WAV file that is not finished
+_CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
+    # container, codec, options of the container. The header that tells the length would be written last.
+    "mp3": ("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}),
+    "opus": ("ogg", "libopus", {"page_duration": "200000"}),
+    "aac": ("adts", "aac", {}),
+    "flac": ("flac", "flac", {}),
+}
+
+
+def has_codecs() -> bool:
+    """Whether the extra is installed."""
+    return find_spec("av") is not None
+
+
+class AudioWriter(Protocol):
+    """`feed` samples, then `end`; both return bytes of the file. The calls may come from different threads."""
+
+    def feed(self, pcm: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+def writer(kind: str, rate: int, speed: float = 1.0) -> AudioWriter:
+    """For one of TYPES. All but PLAIN at speed 1 need the extra."""
+    plain = PlainWriter(rate, has_head=kind == "wav") if kind in PLAIN else CodecWriter(kind, rate)
+    return plain if speed == 1 else PacedWriter(plain, rate, speed)
+
+
+class PlainWriter:
+    """PCM; as a WAV file with a head in front, which leaves the length open."""
+
+    def __init__(self, rate: int, *, has_head: bool) -> None:
+        self._head = wav_head(rate) if has_head else b""
+
+    def feed(self, pcm: bytes) -> bytes:
+        head, self._head = self._head, b""
+        return head + pcm
+
+    def end(self) -> bytes:
+        return self.feed(b"")
+
+
+def wav_head(rate: int) -> bytes:
+    form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
+    return b"RIFF%bWAVEfmt %b%bdata%b" % (
+        struct.pack("<I", _STREAMED),
+        struct.pack("<I", len(form)),
+        form,
+        struct.pack("<I", _STREAMED),
+    )
+
+
+class _WriteOnly:
+    """A file that can only be written to."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+class CodecWriter:
+    def __init__(self, kind: str, rate: int) -> None:
+        import av
+
+        container, codec, options = _CODECS[kind]
+        self._out, self._rate, self._time = _WriteOnly(), rate, 0
+        self._container: Any = av.open(self._out, "w", format=container, options=options)
+        stream: Any = self._container.add_stream(codec, rate=rate)
+        stream.codec_context.layout = "mono"
+        self._stream = stream
+
+    def feed(self, pcm: bytes) -> bytes:
+        if pcm:
+            self._encode(_frame(pcm, self._rate, self._time))
+            self._time += len(pcm) // 2
+        return self._out.take()
+
+    def end(self) -> bytes:
+        if self._time:
+            self._encode(None)
+        self._container.close()
+        return self._out.take()
+
+    def _encode(self, frame: Any) -> None:
+        for packet in self._stream.encode(frame):
+            self._container.mux(packet)
+
+
+class PacedWriter:
+    """Makes speech faster or slower; its pitch stays."""
+
+    def __init__(self, inner: AudioWriter, rate: int, speed: float) -> None:
+        import av.filter
+
+        self._inner, self._rate, self._time = inner, rate, 0
+        graph: Any = av.filter.Graph()
+        self._source: Any = graph.add_abuffer(
+            sample_rate=rate, format="s16", layout="mono", time_base=Fraction(1, rate)
+        )
+        last = self._source
+        for factor in _factors(speed):
+            tempo = graph.add("atempo", f"{factor:.6f}")
+            last.link_to(tempo)
+            last = tempo
+        self._sink: Any = graph.add("abuffersink")
+        last.link_to(self._sink)
+        graph.configure()
+        self._graph = graph
+
+    def feed(self, pcm: bytes) -> bytes:
+        if pcm:
+            self._source.push(_frame(pcm, self._rate, self._time))
+            self._time += len(pcm) // 2
+        return self._inner.feed(self._pulled())
+
+    def end(self) -> bytes:
+        rest = b""
+        if self._time:
+            self._source.push(None)
+            rest = self._inner.feed(self._pulled())
+        return rest + self._inner.end()
+
+    def _pulled(self) -> bytes:
+        import av
+
+        pieces: list[bytes] = []
+        while True:
+            try:
+                pieces.append(self._sink.pull().to_ndarray().tobytes())
+            except (av.BlockingIOError, av.EOFError):
+                return b"".join(pieces)
+
+
+def _factors(speed: float) -> Iterator[float]:
+    """The filter takes half of the speed at least."""
+    while speed < 0.5:
+        yield 0.5
+        speed *= 2
+    yield speed
+
+
+def _frame(pcm: bytes, rate: int, time: int) -> Any:
+    import av
+    import numpy as np
+
+    frame = av.AudioFrame.from_ndarray(np.frombuffer(pcm, "<i2").reshape(1, -1), format="s16", layout="mono")
+    frame.sample_rate, frame.pts, frame.time_base = rate, time, Fraction(1, rate)
+    return frame

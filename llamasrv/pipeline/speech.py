@@ -1,0 +1,167 @@
+"""Speech: a text goes to the speaker of a speech model, and its sound comes back as pieces of an audio file.
+
+Whatever is wrong with a request is raised when it is submitted, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llamasrv.concurrency import off_hub
+from llamasrv.domain.events import FinishReason, Usage
+from llamasrv.domain.speech import SAMPLE_RATE, SpeechRequest, UtteranceSpec
+from llamasrv.engine.base.interface import SpeechBackend, Utterance
+from llamasrv.engine.speaker import Speaker, SpeechEnd
+from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unavailable, Unsupported
+from llamasrv.media import spoken
+from llamasrv.media.decoder import Decoder
+from llamasrv.pipeline.loaded_model import LoadedModel
+from llamasrv.pipeline.voices import Clip, clips, names_of, voice_named
+
+NEEDS_EXTRA = "{} needs an extra package: pip install 'llamasrv[media]'. Without it: 'response_format' wav or pcm."
+LANGUAGES = {
+    "zh": "chinese", "en": "english", "de": "german", "it": "italian", "pt": "portuguese", "es": "spanish",
+    "ja": "japanese", "ko": "korean", "fr": "french", "ru": "russian",
+}  # fmt: skip
+
+
+class VoiceBook:
+    """The voices of a folder. One per process."""
+
+    def __init__(self, folder: Path | None, decoder: Decoder) -> None:
+        self._folder, self._decoder = folder, decoder
+
+    def clips(self) -> dict[str, Clip]:
+        return off_hub(clips, self._folder) if self._folder is not None else {}
+
+    def names(self, speakers: tuple[str, ...]) -> list[str]:
+        """All voices that may be asked for; `speakers`: the model's own."""
+        return names_of(self.clips(), speakers)
+
+    def rows(self, clip: Clip, speaker: Speaker) -> Any:
+        """The rows of a clip for this model; computed at its first use."""
+        rows = speaker.voice(clip.key)
+        if rows is not None:
+            return rows
+        try:
+            samples = self._decoder.samples(off_hub(clip.read), SAMPLE_RATE)
+        except InvalidMedia as error:
+            raise InvalidRequest(f"The clip of the voice '{clip.name}': {error.message}.", param="voice") from None
+        except OSError:
+            raise InvalidRequest(f"The clip of the voice '{clip.name}' cannot be read.", param="voice") from None
+        return off_hub(speaker.add_voice, clip.key, samples)
+
+
+class SpeechWork:
+    """A SpeechRequest in progress: pieces of its audio file, as they are made. One reader."""
+
+    def __init__(self, served: LoadedModel, request: SpeechRequest, voices: VoiceBook) -> None:
+        engine, backend = served.engine, _backend(served)
+        deadline = None if request.timeout is None else engine.clock() + request.timeout
+        self.format = request.format or ("mp3" if spoken.has_codecs() else "wav")
+        _check_codecs(self.format, request.speed)
+        self._speaker = speaker = engine.speaker
+        utterance = _utterance(request, backend, speaker, voices)
+        self.model = served.model.name
+        self.usage = Usage()
+        self.cancelled = self.done = False
+        self.reason: FinishReason | None = None
+        self.error: LlamasrvError | None = None
+        self._writer = spoken.writer(self.format, SAMPLE_RATE, request.speed)
+        self._feed = self._writer.feed if self._is_plain(request) else partial(off_hub, self._writer.feed)
+        self._stream = speaker.submit(utterance, owner=request.owner, deadline=deadline)
+
+    def _is_plain(self, request: SpeechRequest) -> bool:
+        return self.format in spoken.PLAIN and request.speed == 1
+
+    def cancel(self) -> None:
+        """End it early. May be called any number of times, at any time."""
+        self.cancelled = True
+        self._speaker.cancel(self._stream)
+
+    def pieces(self, timeout: float | None = None) -> list[bytes]:
+        """What is new; waits for it. [] after `timeout` seconds. At the end `done` is set, and `error` if it failed."""
+        out: list[bytes] = []
+        if self.done or not self._stream.wait(timeout):
+            return out
+        for item in self._stream.take():
+            if isinstance(item, SpeechEnd):
+                self._finish(item)
+                if self.error is None and not self.cancelled:
+                    out.append(off_hub(self._writer.end))
+            elif not self.cancelled:
+                out.append(self._feed(item.pcm))
+        return [piece for piece in out if piece]
+
+    def _finish(self, end: SpeechEnd) -> None:
+        self.done, self.reason = True, end.reason
+        self.error = end.error
+        self.usage = Usage(prompt_tokens=end.num_prompt, completion_tokens=end.num_frames)
+        if end.reason is FinishReason.CANCELLED:
+            self.error = Unavailable("The request was cancelled.")
+
+
+def _backend(served: LoadedModel) -> SpeechBackend:
+    backend = served.engine.speaker.backend
+    if backend is None:
+        raise Unsupported(
+            f"The model '{served.model.name}' cannot speak. Serve a speech model (Qwen3-TTS, Pocket TTS) with its "
+            "projector: --model and --mmproj.",
+            param="model",
+        )
+    return backend
+
+
+def _check_codecs(format: str, speed: float) -> None:
+    if spoken.has_codecs():
+        return
+    if format not in spoken.PLAIN:
+        raise Unsupported(NEEDS_EXTRA.format(f"'{format}'"), param="response_format")
+    if speed != 1:
+        raise Unsupported(
+            "A 'speed' other than 1 needs an extra package: pip install 'llamasrv[media]'.", param="speed"
+        )
+
+
+def _utterance(request: SpeechRequest, backend: SpeechBackend, speaker: Speaker, voices: VoiceBook) -> Utterance:
+    voice = voice_named(request.voice, voices.clips(), backend.speakers)
+    if voice.clip is None and backend.needs_voice:
+        raise InvalidRequest(
+            "This model speaks with the voice of a clip, and the server has none: put WAV, MP3, FLAC or OGG files of a "
+            "few seconds into a folder and name it with --voices.",
+            param="voice",
+        )
+    spec = UtteranceSpec(
+        text=request.text,
+        seed=_seed(request, voice.clip),
+        voice=None if voice.clip is None else voices.rows(voice.clip, speaker),
+        speaker=voice.speaker,
+        language=_language(request.language, backend),
+        instructions=request.instructions or None,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        most_frames=request.max_frames,
+    )
+    return off_hub(backend.utterance, spec)  # it reads rows of the token table from the file
+
+
+def _seed(request: SpeechRequest, clip: Clip | None) -> int:
+    """A voice that comes from no clip is drawn from the seed: so each name has its own."""
+    if request.seed is not None:
+        return request.seed
+    name = clip.name if clip is not None else request.voice or ""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+
+
+def _language(asked: str | None, backend: SpeechBackend) -> str | None:
+    """The language as the model calls it; None lets the model find out, or leaves it the only one that it has."""
+    if asked is None or asked.lower() in ("", "auto"):
+        return None
+    if not backend.languages:
+        raise InvalidRequest("This model speaks one language; leave 'language' out.", param="language")
+    code = asked.lower()
+    return LANGUAGES.get(code.partition("-")[0], code)

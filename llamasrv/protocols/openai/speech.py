@@ -1,0 +1,123 @@
+"""POST /v1/audio/speech: a text to sound; GET /v1/audio/voices: the names of voices.
+
+JSON in, SpeechRequest out; pieces of an audio file in, the same or events with them out.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from llamasrv.domain.events import Usage
+from llamasrv.domain.speech import SpeechRequest
+from llamasrv.errors import LlamasrvError
+from llamasrv.protocols.common.loader import SchemaEndpoint, build
+from llamasrv.protocols.common.schema import Count, Flag, Invalid, Number, OneOf, Refused, String, WireField, WireSchema
+from llamasrv.protocols.errors import openai_body
+
+FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+MAX_CHARS = 4096
+MAX_FRAMES = 100_000
+
+
+class BoundedText(String):
+    """A text of a few characters at most."""
+
+    def __init__(self, most: int, note: str = "", **place: Any) -> None:
+        super().__init__(note, **place)
+        self.most = most
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if len(value) > self.most:
+            raise Invalid(f"string too long. Expected at most {self.most} characters, but got {len(value)}.")
+        return str(value)
+
+
+class SpokenText(BoundedText):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if not any(map(str.isalnum, value)):
+            raise Invalid("there is nothing to say: it has no letter and no digit.", code="empty_string")
+        return super()._deserialize(value, attr, data)
+
+
+class VoiceName(WireField):
+    """A name, or an object with it as `id`."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        name = value.get("id") if type(value) is dict else value
+        if type(name) is not str or not 0 < len(name) <= 64:
+            raise Invalid("expected the name of a voice, or an object with its 'id'.", code="invalid_type")
+        return name
+
+
+class SpeechSchema(WireSchema):
+    input = SpokenText(MAX_CHARS, f"at most {MAX_CHARS} characters; long ones by sentences", required=True, to="text")
+    model = String("a name or alias; absent: the model that is served", to="model")
+    voice = VoiceName(
+        "a clip of `--voices`, one of the model's own, or one of OpenAI's names, which stand for the default voice",
+        to="voice",
+    )
+    response_format = OneOf(
+        FORMATS, "wav and pcm; with the extra `media` mp3, opus, aac and flac; absent: mp3 if it can, else wav",
+        to="format",
+    )  # fmt: skip
+    speed = Number(0.25, 4, "the pitch stays; other than 1 with the extra `media`", to="speed")
+    stream_format = OneOf(
+        ("audio", "sse"), "`audio`: the file, in chunks as it is made; `sse`: events with pieces of it"
+    )
+    stream = Flag("true: as `stream_format` sse")
+    instructions = BoundedText(2048, "how to speak, for models that are made for it", to="instructions")
+    language = BoundedText(32, "a name or a code, for models with several; `auto`: it finds out", to="language")
+    seed = Count(0, 2**32 - 1, "absent: the same for every text of a voice", to="seed")
+    temperature = Number(0, 2, to="temperature")
+    top_k = Count(0, 2**31 - 1, to="top_k")
+    top_p = Number(0, 1, to="top_p")
+    max_new_tokens = Count(1, MAX_FRAMES, "most frames of 80 ms", to="max_frames")
+    ref_audio = Refused("voices are clips of the server's own folder")
+    ref_text = Refused("voices are clips of the server's own folder")
+
+
+class SpeechReplyOptions(NamedTuple):
+    """The request's wishes for its reply."""
+
+    as_events: bool = False
+
+
+class SpeechEndpoint(SchemaEndpoint):
+    """The endpoint, with its limits."""
+
+    schema = SpeechSchema
+    names: Mapping[str, str] = {"max_frames": "max_new_tokens"}
+
+    def parse(
+        self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
+    ) -> tuple[SpeechRequest, SpeechReplyOptions]:
+        data = self._load(body)
+        request = build(SpeechRequest, data, timeout=timeout, owner=owner)
+        as_events = data.get("stream_format", "sse" if data.get("stream") else "audio") == "sse"
+        return request, SpeechReplyOptions(as_events)
+
+
+def audio_delta(piece: bytes) -> bytes:
+    return orjson.dumps({"type": "speech.audio.delta", "audio": b64encode(piece).decode()})
+
+
+def audio_done(usage: Usage) -> bytes:
+    spoken, heard = usage.prompt_tokens, usage.completion_tokens
+    counts = {"input_tokens": spoken, "output_tokens": heard, "total_tokens": spoken + heard}
+    return orjson.dumps({"type": "speech.audio.done", "usage": counts})
+
+
+def audio_error(error: LlamasrvError) -> bytes:
+    return orjson.dumps({"type": "speech.audio.error", **orjson.loads(openai_body(error))})
+
+
+def voice_list(names: Sequence[str]) -> bytes:
+    return orjson.dumps({"object": "list", "voices": [{"id": name, "name": name} for name in names]})
+
+
+def speech_models(names: Sequence[str]) -> bytes:
+    return orjson.dumps({"models": [{"id": name, "name": name} for name in names]})

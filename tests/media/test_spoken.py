@@ -1,0 +1,73 @@
+"""Speech as audio files: what was fed in pieces is what a decoder reads."""
+
+from __future__ import annotations
+
+import io
+import wave
+
+import numpy as np
+import pytest
+
+from llamasrv.media import spoken
+
+RATE = 24_000
+TONE = (np.sin(np.arange(RATE) * (2 * np.pi * 440 / RATE)) * 20_000).astype("<i2")
+
+
+def written(kind, speed=1.0, pcm=TONE, step=1920):
+    writer = spoken.writer(kind, RATE, speed)
+    return b"".join([writer.feed(pcm[at : at + step].tobytes()) for at in range(0, len(pcm), step)] + [writer.end()])
+
+
+def decoded(data):
+    av = pytest.importorskip("av")
+    resampler, out = av.AudioResampler(format="s16", layout="mono", rate=RATE), []
+    with av.open(io.BytesIO(data)) as file:
+        for frame in file.decode(file.streams.audio[0]):
+            out += [part.to_ndarray().reshape(-1) for part in resampler.resample(frame)]
+    return np.concatenate(out)
+
+
+def pitch(samples):
+    middle = samples[len(samples) // 4 : -len(samples) // 4].astype(np.float64)
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    return float(spectrum.argmax() * RATE / len(middle))
+
+
+def test_pcm_is_the_samples_and_wav_has_a_head_in_front():
+    assert written("pcm") == TONE.tobytes()
+    with wave.open(io.BytesIO(written("wav"))) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (RATE, 1, 2)
+        assert file.readframes(1 << 20) == TONE.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["mp3", "opus", "aac", "flac"])
+def test_every_format_has_the_length_and_the_pitch(kind):
+    pytest.importorskip("av")
+    samples = decoded(written(kind))
+    assert abs(len(samples) - len(TONE)) < 0.08 * RATE  # an encoder may pad a frame at each end
+    assert pitch(samples) == pytest.approx(440, abs=4)
+
+
+def test_sound_comes_out_while_it_goes_in():
+    pytest.importorskip("av")
+    for kind in ("mp3", "opus", "aac", "flac"):
+        writer = spoken.writer(kind, RATE)
+        early = b"".join(writer.feed(TONE[at : at + 1920].tobytes()) for at in range(0, len(TONE), 1920))
+        assert len(early) > len(writer.end())
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.8, 2.0, 4.0])
+def test_speed_changes_the_length_and_keeps_the_pitch(speed):
+    pytest.importorskip("av")
+    samples = np.frombuffer(written("pcm", speed), "<i2")
+    assert len(samples) / RATE == pytest.approx(1 / speed, abs=0.06)
+    assert pitch(samples) == pytest.approx(440, abs=10)
+
+
+@pytest.mark.parametrize("kind", list(spoken.TYPES))
+def test_no_sound_at_all_is_a_file_too(kind):
+    if kind not in spoken.PLAIN:
+        pytest.importorskip("av")
+    assert isinstance(written(kind, pcm=TONE[:0]), bytes)
+    assert isinstance(written(kind, 2.0 if spoken.has_codecs() else 1.0, pcm=TONE[:0]), bytes)
