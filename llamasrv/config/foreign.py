@@ -6,13 +6,14 @@ logged once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from llamasrv.config.foreign_flag import ForeignFlag
 from llamasrv.config.llama_flags import FLAGS
-from llamasrv.config.option import convert, written
+from llamasrv.config.option import convert, nearest, written
 from llamasrv.config.other_flags import LM_STUDIO, OLLAMA, TGI
 from llamasrv.config.settings import OPTIONS
 from llamasrv.config.vllm_flags import VLLM
@@ -24,6 +25,8 @@ RIVALS: Mapping[str, tuple[ForeignFlag, ...]] = {"vLLM": VLLM, "TGI": TGI, "LM S
 ON, OFF = "on", "off"  # a flag without a value; its negation
 
 _RIVAL_VARIABLES = {flag.variable: flag for flags in RIVALS.values() for flag in flags if flag.variable}
+# Kubernetes puts these into every pod that can see a service named "ollama".
+_SERVICE_LINK = re.compile(r"OLLAMA_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
 _TRUE, _FALSE = ("true", "1", "on", "enabled"), ("false", "0", "off", "disabled")
 _OPTIONS: Mapping[str, Option] = {option.key: option for option in OPTIONS}
 
@@ -112,7 +115,7 @@ def from_flags(given: Iterable[tuple[ForeignFlag, str]]) -> Taken:
 
 
 def from_environment(environ: Mapping[str, str]) -> Taken:
-    """Read the variables of other servers, llama-server's last; unknown ones of llama-server are logged."""
+    """Read the variables of other servers, llama-server's last; unknown ones of llama-server and Ollama are logged."""
     taken = Taken()
     for variable, rival in _RIVAL_VARIABLES.items():
         if text := environ.get(variable, "").strip():
@@ -120,6 +123,11 @@ def from_environment(environ: Mapping[str, str]) -> Taken:
             taken.take(rival, text, where)
             if rival.sets is not None:
                 taken.notes.append(f"{where}: used as {rival.note}")
+    taken.notes += [
+        f"environment: {variable}: unknown variable, ignored{nearest(variable, _RIVAL_VARIABLES)}"
+        for variable in sorted(environ)
+        if variable.startswith("OLLAMA_") and variable not in _RIVAL_VARIABLES and not _SERVICE_LINK.fullmatch(variable)
+    ]
     taken.values.update(_vertex(environ))
     known = {flag.variable: flag for flag in FLAGS if flag.variable}
     for variable in sorted(environ):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 from llamasrv.errors import Unavailable
 from llamasrv.models.model import LoadFailure, Model
@@ -12,6 +14,7 @@ from llamasrv.models.model import LoadFailure, Model
 log = logging.getLogger("llamasrv")
 
 FIRST_RETRY, LAST_RETRY = 2.0, 600.0  # seconds until the first and the last kind of retry
+_FOLDERS = re.compile(r"(?<![\w/:.])/(?:[^/\s:]+/)+")
 MOST_FAILURES = 10  # consecutive failures; then only an explicit load, or a change of its file or options, retries
 
 
@@ -37,7 +40,8 @@ class Failures:
         delay = min(LAST_RETRY, FIRST_RETRY * 2 ** (count - 1))
         self._failed[model] = (count, self._clock() + delay)
         log.error("%s could not be loaded: %s", model.name, error)
-        model.failure = LoadFailure(f"The model '{model.name}' could not be loaded: {error}", is_fault=True)
+        reason = without_folders(str(error), model.details.path)
+        model.failure = LoadFailure(f"The model '{model.name}' could not be loaded: {reason}", is_fault=True)
 
     def postpone(self, model: Model, error: Unavailable) -> None:
         """Record a failure that is not the model's fault: it may be retried at once, and soon is."""
@@ -56,3 +60,10 @@ class Failures:
         for model in found:
             del self._postponed[model]
         return found
+
+
+def without_folders(text: str, file: Path | None) -> str:
+    """A text for clients: they learn the names of files, not where the server keeps them."""
+    if file is not None:
+        text = text.replace(f"{file.parent}/", "")
+    return _FOLDERS.sub("", text)

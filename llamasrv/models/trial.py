@@ -43,9 +43,6 @@ class Trials:
         if details.path is None:
             return
         marks, projector = [f"{details.digest} {self._version}"], details.projector
-        for path in (details.path, projector):
-            if path is not None and not path.exists():  # of another program's store, say
-                raise LoadFailed(f"{path}: the file is gone; SIGHUP makes the server read its list of models again")
         if projector is not None:
             marks.append(f"{details.digest}+{digest(read_header(projector))} {self._version}")
         if all(mark in self._known() for mark in marks):
@@ -76,6 +73,19 @@ class Trials:
             self._store.parent.mkdir(parents=True, exist_ok=True)
             with open(self._store, "a", encoding="ascii") as file:  # one short write: atomic
                 file.write(f"{mark}\n")
+
+
+def check_files(details: Details) -> None:
+    """Raises LoadFailed if a file of the model, of another program's store, say, is gone or has other content than when
+    the list of models was read: template, context and memory were those of the old one."""
+    if details.path is None:
+        return
+    hint = "SIGHUP makes the server read its list of models again"
+    for path in (details.path, *details.parts, details.projector):
+        if path is not None and not path.exists():
+            raise LoadFailed(f"{path}: the file is gone; {hint}")
+    if details.digest != digest(read_header(details.path)):
+        raise LoadFailed(f"{details.path}: the file has changed; {hint}")
 
 
 def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:

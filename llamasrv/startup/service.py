@@ -28,7 +28,7 @@ from llamasrv.models import adapters
 from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
-from llamasrv.models.trial import Trials
+from llamasrv.models.trial import Trials, check_files
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.protocols.limits import Limits
 from llamasrv.startup import filled_in, model_list, template_trials, tools
@@ -141,6 +141,7 @@ def build(settings: Settings) -> Service:
     def check(model: Model) -> None:
         """Load a new file in a child process first: it could crash the server. Skip that for a model spread over other
         machines, which may be too large for this one. Always try its template there."""
+        off_hub(check_files, model.details)
         if settings.models.check:
             template_trials.check(model, trials)
         machines = model.load_plan.options.rpc if model.load_plan is not None else ()

@@ -7,6 +7,7 @@ import logging
 import threading
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from engine_driver import spec
@@ -18,7 +19,7 @@ from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import adapters
 from llamasrv.models import loader as module
-from llamasrv.models.failures import MOST_FAILURES
+from llamasrv.models.failures import MOST_FAILURES, without_folders
 from llamasrv.models.loader import HOLD_AFTER
 from llamasrv.models.model import DeviceShare
 
@@ -105,6 +106,18 @@ def test_a_failure_is_told_to_who_waits(farm):
     with pytest.raises(ModelUnavailable, match=r"'a' could not be loaded: a\.gguf: no good") as caught:
         f.loader.wait(f["a"], 10)
     assert caught.value.status == 503 and f["a"].state == "failed" and not f.loader.budget.taken
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("/srv/my models/a.gguf: truncated", "a.gguf: truncated"),
+        ("it crashed with its projector /opt/x/mmproj.gguf", "it crashed with its projector mmproj.gguf"),
+        ("10 tokens/s, and/or https://a.example/b/c", "10 tokens/s, and/or https://a.example/b/c"),
+    ],
+)
+def test_clients_do_not_learn_where_files_are(reason, told):
+    assert without_folders(reason, Path("/srv/my models/a.gguf")) == told
 
 
 def test_a_failure_is_remembered_for_a_while_and_then_tried_again(farm):

@@ -13,7 +13,7 @@ from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.models import trial
 from llamasrv.models.details import Details, describe
 from llamasrv.models.gguf import read_header
-from llamasrv.models.trial import Trials, try_file
+from llamasrv.models.trial import Trials, check_files, try_file
 
 
 def one(tmp_path, name="m"):
@@ -44,13 +44,20 @@ def test_a_file_is_tried_again_with_its_projector(tmp_path):
     assert tried == [0, 1]
 
 
-def test_a_file_that_has_vanished_is_refused_though_it_passed_before(tmp_path):
-    """The library's own line says only that loading failed."""
-    details, trials = one(tmp_path), Trials(run=lambda *_: None)
-    trials.check(details, 10)
-    details.path.unlink()
+def test_a_file_that_has_vanished_or_changed_is_refused(tmp_path):
+    """The library's own line says only that loading failed, and what the list says of a model is of its old file."""
+    path = tiny_models.llama(tmp_path / "m.gguf")
+    details = dataclasses.replace(describe(read_header(path)), projector=tmp_path / "mmproj.gguf")
+    with pytest.raises(LoadFailed, match="mmproj.gguf: the file is gone; SIGHUP"):
+        check_files(details)
+    details = dataclasses.replace(details, projector=None)
+    check_files(details)
+    tiny_models.llama(path, seed=2)
+    with pytest.raises(LoadFailed, match="m.gguf: the file has changed; SIGHUP"):
+        check_files(details)
+    path.unlink()
     with pytest.raises(LoadFailed, match="m.gguf: the file is gone; SIGHUP"):
-        trials.check(details, 10)
+        check_files(details)
 
 
 def test_what_passed_is_remembered_by_the_next_process(tmp_path):
