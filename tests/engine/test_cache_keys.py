@@ -3,7 +3,10 @@
 tests/engine/kv/test_disk_tier.py has the disk.
 """
 
+import pytest
 from engine_driver import chat, end_of, text_of
+
+from llamasrv.errors import InvalidRequest
 
 SYSTEM = "a system prompt of some length " * 8
 ANN, BOB = {"scope": "ann"}, {"scope": "bob"}
@@ -96,3 +99,17 @@ def test_a_saved_slot_goes_back_to_the_scope_it_came_from(drive):
     assert slots.erase(lane, memory) and state.cache_key.scope == "ann"
     slots.restore(lane, state, memory)
     assert reused(driver, prompt, **BOB) == 0 and reused(driver, prompt, **ANN) > len(SYSTEM)
+
+
+def test_a_slot_without_room_beside_pinned_prefixes_is_refused(drive):
+    """The answer was yes, and nothing was kept."""
+    driver = drive(parallel=4)
+    stream = driver.submit(chat(SYSTEM))
+    driver.finish()
+    slots, memory = driver.core.admission.slots, driver.core.memory
+    state = slots.save(end_of(stream.take()).slot, memory)
+    memory.host.reserve(memory.host.limit - state.num_bytes + 1)
+    with pytest.raises(InvalidRequest, match="beside pinned prefixes"):
+        slots.restore(0, state, memory)
+    memory.host.reserve(0)
+    slots.restore(0, state, memory)

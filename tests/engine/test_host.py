@@ -6,8 +6,10 @@ from engine_driver import chat, end_of, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.channels import Doorbell, Stream
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.core import CoreCommand
+from llamasrv.engine.engine import answer
 from llamasrv.errors import EngineFailure, Unavailable
 
 
@@ -203,3 +205,15 @@ def test_a_request_that_arrives_while_stopping_gets_its_end():
     engine._mailbox.put = slowly
     stream = engine.submit([spec([1, 2, 3])])
     assert isinstance(end_of(stream.take()).error, Unavailable)
+
+
+def test_a_question_that_fails_is_answered_and_stops_nobody(drive, caplog):
+    """It failed all requests, and who had asked waited a minute."""
+    driver = drive()
+    driver.submit(chat("hello"))
+    stream = Stream(Doorbell())
+    answer(driver.core, lambda core: 1 / 0, stream)
+    (error,) = stream.take()
+    assert isinstance(error, EngineFailure) and "ZeroDivisionError" in caplog.text
+    driver.finish()
+    assert driver.answer(chat("and now")) == "You said: and now"
