@@ -68,7 +68,8 @@ def constrain(
             continues = continues or row.begun_by(prompt)
         return Constraint(rules.text(_row(rules, row, called, must_call, content, thinking, continues)))
     is_open = _is_thinking(format, prompt, continues)
-    head = _thinking(rules, format, is_open, thinking and continues is None)
+    # A text that goes on neither opens a block nor closes one: the mark would be read as text.
+    head = "" if continues == "content" else _thinking(rules, format, is_open, thinking and continues is None)
     instead = ""
     if calls is not None:
         made = _made(rules, calls, tools, prompt, parallel and calls.parallel)

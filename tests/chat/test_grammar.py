@@ -181,6 +181,15 @@ PLAIN = ChatFormat("plain", reasoning=THINK, calls=families.GENERIC_CALLS)
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 
 
+def test_an_answer_that_is_continued_does_not_close_a_thinking_block():
+    """`</think>` stood before the JSON, and clients took it for a part of the text."""
+    form = Content("json", None)
+    closed = f"{THINK.end.strip()}\n\n{{}}"
+    assert accepts(constrain(PLAIN, content=form), closed)
+    going_on = constrain(PLAIN, continues="content", content=form)
+    assert accepts(going_on, "{}") and not accepts(going_on, closed)
+
+
 def test_thinking_may_come_before_a_required_call():
     constraint = constrain(PLAIN, tools=TOOLS, must_call=True)
     assert accepts(constraint, "<think>Hm <tool_call> hm</think>\n\n" + CALL)
