@@ -11,6 +11,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import date, datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ else:
     import tomli as tomllib
 
 BOUNDS = ("requests_per_minute", "tokens_per_minute", "concurrency")
+FIELDS = ("sha256", "scopes", *BOUNDS, "expires", "old_sha256", "old_expires")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -49,18 +52,23 @@ def read(path: Path) -> list[Key]:
         return ConfigError(f"server.api_key_file = {str(path)!r}: {message}")
 
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        return parse(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(getattr(error, "strerror", None) or "not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise refuse(f"not valid TOML: {error}") from None
-    tables = document.get("keys")
-    if document.keys() - {"keys"} or not isinstance(tables, Mapping) or not tables:
-        raise refuse("expected only [keys.NAME] tables")
-    try:
-        return [_key(name, table) for name, table in tables.items()]
     except ValueError as error:
         raise refuse(str(error)) from None
+
+
+def parse(text: str) -> list[Key]:
+    """The keys in a file's text. Raises ValueError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"not valid TOML: {error}") from None
+    tables = document.get("keys")
+    if document.keys() - {"keys"} or not isinstance(tables, Mapping) or not tables:
+        raise ValueError("expected only [keys.NAME] tables")
+    return [_key(name, table) for name, table in tables.items()]
 
 
 def is_open_to_others(path: Path) -> bool:
@@ -78,18 +86,41 @@ def _key(name: str, table: Any) -> Key:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table")
     for field in table:
-        if field not in ("sha256", "scopes", *BOUNDS):
-            raise ValueError(f"{where}.{field}: unknown key{nearest(field, ('sha256', 'scopes', *BOUNDS))}")
-    digest, scopes = table.get("sha256"), table.get("scopes", list(SCOPES))
-    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
-        raise ValueError(f"{where}.sha256: expected 64 hexadecimal digits")
+        if field not in FIELDS:
+            raise ValueError(f"{where}.{field}: unknown key{nearest(field, FIELDS)}")
+    scopes = table.get("scopes", list(SCOPES))
+    for field in ("sha256", "old_sha256"):
+        digest = table.get(field)
+        if (digest is not None or field == "sha256") and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+            raise ValueError(f"{where}.{field}: expected 64 hexadecimal digits")
     if not isinstance(scopes, list) or not scopes or not set(map(str, scopes)) <= set(SCOPES):
         raise ValueError(f"{where}.scopes: expected a list of {', '.join(SCOPES)}")
     for field in BOUNDS:
         bound = table.get(field)
         if bound is not None and (type(bound) is not int or bound < 1):
             raise ValueError(f"{where}.{field}: expected a whole number, 1 or more")
-    return Key(name, bytes.fromhex(digest), frozenset(scopes), **{field: table.get(field) for field in BOUNDS})
+    if ("old_sha256" in table) != ("old_expires" in table):
+        raise ValueError(f"{where}: old_sha256 and old_expires belong together")
+    old = table.get("old_sha256")
+    return Key(
+        name,
+        bytes.fromhex(table["sha256"]),
+        frozenset(scopes),
+        **{field: table.get(field) for field in BOUNDS},
+        expires=_time(table.get("expires"), f"{where}.expires"),
+        old_digest=None if old is None else bytes.fromhex(old),
+        old_expires=_time(table.get("old_expires"), f"{where}.old_expires"),
+    )
+
+
+def _time(value: Any, where: str) -> float | None:
+    """Seconds since the epoch. A date alone is its beginning; without a zone it is in UTC."""
+    if value is None:
+        return None
+    if not isinstance(value, date):
+        raise ValueError(f"{where}: expected a date such as 2030-12-31, or one with a time, without quotes")
+    moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def new_key() -> str:

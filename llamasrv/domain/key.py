@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,6 +20,16 @@ class Key:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None  # prompt and answer together
     concurrency: int | None = None  # concurrent requests
+    expires: float | None = None  # seconds since the epoch
+    old_digest: bytes | None = None  # of the secret before the last rotation
+    old_expires: float | None = None  # when that one ends
+
+    def matches(self, digest: bytes, now: float) -> bool:
+        """Whether it is the digest of the key's secret, or of the one before the last rotation while that is valid.
+        Takes the same time for every digest."""
+        is_new = hmac.compare_digest(digest, self.digest)
+        is_old = self.old_digest is not None and hmac.compare_digest(digest, self.old_digest)
+        return is_new or (is_old and self.old_expires is not None and now < self.old_expires)
 
     @classmethod
     def unnamed(cls, key: str) -> Key:

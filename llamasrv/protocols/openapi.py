@@ -14,6 +14,7 @@ import orjson
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
+from llamasrv.protocols.admin import KeyChangeSchema, KeySchema, RotationSchema
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import Array, Count, Flag, Names, Number, Object, String, WireField, WireSchema
 from llamasrv.protocols.gemini.decisions import GeminiDecisionsSchema
@@ -316,6 +317,15 @@ OPERATIONS: dict[str, Operation] = {
     "GET /admin/requests": Operation("The last failed and the last slow requests, the latest first."),
     "GET /admin/configuration": Operation("The options in force, with secrets hidden.", answers="application/toml"),
     "POST /admin/reload": Operation("Read the configuration again, as SIGHUP does."),
+    "GET /admin/keys": Operation("The API keys: what they may do, how much and until when, never a secret."),
+    "POST /admin/keys": Operation(
+        "A new API key, whose secret only this reply tells.", KeySchema, {"name": "ann", "scopes": ["infer"]}
+    ),
+    "POST /admin/keys/<name>": Operation("Change what a key may do.", KeyChangeSchema, {"concurrency": 4}),
+    "POST /admin/keys/<name>/rotate": Operation(
+        "A new secret for a key; the old one stays valid for a while.", RotationSchema, {"grace_seconds": 86400}
+    ),
+    "DELETE /admin/keys/<name>": Operation("Revoke a key."),
     "GET /debug": Operation("Figures of the engines, and where every thread is."),
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip

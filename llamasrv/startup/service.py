@@ -21,6 +21,7 @@ from urllib.parse import quote
 from llamasrv import config
 from llamasrv.concurrency import off_hub, within
 from llamasrv.config import Settings, keys, load_again, paths
+from llamasrv.config.key_file import KeyFile
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
@@ -164,6 +165,8 @@ def build(settings: Settings) -> Service:
     warn_of_unshared_store(settings, store)
     service = Service.of(registry, options, store)
     updates = ModelUpdates(registry, settings)
+    service.key_file = KeyFile(settings.server.api_key_file)
+    service.reread_keys = lambda: keys.of(config.current())
     service.configuration, service.reload = _configuration, lambda: reload(service)
     service.refresh, service.reread, service.serve_models_of = updates.refresh, updates.reread, updates.use
     _load_those_of_the_start(registry)

@@ -15,6 +15,7 @@ from llamasrv.web.front import AdmissionMiddleware, plain_routes
 from llamasrv.web.jobs.batch_sender import Sender
 from llamasrv.web.routes import (
     admin,
+    admin_keys,
     anthropic,
     audio,
     batches,
@@ -52,7 +53,8 @@ BLUEPRINTS = (
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, decisions.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,
-    openapi.blueprint, usage.blueprint, admin.blueprint, vertex.blueprint, other_servers.blueprint,
+    openapi.blueprint, usage.blueprint, vertex.blueprint, other_servers.blueprint,
+    admin.blueprint, admin_keys.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

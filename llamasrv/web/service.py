@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from llamasrv.concurrency import off_hub
 from llamasrv.config import paths
@@ -83,6 +83,20 @@ class WebOptions:
     tools_runtime: Runtime | Image | None = None  # where built-in tools run; None: here
 
 
+class EditsKeys(Protocol):
+    """The operator's file of keys; see config/key_file.py. Raises InvalidRequest, and NotFound for an unknown name."""
+
+    def obstacle(self) -> str | None: ...
+
+    def create(self, name: str, values: Mapping[str, Any]) -> str: ...
+
+    def change(self, name: str, values: Mapping[str, Any]) -> None: ...
+
+    def rotate(self, name: str, until: float | None) -> str: ...
+
+    def revoke(self, name: str) -> None: ...
+
+
 class Service:
     """One per process. `registry`, `pipeline` and `store` belong to the caller that made them; without a store nothing
     is remembered."""
@@ -109,6 +123,8 @@ class Service:
         self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
         self.configuration: Callable[[], str] = lambda: ""  # as it is in force, without secrets
         self.reload: Callable[[], None] = lambda: None  # reads it again; raises ConfigError, and then changes nothing
+        self.key_file: EditsKeys | None = None
+        self.reread_keys: Callable[[], tuple[Key, ...]] = lambda: self.options.keys
         self.tell_master: Callable[[], None] = lambda: None  # that it has changed
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
@@ -166,6 +182,10 @@ class Service:
             raise InvalidMedia(f"File '{id}' is larger than {most} bytes.")
         content = self.files.content(owner, id)
         return off_hub(content.read) if content.shelf.blocks else content.read()
+
+    def use_keys(self) -> None:
+        """Read the keys again, and use them from the next request on."""
+        self.use(dataclasses.replace(self.options, keys=self.reread_keys()))
 
     def use(self, options: WebOptions) -> None:
         """Use these options from the next request on. Limits do not change: the schemas were made with them."""

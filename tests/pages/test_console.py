@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from browsing import serious
 
+from llamasrv.config import keys
+
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
 
@@ -103,3 +105,39 @@ def test_the_configuration_is_reloaded_or_the_reason_told(serve, visit, tmp_path
     page.click("#reload")
     page.locator("#reloaded.error", has_text="drain_timeout = 'x'").wait_for()
     assert "400" in mistakes.pop()
+
+
+def test_keys_are_made_changed_rotated_and_revoked(serve, visit, axe, tmp_path):
+    path = tmp_path / "keys.toml"
+    path.write_text("# ours\n" + keys.entry("root", "secret-root", ["admin"], {}))
+    page = visit(serve("--fake", "--api-key-file", path).url + "/ui/console")
+    page.fill("#key-input", "secret-root")
+    page.click("#key-dialog button.primary")
+    page.locator("body[data-ready]").wait_for()
+    page.click("#new-key")
+    page.fill("#edit-name", "ann")
+    page.fill("#edit-concurrency", "4")
+    assert serious(page, axe) == []
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.locator("#secret-dialog[open]").wait_for()
+    secret = page.inner_text("#secret")
+    assert secret.startswith("sk-") and secret not in path.read_text()
+    page.get_by_role("button", name="Close").click()
+    assert secret not in page.content()
+    ann = page.locator("[data-key='ann']")
+    assert "Chat and completions · 4 requests at once" in ann.inner_text()
+    page.get_by_role("button", name="Edit ann").click()
+    page.fill("#edit-concurrency", "")
+    page.fill("#edit-expires", "2999-01-31")
+    page.get_by_role("button", name="Save", exact=True).click()
+    ann.get_by_text("expires").wait_for()
+    page.get_by_role("button", name="Rotate ann").click()
+    page.get_by_role("button", name="Rotate", exact=True).click()
+    page.locator("#secret-dialog[open]").wait_for()
+    page.get_by_role("button", name="Close").click()
+    ann.get_by_text("the old secret is valid until").wait_for()
+    page.get_by_role("button", name="Revoke ann").click()
+    page.get_by_role("button", name="Revoke", exact=True).click()
+    ann.wait_for(state="detached")
+    assert path.read_text().startswith("# ours\n[keys.root]") and "ann" not in path.read_text()
+    assert page.get_by_role("button", name="Revoke root").count() == 0

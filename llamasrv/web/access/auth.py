@@ -8,8 +8,8 @@ quota          counted on routes that do work
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -75,6 +75,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "admin": (
         "POST /models", "DELETE /models", "POST /props", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
         "/admin/state", "/admin/requests", "/admin/configuration", "/admin/reload",
+        "/admin/keys", "/admin/keys/<name>", "/admin/keys/<name>/rotate",
     ),
 }  # fmt: skip
 """Routes by scope, as declared in web/routes; with a method in front, only that method."""
@@ -205,12 +206,14 @@ class Access:
                 "You didn't provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
             )
         digest = sha256(shown.encode("latin-1")).digest()  # WSGI header values are latin-1 text
-        found = None
+        found, now = None, time.time()
         for key in self._keys:  # no early exit: constant time
-            if hmac.compare_digest(digest, key.digest):
+            if key.matches(digest, now):
                 found = key
         if found is None:
             raise Unauthorized("Incorrect API key provided.")
+        if found.expires is not None and found.expires <= now:
+            raise Unauthorized("This API key has expired.")
         return found
 
     def _check_host(self, environ: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 // The operator's console: what the server is doing, what went wrong, and how it is configured.
 
+import { beginKeys, readKeys } from "./console-keys.js";
 import { bytes, duration, moment, number } from "./figures.js";
 import { copy, download } from "./page.js";
 import { byId, call, json, make } from "./server.js";
@@ -191,7 +192,7 @@ byId("reload").addEventListener("click", async () => {
   byId("reload").disabled = true;
   try {
     await json("/admin/reload", { method: "POST" });
-    await Promise.all([readConfiguration(), look()]);
+    await Promise.all([readConfiguration(), look(), readKeys()]);
     told.textContent = words.reloaded;
     told.className = "faint";
   } catch (error) {
@@ -200,6 +201,8 @@ byId("reload").addEventListener("click", async () => {
   }
   byId("reload").disabled = false;
 });
+
+beginKeys();
 
 async function follow() {
   for (;;) {
@@ -210,7 +213,7 @@ async function follow() {
 }
 
 try {
-  await Promise.all([look(), readConfiguration(), readUsage()]);
+  await Promise.all([look(), readConfiguration(), readUsage(), readKeys()]);
   drawRequests();
   tell(null);
   byId("console").hidden = false;
