@@ -133,8 +133,11 @@ class EngineCore:
         self.scheduler.note_owners(started, self.waiting, self.running)
         for seq in self._deadlines.passed(started, self.running, self.waiting):
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
-        for seq, outcome in self.outputs.overdue() if self.outputs.late else ():
-            self._advance(seq, outcome)
+        if self.outputs.late:
+            for seq, outcome in self.outputs.overdue():
+                self._advance(seq, outcome)
+            if spoiled := self.outputs.take_spoiled():
+                self._refused.look_at(spoiled)
         if self.reads is not None and self.reads.num_waiting:
             self.reads.tick(started)
         plan = self._plan(started)
@@ -289,6 +292,8 @@ class EngineCore:
         lanes, waiting, reads = self.memory.lanes, self.waiting, self.reads
         if self.outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
             waiting = [s for s in waiting if s.state is SequenceState.WAITING]
+        if (suspect := self._refused.suspect) is not None:
+            waiting = [s for s in waiting if s is suspect]
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs)
         scheduler = self.scheduler
@@ -365,7 +370,7 @@ class EngineCore:
         # thread for the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
-        masks = self.outputs.begin_masks(seq for seq, _ in step.parts)
+        masks = self.outputs.begin_masks([seq for seq, _ in step.parts])
         try:
             self.backend.use(step.adapters)
             self.backend.decode()

@@ -119,7 +119,7 @@ class EngineMetrics:
     media_encode_seconds: float = _seconds("Seconds spent encoding images and audio.")
     failed_steps: int = _count("Steps that failed.")
     restarts: int = _count("Contexts recreated after a failure.")
-    spoiled_rows: int = _count("Rows of logits that were not numbers; their sequences failed.")
+    spoiled_rows: int = _count("Rows of logits that were not numbers.")
     unread: int = _count("Sequences cancelled because nobody read their answer.")
     slow_step_parts: dict[str, int] = _counts(
         "Parts of steps, beside computing, that took longer than 50 ms while all sequences waited.", "part", PARTS

@@ -84,7 +84,8 @@ class Outputs:
             state = seq.sampling
             assert state is not None
             if spec.reads:
-                outcomes.append((seq, self._read(seq, logits[start + count - 1])))
+                if self._read(seq, logits[start + count - 1]):
+                    outcomes.append((seq, _COMPUTED))
             elif spec.max_tokens == 0:
                 outcomes.append((seq, _COMPUTED))
             elif state.device is not None:
@@ -106,6 +107,7 @@ class Outputs:
         chosen = seq.tokens[seq.num_computed :]
         if (
             seq.state is SequenceState.DECODE
+            and seq not in self._spoiled
             and len(chosen) < len(rows)
             and chosen.tolist() == seq.draft[: len(chosen)]
         ):
@@ -133,7 +135,12 @@ class Outputs:
     def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
         choices = self.choose([row for _, row in ready])
         for (seq, (_, row)), choice in zip(ready, choices):
-            yield seq, choice or self._nothing(seq, row)
+            if choice is not None:
+                yield seq, choice
+            elif _is_spoiled(row):
+                self._spoiled.append(seq)
+            else:
+                yield seq, _nothing(seq)
 
     def _keep(self, seq: Sequence, state: SamplingState, row: Floats) -> None:
         """Keep the logits until the mask is ready."""
@@ -156,14 +163,14 @@ class Outputs:
             seq.enter(SequenceState.WAITING if seq.lane is None else SequenceState.DECODE)
             yield from self._choose([(seq, (state, row))])
 
-    def _nothing(self, seq: Sequence, row: Floats) -> Ending:
-        """The ending for a row of logits without a candidate."""
-        if np.isnan(row).any() or np.isposinf(row).any():
-            self._spoiled.append(seq)
-        return _nothing(seq)
+    def drop_late(self, seq: Sequence) -> None:
+        """Forget the logits that wait for a mask: they are computed again."""
+        self.late.remove(seq)
+        assert seq.sampling is not None
+        seq.sampling.late_row = None
 
     def take_spoiled(self) -> list[Sequence]:
-        """The sequences that failed because of NaN or Inf in their logits, since the last call."""
+        """The sequences without an outcome because of NaN or Inf in their logits, since the last call."""
         spoiled, self._spoiled = self._spoiled, []
         return spoiled
 
@@ -198,13 +205,14 @@ class Outputs:
         elif all(seq.sampling is not None and seq.sampling.is_late for seq in self.late):
             self.chains.wait(timeout)
 
-    def _read(self, seq: Sequence, row: Floats) -> Ending:
-        """Deliver the log-probabilities that the sequence is there for."""
+    def _read(self, seq: Sequence, row: Floats) -> bool:
+        """Deliver the log-probabilities that the sequence is there for, if the row has some."""
         values = read_logprobs(row, seq.spec.reads)
         if values is None:
-            return self._nothing(seq, row)
+            self._spoiled.append(seq)
+            return False
         seq.stream.put(TokensRead(seq.spec.choice, values))
-        return _COMPUTED
+        return True
 
     def _deliver_forced(self, seq: Sequence, state: SamplingState) -> Ending | None:
         """Deliver the forced tokens that were computed with the prompt; returns an ending if they end the sequence."""
@@ -225,7 +233,12 @@ class Outputs:
             seq.stream.put(PromptScored(seq.spec.choice, tuple(seq.scores)))
 
 
+def _is_spoiled(row: Floats) -> bool:
+    return bool(np.isnan(row).any() or np.isposinf(row).any())
+
+
 def _nothing(seq: Sequence) -> Ending:
+    """The ending for a row of logits without a candidate."""
     if seq.constraint is not None and (error := seq.constraint.failure()) is not None:
         return Ending(FinishReason.FAILED, error=error)
     if seq.sampling is not None and seq.sampling.is_broken:
