@@ -36,6 +36,7 @@ from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.context_shift import shift
 from llamasrv.engine.step.drafter import Drafter
 from llamasrv.engine.step.finish import finish
+from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.outputs import Outputs
 from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.step.plan import Plan, Pool
@@ -83,7 +84,7 @@ class EngineCore:
         self.metrics = metrics
         self.clock = clock
         self.scheduler = scheduler_for(backend, options)
-        self.waiting: list[Sequence] = []  # without a lane; preempted ones first, then in order of arrival
+        self.waiting = WaitingSequences()  # those without a lane
         self.running: list[Sequence] = []  # those that hold a lane
         self._mail: deque[CoreCommand] = deque()  # taken, not carried out yet: one that raises must not lose the others
         self.places = QueuePlaces(self.scheduler)
@@ -171,7 +172,7 @@ class EngineCore:
     def reset(self) -> None:
         """Start over with a fresh context and empty tables. Open sequences wait for a lane and continue from their
         tokens; `Sequence.drop_context` says what else they keep."""
-        self.waiting, self.running = [*self.running, *self.waiting], []
+        self.waiting, self.running = WaitingSequences([*self.running, *self.waiting]), []
         for seq in self.waiting:
             seq.drop_context()
         self.backend.reset()
@@ -208,9 +209,9 @@ class EngineCore:
 
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
-        self.waiting += sequences
         self._publisher.is_stale = True
         for seq in sequences:
+            self.waiting.add(seq)
             self.scheduler.arrive(seq)
             self.places.asked |= seq.spec.reports_progress
             if seq.media is not None and self.encoder is not None:
@@ -237,7 +238,7 @@ class EngineCore:
         """After the loop has failed: end every open sequence without touching the lane table or the context, since
         either may be broken. `reset` recreates both."""
         left = [*self.running, *self.waiting]
-        self.running, self.waiting = [], []
+        self.running, self.waiting = [], WaitingSequences()
         for seq in left:
             if seq.state is not SequenceState.ENDED:
                 self._finish(seq, Ending(FinishReason.FAILED, error=error.but()))
@@ -289,11 +290,11 @@ class EngineCore:
 
     def _plan(self, now: float) -> Plan:
         """Has no effects on what is kept, waits or runs."""
-        lanes, waiting, reads = self.memory.lanes, self.waiting, self.reads
-        if self.outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting:
-            waiting = [s for s in waiting if s.state is SequenceState.WAITING]
+        lanes, reads = self.memory.lanes, self.reads
+        some_wait = self.outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting
+        waiting = self.waiting.lines(SequenceState.WAITING) if some_wait else self.waiting.lines()
         if (suspect := self._refused.suspect) is not None:
-            waiting = [s for s in waiting if s is suspect]
+            waiting = tuple([(suspect,) for line in waiting if suspect in line])
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs)
         scheduler = self.scheduler
@@ -334,9 +335,10 @@ class EngineCore:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
         self.running += seated
         for seq in seated:
+            self.waiting.remove(seq)
+        for seq in seated:
             self._note_prompt(seq)
             self.drafter.expect(seq)
-        self.waiting = [s for s in self.waiting if s.lane is None]
         self._publisher.is_stale = True
         return failed
 
@@ -351,7 +353,7 @@ class EngineCore:
         """Take the lane from a running sequence; it resumes later. With `save`, its KV may be copied to host memory."""
         (self.admission.preempt if save else self.admission.unseat)(seq)
         self.running.remove(seq)
-        self.waiting.insert(0, seq)
+        self.waiting.add(seq)
         self._publisher.is_stale = True
 
     def _encode(self, seq: Sequence, cell: int) -> None:
@@ -441,7 +443,7 @@ class EngineCore:
         if seq.sampling is not None and ending.reason is not FinishReason.STOP_STRING:
             seq.sampling.flush(seq.stream.put)
         self._finish(seq, ending)
-        group = self.waiting if seq.lane is None else self.running
+        group: WaitingSequences | list[Sequence] = self.waiting if seq.lane is None else self.running
         if self.encoder is not None:
             self.encoder.release(seq)
         self.memory.release(seq)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple, TypedDict
 
 from llamasrv.domain.params import SamplingParams
@@ -107,7 +108,7 @@ class ViewPublisher:
         self,
         now: float,
         running: list[Sequence],
-        waiting: list[Sequence],
+        waiting: Iterable[Sequence],
         lanes: LaneTable,
         swapped_bytes: int,
         pins: Pins,
@@ -123,7 +124,7 @@ class ViewPublisher:
             last.model,
             now,
             tuple([_view_of(s) for s in running]),
-            tuple([_view_of(s) for s in waiting[:MAX_WAITING_SHOWN]]),
+            tuple([_view_of(s) for s in islice(waiting, MAX_WAITING_SHOWN)]),
             lanes.num_cells,
             lanes.used_cells,
             lanes.held_cells,

@@ -126,6 +126,7 @@ class Episode:
             queue_limit=500,
             step_target=rng.choice([0.05, 0.2]),
             coalesce=0.0,
+            flash_attn=rng.choice(["auto", "off"]),
             threads=2,
         )
         self.draft_model = rng.random() < 0.3
@@ -383,7 +384,7 @@ class Episode:
 
     def inject(self):
         self.backend.fail_in = self.rng.choice([0, 1, 5, 20, 60])
-        self.backend.how = self.rng.choice(["raises", "raises", "refuses", "fails", "fatal"])
+        self.backend.how = self.rng.choice(["raises", "raises", "refuses", "fails", "fatal", "spoils", "spoils"])
 
     def restart(self):
         """The model is unloaded and loaded again, or the process restarts and only the disk is left."""
@@ -435,8 +436,10 @@ class Episode:
     # what came out
 
     def note_failure(self):
-        """Any open choice may be affected."""
+        """Any open choice may be affected, but by NaN that may come from another sequence."""
         self.num_failed = len(self.backend.failed)
+        if self.backend.failed[-1][1] == "spoils" and self.options.flash_attention == "off":
+            return
         for choice in self.open:
             choice.may_fail = True
 

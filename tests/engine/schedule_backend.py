@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
+import numpy as np
 from recording_backend import RecordingBackend
 
 from llamasrv.engine.backend.fake import script_after
@@ -16,6 +17,9 @@ FALLIBLE = (
     "use", "decode", "logits", "copy", "cut", "roll_back", "mark", "mark_size", "rewind", "save",
     "saved_size", "restore", "usable", "clear", "chain",
 )  # fmt: skip
+
+
+SPOILED = object()  # a failure: logits of NaN
 
 
 class Injected(RuntimeError):
@@ -106,6 +110,8 @@ def _fallible(name):
             if self.fail_in < 0 and (failure := _failure(self, name)) is not None:
                 self.fail_in = None
                 self.failed.append((name, self.how))
+                if failure is SPOILED:
+                    return np.full_like(act(self, *arguments, **settings), np.nan)
                 if failure is not False:
                     raise failure
                 return False
@@ -118,6 +124,8 @@ def _failure(backend, name):
     """How this call fails: an exception, or a refusal; None if it cannot fail in this way."""
     if backend.how == "raises":
         return Injected(name)
+    if backend.how == "spoils":
+        return SPOILED if name == "logits" else None
     if backend.how == "refuses":
         return {"restore": False, "rewind": False, "decode": OutOfCells()}.get(name)
     if name == "decode":

@@ -27,6 +27,7 @@ def projector(model_path):
     def make(kind):
         model = C.llama_model_load_from_file(model_path(f"text-{kind}").encode(), C.llama_model_default_params())
         one = LlamaProjector(model, EngineOptions(mmproj=Path(model_path(f"mmproj-{kind}"))))
+        one._batches.most_seconds = 60.0  # a busy machine changes nothing
         made.append((model, one))
         return one
 

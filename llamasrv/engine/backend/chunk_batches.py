@@ -32,8 +32,9 @@ BATCHING_KINDS = (EQUAL_TILES, "gemma4v")
 class ChunkBatches:
     """Decides which chunks share a call, and encodes them. Belongs to the encoder's thread."""
 
-    def __init__(self, lib: Any, kind: str, width: int) -> None:
+    def __init__(self, lib: Any, kind: str, width: int, *, most_seconds: float = MOST_SECONDS) -> None:
         """`kind`: the projector's type for images; `width`: length of a row."""
+        self.most_seconds = most_seconds
         self._lib, self._kind, self._width = lib, kind, width
         self._can_batch = kind in BATCHING_KINDS
         self._seconds: dict[Hashable, float] = {}  # by shape: time of its last chunk
@@ -88,7 +89,7 @@ class ChunkBatches:
         seconds = self._seconds.get(self._shape(media, chunk))
         if seconds is None:
             return 1
-        return max(1, min(MOST_TOGETHER, MOST_ROWS // chunk.num_tokens, int(MOST_SECONDS / max(seconds, 1e-6))))
+        return max(1, min(MOST_TOGETHER, MOST_ROWS // chunk.num_tokens, int(self.most_seconds / max(seconds, 1e-6))))
 
     def _shape(self, media: MediaInput, chunk: MediaChunk) -> Hashable:
         """A key that is equal for chunks of equal pixel size."""

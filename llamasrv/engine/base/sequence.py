@@ -81,7 +81,7 @@ class Sequence:
     ) -> None:
         self.id = next(_ids)
         self.spec = spec
-        self.kind = f"{spec.priority} {spec.owner}"  # those of one kind run in order of arrival
+        self.kind = f"{spec.priority} {spec.deferrable} {spec.owner}"  # those of one kind run in order of arrival
         self.stream = stream
         self.constraint = constraint
         self.tokens = spec.tokens[:]

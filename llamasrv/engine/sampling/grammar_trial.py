@@ -31,12 +31,12 @@ _NUMBERED = re.compile(r"<\[[^\]\n]{0,256}\]>")  # tokens of the model's vocabul
 _TOO_LONG = "it took too long to compile"
 
 
-def fault_of(text: str) -> str | None:
+def fault_of(text: str, *, seconds: float = TRIAL_SECONDS) -> str | None:
     """Compile the grammar in another process. Returns why it must not be compiled here; None if it is safe."""
     args = [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"]
     env = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     try:
-        code, _ = spawn.run(args, text.encode("utf-8", "surrogatepass"), seconds=TRIAL_SECONDS, env=env)
+        code, _ = spawn.run(args, text.encode("utf-8", "surrogatepass"), seconds=seconds, env=env)
     except TimeoutError:
         return _TOO_LONG
     except OSError as error:

@@ -213,6 +213,8 @@ class SamplingState:
         logits = row[ids]
         finite = np.isfinite(logits)
         if not finite.all():
+            if not np.isneginf(logits[~finite]).all():
+                return None  # NaN or Inf
             if not finite.any():
                 # Only end tokens are allowed, but the request's bias or min_tokens bans them: end anyway.
                 ends = ids[:0] if self._banned is None else np.intersect1d(ids, self._banned)

@@ -78,7 +78,11 @@ class Outputs:
                 count = 1  # the draft's rows are not verified yet
             spec = seq.spec
             if seq.is_scored:
-                self._score(seq, logits[start : start + count], seq.num_computed - count)
+                rows = logits[start : start + count]
+                if _is_spoiled(rows):
+                    self._spoiled.append(seq)
+                    continue
+                self._score(seq, rows, seq.num_computed - count)
             if seq.num_computed < len(seq.tokens):
                 continue
             state = seq.sampling
@@ -233,8 +237,10 @@ class Outputs:
             seq.stream.put(PromptScored(seq.spec.choice, tuple(seq.scores)))
 
 
-def _is_spoiled(row: Floats) -> bool:
-    return bool(np.isnan(row).any() or np.isposinf(row).any())
+def _is_spoiled(rows: Floats) -> bool:
+    """Whether a row of logits, or any of several, has NaN or Inf."""
+    peaks = rows.max(axis=-1)  # of a row with NaN it is NaN
+    return bool(np.isnan(peaks).any() or np.isposinf(peaks).any())
 
 
 def _nothing(seq: Sequence) -> Ending:

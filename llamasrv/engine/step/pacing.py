@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.order import WaitingSequences
 
 IDLE_CHECK = 1.0  # seconds without work until the lane table is checked
 EXPIRY_CHECK = 0.05  # seconds between two checks of deadlines
@@ -63,7 +64,7 @@ class Pacer:
         self._woke = 0.0
 
     def sleep_seconds(
-        self, running: list[Sequence], waiting: list[Sequence], places: int, clock: Callable[[], float]
+        self, running: list[Sequence], waiting: WaitingSequences, places: int, clock: Callable[[], float]
     ) -> float:
         if running:
             # Deferrable sequences are held back while a request is about to arrive.
@@ -74,7 +75,7 @@ class Pacer:
             places=places,
             stuck=self.stuck,
             burst=self.burst,
-            waited=clock() - waiting[0].arrived if waiting else 0.0,
+            waited=clock() - next(iter(waiting)).arrived if waiting else 0.0,
             next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
         )
 

@@ -35,11 +35,12 @@ class PlanTurns(NamedTuple):
 class Situation(NamedTuple):
     """Everything a plan depends on, except what the cost model has learnt.
 
-    `waiting`: sequences that may be admitted, in order of arrival; `running`: those with a lane. `hits`: those
-    of the waiting sequences that may be admitted in this step, in order, with the prefixes found for them.
+    `waiting`: sequences that may be admitted, by kind, each in order of arrival; `running`: those with a lane.
+    `hits`: those of the waiting sequences that may be admitted in this step, in order, with the prefixes found for
+    them.
     `served`: tokens per owner; the owner with the fewest goes first."""
 
-    waiting: tuple[Sequence, ...]
+    waiting: tuple[Line, ...]
     running: tuple[Sequence, ...]
     pool: Pool
     now: float

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from llamasrv.engine.base.channels import QueuePlace
 from llamasrv.engine.base.sequence import Sequence, SequenceState
+from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.scheduler import Scheduler
 
 TOLD_EVERY = 0.1  # seconds between reports: places in a long queue change with every step
@@ -22,7 +23,7 @@ class QueuePlaces:
         self._told: dict[int, QueuePlace] = {}  # by sequence
         self._next = 0.0
 
-    def tell(self, waiting: list[Sequence], now: float) -> None:
+    def tell(self, waiting: WaitingSequences, now: float) -> None:
         """Send changed places to the sequences that asked and have no first token yet."""
         if now < self._next:
             return
@@ -35,9 +36,7 @@ class QueuePlaces:
                 seq.stream.put(news[seq.id])
         self._told = news
 
-    def _news(self, asking: list[Sequence], waiting: list[Sequence], now: float) -> dict[int, QueuePlace]:
-        line = self._scheduler.in_order(
-            [s for s in waiting if s.state in (SequenceState.WAITING, SequenceState.AWAITING_DISK)], now
-        )
+    def _news(self, asking: list[Sequence], waiting: WaitingSequences, now: float) -> dict[int, QueuePlace]:
+        line = self._scheduler.in_order(waiting.lines(SequenceState.WAITING, SequenceState.AWAITING_DISK), now)
         places = {seq.id: place for place, seq in enumerate(line, 1)}
         return {s.id: QueuePlace(s.spec.choice, places.get(s.id), len(line)) for s in asking}

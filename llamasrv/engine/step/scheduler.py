@@ -16,7 +16,7 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from llamasrv.domain.sequence_spec import Adapters
@@ -75,10 +75,10 @@ class Scheduler:
         self.turns = PlanTurns()  # after the last plan that was carried out
 
     def look(
-        self, waiting: list[Sequence], running: list[Sequence], pool: Pool, now: float, lookup: Lookup
+        self, waiting: tuple[Line, ...], running: list[Sequence], pool: Pool, now: float, lookup: Lookup
     ) -> Situation:
         """The situation, with the prefixes of the sequences that a step can admit; the others are not looked up."""
-        situation = Situation(tuple(waiting), tuple(running), pool, now, self.turns, (), self.served, self.holds_until)
+        situation = Situation(waiting, tuple(running), pool, now, self.turns, (), self.served, self.holds_until)
         return situation._replace(hits=self._look_up(situation, lookup)) if waiting else situation
 
     def _look_up(self, situation: Situation, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
@@ -118,7 +118,9 @@ class Scheduler:
         if not (prompts or waiting or deferred or self.deterministic):
             self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
             return
-        only_deferrable = self._any_deferrable and all(s.spec.deferrable for s in (*running, *waiting[:1]))
+        only_deferrable = self._any_deferrable and all(
+            s.spec.deferrable for s in (*running, *(line[0] for line in waiting))
+        )
         most_seconds = min(self.target, _deferred_seconds(situation)) if only_deferrable else None
         starts = {s.id: _start(s, m) for s, m in situation.hits}
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
@@ -239,7 +241,7 @@ class Scheduler:
         """The engine is idle: drop all counts, so that no owner accrues credit while away and the table stays small."""
         self.served.clear()
 
-    def note_owners(self, now: float, waiting: list[Sequence], running: list[Sequence]) -> None:
+    def note_owners(self, now: float, waiting: Iterable[Sequence], running: list[Sequence]) -> None:
         """The same on a busy engine, for owners absent at two checks in a row."""
         if now < self._next_look:
             return
@@ -272,27 +274,28 @@ class Scheduler:
                 break
         return cells
 
-    def _set_aside(self, situation: Situation) -> tuple[Line, Line, Line]:
+    def _set_aside(self, situation: Situation) -> tuple[tuple[Line, ...], Line, Line]:
         """(waiting, running, deferred). If there are other sequences, or one is about to arrive, the deferrable ones
         are set aside, but for one that is overdue: running ones stay seated without a step until their place is needed.
         """
         waiting, running = situation.waiting, situation.running
         if not self._any_deferrable:
             return waiting, running, ()
-        in_line = tuple([s for s in waiting if not s.spec.deferrable])
+        in_line = tuple([line for line in waiting if not line[0].spec.deferrable])
         at_work = tuple([s for s in running if not s.spec.deferrable])
         if not in_line and not at_work:
             return ((), (), running) if situation.now < situation.holds_until else (waiting, running, ())
-        oldest = min((s for s in (*running, *waiting) if s.spec.deferrable), key=lambda s: s.arrived, default=None)
+        deferrable = [s for s in (*running, *(line[0] for line in waiting)) if s.spec.deferrable]
+        oldest = min(deferrable, key=lambda s: s.arrived, default=None)
         overdue = oldest if oldest is not None and situation.now - oldest.arrived >= OVERDUE else None
         if overdue is not None:
-            in_line = tuple([s for s in waiting if not s.spec.deferrable or s is overdue])
+            in_line += tuple([line[:1] for line in waiting if line[0] is overdue])
             at_work = tuple([s for s in running if not s.spec.deferrable or s is overdue])
         return in_line, at_work, tuple([s for s in running if s.spec.deferrable and s is not overdue])
 
     def _places(
-        self, situation: Situation, waiting: Line, decodes: list[Sequence], prompts: list[Sequence]
-    ) -> tuple[Line, int, bool]:
+        self, situation: Situation, waiting: tuple[Line, ...], decodes: list[Sequence], prompts: list[Sequence]
+    ) -> tuple[tuple[Line, ...], int, bool]:
         """(candidates, how many of them may be admitted, whether lanes are too few for that)."""
         pool, num_running = situation.pool, len(decodes) + len(prompts)
         places = self.parallel - num_running
@@ -307,7 +310,7 @@ class Scheduler:
         self,
         plan: PlanDraft,
         situation: Situation,
-        waiting: Line,
+        waiting: tuple[Line, ...],
         decodes: list[Sequence],
         prompts: list[Sequence],
         cells: int,
@@ -354,12 +357,12 @@ class Scheduler:
             places -= 1
             cells -= need
             budget -= seq.num_tokens - have
-        return lacks_lanes and not places and len(situation.hits) < len(waiting)
+        return lacks_lanes and not places and len(situation.hits) < sum(map(len, waiting))
 
-    def in_order(self, waiting: list[Sequence], now: float) -> list[Sequence]:
+    def in_order(self, waiting: tuple[Line, ...], now: float) -> list[Sequence]:
         """All waiting sequences in the current order, the next one first."""
-        situation = Situation(tuple(waiting), (), Pool(0, 0, 0), now, served=self.served)
-        line = in_order(situation.waiting, situation, len(waiting))
+        situation = Situation(waiting, (), Pool(0, 0, 0), now, served=self.served)
+        line = in_order(waiting, situation, sum(map(len, waiting)))
         return sorted(line, key=lambda s: s.spec.deferrable)
 
     @staticmethod

@@ -169,6 +169,7 @@ def test_forced_tokens_are_drafted_when_logprobs_are_requested(drive, stop):
     """Log-probabilities need a row of logits per token, so forced tokens go as drafts, all accepted."""
 
     def submit(driver):
+        driver.core.outputs.mask_patience = 60.0
         grammar = constraint(
             driver, 'start: "the first fixed words: " /[a-c]{3}/ ", and then the second fixed words."\n'
         )

@@ -137,3 +137,12 @@ def test_each_row_uses_the_mask_of_its_position(drive):
 def test_a_row_without_candidates_gives_no_token():
     verified = Verified("a")
     assert verified.state.choose(np.full(BACKEND.vocab.size, np.nan, np.float32), FIND) is None
+
+
+def test_a_row_of_nan_gives_no_end_where_a_grammar_allows_few_tokens(drive):
+    """With min_tokens, which bans the end, it was taken for a row in which only the end is left: the answer broke off
+    as if it were whole."""
+    params = SamplingParams(temperature=0, min_tokens=5)
+    masked = Verified("a", params=params, constraint=constraint(drive(), "start: /[ab]*/"))
+    masked.state.constraint.matcher.compute_mask()
+    assert masked.state.choose(np.full(BACKEND.vocab.size, np.nan, np.float32), FIND) is None

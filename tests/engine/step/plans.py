@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.step.cost_model import work_of
+from llamasrv.engine.step.order import WaitingSequences
 
 
 @dataclass(slots=True)
@@ -20,7 +21,7 @@ class PlannedStep(StepRows):
 
 def planned(scheduler, waiting, running, pool, now, *, lookup=lambda seq: None):
     """The next step. Planned twice: an equal situation must give an equal plan."""
-    situation = scheduler.look(list(waiting), list(running), pool, now, lookup)
+    situation = scheduler.look(WaitingSequences(waiting).lines(), list(running), pool, now, lookup)
     plan = scheduler.plan(situation)
     assert scheduler.plan(situation) == plan
     scheduler.turns = plan.turns

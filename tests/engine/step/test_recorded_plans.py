@@ -5,6 +5,7 @@ import copy
 import pytest
 import recorded_plans
 
+from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.plan import PlanTurns, Situation
 
 RECORDS = recorded_plans.load()
@@ -21,7 +22,9 @@ def situation_of(replay):
     )
     if record["holds"] is not None:
         scheduler.holds_until = record["holds"]
-    return scheduler.look(replay.waiting, replay.running, replay.pool, replay.now, replay.lookup)
+    return scheduler.look(
+        WaitingSequences(replay.waiting).lines(), replay.running, replay.pool, replay.now, replay.lookup
+    )
 
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
