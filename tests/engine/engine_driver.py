@@ -116,7 +116,7 @@ def no_leaks(driver):
     core.memory.tree.check()
     assert not core.memory.lanes.held and core.memory.lanes.held_cells == 0
     assert core.admission.swapped_bytes == 0
-    assert core.encoder is None or (not core.encoder.num_waiting and not core.encoder.num_pinned)
+    assert core.encoder is None or (not core.encoder.num_waiting and not core.encoder._pins)
     if isinstance(backend, RecordingBackend):
         assert core.memory.lanes.used_cells == backend.used_cells, "the books and the backend differ"
         assert all(chain.closed for chain in backend.chains)

@@ -76,6 +76,7 @@ class Episode:
         self.sources: list[tuple[bytes, str]] = []  # prompts and answers, to be continued
         self.slot_files: dict[str, CacheKey] = {}
         self.prefixes = HostCache()
+        self.was_suspect = None  # a sequence that is computed alone because of NaN
         self.num_turns = self.idle = self.sequences_before = 0
         self.copies_before = self.copies_allowed = 0
         self.configure()
@@ -186,6 +187,7 @@ class Episode:
         rng, core = self.rng, self.core
         self.clock.now += rng.choice([0.0001, 0.01])
         before = self.backend.counts["decode"]
+        self.was_suspect = core._refused.suspect
         if core.encoder is not None and rng.random() < 0.7:
             core.encoder.turn()
         if rng.random() < 0.5:
@@ -438,7 +440,8 @@ class Episode:
     def note_failure(self):
         """Any open choice may be affected, but by NaN that may come from another sequence."""
         self.num_failed = len(self.backend.failed)
-        if self.backend.failed[-1][1] == "spoils" and self.options.flash_attention == "off":
+        in_crowd = self.was_suspect is None and self.backend.failed[-1][1] == "spoils"
+        if in_crowd and self.options.flash_attention == "off":
             return
         for choice in self.open:
             choice.may_fail = True

@@ -31,7 +31,7 @@ def ask(engine, *tail, **settings):
 
 
 def written(engine):
-    while engine.core.disk.is_writing:
+    while engine.core.disk._writing:
         engine.engine.take_mail(1)
     return engine.core.disk.num_written
 

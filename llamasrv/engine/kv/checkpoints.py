@@ -80,7 +80,3 @@ class Checkpoints:
 
     def note_use(self, point: SavedState) -> None:
         self.ranking.note_use(point)
-
-    def drop_point(self, point: SavedState) -> None:
-        if self.ranking.remove(point):
-            self._tree.drop(point)

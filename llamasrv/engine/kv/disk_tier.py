@@ -158,10 +158,6 @@ class DiskTier:
     # engine thread
 
     @property
-    def is_writing(self) -> bool:
-        return bool(self._writing)
-
-    @property
     def can_write(self) -> bool:
         """Whether `put` would write a state now: it writes one at a time, and pauses after a failure."""
         return not self._writing and not self.is_resting

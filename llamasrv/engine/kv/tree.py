@@ -66,13 +66,6 @@ class PrefixNode:
     def own(self, kind: HolderKind) -> Iterator[Holder]:
         return (holder for holder in self.holders if holder.kind is kind)
 
-    def ancestors(self) -> Iterator[PrefixNode]:
-        """The nodes above, nearest first, without the root."""
-        node = self.parent
-        while node is not None and node.parent is not None:
-            yield node
-            node = node.parent
-
 
 class PathStep:
     """A node on a sequence's path, and how many tokens the two share: less than `node.end` only at the last step."""

@@ -162,10 +162,6 @@ class Encoder:
     def num_waiting(self) -> int:
         return len(self._line)
 
-    @property
-    def num_pinned(self) -> int:
-        return len(self._pins)
-
     def _release(self, seq: Sequence, numbers: list[int]) -> None:
         media = seq.media
         assert media is not None

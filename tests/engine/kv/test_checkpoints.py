@@ -54,9 +54,8 @@ def test_timelines_with_equal_checksums_have_separate_checkpoints():
     for one in (text, other):
         (point,) = table.along(one, 100, EVERYBODY).values()
         assert point.tokens == one
-    for point in table.points():
-        table.drop_point(point)
-    assert len(table) == table.used == 0
+    table.add(tokens("one that takes all the room"), state(100_000), EVERYBODY)
+    assert len(table) == 1 and not table.along(text, 100, EVERYBODY) and not table.along(other, 100, EVERYBODY)
 
 
 def test_it_never_exceeds_its_limit():

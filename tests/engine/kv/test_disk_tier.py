@@ -232,7 +232,7 @@ def test_the_engine_stops_writing_when_its_disk_is_full(tmp_path, monkeypatch):
         served.now += 30.0
         for _ in range(100):
             served.turn()
-            while served.core.disk.is_writing:
+            while served.core.disk._writing:
                 served.engine.take_mail(1)
     assert 2 <= len(copied) <= 5 and served.core.disk.num_written == 1
     assert len(list(tmp_path.rglob(f"*{ENDING}"))) == 1
@@ -411,7 +411,7 @@ def test_continuing_a_conversation_writes_nothing(tmp_path):
     served.ask(first)
     said = served.backend.vocab.tokenize(first) + list(served.sequences[0].tokens[served.sequences[0].num_prompt :])
     assert served.ask([*said, *served.backend.vocab.tokenize("\n" + chat("and?"))]) > len(SYSTEM)
-    assert served.core.disk.num_written == 0 and not served.core.disk.is_writing
+    assert served.core.disk.num_written == 0 and not served.core.disk._writing
     served.end()
 
 
@@ -457,7 +457,7 @@ def test_a_large_state_is_not_copied_while_others_run(tmp_path):
     served.ask(chat(SYSTEM + "one"))
     other = served.submit(chat("hello " * 20))
     served.turn(3)
-    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.core.disk.is_writing
+    assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM) and not served.core.disk._writing
     served.finish()
     assert end_of(other.take())
     served.ask(chat(SYSTEM + "three"))
