@@ -54,7 +54,7 @@ def test_timelines_with_equal_checksums_have_separate_checkpoints():
     for one in (text, other):
         (point,) = table.along(one, 100, EVERYBODY).values()
         assert point.tokens == one
-    table.add(tokens("one that takes all the room"), state(99_500), EVERYBODY)
+    table.add(tokens("one that takes all the room"), state(98_000), EVERYBODY)
     assert len(table) == 1 and not table.along(text, 100, EVERYBODY) and not table.along(other, 100, EVERYBODY)
 
 
