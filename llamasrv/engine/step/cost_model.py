@@ -90,7 +90,7 @@ class CostModel:
         self._learn_fit([v / seconds for v in x])
 
     def _fit(self, x: tuple[float, ...]) -> float:
-        return max(_SHORTEST, sum(w * v for w, v in zip(self.unknowns, x)))
+        return max(_SHORTEST, sum([w * v for w, v in zip(self.unknowns, x)]))
 
     def _scale(self, num_prompt: float, num_decodes: float) -> float:
         return self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0)

@@ -26,7 +26,7 @@ def finish(
         _stop_at_checkpoints(step)
     decodes, prompts = parts[: step.num_decodes], parts[step.num_decodes :]
     pieces = [(count, seq.num_computed) for seq, count in prompts]
-    step.work = work_of(pieces, len(decodes), sum(seq.num_computed for seq, _ in decodes))
+    step.work = work_of(pieces, len(decodes), sum([seq.num_computed for seq, _ in decodes]))
     draft(step)
     return step
 
