@@ -156,6 +156,8 @@ class SamplingState:
         """The next token, given its logits (float32 [n_vocab], changed in place); None if there is no candidate. The
         mask of a grammar must be ready."""
         constraint, wanted = self.constraint, self._logprobs
+        if wanted is not None and constraint is not None and not isfinite(row.max()):
+            return None  # a forced token has a log-probability, too
         own = row if wanted is None or self._after else row.copy()  # the model's own distribution: before bias and bans
         token = None if constraint is None else constraint.next_forced()
         is_forced = token is not None

@@ -146,3 +146,10 @@ def test_a_row_of_nan_gives_no_end_where_a_grammar_allows_few_tokens(drive):
     masked = Verified("a", params=params, constraint=constraint(drive(), "start: /[ab]*/"))
     masked.state.constraint.matcher.compute_mask()
     assert masked.state.choose(np.full(BACKEND.vocab.size, np.nan, np.float32), FIND) is None
+
+
+def test_a_forced_token_gets_no_log_probability_from_a_row_of_nan(drive):
+    driver = drive()
+    forced = Verified("a", constraint=constraint(driver, 'start: "abc"'), logprobs=1)
+    assert forced.state.choose(np.full(BACKEND.vocab.size, np.nan, np.float32), FIND) is None
+    assert forced.state.choose(row_for(ord("z")), FIND).token == ord("a")
