@@ -6,9 +6,9 @@ Whatever is wrong with a request is raised when it is submitted, before anything
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.events import FinishReason, Usage
@@ -26,6 +26,8 @@ LANGUAGES = {
     "zh": "chinese", "en": "english", "de": "german", "it": "italian", "pt": "portuguese", "es": "spanish",
     "ja": "japanese", "ko": "korean", "fr": "french", "ru": "russian",
 }  # fmt: skip
+
+R = TypeVar("R")
 
 
 class VoiceBook:
@@ -70,12 +72,13 @@ class SpeechWork:
         self.cancelled = self.done = False
         self.reason: FinishReason | None = None
         self.error: LlamasrvError | None = None
-        self._writer = spoken.writer(self.format, SAMPLE_RATE, request.speed)
-        self._feed = self._writer.feed if self._is_plain(request) else partial(off_hub, self._writer.feed)
+        self._is_plain = self.format in spoken.PLAIN and request.speed == 1
+        self._writer = self._call(spoken.writer, self.format, SAMPLE_RATE, request.speed)
         self._stream = speaker.submit(utterance, owner=request.owner, deadline=deadline)
 
-    def _is_plain(self, request: SpeechRequest) -> bool:
-        return self.format in spoken.PLAIN and request.speed == 1
+    def _call(self, function: Callable[..., R], *args: Any) -> R:
+        """Encoding takes up to 50 ms for a second of sound, and the library as long to be imported."""
+        return function(*args) if self._is_plain else off_hub(function, *args)
 
     def cancel(self) -> None:
         """End it early. May be called any number of times, at any time."""
@@ -91,9 +94,9 @@ class SpeechWork:
             if isinstance(item, SpeechEnd):
                 self._finish(item)
                 if self.error is None and not self.cancelled:
-                    out.append(off_hub(self._writer.end))
+                    out.append(self._call(self._writer.end))
             elif not self.cancelled:
-                out.append(self._feed(item.pcm))
+                out.append(self._call(self._writer.feed, item.pcm))
         return [piece for piece in out if piece]
 
     def _finish(self, end: SpeechEnd) -> None:

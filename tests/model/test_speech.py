@@ -1,11 +1,14 @@
 """Speech pairs: which files are one, and the rows of the token table."""
 
+import random
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+import tiny_speech
 
+from llamasrv.domain.events import FinishReason
 from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.gguf_file import opened
@@ -16,6 +19,7 @@ from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.options import EngineOptions
+from llamasrv.engine.speaker import Speaker, SpeechEnd
 from llamasrv.models import trial
 
 
@@ -47,28 +51,32 @@ def test_a_projector_of_another_kind_of_model_is_refused(pocket_projector, model
     handle.release()
 
 
-@pytest.mark.parametrize("kind", ["qwen3tts", "pockettts"])
-def test_a_pair_is_loaded_to_speak_and_nothing_else(kind, model_path):
-    options = EngineOptions(mmproj=Path(model_path(f"mmproj-{kind}")), gpu_layers=0, threads=1, parallel=2)
+@pytest.fixture(scope="module", params=tiny_speech.KINDS)
+def pair(request, model_path):
+    """A loaded pair, the one backend that its tests share."""
+    kind = request.param
+    options = EngineOptions(mmproj=Path(model_path(f"mmproj-{kind}")), gpu_layers=0, threads=1, parallel=3)
     backend = open_model(model_path(f"text-{kind}"), options, lambda share: True)
-    try:
-        speech = backend.speech
-        assert (backend.generates, backend.projector, backend.embeddings) == (False, None, None)
-        assert speech.kind == kind and speech.num_lanes == 2
-        clip = np.sin(np.arange(SAMPLE_RATE) / 20).astype(np.float32)
-        utterance = speech.utterance(UtteranceSpec("Hello.", 7, voice=speech.encode_voice(clip)))
-        assert speak(speech, utterance) == utterance.num_frames * 1920
-    finally:
-        backend.close()
+    yield backend
+    backend.close()
 
 
-def test_a_pair_is_tried_by_speaking(model_path):
-    assert trial.main(model_path("text-pockettts"), model_path("mmproj-pockettts")) == 0
+@pytest.fixture
+def says(pair):
+    """`says(text, seed)`: the utterance of a text in the voice of a tone."""
+    clip = np.sin(np.arange(SAMPLE_RATE) / 20).astype(np.float32)
+    voice = pair.speech.encode_voice(clip)
+    return lambda text="Hi.", seed=1, **more: pair.speech.utterance(UtteranceSpec(text, seed, voice=voice, **more))
 
 
-def speak(speech, utterance):
-    """How many samples it takes."""
-    count = 0
+def test_a_pair_is_loaded_to_speak_and_nothing_else(pair):
+    assert (pair.generates, pair.projector, pair.embeddings) == (False, None, None)
+    assert pair.speech.kind == pair.info.architecture and pair.speech.num_lanes == 3
+
+
+def by_hand(speech, utterance):
+    """The samples of an utterance that has the model to itself."""
+    sounds = []
     while not utterance.is_done:
         rows, utterance.pending = utterance.pending[:32], utterance.pending[32:]
         (place,) = speech.decode([(0, utterance.position, rows)])
@@ -77,9 +85,56 @@ def speak(speech, utterance):
             continue
         if utterance.advance(place):
             speech.release(0, utterance.kept)
-        sound = utterance.take_sound()
-        count += 0 if sound is None else len(sound)
-    return count
+        if (sound := utterance.take_sound()) is not None:
+            sounds.append(sound)
+    speech.release(0)
+    return np.concatenate(sounds)
+
+
+def heard(stream):
+    *sounds, end = stream.take()
+    assert end.reason in (FinishReason.STOP, FinishReason.LENGTH) and end.error is None
+    return np.frombuffer(b"".join(sound.pcm for sound in sounds), "<i2")
+
+
+def test_the_speaker_says_what_the_calls_alone_say(pair, says):
+    samples = by_hand(pair.speech, utterance := says())
+    assert len(samples) == utterance.num_frames * 1920 and np.abs(samples).max() > 0.001
+    speaker = Speaker()
+    speaker.open(pair.speech)
+    alone = speaker.submit(says())
+    while speaker.turn():
+        speaker.check()
+    wanted = (np.clip(samples, -1, 1) * 32767).astype("<i2")
+    assert heard(alone).tolist() == wanted.tolist()
+    first, *_ = [speaker.submit(says(seed=seed, most_frames=4)) for seed in (1, 2, 3)]
+    while speaker.turn():
+        speaker.check()
+    beside = heard(first)
+    assert np.abs(beside.astype(int) - wanted[: len(beside)]).max() < 400  # rounding
+
+
+def test_random_cancels_change_nothing_for_those_who_stay(pair, says):
+    rng, speaker = random.Random(5), Speaker()
+    speaker.open(pair.speech)
+    before = by_hand(pair.speech, says())
+    streams = []
+    for _ in range(20):
+        if len(streams) < 12:
+            streams.append(speaker.submit(says(seed=len(streams))))
+        speaker.cancel(rng.choice(streams))
+        speaker.turn()
+        speaker.check()
+    for stream in streams:
+        speaker.cancel(stream)
+    while speaker.turn():
+        pass
+    assert speaker.num_open == 0 and all(type(stream.take()[-1]) is SpeechEnd for stream in streams)
+    assert by_hand(pair.speech, says()).tolist() == before.tolist()
+
+
+def test_a_pair_is_tried_by_speaking(model_path):
+    assert trial.main(model_path("text-pockettts"), model_path("mmproj-pockettts")) == 0
 
 
 def test_a_speech_model_without_its_projector_says_what_it_needs(model_path):
