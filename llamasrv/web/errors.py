@@ -94,8 +94,8 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
         return NotFound(f"{what} is a base URL: clients add a path to it, as in {_BASES[path]}.")
     if error.code == 404 and _REALTIME.match(path):
         return NotFound(
-            "There is no Realtime endpoint here. For text use /v1/chat/completions or /v1/responses, for speech "
-            "/v1/audio/transcriptions.",
+            "There is no Realtime endpoint here. For text use /v1/chat/completions or /v1/responses, for sound "
+            "/v1/audio/transcriptions and /v1/audio/speech.",
             code="realtime_not_supported",
         )
     if error.code == 404:
