@@ -44,10 +44,14 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     if settings.model.path is None or model_list.names_several(settings):
         return _several_as_json(settings) if as_json else _several(settings, console)
     header = gguf.read_header(settings.model.path)
+    projector = projector_of(settings, header, None)
+    is_speech = load_plans.speaks(header, projector)
+    if is_speech:
+        settings = load_plans.to_speak(settings)
     free = memory.available_memory()
     found = None
     try:
-        found = load_plans.measured(settings, header)
+        found = None if is_speech else load_plans.measured(settings, header)
     except Unavailable as error:
         console.print(f"[yellow]{error.message} The figures below are estimates.[/]")
     except LoadFailed as error:
@@ -58,7 +62,6 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     else:
         settings = load_plans.with_places(settings, header)
         need = model_options.needed_memory(settings, header)
-    projector = projector_of(settings, header, None)
     if as_json:
         return _print_json(
             {
@@ -70,8 +73,9 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     _try_templates(settings, model_list.models(settings), console)
     console.print(_model_table(settings, header, need))
     if projector is not None:
-        size = memory.projector_bytes(gguf.read_header(projector)) + settings.engine.media_bytes
-        console.print(f"Images and audio: {projector}, about {_rounded(size)} of memory on top of the figures below.")
+        what = "Speech" if is_speech else "Images and audio"
+        size = memory.projector_bytes(gguf.read_header(projector)) + (0 if is_speech else settings.engine.media_bytes)
+        console.print(f"{what}: {projector}, about {_rounded(size)} of memory on top of the figures below.")
     if found is None or not found.measured.devices:
         console.print(_memory_table(need, found, free))
     else:

@@ -90,17 +90,25 @@ def make(settings: Settings, header: gguf.Header, *, several: bool, **known: Any
     """The load plan; `known` are engine options that override the settings. Raises ConfigError if the model does not
     fit this machine and devices could not help."""
     settings = with_drafts(settings, header)
-    if _speaks(header, known):
-        count = min(settings.engine.parallel or MAX_LANES, MAX_LANES)
-        settings = settings.having(engine={"parallel": count, "context_cells": count * LANE_CELLS})
-    elif has_devices(settings.engine):
+    if speaks(header, known.get("mmproj")):
+        # Its context is not that of a chat, and cannot be measured without the projector.
+        return dataclasses.replace(
+            _of_this_machine(to_speak(settings), header, several=several, known=known), measure=None
+        )
+    if has_devices(settings.engine):
         return _fitted_when_loaded(settings, header, several=several, known=known)
     return _of_this_machine(settings, header, several=several, known=known)
 
 
-def _speaks(header: gguf.Header, known: Mapping[str, Any]) -> bool:
-    projector = known.get("mmproj")
+def speaks(header: gguf.Header, projector: Path | None) -> bool:
+    """Whether model and projector are a speech pair."""
     return projector is not None and speech_kind(gguf.read_header(projector)) == header.architecture
+
+
+def to_speak(settings: Settings) -> Settings:
+    """The settings with the cells that a speech model takes."""
+    count = min(settings.engine.parallel or MAX_LANES, MAX_LANES)
+    return settings.having(engine={"parallel": count, "context_cells": count * LANE_CELLS})
 
 
 def with_places(settings: Settings, header: gguf.Header) -> Settings:

@@ -9,6 +9,7 @@ from model import tiny_projectors, tiny_speech
 from options import settings_with
 
 from llamasrv import config
+from llamasrv.commands import check
 from llamasrv.config import paths
 from llamasrv.domain.speech import LANE_CELLS, MAX_LANES
 from llamasrv.errors import ConfigError
@@ -105,6 +106,14 @@ def test_a_speech_pair_speaks_and_neither_hears_nor_writes(tmp_path):
     assert model.details.capabilities == ("speech",) and options.mmproj == tmp_path / "mmproj-Voice.gguf"
     assert (options.parallel, options.context_cells) == (MAX_LANES, MAX_LANES * LANE_CELLS)
     assert with_projector(model.details, None).capabilities == ("completion",)
+
+
+def test_a_speech_pair_is_checked_as_it_will_be_loaded(tmp_path, capsys):
+    path = tiny_speech.model(tmp_path / "Voice-Q8_0.gguf", "pockettts")
+    projector = tiny_speech.projector(tmp_path / "mmproj-Voice.gguf", "pockettts")
+    assert check.run(settings_with(model_path=path, model_mmproj=projector), print_config=False) == 0
+    out = capsys.readouterr().out
+    assert "Speech: " in out and f"{MAX_LANES * LANE_CELLS} cells" in out
 
 
 def test_the_projector_of_another_speech_model_is_refused_at_the_start(files, tmp_path):
