@@ -55,18 +55,17 @@ class CallReader:
         id: str | None = None
         while True:
             if mark in self._holes:
-                hole, behind = self._holes[mark]
-                said, _ = yield from text.name(marks(behind))
+                said = yield from self._filling(mark)
                 if said is None:
                     break
                 if mark in self._closers:
                     text.trail = []
-                elif hole == ID:
-                    id = said
+                else:
+                    id = said or id
             if not (yield from text.skip_space()):
                 break
             char = yield from text.char()
-            if char in "[,]" and in_lists:
+            if char in "[,]" and in_lists and not (yield from text.peek(self._marks)):
                 text.eat(text.position + 1)
                 due = char == ","
                 mark = mark if mark not in self._holes else "\n"
@@ -81,7 +80,11 @@ class CallReader:
                     continue
                 if not (within or calls.notation.may_begin(char)):
                     break
-            call = self.open_call(announced and (not within or not made or due or bool(self._section_end)), id)
+            if not calls.ready and "" in self._holes:
+                id = yield from self._filling("")
+                if id is None or not (yield from text.skip_space()):
+                    break
+            call = self.open_call(announced and (not within or not made or due or bool(self._section_end)), id or None)
             yield from calls.notation.read(text, call)
             if not call.started:
                 break
@@ -96,6 +99,12 @@ class CallReader:
             text.trail = []
         self._give_back(made, lost or self._out.say)
         return made
+
+    def _filling(self, mark: str) -> Steps:
+        """What fills the hole behind a mark, if it is the id of a call, else an empty text. None if nothing does."""
+        hole, behind = self._holes[mark]
+        said, _ = yield from self._text.name(marks(behind))
+        return said if said is None or hole == ID else ""
 
     def open_call(self, announced: bool = True, id: str | None = None) -> OpenCall:
         """`id`: what the marks in front of the call say."""

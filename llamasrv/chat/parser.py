@@ -194,7 +194,8 @@ class Parser:
         words = [*format.silent, *format.stray, *format.leads]
         if thought is not None:
             words += [thought.head, thought.end.strip()]
-        early = marks(*words)
+        openers = tuple(mark for mark in (self._calls.openers if self._calls is not None else ()) if mark not in words)
+        early = marks(*words, *openers)
         while True:
             space = yield from text.space()
             if not (yield from text.char()):
@@ -203,6 +204,9 @@ class Parser:
                     out.say(space)
                 return None
             mark = yield from text.mark(early)
+            if mark in openers:
+                text.put_back(mark)
+                mark = None
             if mark is None:
                 out.hold(space)
                 calls = self._calls

@@ -227,6 +227,17 @@ MENDED_LAYOUTS = {
               + each('<parameter name="', "KEY", '" type="', "KIND", '">', "RAW", "</parameter>\n") + write("</invoke>"),
               before="<function_calls>\n", between="\n", after="\n</function_calls>"),
     ),
+    "channels told by a word behind one mark": Layout(
+        calls(write("<|c>tool ", "NAME", "\n", "JSON", "<c|>")), thought=("<|c>thinking\n", "<c|>"),
+        text=("<|c>final\n", "<c|>"), opening="<|turn>model\n", end="<turn|>\n", other=("<|turn>{}\n", "<turn|>\n"),
+    ),
+    "names in brackets between brackets": Layout(
+        calls(write("[", "NAME", "]\n") + each("KEY", " = ", "VALUE", "\n"), before="[CALLS]\n", after="[/CALLS]"),
+        opening="[bot]", end="</s>", other=("[{}]", "[/]"),
+    ),
+    "numbered lines": Layout(
+        calls(write("ONE", ". ", "NAME", " ", "JSON"), before="<steps>\n", between="\n", after="\n</steps>"),
+    ),
 }  # fmt: skip
 """What blind sets showed to be lost, one of each kind."""
 

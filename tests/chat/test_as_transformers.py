@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from functools import lru_cache
 from typing import Any
 
 import jinja2.sandbox
@@ -61,17 +62,22 @@ def refuse(message):
 
 def by_transformers(source: str, messages: list[Any], tools: list[Any] | None, variables: dict[str, Any]) -> str | None:
     """What transformers writes; None where it cannot."""
+    given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True, **variables}
+    try:
+        return compiled(source).render(**given, bos_token="<s>", eos_token="</s>")
+    except Exception:
+        return None
+
+
+@lru_cache(maxsize=64)
+def compiled(source: str) -> jinja2.Template:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True, **variables}
-    try:
-        return environment.from_string(source).render(**given, bos_token="<s>", eos_token="</s>")
-    except Exception:
-        return None
+    return environment.from_string(source)
 
 
 def written_id(id: str, template: ChatTemplate) -> str:

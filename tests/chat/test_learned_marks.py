@@ -51,7 +51,7 @@ def test_it_learns_blocks_for_text_thoughts_and_calls():
     format = format_of("blocks")
     assert (format.content_start, format.content_end) == ("<|SAY|>", "<|/SAY|>")
     assert (format.reasoning.start, format.reasoning.end) == ("<|MULL|>", "<|/MULL|>")
-    assert format.calls.notation == JsonObject(id_key="ref_id", id_first=True, name_key="fn", arguments_key="input")
+    assert format.calls.notation == JsonObject("fn", "input", "ref_id", id_first=True, id_counts=True)
     assert format.calls.section_end == "]<|/DO|>"
 
 

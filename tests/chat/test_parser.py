@@ -542,16 +542,18 @@ def test_it_survives_whatever_a_model_writes_and_every_cut_gives_the_same(name, 
 
 @pytest.mark.parametrize("step", [1, 4, 1000, 10**6])
 def test_its_work_is_linear(step):
-    """100,000 characters in under 0.2 s of CPU in pieces of a token's size; some leave for slow machines."""
+    """100,000 characters in under 0.2 s of CPU in pieces of a token's size; some leave for slow machines. Single
+    characters are tried with a quarter of them."""
     prose = ("The quick <b>brown</b> fox jumps over [1, 2] {dogs}.\n" * 2000)[:100_000]
     long_call = GENERIC_CALLS.write([("note", json.dumps({"text": prose}))])
     long_value = f"<fn=note>\n<arg=tags>\n{json.dumps(list(range(16000)))}\n</arg>\n</fn>"
     cases = [(PLAIN, prose), (PLAIN, "<think>" + prose), (PLAIN, long_call), (LINES, long_value), (PLAIN, "<" * 100_000),
              (PLAIN, "\n" * 100_000), (PLAIN, "<tool_cal" * 11_000), (LINES, f"<fn=note>\n<arg=text>\n{prose}\n</arg>")]  # fmt: skip
     for format, text in cases:
+        text = text[: 25_000 if step == 1 else None]
         parser = Parser(format, tools=TOOLS)
         started = time.process_time()
         for place in range(0, len(text), step):
             parser.feed(text[place : place + step])
         parser.finish()
-        assert time.process_time() - started < (1.0 if step == 1 else 0.4)
+        assert time.process_time() - started < (0.3 if step == 1 else 0.4)

@@ -26,6 +26,11 @@ OTHERWISE = {("Qwen3.5-4B.jinja", 2377): {"reasoning_content": ""}}
 """What we read otherwise: a start mark first thing in a thought that the prompt has opened says nothing."""
 
 
+def cuts(output: str) -> range:
+    """A third of all places to cut at: every mark is cut, and which part of it differs between outputs."""
+    return range(len(output) % 3, len(output) + 1, 3)
+
+
 def expected_of(vector: dict[str, Any]) -> dict[str, Any]:
     return comparable({**vector["expect"], **OTHERWISE.get((vector["template"], vector.get("line")), {})})
 
@@ -44,7 +49,7 @@ def test_the_message_is_the_expected_one_for_every_cut(vector):
         assert expected.get("id") in (None, made["id"])
     if not vector["is_partial"]:
         assert whole["complete"] == len(whole["tool_calls"])
-    for cut in range(len(output) + 1):
+    for cut in cuts(output):
         assert case.parse(output[:cut], output[cut:]) == whole, f"cut at {cut}"
     assert case.parse(*output) == whole, "one character at a time"
 
@@ -56,5 +61,5 @@ def test_the_message_of_a_family_that_was_added_later_is_the_expected_one_for_ev
     whole = case.parse(output)
     assert comparable(whole) == expected_of(vector)
     assert case.parse(*output) == whole, "one character at a time"
-    for cut in range(len(output) + 1):
+    for cut in cuts(output):
         assert case.parse(output[:cut], output[cut:]) == whole, f"cut at {cut}"

@@ -48,7 +48,7 @@ def _candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
     for text in learn_text(shown):
         reasoning = learn_reasoning(template, shown, text)
         for notation in NOTATIONS if template.traits.calls else ():
-            calls = learn_calls(template, shown.answer, reasoning, notation, text.end)
+            calls = learn_calls(template, shown.answer, reasoning, notation, text)
             if calls is not None:
                 asked = _as_instructed(shown, calls)
                 if asked is not None:

@@ -8,25 +8,28 @@ from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.notations.holes import ID, NUMBER
+from llamasrv.chat.probe.marks import TextMarks
 from llamasrv.chat.probe.shown import ProbedTemplate, common_start, shared_ending, show, trial_turn
 
 
 def learn_calls(
-    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation], text_end: str = ""
+    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation], text: TextMarks
 ) -> Calls | None:
-    """The calls of a trial turn and what stands around them; None if they are not written in this notation.
-    `text_end` ends the text of the answer, not its turn."""
+    """The calls of a trial turn and what stands around them; None if they are not written in this notation."""
     turn = show(template, trial_turn(2))
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
         turn = show(template, trial_turn(1))
     begin = common_start(turn, answer)
+    said = answer.find("zqanswer") - len(text.start)
+    if not turn.startswith(text.start, said):
+        begin = min(begin, said)  # the mark of a call begins as that of a text does
     first = notation.learn(turn, begin, 0)
     if first is None:
         return None
     # What stands before a name that is not the call's own is no mark of it.
     before = _behind_thought(turn[begin : first.start], reasoning).rpartition(trial.NAMES[0])[2]
-    end = _turn_end(turn, answer, text_end)
+    end = _turn_end(turn, answer, text.end)
     if not parallel:
         start, last = (_with_id(text, 0) for text in (before, turn[first.end : end]))
         calls = Calls(first.notation, call_start=start, call_end=last, parallel=False)

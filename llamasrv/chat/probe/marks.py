@@ -65,7 +65,7 @@ def _empty_thought(shown: TrialTurns) -> str:
     between = shown.thought.partition("zqthought")[2].partition("zqanswer")[0]
     return (
         between
-        if "<" in between and not between.rstrip().endswith(before_word(shown, "zqanswer", shown.answer))
+        if "<" in between and not between.rstrip().endswith(before_word(shown, "zqanswer", shown.answer).rstrip())
         else ""
     )
 
