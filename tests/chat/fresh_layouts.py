@@ -238,6 +238,10 @@ MENDED_LAYOUTS = {
     "numbered lines": Layout(
         calls(write("ONE", ". ", "NAME", " ", "JSON"), before="<steps>\n", between="\n", after="\n</steps>"),
     ),
+    "channels told by a word between marks": Layout(
+        calls(write("<|ch|>tool:", "NAME", "<|body|>", "JSON", "<|/ch|>")), thought=("<|ch|>think<|body|>", "<|/ch|>"),
+        text=("<|ch|>say<|body|>", "<|/ch|>"), opening="<|model|>", end="<|eot|>", other=("<|{}|>", "<|eot|>"),
+    ),
 }  # fmt: skip
 """What blind sets showed to be lost, one of each kind."""
 

@@ -11,7 +11,7 @@ from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.probe.shown import WHOLE_MARK, ProbedTemplate, TrialTurns, before_word, shared_ending
 
-_ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>\w*|\[[A-Z_]+\])\s*\Z")
+_ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>(?:\w+(?:<[^<>\s]+>)?)?|\[[A-Z_]+\])\s*\Z")
 _LEAD = re.compile(r"[^\s<>\[\]{}:]{1,32}[:：]\Z")
 _MARK_BEFORE = re.compile(r"(<[^<>\s][^<>\n]*>|\[[A-Z_]+\])(\s*)\Z")
 _THINKING_TAG = re.compile(r"</([\w:]*think[\w:]*)>|\[/(THINK)\]")
@@ -96,11 +96,12 @@ def learn_reasoning(template: ProbedTemplate, shown: TrialTurns, text: TextMarks
         return ReasoningMarks(f"<{named[1]}>", f"</{named[1]}>") if named[1] else ReasoningMarks("[THINK]", "[/THINK]")
     before = _MARK_BEFORE.search(head)
     header = _MARK_BEFORE.search(shown.answer.partition("zqanswer")[0])
-    phrase = before_word(shown, "zqthought", shown.thought) if before is None else ""
-    if phrase.strip():
+    same = before is not None and header is not None and header[1] == before[1]
+    phrase = before_word(shown, "zqthought", shown.thought) if before is None or same else ""
+    if phrase.strip() and phrase != before_word(shown, "zqanswer", shown.answer):
         return ReasoningMarks(phrase, between)
-    if before is None or (header is not None and header[1] == before[1]):
+    if before is None or same:
         prompt = shown.prompt
-        opening = prompt[prompt.rfind(before[1]) + len(before[1]) :].strip() if before else ""
+        opening = prompt.rpartition(before[1])[2].strip() if before and before[1] in prompt else ""
         return ReasoningMarks("", between, opening=opening)
     return ReasoningMarks(before[0], between)
