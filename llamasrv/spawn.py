@@ -128,7 +128,11 @@ def _path_of(program: str, cwd: str | None, env: Mapping[str, str]) -> str:
 
 def _inheritable() -> Iterator[int]:
     """Descriptors that a program would get: what started this process may have left some open. Python's own are not."""
-    for name in os.listdir("/dev/fd"):
+    try:
+        names = os.listdir("/dev/fd")
+    except OSError:  # where there is no /proc
+        return
+    for name in names:
         with contextlib.suppress(OSError):  # the folder's own is closed by now
             if int(name) > 2 and os.get_inheritable(int(name)):
                 yield int(name)
