@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from protocols.openai.responses_client import add_up
 from serving import openai_error_keys
-from web.test_fuzz import scalars, values
+from web.test_fuzz import relaxed, scalars, values
 
 from llamasrv.protocols.common.schema import rows
 from llamasrv.protocols.openai.responses.items import CARRIED, READERS
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 
-relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ITEM_KEYS = (
     "role", "content", "id", "call_id", "name", "arguments", "output", "input", "namespace", "summary",
     "encrypted_content", "tools", "action", "status",
