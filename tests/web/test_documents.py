@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import resource
-import time
 from collections import Counter
 
 import pytest
@@ -25,6 +25,7 @@ from llamasrv.pipeline.media import MediaOptions
 from llamasrv.web.service import WebOptions
 
 DATA = base64.b64encode(pdf("The first page", "The second page")).decode()
+FILES = int(os.environ.get("HOSTILE_FILES", "100"))  # `tox -e soak` has more
 SHOWN = "[page 1 of 2]\nThe first page\n\n[page 2 of 2]\nThe second page\n"
 
 
@@ -184,21 +185,20 @@ def test_there_may_be_so_many(client):
     assert chat(client, *[part] * 33).status_code == 400
 
 
-def test_500_hostile_documents_are_read_or_refused():
+def test_hostile_documents_are_read_or_refused():
     """No 5xx, whatever they are; the server still reads a good one behind them, and has not grown by them."""
     limits = MediaLimits(seconds=2.0, document_chars=2_000, pages=20)
     service = RunningService(web=WebOptions(media=MediaOptions(limits=limits)))
     client, statuses = service.client, Counter()
     try:
-        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-        for data in documents(500, seed=25):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for data in documents(FILES, seed=25):
             file = {"filename": "a.pdf", "file_data": base64.b64encode(data).decode()}
             body = {"messages": [{"role": "user", "content": [{"type": "file", "file": file}]}], "max_tokens": 1}
             reply = client.post("/v1/chat/completions", json=body)
             statuses[reply.status_code] += 1
             assert reply.status_code in (200, 400, 413), (data[:200], reply.get_data())
-        assert statuses[200] > 20 and statuses[400] > 100, statuses
-        assert time.monotonic() - began < 120
+        assert statuses[200] > FILES / 25 and statuses[400] > FILES / 5, statuses
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
         assert "Still here" in said(
             chat(

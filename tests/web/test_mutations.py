@@ -145,7 +145,8 @@ def changed(body, path, other):
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     service = RunningService(
-        web=WebOptions(files_folder=folder, files_bytes=1 << 20, predict=True, manage=True, props=True)
+        web=WebOptions(files_folder=folder, files_bytes=1 << 20, predict=True, manage=True, props=True),
+        model={"max_tokens": 4},  # for bodies that say nothing of it
     )
     yield service
     service.close()

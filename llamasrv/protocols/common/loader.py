@@ -99,7 +99,7 @@ class Loader:
             unheard = (name for name, value in body.items() if name not in heard and self._asks(name, value))
             found = list(islice(unheard, MOST_UNHEARD))
         for name, unheard_in in self._inside.items():
-            if name in body:
+            if body.get(name) is not None:
                 found += [f"{name}.{inner}" for inner in unheard_in(body[name])]
         return found
 
