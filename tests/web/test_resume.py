@@ -186,10 +186,10 @@ def test_reading_on_costs_what_is_read_and_not_what_is_kept():
     kept = resume.ResumableStream("a")
     for _ in range(20_000):
         kept.add(b"data: {}\n\n")
-    began = time.perf_counter()
+    began = time.thread_time()
     for start in range(0, kept.total, 10):
         kept.read(max(start, kept.total - 10), 0)
-    assert time.perf_counter() - began < 2  # 30 s before
+    assert time.thread_time() - began < 2  # 30 s before
 
 
 def test_what_ended_long_ago_is_dropped(running, monkeypatch):
