@@ -43,8 +43,8 @@ BYTES_PER_CORE = 1_000_000_000
 
 
 def choose(settings: Settings) -> str:
-    """The model to run: downloaded here after a question if this machine has none. Raises ConfigError if it has some,
-    or if nobody can be asked."""
+    """The model to run: downloaded here, after asking, if this machine has none. Raises ConfigError if it has some, or
+    if there is no terminal to ask on."""
     local = [one.name for one in (*resolver.pulled(settings), *stores.models(settings.models.sources or (stores.ALL,)))]
     if local:
         raise ConfigError(f"run: name a model: {resolver.listed(local)}; or `demo`, the demonstration model")

@@ -30,12 +30,12 @@ from llamasrv.startup import resolver
 
 EX_NOT_FOUND = 127
 ANSWER_TOKENS = 8192  # of one answer, where the context has room for it
-SHARE_OF_MEMORY = 0.6  # that the file of a model may take which nobody named
+SHARE_OF_MEMORY = 0.6  # max size of a model file that is picked automatically, as a share of memory
 
 
 def run(settings: Settings, name: str, arguments: tuple[str, ...], print_only: bool) -> int:
-    """Run the program `name` with these arguments of its own, and return its exit code. `print_only`: print what it
-    would be told, for a shell, instead."""
+    """Run the program `name` with these arguments of its own, and return its exit code. `print_only`: print the
+    equivalent shell commands instead."""
     program = PROGRAMS.get(name)
     if program is None:
         raise ConfigError(f"launch {name}: unknown program{nearest(name, PROGRAMS)}; known: {', '.join(PROGRAMS)}")

@@ -1,4 +1,4 @@
-"""Programs that `llamasrv launch` starts, and what each is told: a table of data.
+"""Programs that `llamasrv launch` starts, and how each is configured: a table of data.
 
 Texts may contain {url} (of the server, without /v1), {key}, {model}, {context} and {output} (tokens of a prompt and
 its answer together, and of an answer at most), {folder} (of `files`). A text that is one of these alone becomes its
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LaunchedProgram:
-    """How one program is told where its model is."""
+    """How to point one program at its model."""
 
     command: str
     install: str  # the command that installs it

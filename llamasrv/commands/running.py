@@ -17,7 +17,7 @@ from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
 
 EX_UNAVAILABLE = 69
-PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 3.0)  # seconds between looks at a model that is to be unloaded
+PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 3.0)  # seconds between polls of a model that is being unloaded
 STAYS = "stays loaded"
 OTHER_COLUMNS = 48  # characters of the columns beside the name
 

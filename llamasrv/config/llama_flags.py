@@ -212,7 +212,7 @@ FLAGS: tuple[ForeignFlag, ...] = (
        "the CPU", "MTMD_BACKEND_DEVICE"),
     same("--image-min-tokens N", "model.image_min_tokens", "LLAMA_ARG_IMAGE_MIN_TOKENS"),
     same("--image-max-tokens N", "model.image_max_tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
-    already("--mtmd-batch-max-tokens N", "images are encoded beside the model, which goes on meanwhile",
+    already("--mtmd-batch-max-tokens N", "images are encoded on a thread of their own while the model keeps generating",
             "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"),
     no("--video-fps N", _VIDEO, "LLAMA_ARG_VIDEO_FPS"),
     no("--video-timestamp-interval N", _VIDEO, "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"),

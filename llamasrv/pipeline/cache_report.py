@@ -64,7 +64,7 @@ class CacheReport:
         was_named: bool = False,
     ) -> None:
         self.num_prompt = num_prompt
-        self.was_named = was_named  # the client said which request it is to be compared with
+        self.was_named = was_named  # the client named the request to compare with
         self.was_found = before is not None
         self.num_reused: Callable[[], int | None] = lambda: None
         self.num_held: Callable[[], int] = lambda: 0  # tokens that were kept for its session

@@ -29,8 +29,8 @@ def edited(
     weigh: Callable[[str], int],
     context: int,
 ) -> tuple[ChatPrompt, tuple[AppliedEdit, ...]]:
-    """The prompt as the model is to see it, and what was done. `count` returns the tokens of a prompt, `weigh` those
-    of a text, `context` is the model's."""
+    """The prompt after the edits, and what they did. `count` returns the number of tokens in a prompt, `weigh` in a
+    text; `context` is the model's context length."""
     applied: list[AppliedEdit] = []
     total: int | None = None
     if edits.thoughts is not None:

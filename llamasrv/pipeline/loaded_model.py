@@ -55,8 +55,8 @@ class TokenizedPrompt:
     profile: ChatProfile | None = None
     text: str = ""
     continues: str | None = None
-    tools: tuple[Tool, ...] = ()  # those that may be called
-    left_out: int = 0  # messages, for want of room
+    tools: tuple[Tool, ...] = ()  # the callable ones
+    left_out: int = 0  # number of messages that did not fit
 
 
 @dataclass(frozen=True, eq=False)

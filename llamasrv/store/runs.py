@@ -27,7 +27,7 @@ class StoredRun(NamedTuple):
     attempts: int = 1  # servers that have started it
 
 
-class Told(NamedTuple):
+class Delivered(NamedTuple):
     """Content of a journal: the events, and the number of tokens generated for them, in all and of reasoning."""
 
     chunks: list[bytes]
@@ -82,14 +82,14 @@ class RunStore:
     def request(self, run: StoredRun) -> bytes:
         return self._content(run.owner, run.id, REQUEST).read()
 
-    def told(self, owner: str, id: str) -> Told:
-        told = Told([])
+    def delivered(self, owner: str, id: str) -> Delivered:
+        delivered = Delivered([])
         for line in self._content(owner, id, JOURNAL).open():
             if line.startswith(b"#"):
-                told = Told(told.chunks, *map(int, line[1:].split()))
+                delivered = Delivered(delivered.chunks, *map(int, line[1:].split()))
             else:
-                told.chunks.append(line[:-1])
-        return told
+                delivered.chunks.append(line[:-1])
+        return delivered
 
     def journal(self, owner: str, id: str) -> RunJournal:
         return RunJournal(self._shelf.appending(owner_key(owner), id, JOURNAL))

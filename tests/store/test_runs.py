@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.store import StoreOptions, open_store
-from llamasrv.store.runs import RunStore, StoredRun, Told
+from llamasrv.store.runs import Delivered, RunStore, StoredRun
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def test_a_run_is_its_servers_until_it_ends(servers, owner):
     one.begin(run, b'{"input":"x"}')
     assert run in other.runs() and other.request(run) == b'{"input":"x"}' and other.exists(owner, run.id)
     assert one.claim(run.id) and not other.claim(run.id)
-    assert other.told(owner, run.id) == Told([])
+    assert other.delivered(owner, run.id) == Delivered([])
     journal = one.journal(owner, run.id)
     journal.add([b'{"a":1}', b'{"a":2}'], 7, 3)
     journal.add([b'{"a":3}'], 9, 3)
-    assert other.told(owner, run.id) == Told([b'{"a":1}', b'{"a":2}', b'{"a":3}'], 9, 3)
+    assert other.delivered(owner, run.id) == Delivered([b'{"a":1}', b'{"a":2}', b'{"a":3}'], 9, 3)
     journal.close()
     other.save(run._replace(attempts=2))
     assert [found.attempts for found in one.runs() if found.id == run.id] == [2]
     one.end(owner, run.id)
     assert run.id not in [found.id for found in other.runs()] and not other.exists(owner, run.id)
-    assert other.told(owner, run.id) == Told([])
+    assert other.delivered(owner, run.id) == Delivered([])

@@ -11,7 +11,7 @@ from web.test_responses import Held, add_up, create, get, made, payloads, text_o
 
 from llamasrv.domain.key import Key
 from llamasrv.store import StoreError
-from llamasrv.store.runs import Told
+from llamasrv.store.runs import Delivered
 from llamasrv.web.jobs import take_over
 from llamasrv.web.jobs.background import RunTimes
 from llamasrv.web.service import WebOptions
@@ -252,7 +252,7 @@ def test_a_journal_that_ends_while_it_is_read_is_no_error(two, monkeypatch):
         ended(one.client, id)
         raise StoreError("a part of it is gone")
 
-    monkeypatch.setattr(other.service.background.runs, "told", told)
+    monkeypatch.setattr(other.service.background.runs, "delivered", told)
     there = take_over.DistantRun(other.service.background.memory, other.service.background.runs, "", id, 0.01)
     assert json.loads(there.chunks(0, 10)[-1])["type"] == "response.completed" and there.done
 
@@ -268,7 +268,7 @@ def test_a_journal_that_was_read_to_its_end_is_not_followed_by_a_failure(two, mo
     wait_until(lambda: not runs.runs())
     whole = [event.encode() for event in payloads(get(one.client, id, stream="true"))]
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "told", lambda owner, id: Told(whole))
+        patch.setattr(runs, "delivered", lambda owner, id: Delivered(whole))
         assert there.chunks(0, 10) == whole and not there.done
     assert there.chunks(len(whole), 10) == [] and there.done  # its run is gone meanwhile
 

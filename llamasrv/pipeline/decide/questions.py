@@ -96,7 +96,7 @@ class Cut(NamedTuple):
 
 
 def cut(served: LoadedModel, prompt: ChatPrompt, mark: str, media: RequestMedia, *, thinks: bool = False) -> Cut:
-    """`thinks`: the model is to think before it answers. Raises InvalidRequest if it cannot, or if the template hides
+    """`thinks`: have the model think before it answers. Raises InvalidRequest if it cannot, or if the template hides
     the user's text."""
     rendered, profile = served.rendered(prompt)
     segments, parts = list(rendered.segments), media_of(prompt)

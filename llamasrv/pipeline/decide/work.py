@@ -136,7 +136,7 @@ class DecisionWork:
                 yield _Fork(number, node, reads, 0 if node else num_own)
 
     def _begin_reads(self) -> None:
-        """All thoughts are there: each question goes on with its own."""
+        """All thoughts are complete: continue each question with its own."""
         assert self._thought is not None
         for number, (asked, data) in enumerate(zip(self._asked, self._thoughts)):
             text = data.decode(errors="ignore").partition(self._thought.mark)[0]

@@ -32,8 +32,7 @@ class DecisionSchema(WireSchema):
     x_thinking_tokens = Count(
         0,
         THOUGHT,
-        "the model thinks about each question first, for at most so many tokens, if it is one that thinks; default 0: "
-        "it answers at once",
+        "max tokens that a thinking model may spend on thoughts about each question; default 0: it answers at once",
         to="thinking",
     )
 

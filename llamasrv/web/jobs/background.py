@@ -27,7 +27,7 @@ from llamasrv.protocols.openai.responses.resumed import Begun, resume
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.store import StoreError
-from llamasrv.store.runs import RunJournal, RunStore, StoredRun, Told
+from llamasrv.store.runs import Delivered, RunJournal, RunStore, StoredRun
 from llamasrv.store.storage_quota import StorageFull
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.ops.usage import UsageBook
@@ -121,10 +121,10 @@ class Background:
             raise
         return run
 
-    def go_on(self, stored: StoredRun, told: Told, work: BackgroundWork, quota: Quota | None = None) -> None:
+    def go_on(self, stored: StoredRun, delivered: Delivered, work: BackgroundWork, quota: Quota | None = None) -> None:
         """Take over a run that this server has claimed. Raises CannotGoOn, and what `submit` raises."""
         assert self.runs is not None
-        run = BackgroundRun(stored.owner, stored.model, self.memory, work, quota, self.times, told)
+        run = BackgroundRun(stored.owner, stored.model, self.memory, work, quota, self.times, delivered)
         run.shared = SharedRun(self.runs, stored, self.times.claim)
         self.memory.keep(stored.owner, run.reply.stored(), time.time() + self.times.lease)
         if quota is not None:
@@ -200,21 +200,25 @@ class BackgroundRun:
         work: BackgroundWork,
         quota: Quota | None,
         times: RunTimes,
-        told: Told | None = None,
+        delivered: Delivered | None = None,
     ) -> None:
-        """`told`: what readers have received from another server. Raises what `work` raises, and CannotGoOn."""
+        """`delivered`: what readers have received from another server. Raises what `work` raises, and CannotGoOn."""
         self.owner = owner
         self.reply = work.reply(self._keep)
         begun: Begun | None = Begun()
-        if told is None or not told.chunks:
+        if delivered is None or not delivered.chunks:
             self._chunks = self.reply.queue(model)
             self._written = 0  # of the chunks
         else:
-            begun = resume(self.reply, model, told.chunks)
-            self._chunks, self._written = list(told.chunks), len(told.chunks)
+            begun = resume(self.reply, model, delivered.chunks)
+            self._chunks, self._written = list(delivered.chunks), len(delivered.chunks)
         if begun is None:
             raise CannotGoOn
-        self._begun = begun if told is None else begun._replace(tokens=told.tokens, reasoning_tokens=told.reasoning)
+        self._begun = (
+            begun
+            if delivered is None
+            else begun._replace(tokens=delivered.tokens, reasoning_tokens=delivered.reasoning)
+        )
         self._tokens, self._reasoning = self._begun.tokens, self._begun.reasoning_tokens
         self._times = times
         self.queued = dict(self.reply.response)  # as its client first sees it

@@ -91,7 +91,7 @@ class TakeOver:
         if stored is None or stored.response["status"] in ENDED:
             self._runs.end(run.owner, run.id)
             return
-        told = self._runs.told(run.owner, run.id)
+        delivered = self._runs.delivered(run.owner, run.id)
         reason = GONE
         if run.attempts < ATTEMPTS:
             begun = run._replace(attempts=run.attempts + 1)
@@ -99,7 +99,7 @@ class TakeOver:
             try:
                 assert self.remake is not None
                 work = self.remake(run, off_hub(orjson.loads, self._runs.request(run)), stored)
-                self._background.go_on(begun, told, work, self.quota_of(run.owner))
+                self._background.go_on(begun, delivered, work, self.quota_of(run.owner))
             except StoreError:
                 raise
             except (Unavailable, QueueFull):  # here, now: another server may, or this one later
@@ -113,7 +113,7 @@ class TakeOver:
             else:
                 log.info("continuing response %s of another server", run.id)
                 return
-        if memory.keep(run.owner, given_up(stored, len(told.chunks), reason)):
+        if memory.keep(run.owner, given_up(stored, len(delivered.chunks), reason)):
             self._runs.end(run.owner, run.id)
 
 
@@ -144,11 +144,11 @@ class DistantRun:
         return self._chunks[start:]
 
     def _look(self) -> None:
-        told: list[bytes] = []
+        delivered: list[bytes] = []
         with suppress(StoreError):  # it may end while it is read
-            told = self._runs.told(self._owner, self._id).chunks
-        if len(told) > len(self._chunks):
-            self._chunks = told
+            delivered = self._runs.delivered(self._owner, self._id).chunks
+        if len(delivered) > len(self._chunks):
+            self._chunks = delivered
             return
         stored = self._memory.find(self._owner, self._id)
         if stored.response["status"] not in ENDED:

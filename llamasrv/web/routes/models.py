@@ -68,8 +68,8 @@ _AWAY = frozenset(("unloaded", "unloading", "failed"))
 
 
 def heed_autoload(service: Service, name: str | None) -> None:
-    """llama-server's `?autoload=`: whether this request loads the model it names, whatever the server's default. To
-    load a model where requests normally do not is to manage models."""
+    """llama-server's `?autoload=`: whether this request loads the model it names, whatever the server's default.
+    Loading a model where requests normally do not requires the right to manage models."""
     if "autoload=" not in request.environ.get("QUERY_STRING", ""):
         return
     model = service.registry.for_request(name)

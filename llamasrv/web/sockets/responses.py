@@ -91,11 +91,11 @@ class SocketLane:
         self.waiting: deque[JSON] = deque()
         self.greenlet: Greenlet | None = None
         self.latest: KeptResponse | None = None
-        self.body: JSON = {}  # of the response that runs or ran last
-        self.reply: ResponseReply | None = None  # of the one that runs
+        self.body: JSON = {}  # of the running or latest response
+        self.reply: ResponseReply | None = None  # of the running response
         self.run: Run | None = None
-        self.steer: Steer | None = None  # the one that runs is to end for it
-        self.owed: list[JSON] = []  # input of a steer that waits for results of tools
+        self.steer: Steer | None = None  # has the running response end early
+        self.owed: list[JSON] = []  # input of a steer that waits for tool results
 
     def running(self, id: str) -> bool:
         return self.reply is not None and self.reply.response["id"] == id
