@@ -260,7 +260,7 @@ def test_chat_tells_why_a_server_refused(serve):
     assert done.returncode == 1 and "key" in done.stderr.lower() and "Traceback" not in done.stderr
 
 
-def test_chat_tells_that_nobody_answers():
+def test_chat_reports_that_no_server_answers():
     done = command("chat", "http://127.0.0.1:9", input="Hi")
     assert done.returncode == 1 and "refused" in done.stderr
 

@@ -7,7 +7,7 @@ import pytest
 from llamasrv.errors import ContextTooLong, InvalidRequest, QueueFull
 
 
-def test_an_error_can_be_told_with_another_field_and_stays_as_it_was():
+def test_an_error_can_be_reported_with_another_field_and_stays_as_it_was():
     """Errors that several requests held were edited on their way: one client read of another's field."""
     first = InvalidRequest("Invalid 'prompt'.", param="prompt", code="x", status=499)
     second = first.but(param="messages", message="Invalid 'messages'.")

@@ -93,7 +93,7 @@ def test_llama_cpp_can_be_heard(lines):
     assert "special tokens" in read()[0]
 
 
-def test_an_end_that_was_explained_is_not_told_again(lines):
+def test_an_end_that_was_explained_is_not_reported_again(lines):
     read = lines()
     logger = logging.getLogger("gunicorn.error")
     logger.error("Worker (pid:%s) exited with code %s.", 1, 78)

@@ -177,7 +177,7 @@ def test_errors_are_of_their_class_with_message_and_id(client, options, error, k
     assert caught.value.request_id == caught.value.body["request_id"]
 
 
-def test_too_long_is_told_in_the_words_that_agents_wait_for(client):
+def test_too_long_is_reported_in_the_words_that_agents_wait_for(client):
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 8192 maximum"):
         create(client, messages=[{"role": "user", "content": "x" * 9000}])
 

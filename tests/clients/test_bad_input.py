@@ -134,7 +134,7 @@ def test_bodies_that_are_framed_wrongly_are_400(server, head, body, status):
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked", 501),
     ],
 )
-def test_what_is_no_http_is_told_in_json(server, head, status):
+def test_invalid_http_is_answered_in_json(server, head, status):
     with socket.create_connection(server.address, timeout=30) as sock:
         sock.sendall(head + b"\r\n\r\n")
         reply = sock.makefile("rb").read()

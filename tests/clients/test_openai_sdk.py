@@ -130,7 +130,7 @@ def test_a_bad_request_names_the_field(client, stream):
     assert (caught.value.param, caught.value.code) == ("messages[0].content", "invalid_type")
 
 
-def test_a_prompt_that_is_too_long_is_told_as_clients_expect(client):
+def test_a_prompt_that_is_too_long_is_reported_as_clients_expect(client):
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, messages=[{"role": "user", "content": "x" * 9000}])
     assert caught.value.code == "context_length_exceeded"

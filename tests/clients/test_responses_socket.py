@@ -108,7 +108,7 @@ def test_nothing_is_generated_where_that_is_asked(socket):
          "previous_response_not_found"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_and_the_connection_goes_on(socket, event, code):
+def test_what_is_wrong_is_reported_and_the_connection_goes_on(socket, event, code):
     socket.send(event)
     told = json.loads(socket.recv(timeout=30))
     assert told["type"] == "error" and 400 <= told["status"] < 500

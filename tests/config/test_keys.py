@@ -88,12 +88,12 @@ def test_what_is_wrong_is_said_in_one_line(file, text, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_file_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         keys.of(settings(tmp_path / "none.toml"))
 
 
-def test_a_new_key_is_written_as_its_digest_and_told_once(tmp_path):
+def test_a_new_key_is_written_as_its_digest_and_shown_once(tmp_path):
     path = tmp_path / "keys.toml"
     runner = CliRunner()
     first = runner.invoke(cli, ["key", "ann", "--file", str(path), "--scope", "infer", "--concurrency", "2"])

@@ -132,7 +132,7 @@ def test_what_cannot_be_honoured_ends_with_one_line_that_says_what_to_do(flag, g
     [flag for flag in FLAGS if flag.verdict == "already" and "-h" not in flag.names and flag.long_name != "--version"],
     ids=lambda flag: flag.long_name,
 )
-def test_what_is_so_already_is_told_at_debug_level(flag, given):
+def test_flags_without_effect_are_logged_at_debug_level(flag, given):
     for name in flag.names:
         assert flag.note in given("serve", "--fake", name, *(["7"] if flag.hint else [])).notes[-1]
     for name in flag.negations:
@@ -334,7 +334,7 @@ def test_a_variable_of_llama_server_sets_the_option(flag):
 
 
 @pytest.mark.parametrize(("text", "meant"), [("-1", "auto"), ("1", "on"), ("FALSE", "off"), ("enabled", "on")])
-def test_a_switch_is_told_in_any_of_its_words(text, meant):
+def test_a_switch_may_be_written_in_any_of_its_spellings(text, meant):
     assert load(environ={"LLAMA_ARG_FLASH_ATTN": text}).engine.flash_attn == meant
 
 
@@ -437,7 +437,7 @@ def test_a_preset_is_a_table_of_models(tmp_path):
         ("[a\n", "not a valid INI file"),
     ],
 )
-def test_a_wrong_preset_is_told_with_its_place(tmp_path, text, line):
+def test_a_wrong_preset_is_reported_with_its_place(tmp_path, text, line):
     path = tmp_path / "models.ini"
     path.write_text(text)
     with pytest.raises(ConfigError, match=line):
@@ -485,7 +485,7 @@ def test_the_readme_says_what_becomes_of_other_servers_commands():
 
 
 @pytest.mark.parametrize("line", COMING)
-def test_commands_for_those_who_come_from_elsewhere_are_right(line, given, place, monkeypatch):
+def test_the_commands_for_users_of_other_servers_are_right(line, given, place, monkeypatch):
     """As the README writes them: each is accepted, and its options arrive."""
     program, *arguments = shlex.split(line)
     (place / "models.ini").write_text("[custom]\nmodel = model.gguf\n")

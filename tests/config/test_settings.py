@@ -182,56 +182,56 @@ def test_it_refuses(name, given, reason):
 # What a refusal says
 
 
-def test_an_unknown_key_is_told_with_file_value_and_the_nearest_name(toml):
+def test_an_unknown_key_is_reported_with_file_value_and_the_nearest_name(toml):
     path = toml("[server]\nprot = 8080\n")
     assert refusal(config=path) == f"{path}: server.prot = 8080: unknown key; did you mean server.port?"
 
 
-def test_a_key_outside_its_table_is_told_where_it_belongs(toml):
+def test_a_key_outside_its_table_is_reported_where_it_belongs(toml):
     assert refusal(config=toml("ctx_size = 4096\n")).endswith("did you mean engine.ctx_size?")
     assert refusal(config=toml("[server]\nctx_size = 4096\n")).endswith("did you mean engine.ctx_size?")
 
 
-def test_an_unknown_table_is_told(toml):
+def test_an_unknown_table_is_reported(toml):
     assert "sever = {'port': 1}: unknown key" in refusal(config=toml("[sever]\nport = 1\n"))
 
 
-def test_a_bad_value_is_told_with_file_and_key(toml):
+def test_a_bad_value_is_reported_with_file_and_key(toml):
     path = toml("[engine]\nparallel = 'many'\n")
     assert refusal(config=path) == f"{path}: engine.parallel = 'many': must be a whole number, 1 to 256"
 
 
-def test_an_unknown_variable_is_told_with_the_nearest_name():
+def test_an_unknown_variable_is_reported_with_the_nearest_name():
     line = refusal(environ={"LLAMASRV_PARALEL": "4"})
     assert line == "environment: LLAMASRV_PARALEL='4': unknown name; did you mean LLAMASRV_PARALLEL?"
 
 
-def test_a_bad_flag_is_told_with_its_name():
+def test_a_bad_flag_is_reported_with_its_name():
     assert refusal(flags={"server_port": "x"}).startswith("--port 'x': ")
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     path = tmp_path / "none.toml"
     assert refusal(config=path) == f"{path}: No such file or directory"
 
 
-def test_a_file_that_is_not_toml_is_told_with_the_line(toml):
+def test_a_file_that_is_not_toml_is_reported_with_the_line(toml):
     assert re.search(r"not valid TOML: .*line 2", refusal(config=toml("[server]\nport: 1\n")))
 
 
-def test_a_file_that_is_not_text_is_told(tmp_path):
+def test_a_file_that_is_not_text_is_reported(tmp_path):
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe\x00")
     assert refusal(config=path).endswith("not UTF-8 text")
 
 
-def test_a_secret_is_never_told(toml):
+def test_a_secret_is_never_shown(toml):
     assert "hush" not in refusal(config=toml("[server]\napi_key = [1, 'hush']\n"))
     assert "hush" not in repr(load({"server_api_key": "hush"}, environ={}))
     assert "hush" not in docgen.as_toml(load({"server_api_key": "hush"}, environ={}))
 
 
-def test_a_secret_in_the_table_of_a_model_is_never_told(toml):
+def test_a_secret_in_the_table_of_a_model_is_never_shown(toml):
     """The configuration in force showed the Hub's token of a model with its own."""
     settings = load(environ={}, config=toml("[models.one]\nhf_repo = 'o/r'\nhf_token = 'hush'\n"))
     shown = docgen.as_toml(settings)
@@ -386,7 +386,7 @@ def test_a_models_table_has_adapters_of_its_own(toml):
 @pytest.mark.parametrize(
     "adapters", ['["a=1.gguf", "A=2.gguf"]', '["a b=1.gguf"]', "{a = 1}", "{a = {file = 'x'}}", "3"]
 )
-def test_adapters_that_make_no_sense_are_told(toml, adapters):
+def test_adapters_that_make_no_sense_are_reported(toml, adapters):
     with pytest.raises(ConfigError, match="model.adapters = "):
         load(config=toml(f"[model]\nadapters = {adapters}\n"))
 
@@ -444,7 +444,7 @@ def test_aliases_are_a_table(toml):
         ('aliases = "x"', r"aliases = 'x': must be a table of names"),
     ],
 )
-def test_a_wrong_table_is_told_with_its_place(toml, text, reason):
+def test_a_wrong_table_is_reported_with_its_place(toml, text, reason):
     assert re.search(reason, refusal(config=toml(text)))
 
 

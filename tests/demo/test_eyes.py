@@ -50,7 +50,7 @@ def test_the_readme_has_the_table_of_the_evaluation():
     assert README.read_text().split(BEGIN)[1].split(END)[0] == table(SCORES)
 
 
-def test_colours_and_shapes_that_it_never_saw_together_are_told():
+def test_colours_and_shapes_that_it_never_saw_together_are_recognised():
     held_out = SCORES["shapes"]["held out"]
     assert held_out.colour >= WANTED and held_out.thing >= WANTED
 

@@ -23,7 +23,7 @@ LONG = {"prompt": "x", "ignore_eos": True}
 SHORT = b'{"prompt":"x","max_tokens":2}'
 
 
-def test_50_a_storm_of_cancels_leaves_nothing_and_starves_nobody(server):
+def test_50_a_storm_of_cancels_leaks_nothing_and_starves_no_other_client(server):
     def leave(n):
         sock = open_request(server, TEXT, {**LONG, "stream": bool(n % 2), "max_tokens": 500})
         sock.close()
@@ -139,7 +139,7 @@ def answered(server):
 
 
 @pytest.mark.parametrize("shown", [None, "", "wrong", "\xff\xfe", "k" * 7000])
-def test_80_without_the_right_key_nothing_is_read_and_nothing_told(serve_with_keys, shown):
+def test_80_without_the_right_key_nothing_is_read_or_revealed(serve_with_keys, shown):
     headers = ["Content-Length: 1000000"] + ([] if shown is None else [f"Authorization: Bearer {shown}"])
     for path in (CHAT, "/metrics", "/nope", "/debug"):
         reply = talk(serve_with_keys.address, request(path, headers=headers), half_close=True)
@@ -214,7 +214,7 @@ def test_86_87_neither_keys_nor_words_are_in_logs_figures_or_arguments(serve_wit
     assert f"key={Key.unnamed('secret-of-ann').name}" in server.log
 
 
-def test_83_nobody_hears_another_ones_words(server):
+def test_83_no_client_sees_the_text_of_another(server):
     """Prefixes are shared, some leave, all run at once."""
 
     def one(n):
@@ -279,7 +279,7 @@ def test_88_labels_do_not_grow_with_what_clients_invent(server):
     assert resident(worker_of(server)) - memory < 16 << 20
 
 
-def test_82_one_keys_bound_is_nobody_elses(serve, tmp_path):
+def test_82_the_limit_of_one_key_does_not_affect_another(serve, tmp_path):
     from llamasrv.config import keys
 
     file = tmp_path / "keys.toml"
@@ -298,7 +298,7 @@ def test_82_one_keys_bound_is_nobody_elses(serve, tmp_path):
     assert status_of(talk(server.address, request("/metrics", method="GET", headers=["X-Api-Key: a"]))) == 403
 
 
-def test_a_few_hundred_requests_that_nobody_should_send(server):
+def test_hundreds_of_malformed_requests_are_answered_or_closed(server):
     """All of them are answered or closed, none with a 5xx, and the next good answer is as before."""
 
     def good():

@@ -30,7 +30,7 @@ def error_of(reply):
     return json.loads(body_of(reply))["error"]
 
 
-def test_01_a_slow_head_is_closed_and_nobody_waits_for_it(server):
+def test_01_a_slow_head_is_closed_and_delays_no_other_client(server):
     others_first = []
     for _ in range(5):
         with socket.create_connection(server.address, timeout=60) as slow:
@@ -289,7 +289,7 @@ def cost_of_living(server):
     return cpu_seconds(server) - began
 
 
-def test_10_idle_connections_cost_nothing_and_one_too_many_is_told(server):
+def test_10_idle_connections_cost_nothing_and_one_too_many_is_reported(server):
     alone = cost_of_living(server)
     before = descriptors(worker_of(server))
     idle = [socket.create_connection(server.address) for _ in range(290)]

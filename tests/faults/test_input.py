@@ -53,7 +53,7 @@ def test_18_depth_is_bounded(server, depth):
 
 
 @pytest.mark.parametrize("number", [b"1" * 10_000, b"1e999", b"NaN", b"Infinity", b"-Infinity", b"1e", b"01", b"0x10"])
-def test_19_numbers_that_are_none_are_refused(server, number):
+def test_19_invalid_numbers_are_refused(server, number):
     refused(server, b'{"prompt":"x","temperature":' + number + b"}", param="temperature")
 
 
@@ -146,7 +146,7 @@ def test_29_token_ids_outside_the_vocabulary_are_refused(server, prompt):
     refused(server, {"prompt": prompt})
 
 
-def test_30_a_prompt_that_does_not_fit_is_told_with_both_numbers(server):
+def test_30_a_prompt_that_does_not_fit_is_reported_with_both_numbers(server):
     error = refused(server, {"prompt": "x" * 20_000}, code="context_length_exceeded")
     assert "8192" in error["message"] and "20000" in error["message"]
 

@@ -110,7 +110,7 @@ def test_62_a_reload_under_load_fails_no_request(serve, tmp_path):
     assert times_served(server) == 1
 
 
-def test_62_81_a_wrong_configuration_is_told_and_the_old_one_stays(serve, tmp_path):
+def test_62_81_a_wrong_configuration_is_reported_and_the_old_one_stays(serve, tmp_path):
     config = tmp_path / "llamasrv.toml"
     config.write_text('[server]\napi_key = ["one"]\n')
     server = serve("--fake", "--config", config)
@@ -322,25 +322,25 @@ def test_71_72_what_would_load_a_model_twice_or_before_a_fork_is_refused(name, v
     assert ended.value.code == 78 and name in capsys.readouterr().err
 
 
-def test_73_a_port_in_use_is_told(serve):
+def test_73_a_port_in_use_is_reported(serve):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = serve("--fake", "--port", str(port))
         assert server.exit_code() == 78 and str(port) in server.log and len(server.lines) == 1
 
 
-def test_73_a_log_file_that_cannot_be_made_is_told(serve, tmp_path):
+def test_73_a_log_file_that_cannot_be_made_is_reported(serve, tmp_path):
     server = serve("--fake", "--log-file", tmp_path / "no such folder" / "log")
     assert server.exit_code() == 78 and "log.file" in server.log and len(server.lines) == 1
 
 
 @pytest.mark.parametrize("url", ["nonsense", "redis://127.0.0.1:1/0"])
-def test_73_a_store_that_cannot_be_used_is_told(serve, url):
+def test_73_a_store_that_cannot_be_used_is_reported(serve, url):
     server = serve("--fake", "--store", url)
     assert server.exit_code() == 78 and "store.url" in server.log and len(server.lines) == 1
 
 
-def test_73_a_key_file_that_everybody_can_read_is_told(serve, tmp_path):
+def test_73_a_key_file_that_everybody_can_read_is_reported(serve, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("one\n")
     keys.chmod(0o644)
@@ -348,7 +348,7 @@ def test_73_a_key_file_that_everybody_can_read_is_told(serve, tmp_path):
     assert "is readable by everyone" in server.wait_for("chmod 600")
 
 
-def test_what_is_going_on_is_written_on_sigusr2_and_told_at_debug(serve):
+def test_the_state_is_logged_on_sigusr2_and_shown_at_debug(serve):
     server = serve("--fake")
     wait_until_ready(server)
     sock = open_request(server, TEXT, {**LONG, "prompt": "a secret word"})

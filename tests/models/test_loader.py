@@ -99,7 +99,7 @@ def test_different_models_are_loaded_at_the_same_time(farm):
 # Failing
 
 
-def test_a_failure_is_told_to_who_waits(farm):
+def test_a_failure_is_reported_to_the_waiting_client(farm):
     f = farm().add("a")
     f.broken["a"] = LoadFailed("a.gguf: no good")
     f.loader.load(f["a"])
@@ -461,7 +461,7 @@ def test_a_load_that_is_under_way_when_the_server_ends_is_given_up(farm):
     assert f["a"].current is None
 
 
-def test_what_a_model_leaves_behind_is_told_of_before(farm):
+def test_loading_and_unloading_are_announced(farm):
     f = farm().add("a")
     told = []
     f.loader.on_load.append(lambda model: told.append(("load", model.current.status.state)))
@@ -556,7 +556,7 @@ def test_one_model_may_lie_on_several_devices(farm):
     assert f.loaded == {"a", "b", "c"}
 
 
-def test_a_model_larger_than_its_device_is_told_at_once(farm):
+def test_a_model_larger_than_its_device_is_reported_at_once(farm):
     f = farm(limit=10**6).add("a", devices=on("GPU1", 50)).add("huge", devices=on("GPU0", 2**21, capacity=2**20))
     f.load("a")
     f.loader.load(f["huge"])
@@ -580,7 +580,7 @@ def test_what_goes_where_is_chosen_by_what_the_others_would_give_back(farm):
     assert seen[1] == {"GPU0": 70}  # chosen anew at each load
 
 
-def test_a_model_that_fits_no_device_is_told_with_the_reason(farm):
+def test_a_model_that_fits_no_device_is_reported_with_the_reason(farm):
     f = farm(limit=10**6).add("a")
 
     def fit(held):

@@ -237,7 +237,7 @@ def test_it_says_what_there_is_not(hub, get):
             get(name)
 
 
-def test_a_gated_model_is_told_when_its_file_is_refused(hub, get):
+def test_a_gated_model_is_reported_when_its_file_is_refused(hub, get):
     """The Hub describes such a model to everybody, and gives its files to some."""
     hub.files["o/r"] = {"m.gguf": content(1000)}
     hub.gated_files.add("o/r")

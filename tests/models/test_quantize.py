@@ -54,7 +54,7 @@ def test_what_is_quantised_is_not_quantised_again_unless_that_is_meant(source, t
     assert f"{second}: " in capsys.readouterr().out
 
 
-def test_what_would_fail_later_is_told_at_once(source, tmp_path):
+def test_what_would_fail_later_is_reported_at_once(source, tmp_path):
     (tmp_path / "there.gguf").write_bytes(b"")
     (tmp_path / "text.gguf").write_bytes(b"no model, but a text that is long enough")
     for wrong, target, line in (

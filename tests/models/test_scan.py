@@ -63,7 +63,7 @@ def test_a_name_that_two_files_could_have_is_nobodys(put, tmp_path):
     assert names(tmp_path) == {"m:Q8_0": {"m-Q8_0", "A-tiny-model:Q8_0"}, "m:Q4_0": {"m-Q4_0", "A-tiny-model:Q4_0"}}
 
 
-def test_equal_file_names_are_told_apart_by_their_folders(put, tmp_path):
+def test_equal_file_names_are_reported_apart_by_their_folders(put, tmp_path):
     put("one/m.gguf", "two/m.gguf")
     assert set(names(tmp_path)) == {"one/m", "two/m"}
 
@@ -118,7 +118,7 @@ def test_a_projector_belongs_to_the_model_beside_it(put, tmp_path):
     assert projectors == {"gemma:Q8_0": tmp_path / "gemma/mmproj-F16.gguf", "plain": None}
 
 
-def test_where_all_lie_together_a_projector_is_told_by_its_name(put, tmp_path):
+def test_where_all_lie_together_a_projector_is_recognised_by_its_name(put, tmp_path):
     put("gemma-Q8_0.gguf", "gemma-mmproj-F16.gguf", "qwen-Q8_0.gguf")
     projectors = {one.name: one.details.projector for one in scan(tmp_path)}
     assert projectors == {"gemma:Q8_0": tmp_path / "gemma-mmproj-F16.gguf", "qwen:Q8_0": None}

@@ -108,7 +108,7 @@ def test_a_projector_that_crashes_the_library_is_refused(tmp_path):
         try_file(text, 60, path)
 
 
-def test_a_file_that_the_library_refuses_is_told_with_its_reason(tmp_path):
+def test_a_file_that_the_library_refuses_is_reported_with_its_reason(tmp_path):
     path = tiny_models.llama(tmp_path / "m.gguf")
     path.write_bytes(path.read_bytes().replace(b"llama", b"lxama"))
     with pytest.raises(LoadFailed, match="unknown model architecture"):

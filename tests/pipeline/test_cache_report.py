@@ -177,7 +177,7 @@ def test_a_reply_s_id_says_what_to_compare_with(ask):
     assert not ask(previous="msg_1", owner="bob").was_found
 
 
-def test_of_texts_without_messages_only_the_tokens_are_told(ask):
+def test_of_texts_without_messages_only_the_tokens_are_reported(ask):
     request = GenerateRequest(prompts=(TextPrompt("Once"), TextPrompt("Twice")), max_tokens=1)
     run = ask.pipeline.submit(request)
     assert str(run.info.cache) == f"prompt={run.info.num_prompt}"

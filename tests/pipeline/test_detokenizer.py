@@ -76,7 +76,7 @@ def finish(events):
 # ---------------------------------------------------------------- calls
 
 
-def test_a_call_is_told_as_one(run):
+def test_a_call_is_reported_as_one(run):
     events = run('<tool_call>\n{"name": "count", "arguments": {"n": 3}}\n</tool_call>', tools=TOOLS)
     assert said(events).strip() == "You said:"
     assert calls(events) == [("count", '{"n": 3}')]
@@ -125,7 +125,7 @@ def test_a_choice_without_its_tool_is_refused(run, choice):
 # ---------------------------------------------------------------- reasoning
 
 
-def test_thinking_is_told_apart(run):
+def test_thinking_is_reported_separately(run):
     events = run("</think>\n\nHi", template=THINKS)
     assert (thought(events), said(events)) == (":", "Hi")  # the fake model takes the mark for its first words
     assert events[-1].reasoning_tokens > 4

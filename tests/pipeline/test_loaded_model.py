@@ -52,7 +52,7 @@ def test_a_template_of_the_operator_replaces_the_models(engine):
     assert encoded(pipeline, ChatPrompt((Message("user", "a"),))) == [*b"a!"]
 
 
-def test_a_template_that_cannot_be_compiled_is_told(engine):
+def test_a_template_that_cannot_be_compiled_is_reported(engine):
     pipeline = pipeline_on(engine, chat_template="{% if %}")
     with pytest.raises(InvalidRequest, match="line 1"):
         encoded(pipeline, ChatPrompt((Message("user", "a"),)))

@@ -178,7 +178,7 @@ def test_the_start_token_is_no_part_of_an_echo(engine, run):
         del engine.vocab.add_bos, engine.vocab.tokenize
 
 
-def test_the_best_of_several_are_told_in_order(run):
+def test_the_best_of_several_are_reported_in_order(run):
     request = {"prompts": (TextPrompt("x"),), "max_tokens": 12}
     all_of_them = run(**request, n=5, logprobs=0, sampling=WILD)
     best = run(**request, n=2, best_of=5, sampling=WILD)
@@ -197,7 +197,7 @@ def test_the_best_of_several_are_told_in_order(run):
 # ---------------------------------------------------------------- what goes wrong
 
 
-def test_an_unknown_model_is_told(pipeline):
+def test_an_unknown_model_is_reported(pipeline):
     with pytest.raises(ModelNotFound):
         pipeline.submit(GenerateRequest(prompts=user("Hi"), model="other"))
 
@@ -209,7 +209,7 @@ def test_a_model_that_is_not_ready_is_unavailable(engine, pipeline, state):
         pipeline.submit(GenerateRequest(prompts=user("Hi")))
 
 
-def test_a_full_queue_is_told():
+def test_a_full_queue_is_reported():
     engine = open_engine(options=EngineOptions(parallel=1, queue_limit=1))
     pipeline = pipeline_on(engine)
     running = [pipeline.submit(GenerateRequest(prompts=user("Hi"))) for _ in range(2)]
@@ -229,7 +229,7 @@ def test_a_cancelled_generation_ends(engine, pipeline):
     generation.cancel()
 
 
-def test_an_end_that_nobody_asked_for_is_an_error(engine, pipeline, monkeypatch):
+def test_an_unrequested_end_is_an_error(engine, pipeline, monkeypatch):
     """A stream that the server cuts off must not look complete."""
     submit, streams = engine.submit, []
     monkeypatch.setattr(engine, "submit", lambda *given: streams.append(submit(*given)) or streams[0])
@@ -240,7 +240,7 @@ def test_an_end_that_nobody_asked_for_is_an_error(engine, pipeline, monkeypatch)
     assert [type(e.error) for e in failed] == [Unavailable]
 
 
-def test_a_failing_step_is_told_once(engine, pipeline):
+def test_a_failing_step_is_reported_once(engine, pipeline):
     generation = pipeline.submit(GenerateRequest(prompts=user("Hi")))
     engine.backend.fail_next = [DecodeFailed("broken")]
     events = read(engine, generation)

@@ -133,7 +133,7 @@ def test_a_load_that_fails_is_the_only_event():
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_what_is_wrong_is_told_in_the_callers_words(loaded):
+def test_what_is_wrong_is_reported_in_the_callers_words(loaded):
     answers = [] if loaded else [None]
 
     def start():

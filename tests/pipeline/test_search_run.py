@@ -102,7 +102,7 @@ def test_a_found_tool_can_be_called():
     assert events[-2].reason is FinishReason.TOOL_CALLS
 
 
-def test_wrong_arguments_are_told_to_the_model_and_the_client():
+def test_wrong_arguments_are_reported_to_the_model_and_the_client():
     rounds = Rounds([*call(0, "search", pattern="x"), *calls_end()], text_end())
     events = rounds.read()
     assert "query" in events[0].error and events[0].found == ()

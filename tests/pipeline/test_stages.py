@@ -76,14 +76,14 @@ def said(index, text, logprob):
     return Text(index, text, (TokenLogprob(1, text.encode(), logprob),))
 
 
-def test_nothing_is_told_before_all_have_ended():
+def test_nothing_is_reported_before_all_have_ended():
     stage = BestOf(drawn=2, n=1, with_logprobs=False)
     assert stage([said(0, "a", -2.0), said(1, "b", -1.0)]) == []
     assert stage([Finished(0, STOP), Finished(1, STOP)]) == []
     assert stage([Usage(completion_tokens=2)]) == [Text(0, "b"), Finished(0, STOP), Usage(completion_tokens=2)]
 
 
-def test_the_likeliest_of_each_prompt_are_told_in_order():
+def test_the_likeliest_of_each_prompt_are_reported_in_order():
     stage = BestOf(drawn=3, n=2, with_logprobs=True)
     texts = [said(i, name, score) for i, (name, score) in enumerate(zip("abcdef", (-3, -1, -2, -1, -9, -2)))]
     events = stage([*texts, *(Finished(i, STOP) for i in range(6)), Usage()])

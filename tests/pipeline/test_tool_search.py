@@ -71,7 +71,7 @@ def test_paths_are_names_or_their_first_parts():
         ("paths", '{"paths": "crm"}', "paths"),
     ],
 )
-def test_wrong_arguments_are_told(kind, arguments, word):
+def test_wrong_arguments_are_reported(kind, arguments, word):
     result = search(ToolSearch("s", kind, TOOLS), arguments)
     assert result.found == () and word in result.error
 

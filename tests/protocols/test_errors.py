@@ -39,7 +39,7 @@ def test_anthropics_errors_have_a_type_and_the_requests_id(error, status, kind):
     assert told(ANTHROPIC, error) == (status, body)
 
 
-def test_a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for():
+def test_a_prompt_that_is_too_long_is_reported_in_the_words_that_clients_look_for():
     error = ContextTooLong(num_prompt=300, context=200)
     assert told(ANTHROPIC, error)[1]["error"]["message"] == "prompt is too long: 300 tokens > 200 maximum"
     assert "maximum context length is 200 tokens" in told(OPENAI, error)[1]["error"]["message"]

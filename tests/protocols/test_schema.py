@@ -64,13 +64,13 @@ def test_numbers_stay_in_their_range(load, value):
     assert refused(load, number=value).param == "number"
 
 
-def test_a_wrong_type_is_told_with_both_types(load):
+def test_a_wrong_type_is_reported_with_both_types(load):
     error = refused(load, flag="yes")
     assert error.code == "invalid_type"
     assert error.message == "Invalid type for 'flag': expected a boolean, but got a string instead."
 
 
-def test_a_wrong_value_is_told_with_its_bound(load):
+def test_a_wrong_value_is_reported_with_its_bound(load):
     assert refused(load, count=9).message == (
         "Invalid 'count': integer above maximum value. Expected a value <= 5, but got 9 instead."
     )
@@ -83,7 +83,7 @@ def test_a_missing_field_is_named(load):
     assert caught.value.code == "missing_required_parameter"
 
 
-def test_the_first_declared_of_several_complaints_is_told(load):
+def test_the_first_declared_of_several_complaints_is_reported(load):
     assert refused(load, names=3, flag=3, count="x").param == "flag"
 
 
@@ -96,7 +96,7 @@ def test_a_refused_field_that_asks_for_nothing_is_harmless(load, harmless):
     assert load({"name": "x", "never": harmless}).get("never") is None
 
 
-def test_a_refused_field_is_told_with_its_reason(load):
+def test_a_refused_field_is_reported_with_its_reason(load):
     assert refused(load, never=True).message == "'never' is not supported by this server: not here"
 
 

@@ -63,7 +63,7 @@ def names(settings):
     return [model.name for model in model_list.models(settings)]
 
 
-def test_one_model_is_loaded_at_the_start_and_for_good(tiny):
+def test_a_single_model_is_loaded_at_the_start_and_stays(tiny):
     (model,) = model_list.models(settings_with(model_path=tiny))
     assert (model.name, model.settings.at_start, model.settings.keep_alive) == ("tiny", True, -1)
     assert model.details.architecture == "llama" and model.memory > model.details.size and model.context == 2048
@@ -365,7 +365,7 @@ def test_a_repository_that_was_pulled_is_served_by_its_name(folder, tmp_path):
     assert model.name == "owner/repo:Q4_K_M" and model.details.path.name == "m-Q4_K_M.gguf"
 
 
-def test_a_repository_that_was_not_pulled_is_told(tmp_path):
+def test_a_repository_that_was_not_pulled_is_reported(tmp_path):
     with pytest.raises(
         ConfigError, match=r"model\.hf_repo = 'owner/repo': not found in .*; run `llamasrv pull hf:owner/repo`"
     ):
@@ -430,7 +430,7 @@ def test_a_section_may_be_named_by_its_repository(cached, tmp_path):
     assert only.name == "o/a:F32" and only.load_plan.options.context_cells == 512
 
 
-def test_a_repository_of_a_preset_that_is_nowhere_is_told(cached, tmp_path):
+def test_a_repository_of_a_preset_that_is_nowhere_is_reported(cached, tmp_path):
     cached("o/a", "a-F32.gguf")
     with pytest.raises(ConfigError, match=r"models\.mine: model\.hf_repo = 'o/c': .*run `llamasrv pull hf:o/c`"):
         model_list.models(preset(tmp_path, "[mine]\nhf-repo = o/c\n"))

@@ -215,7 +215,7 @@ def test_limits_keys_and_times_reach_the_web(tmp_path):
     assert options.keys == (Key.unnamed("one"), Key.unnamed("two"))
 
 
-def test_what_was_kept_for_keys_by_their_places_is_told_with_the_way_to_have_it_again(caplog):
+def test_data_kept_under_key_positions_is_reported_with_the_way_to_recover_it(caplog):
     store = open_store("memory", StoreOptions())
     store.add_usage(
         [

@@ -46,7 +46,7 @@ def test_one_needs_the_other(given):
         ((CERT, CERT), "server.ssl_cert_file = .*not a PEM certificate that matches the key"),
     ],
 )
-def test_files_that_cannot_be_used_are_told_before_the_start(files, line):
+def test_files_that_cannot_be_used_are_reported_before_the_start(files, line):
     with pytest.raises(ConfigError, match=line):
         tls.check(settings(*files))
 

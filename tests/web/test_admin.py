@@ -34,7 +34,7 @@ def test_only_an_admin_may_look(running, what):
     assert running.client.get(f"/admin/{what}", headers=ROOT).status_code == 200
 
 
-def test_failed_and_slow_requests_are_told_with_their_reason_and_without_their_words(running):
+def test_failed_and_slow_requests_are_reported_with_their_reason_and_without_their_words(running):
     chat = "/v1/chat/completions"
     running.client.post(chat, json={**HELLO, "temperature": 99}, headers=ANN)
     running.client.post(chat, json=HELLO, headers=ANN)
@@ -65,7 +65,7 @@ def test_the_state_tells_models_and_stores(running):
     ]  # fmt: skip
 
 
-def test_a_store_that_does_not_work_is_told(running, monkeypatch):
+def test_a_store_that_does_not_work_is_reported(running, monkeypatch):
     def fail(*days):
         raise StoreError("The store does not respond.")
 

@@ -75,7 +75,7 @@ def test_it_is_counted_like_any_other(full):
 @pytest.mark.parametrize(
     "method, path, status", [("DELETE", "/livez", 405), ("GET", "/nope", 404), ("POST", "//livez", 404)]
 )
-def test_flask_never_sees_a_route_that_is_none(running, monkeypatch, method, path, status):
+def test_flask_never_sees_an_unknown_route(running, monkeypatch, method, path, status):
     monkeypatch.setattr(running.app, "request_context", lambda environ: pytest.fail("Flask was asked"))
     assert ask(running, method, "/", PATH_INFO=path)[0] == status
 
@@ -119,7 +119,7 @@ class TestTheDecision:
             ({"HTTP_X_API_KEY": "key-of-bob", "full": True}, QueueFull),
         ],
     )
-    def test_the_first_reason_in_order_is_told(self, admit, what, error):
+    def test_the_first_reason_in_order_is_reported(self, admit, what, error):
         ann = dataclasses.replace(self.ANN, concurrency=0)
         bob = dataclasses.replace(self.BOB, scopes=frozenset({"infer"}))
         access = Access((ann, bob))

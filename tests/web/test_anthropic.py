@@ -166,12 +166,12 @@ def test_what_is_known_before_the_first_token_is_an_error_and_no_stream(client, 
     assert told["type"] == kind and words in told["message"]
 
 
-def test_a_body_that_is_no_json_is_told_in_anthropics_words(client):
+def test_invalid_json_is_reported_in_anthropics_words(client):
     assert error(client.post(MESSAGES, data=b"{"))["type"] == "invalid_request_error"
     assert error(client.post(MESSAGES, data=b" " * (5 << 20)))["type"] == "request_too_large"
 
 
-def test_a_route_that_does_not_exist_is_told_in_anthropics_words(client):
+def test_a_route_that_does_not_exist_is_reported_in_anthropics_words(client):
     assert error(client.post("/v1/messages/others", json={}))["type"] == "not_found_error"
     assert error(client.get("/v1/nothing", headers={"anthropic-version": "x"}))["type"] == "not_found_error"
     assert client.get(MESSAGES).status_code == 405 and error(client.get(MESSAGES))
@@ -179,7 +179,7 @@ def test_a_route_that_does_not_exist_is_told_in_anthropics_words(client):
     assert error(missing)["type"] == "not_found_error"
 
 
-def test_who_has_no_key_is_told_in_anthropics_words(start):
+def test_a_missing_key_is_reported_in_anthropics_words(start):
     client = start(web=WebOptions(keys=(Key.of("ann", "secret"),))).client
     response = client.post(MESSAGES, json=BODY, headers={"x-api-key": "wrong"})
     assert response.status_code == 401 and error(response)["type"] == "authentication_error"
@@ -250,7 +250,7 @@ def test_errors_begin_with_the_words_that_claude_code_looks_for(client, body, wo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tools_that_were_left_out_are_told(client, stream):
+def test_tools_that_were_left_out_are_reported(client, stream):
     search = {"type": "web_search_20250305", "name": "web_search"}
     with client.post(MESSAGES, json={**BODY, "tools": [search, *TOOLS, search], "stream": stream}) as reply:
         assert reply.status_code == 200 and reply.headers[LEFT_OUT] == "web_search_20250305"
@@ -329,6 +329,6 @@ def test_the_reply_is_one_block_that_can_be_sent_back(client, stream):
     assert answer["content"][0]["text"] == "You said: And now?"
 
 
-def test_a_summary_that_was_cut_off_is_none(client):
+def test_a_truncated_summary_is_not_used(client):
     message = client.post(MESSAGES, json={**SUMMARY, "max_tokens": 2}).get_json()
     assert (message["content"], message["stop_reason"]) == ([], "max_tokens")

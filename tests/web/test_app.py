@@ -78,7 +78,7 @@ def test_a_head_is_a_get_without_a_body(client):
     assert (response.status_code, response.data) == (200, b"")
 
 
-def test_our_own_mistake_is_told_by_its_id_only(start, caplog):
+def test_our_own_mistake_is_reported_by_its_id_only(start, caplog):
     running = start()
     running.service.pipeline.submit = lambda request, **options: 1 / 0
     response = running.client.post(CHAT, json=HELLO)
@@ -200,7 +200,7 @@ def test_what_is_not_json_is_400_and_says_where(client, body, param):
     assert (told["param"], told["code"]) == (param, "invalid_json")
 
 
-def test_invalid_utf8_is_told_with_its_byte(client):
+def test_invalid_utf8_is_reported_with_its_byte(client):
     assert "byte 12 is invalid" in error(client.post(CHAT, data=b'{"prompt": "\xff"}'))["message"]
 
 

@@ -55,7 +55,7 @@ def test_every_other_route_needs_one(client):
 
 
 @pytest.mark.parametrize("path", ["/nope", "/HEALTH", "/health/", "//health", "/v1/chat/completions"])
-def test_whether_a_route_exists_is_told_only_to_those_with_a_key(client, path):
+def test_only_clients_with_a_key_learn_whether_a_route_exists(client, path):
     response = client.delete(path)
     assert response.status_code == 401
     assert response.get_json()["error"]["code"] == "invalid_api_key"
@@ -129,7 +129,7 @@ def test_a_refusal_names_the_scope(start):
     assert response.status_code == 403 and "'infer'" in response.get_json()["error"]["message"]
 
 
-def test_a_route_that_nobody_thought_of_takes_admin():
+def test_an_unlisted_route_requires_admin():
     assert scope_of("/new/route", "POST") == "admin"
     assert set(ROUTES) <= {OPEN, ANY, PAGE, WORK, *SCOPES}
 
@@ -180,7 +180,7 @@ def test_tokens_are_counted_when_a_request_has_ended(start):
 
 
 @pytest.mark.parametrize("reads", [0, 1])
-def test_tokens_are_counted_for_who_hangs_up(start, reads):
+def test_tokens_of_a_client_that_hangs_up_are_counted(start, reads):
     running = limited(start, tokens_per_minute=5)
     body = {**HELLO, "stream": True, "max_tokens": 900, "ignore_eos": True}
     reply = running.client.post("/v1/completions", json=body, headers=BEARER, buffered=False)
@@ -207,7 +207,7 @@ def test_a_refused_request_gives_back_what_it_took(start):
     assert running.service.access.quotas["ann"].num_open == 0
 
 
-def test_anthropics_clients_are_told_their_limit_from_an_overload(start):
+def test_anthropics_clients_can_tell_their_limit_from_an_overload(start):
     running = limited(start, requests_per_minute=1)
     body = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
     replies = [running.client.post("/v1/messages", json=body, headers=BEARER) for _ in range(2)]

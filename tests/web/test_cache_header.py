@@ -151,7 +151,7 @@ def test_each_reason(ask, options, reason):
         assert 0 < told["cache_missed_input_tokens"] <= 2 * len(SYSTEM)
 
 
-def test_a_message_that_nobody_knows_is_not_found(ask):
+def test_an_unknown_message_is_not_found(ask):
     for id in ("msg_nobody", "x" * 100_000):
         assert reason_of(tell(ask, "Hello", id)) == {"type": "previous_message_not_found"}
 

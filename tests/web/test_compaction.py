@@ -59,7 +59,7 @@ def test_the_reply_begins_with_a_block_that_stands_for_what_was_before(running, 
     assert short["cache_read_input_tokens"] > 0.9 * whole_prompt(first["usage"])
 
 
-def test_below_the_threshold_nothing_is_told(running):
+def test_below_the_threshold_nothing_is_reported(running):
     message = ask(running, list(talk(0)))
     assert [block["type"] for block in message["content"]] == ["text"] and "iterations" not in message["usage"]
 

@@ -168,7 +168,7 @@ def test_requests_come_one_after_another_also_in_one_piece(connect):
     assert reply.count(b"HTTP/1.1 200 OK") == 3 and reply.endswith(b"abcde")
 
 
-def test_a_body_that_nobody_read_is_passed_over(connect):
+def test_an_unread_body_is_skipped(connect):
     client = connect()
     client.send(HEAD)
     client.send(b"GET /GET /y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -472,7 +472,7 @@ def test_its_master_has_what_the_hooks_set():
     assert gunicorn_errors.HaltServer("reason", 78).exit_status == 78
 
 
-def test_an_error_of_ours_is_logged_and_told_without_its_cause(connect, caplog, monkeypatch):
+def test_an_error_of_ours_is_logged_and_reported_without_its_cause(connect, caplog, monkeypatch):
     caplog.set_level(logging.ERROR, "llamasrv")
     client = connect()
     monkeypatch.setattr(client.server, "handle_error", lambda *a: Worker.handle_error(None, *a))

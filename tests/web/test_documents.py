@@ -180,7 +180,7 @@ def test_claude_code_finds_its_words_for_a_document(client, data, words):
     assert reply.status_code == 400 and reply.get_json()["error"]["message"].startswith(words)
 
 
-def test_there_may_be_so_many(client):
+def test_the_number_of_documents_is_limited(client):
     part = {"type": "file", "file": {"file_data": DATA}}
     assert chat(client, *[part] * 33).status_code == 400
 

@@ -73,7 +73,7 @@ def test_without_the_option_it_says_how(client):
     assert reply.status_code == 400 and "--embeddings" in reply.get_json()["error"]["message"]
 
 
-def test_who_wants_documents_ranked_is_not_told_that_embeddings_would_help(client):
+def test_the_error_for_ranking_does_not_suggest_embeddings(client):
     reply = client.post("/v1/rerank", json={"query": "a", "documents": ["b"]})
     assert reply.status_code == 400 and "--pooling rank" in reply.get_json()["error"]["message"]
 

@@ -65,7 +65,7 @@ def test_one_that_takes_longer_than_a_slice_is_a_turn_of_its_own():
     assert max(runs(Work(10, cost=0.01).run())) <= 2
 
 
-def test_one_that_is_given_up_while_it_waits_holds_nobody_up():
+def test_giving_up_while_waiting_blocks_no_other_request():
     work = Work(10, cost=0.001)
     gevent.sleep(0)
     work.jobs[5].kill()

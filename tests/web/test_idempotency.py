@@ -83,7 +83,7 @@ def test_a_message_batch_is_made_once(start, tmp_path):
     wait_until(lambda: own.client.get(f"{path}/{ids.copy().pop()}").get_json()["processing_status"] == "ended")
 
 
-def test_a_stream_that_has_ended_is_told_once_more(client):
+def test_a_stream_that_has_ended_is_replayed(client):
     first = payloads(post(client, key="stream", input="Hello", stream=True))
     assert payloads(post(client, key="stream", input="Hello", stream=True)) == first
     assert add_up(first)["status"] == "completed"

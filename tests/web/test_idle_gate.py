@@ -26,7 +26,7 @@ def test_without_anybody_there_is_nothing_to_wait_for():
     assert time.monotonic() - started < PATIENCE * 5
 
 
-def test_it_waits_for_those_who_are_answered_but_not_for_ever():
+def test_it_waits_for_running_requests_but_not_forever():
     idle_gate = IdleGate(lambda seconds: None)
     idle_gate.enter()
     started = time.monotonic()

@@ -29,7 +29,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_misspelt_field_is_told(client, path):
+def test_a_misspelt_field_is_reported(client, path):
     """`temprature` was dropped without a word, and its user looked for the fault in the model."""
     body = {**BODIES[path], "temprature": 0, "x\r\ny": [1], "nothing": None}
     reply = client.post(path, json=body)
@@ -84,7 +84,7 @@ def test_a_stream_tells_it_with_its_headers(client, path):
         ("/v1/chat/completions/input_tokens", {"topk": 5}, "topk"),
     ],
 )
-def test_options_within_a_field_are_told_with_their_field(client, path, more, told):
+def test_options_within_a_field_are_reported_with_their_field(client, path, more, told):
     reply = client.post(path, json={**BODIES[path], **more})
     assert reply.status_code == 200 and reply.headers.get(IGNORED) == told and reply.get_data()
 

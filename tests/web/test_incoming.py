@@ -29,7 +29,7 @@ def test_each_piece_passes_the_gate_and_the_end_does_not():
     assert gate.number == 2
 
 
-def test_what_nobody_wants_ends_at_the_bound():
+def test_unread_input_is_skipped_up_to_the_limit():
     incoming = Incoming(Wire(b"abcd", b"efgh", b"i"), Count())
     incoming.spare = 8
     assert incoming.recv(10) + incoming.recv(10) == b"abcdefgh"

@@ -94,7 +94,7 @@ def test_a_template_is_applied(client):
     }
 
 
-def test_properties_are_told(client):
+def test_properties_are_reported(client):
     props = client.get("/props").get_json()
     assert (props["model_alias"], props["total_slots"], props["bos_token"]) == ("fake", 8, "<s>")
     assert props["default_generation_settings"]["n_ctx"] == 1024
@@ -343,7 +343,7 @@ def test_properties_tell_what_the_template_can(client):
     assert props["chat_template_caps"]["supports_reasoning_effort"] is False
 
 
-def test_properties_are_told_as_llama_server_tells_them(client):
+def test_properties_have_llama_servers_form(client):
     props = client.get("/props").get_json()
     assert props["build_info"].startswith("b") and props["is_sleeping"] is False
     assert props["modalities"] == {"vision": False, "video": False, "audio": False}
@@ -368,7 +368,7 @@ def test_what_a_request_leaves_is_saved_under_the_number_that_it_gives(keeping):
 
 @pytest.mark.parametrize("path", ["/tools", "/cors-proxy?url=http://127.0.0.1/"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_what_llama_servers_pages_ask_for_is_told_to_be_switched_off(client, path, method):
+def test_what_llama_servers_pages_ask_for_is_reported_as_switched_off(client, path, method):
     reply = client.open(path, method=method, json={})
     assert reply.status_code == 403 and "llamasrv" in reply.get_json()["error"]["message"]
 

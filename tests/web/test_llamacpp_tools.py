@@ -35,7 +35,7 @@ def use(client, name, headers=None, **params):
     return client.post("/tools", json={"tool": name, "params": params}, headers=headers)
 
 
-def test_without_an_option_there_are_none(client):
+def test_without_the_option_there_are_no_tools(client):
     for reply in (client.get("/tools"), use(client, "get_info")):
         assert reply.status_code == 403 and "--tools" in reply.get_json()["error"]["message"]
 

@@ -258,7 +258,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("block", UNDECODABLE)
-def test_a_picture_of_a_tool_that_cannot_be_decoded_is_told_to_the_model(ask, block):
+def test_the_model_learns_that_a_tools_picture_cannot_be_decoded(ask, block):
     answer = ask("/v1/messages", anthropic_result([block]))
     assert answer["usage"]["input_tokens"] > 0
 
@@ -303,7 +303,7 @@ def test_apply_template_shows_the_mark_which_completion_takes(ask):
     assert ask("/completion", body)["tokens_evaluated"] == counted
 
 
-def test_what_the_model_takes_is_told_everywhere(seeing):
+def test_what_the_model_takes_is_reported_everywhere(seeing):
     get = lambda path: seeing.client.get(path).json  # noqa: E731
     props = get("/props")
     assert props["modalities"] == {"vision": True, "video": False, "audio": True} and props["media_marker"] == MARK

@@ -99,7 +99,7 @@ def test_a_model_that_could_not_be_loaded_has_no_properties(start):
     assert reply.status_code == 503 and "no good" in reply.get_json()["error"]["message"]
 
 
-def test_nobody_is_given_another_model_than_the_one_asked_for(start):
+def test_a_request_never_gets_a_model_other_than_the_one_it_named(start):
     response = start().chat("d")
     assert response.status_code == 404
     assert response.get_json()["error"]["code"] == "model_not_found"
@@ -142,7 +142,7 @@ def test_a_load_that_fails_later_is_an_event_of_the_stream(start):
     assert b"a.gguf: no good" in rest and rest.endswith(b"data: [DONE]\n\n")
 
 
-def test_what_is_wrong_with_a_request_is_told_after_loading_in_its_own_words(start):
+def test_what_is_wrong_with_a_request_is_reported_after_loading_in_its_own_words(start):
     served = start(keepalive=0.005)
     response = served.chat("a", tool_choice="required")
     assert response.status_code == 400
@@ -192,7 +192,7 @@ def test_lists_tell_of_models_that_are_not_loaded(start):
     assert listed["a"]["context_length"] == 512 and "meta" in listed["b"]
 
 
-def test_loading_is_told_with_its_progress(start):
+def test_loading_is_reported_with_its_progress(start):
     served = start()
     served.farm.gate.clear()
     served.farm.loader.load(served.farm["a"])
@@ -247,7 +247,7 @@ def test_a_request_loads_nothing_where_the_operator_says_so(start):
     assert served.chat("a").status_code == 200 and served.farm.opened == ["a"]
 
 
-def test_tags_are_told(start):
+def test_tags_are_reported(start):
     served = start()
     settle(served.farm["a"], tags=("small", "fast"))
     assert served.client.get("/v1/models/a").get_json()["tags"] == ["small", "fast"]

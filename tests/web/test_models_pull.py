@@ -53,7 +53,7 @@ def events(service, *, until):
     raise AssertionError(found)
 
 
-def test_a_pull_is_told_from_its_beginning_to_its_end(hub, service, tmp_path):
+def test_a_pull_is_reported_from_its_beginning_to_its_end(hub, service, tmp_path):
     hub.hold_after = 2**20 + 5
     reply = service.client.post("/models", json={"model": "o/r:Q8_0"})
     assert reply.status_code == 200 and reply.get_json() == {"success": True}

@@ -163,13 +163,13 @@ def test_an_encoder_does_not_chat(start, monkeypatch):
     assert response.status_code == 400 and error(response) == '"fake" does not support chat'
 
 
-def test_a_route_that_does_not_exist_is_told_in_ollamas_words(client):
+def test_a_route_that_does_not_exist_is_reported_in_ollamas_words(client):
     response = client.post("/api/web_search", json={})
     assert response.status_code == 404 and error(response)
     assert client.get(CHAT).status_code == 405 and error(client.get(CHAT))
 
 
-def test_who_has_no_key_is_told_in_ollamas_words(start):
+def test_a_missing_key_is_reported_in_ollamas_words(start):
     client = start(web=WebOptions(keys=(Key.of("ann", "secret"),))).client
     assert client.post(CHAT, json=BODY).status_code == 401 and error(client.post(CHAT, json=BODY))
     let_in = client.post(CHAT, json=BODY, headers={"Authorization": "Bearer secret"})

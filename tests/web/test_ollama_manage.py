@@ -232,7 +232,7 @@ def lines(response):
     return [json.loads(line) for line in response.data.splitlines()]
 
 
-def test_a_pull_is_told_line_by_line(manager, hub, tmp_path):
+def test_a_pull_is_reported_line_by_line(manager, hub, tmp_path):
     hub.files["o/r"] = {"m-Q8_0.gguf": MODEL}
     found = lines(manager.client.post("/api/pull", json={"model": "hf.co/o/r:Q8_0"}))
     statuses = [line["status"] for line in found]
@@ -244,7 +244,7 @@ def test_a_pull_is_told_line_by_line(manager, hub, tmp_path):
     assert (tmp_path / "o/r/m-Q8_0.gguf").read_bytes() == MODEL and manager.refreshed
 
 
-def test_a_pull_may_be_told_at_its_end(manager, hub):
+def test_a_pull_may_be_reported_only_at_its_end(manager, hub):
     hub.files["o/r"] = {"m-Q8_0.gguf": MODEL}
     response = manager.client.post("/api/pull", json={"model": "hf.co/o/r", "stream": False})
     assert response.get_json() == {"status": "success"}

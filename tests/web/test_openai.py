@@ -97,7 +97,7 @@ def test_streamed_is_collected_for_completions(client, body):
     assert streamed == whole
 
 
-def test_the_best_of_several_is_told(client):
+def test_the_best_of_several_is_reported(client):
     response = client.post("/v1/completions", json={"prompt": "x", "n": 2, "best_of": 4, "max_tokens": 3})
     choices, usage = whole_completions(response.data)
     assert len(choices) == 2 and usage["completion_tokens"] == 12

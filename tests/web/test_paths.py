@@ -83,7 +83,7 @@ def test_an_error_of_a_mended_path_is_in_its_own_dialect(client):
 
 
 @pytest.mark.parametrize("path, example", [("/v1", "/v1/models"), ("/api", "/api/tags")])
-def test_a_bare_base_url_is_told_to_be_one(client, path, example):
+def test_the_error_for_a_bare_base_url_says_so(client, path, example):
     reply = client.get(path)
     assert reply.status_code == 404 and example in reply.get_json()["error"]["message"]
 
@@ -101,7 +101,7 @@ def test_a_mended_path_takes_the_same_key(start):
 @pytest.mark.parametrize(
     "path", ["/v1/realtime?model=x", "/realtime", "/v1/realtime/client_secrets", "/v1/realtime/calls"]
 )
-def test_what_is_asked_for_the_realtime_api_is_told_that_there_is_none(client, method, path):
+def test_the_error_for_a_realtime_path_says_that_there_is_no_such_api(client, method, path):
     """It was a 404 that asked to check the URL for typos; voice clients retried."""
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"} if method == "GET" else {}
     reply = client.open(path, method=method, headers=upgrade)

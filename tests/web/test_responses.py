@@ -271,7 +271,7 @@ def test_an_item_can_be_referred_to(client):
     assert error(create(client, [reference]), 400, "item_not_found")["param"] == "input[0].id"
 
 
-def test_only_so_many_responses_may_be_referred_to(client):
+def test_the_number_of_referenced_responses_is_limited(client):
     references = [{"type": "item_reference", "id": f"msg_{n:048x}o0000"} for n in range(101)]
     references = [{**item, "id": item["id"].replace("msg_0", "msg_f")} for item in references]
     assert error(create(client, references[:20]), 400, "item_not_found")
@@ -397,7 +397,7 @@ def test_a_follower_hears_in_a_silence_what_all_others_hear(start):
     assert payloads(get(service.client, final["id"], stream="true")) == told
 
 
-def test_a_long_prompt_is_told_in_events(start):
+def test_a_long_prompt_is_reported_in_events(start):
     service = start(web=WebOptions(keepalive=0.02))
     held = Held(service)
     response = create(service.client, stream=True)
@@ -469,7 +469,7 @@ def test_one_that_has_ended_is_not_cancelled_any_more(own):
     assert own.client.post(f"/v1/responses/{id}/cancel").get_json()["status"] == "completed"
 
 
-def test_there_are_only_so_many_at_once(start):
+def test_the_number_at_once_is_limited(start):
     service = start(web=WebOptions(limits=Limits(background=2)))
     held = Held(service)
     ids = [made(service.client, background=True)["id"] for _ in range(2)]
@@ -501,7 +501,7 @@ def test_it_fails_with_its_model(own):
     assert final["status"] == "failed" and final["error"]["code"] == "server_error"
 
 
-def test_one_whose_server_is_gone_has_failed(own):
+def test_a_response_of_a_server_that_is_gone_has_failed(own):
     response = made(own.client)
     put(own, {**response, "status": "in_progress", "background": True}, lease=time.time() - 1)
     found = get(own.client, response["id"]).get_json()
@@ -600,7 +600,7 @@ def test_a_websocket_is_declined_so_that_clients_fall_back(client):
     assert "POST" in response.headers["Allow"] and "GET" not in response.headers["Allow"]
 
 
-def test_a_failure_in_the_middle_is_told_in_the_stream(own):
+def test_a_failure_in_the_middle_is_reported_in_the_stream(own):
     def spoil():
         if len(own.backend.calls) > 6:
             raise DecodeFailed("it broke")

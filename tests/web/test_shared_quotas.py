@@ -102,7 +102,7 @@ def test_a_key_without_a_limit_asks_no_store(book, replica):
     assert book.calls == []
 
 
-def test_running_requests_count_together_and_their_end_is_told(book, replica):
+def test_running_requests_count_together_and_their_end_is_reported(book, replica):
     (here, shared), (there, _) = replica(concurrency=2), replica(concurrency=2)
     here.enter()
     here.enter()
@@ -114,7 +114,7 @@ def test_running_requests_count_together_and_their_end_is_told(book, replica):
     there.enter()
 
 
-def test_tokens_are_told_once(book, replica):
+def test_tokens_are_reported_once(book, replica):
     here, shared = replica(tokens_per_minute=1000)
     here.enter()
     here.leave(30)
@@ -156,7 +156,7 @@ def test_a_limit_that_changes_while_requests_run_leaves_no_wrong_count(book, rep
     assert list(book.open.values()) == [1]
 
 
-def test_a_running_request_is_told_again_before_its_lease_ends(book, replica):
+def test_a_running_request_is_reported_again_before_its_lease_ends(book, replica):
     here, shared = replica(concurrency=1)
     here.enter()
     shared.report_all()

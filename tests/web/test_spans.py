@@ -53,7 +53,7 @@ def test_a_refusal_is_one_with_its_code(traced):
     assert span.attributes["error.type"] == "invalid_json" and span.attributes["http.response.status_code"] == 400
 
 
-def test_it_tells_whose_key_it_was(start):
+def test_it_names_the_key(start):
     running = start(web=WebOptions(keys=(Key.of("ann", "key-of-ann"),)))
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

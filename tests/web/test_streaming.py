@@ -128,7 +128,7 @@ def test_what_a_protocol_cannot_ping_the_reply_says(record):
     assert list(stream(Scripted([Text(0, "a")], None, END), record, framing=LINES)) == [b"Text\n", b"Finished\nUsage\n"]
 
 
-def test_our_own_mistake_in_a_stream_is_told_in_the_protocols_words(record):
+def test_our_own_mistake_in_a_stream_is_reported_in_the_protocols_words(record):
     body = stream(Scripted([Text(0, "a")], RuntimeError("ours")), record, framing=LINES)
     assert list(body) == [b"Text\n", b"no: internal_error\n"]
 
@@ -222,7 +222,7 @@ def test_a_whole_reply_that_fails_is_an_error(record):
         whole_response(Scripted([Failed(0, EngineFailure("no")), Usage()]), Plain(), record, client=NOBODY)
 
 
-def test_nobody_is_answered_who_left(record):
+def test_no_answer_is_written_to_a_client_that_left(record):
     running = Scripted([Finished(0, FinishReason.CANCELLED), Usage()])
     running.cancelled = True
     response = whole_response(running, Plain(), record, client=NOBODY)

@@ -174,7 +174,7 @@ def batch(running, name, endpoint="/v1/embeddings", **body):
     return running.client.post("/v1/batches", json=ask, headers=as_(name))
 
 
-def test_a_batch_is_made_by_who_may_use_its_endpoint(running):
+def test_a_batch_needs_the_right_to_use_its_endpoint(running):
     """A key without `embed` got embeddings by way of a batch."""
     refused = batch(running, "infer")
     assert refused.status_code == 403 and "'embed'" in refused.get_json()["error"]["message"]

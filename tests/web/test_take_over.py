@@ -78,7 +78,7 @@ def read(response):
     return [block.split(b"\ndata: ")[1].decode() for block in data.split(b"\n\n")[:-1]]
 
 
-def test_what_nobody_has_read_begins_anew(two):
+def test_an_unread_response_starts_over(two):
     one, other = two
     held = Held(one)
     id = made(one.client, "Hello", background=True)["id"]

@@ -139,7 +139,7 @@ def test_on_llama_servers_own_path_a_model_thinks_unless_somebody_says_otherwise
     assert (counts[0] == counts[1]) is (native == openai)
 
 
-def test_a_response_tells_them_in_its_events_and_told_again_it_has_the_same_numbers(client):
+def test_a_response_has_them_in_its_events_and_a_replay_has_the_same_numbers(client):
     asked = {"input": "Hello", "stream": True, "timings_per_token": True, "return_progress": True, "store": True}
     text = client.post("/v1/responses", json=asked).get_data(as_text=True)
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]

@@ -61,7 +61,7 @@ def test_a_recording_becomes_text(ask):
     assert ask(route="/audio/transcriptions").json["text"] == SAID
 
 
-def test_language_and_prompt_are_told_to_the_model(ask):
+def test_language_and_prompt_are_passed_to_the_model(ask):
     assert ask(language="de").json["text"] == "You said: Transcribe audio to text (language: de)[audio]"
     assert ask(prompt="Names: Ann").json["text"] == "You said: Names: Ann[audio]"
 

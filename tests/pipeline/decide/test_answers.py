@@ -20,7 +20,7 @@ def test_a_temperature_and_a_bias_act_on_log_probabilities():
     assert p == pytest.approx([0.5, 0.5])
 
 
-def test_mass_is_told_before_the_fit():
+def test_mass_is_reported_before_the_fit():
     assert answer([(ORDER, LOGPROBS)], Fit(7.0), 0.0).mass == pytest.approx(0.6)
 
 

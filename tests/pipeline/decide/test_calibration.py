@@ -62,7 +62,7 @@ def test_kinds_need_20_cases_and_buckets_50():
     assert list(calibrate(cases(50, kind="predicate", bias=(0.0, 0.0)))) == ["predicate"]
 
 
-def test_what_is_told_is_better_on_cases_that_the_fit_has_not_seen():
+def test_reported_probabilities_are_better_on_cases_that_the_fit_has_not_seen():
     one = calibrate(cases(500, temperature=4.0))["choice"]
     assert one.after.log_loss < one.before.log_loss - 0.2
     assert one.after.calibration_error < one.before.calibration_error / 2

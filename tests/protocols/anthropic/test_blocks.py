@@ -163,7 +163,7 @@ def test_search_results_are_read_as_text():
     assert read(user(block))[0].content == (TextPart("T\nhttps://x\n\n"), TextPart("found"))
 
 
-def test_what_anthropics_servers_ran_is_told_as_a_call_and_its_result():
+def test_what_anthropics_servers_ran_is_reported_as_a_call_and_its_result():
     used = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     call, result, answer = read(user(text("a")), assistant(used, found, text("b")), user(text("c")))[1:4]

@@ -56,7 +56,7 @@ def test_what_is_wrong_is_named(body, batch, param):
     assert caught.value.param == param
 
 
-def test_vectors_are_told_one_or_many():
+def test_vectors_are_reported_one_or_many():
     made = SimpleNamespace(vectors=[np.array([0.5, 1.0], np.float32)], pooling="mean")
     for batch, told in (
         (False, {"embedding": {"values": [0.5, 1.0]}}),

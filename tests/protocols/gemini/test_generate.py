@@ -358,7 +358,7 @@ def streamed(events, **options):
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_a_reply_is_told_whole(shown):
+def test_a_reply_is_reported_whole(shown):
     body = whole(EVENTS, thoughts=shown)
     (candidate,) = body["candidates"]
     thoughts = [{"text": "Hm, well.", "thought": True}] if shown else []
@@ -383,7 +383,7 @@ def test_a_stream_tells_the_same_piece_by_piece(shown):
     assert last["usageMetadata"] == whole(EVENTS)["usageMetadata"]
 
 
-def test_a_call_that_was_cut_off_is_not_told():
+def test_a_call_that_was_cut_off_is_not_reported():
     cut = [
         ToolCallStart(0, 0, "call_a", "clock"),
         ToolCallArguments(0, 0, '{"ci'),
@@ -402,7 +402,7 @@ def test_candidates_have_their_index():
     assert [c["content"]["parts"][0]["text"] for c in whole(events)["candidates"]] == ["a", "b"]
 
 
-def test_log_probabilities_are_told_with_their_alternatives():
+def test_log_probabilities_are_reported_with_their_alternatives():
     entry = TokenLogprob(5, b"a", -0.5, (TopLogprob(5, b"a", -0.5), TopLogprob(6, b"b", -1.0)))
     events = [Text(0, "a", (entry,)), Finished(0, FinishReason.STOP), USAGE]
     told = {
@@ -415,7 +415,7 @@ def test_log_probabilities_are_told_with_their_alternatives():
     assert json.loads(reply.chunks(events)[0])["candidates"][0]["logprobsResult"] == told
 
 
-def test_in_a_silence_an_empty_text_is_told():
+def test_in_a_silence_an_empty_text_is_reported():
     """Google's client stumbles over the comments that other streams get."""
     (chunk,) = started(GeminiReply(GeminiReplyOptions())).chunks([])
     assert json.loads(chunk)["candidates"] == [{"content": {"parts": [{"text": ""}], "role": "model"}, "index": 0}]

@@ -202,7 +202,7 @@ def test_a_whole_reply_has_llama_cpps_fields():
     }
 
 
-def test_ids_of_tokens_are_told_on_request():
+def test_ids_of_tokens_are_reported_on_request():
     assert whole(reply(return_tokens=True), Text(0, "a", (), (5, 6)), END, USAGE)["tokens"] == [5, 6]
 
 
@@ -215,7 +215,7 @@ def test_ids_of_tokens_are_told_on_request():
         (FinishReason.CANCELLED, "none", False),
     ],
 )
-def test_why_it_ended_is_told(reason, kind, truncated):
+def test_why_it_ended_is_reported(reason, kind, truncated):
     body = whole(reply(), Finished(0, reason, None, USAGE), USAGE)
     assert (body["stop_type"], body["truncated"], body["stopping_word"]) == (kind, truncated, "")
 
@@ -229,7 +229,7 @@ def test_several_choices_are_a_list():
 ENTRY = TokenLogprob(9, b"\xc3", -0.5, (TopLogprob(9, b"\xc3", -0.5), TopLogprob(8, b"x", -float("inf"))))
 
 
-def test_probabilities_are_told_on_request():
+def test_probabilities_are_reported_on_request():
     body = whole(reply(n_probs=2), Text(0, "?", (ENTRY,)), END, USAGE)
     top = [
         {"id": 9, "token": "\ufffd", "bytes": [195], "logprob": -0.5},
@@ -304,7 +304,7 @@ def test_a_stream_has_pieces_and_a_full_end():
     assert last["timings"]["predicted_n"] == 3
 
 
-def test_a_failure_amid_a_stream_is_told_in_its_shape():
+def test_a_failure_amid_a_stream_is_reported_in_its_shape():
     made = reply(stream=True)
     assert streamed(made, Failed(0, EngineFailure("no"))) == [
         {"error": {"code": 500, "message": "no", "type": "server_error"}}

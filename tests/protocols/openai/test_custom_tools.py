@@ -38,7 +38,7 @@ def test_a_custom_tool_is_a_function_of_one_text():
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_its_pattern_and_its_grammar_bind_it_and_are_told(inner):
+def test_its_pattern_and_its_grammar_bind_it_and_are_reported(inner):
     def tool(syntax, definition):
         grammar = {"syntax": syntax, "definition": definition}
         form = {"type": "grammar", "grammar": grammar} if inner else {"type": "grammar", **grammar}
@@ -120,7 +120,7 @@ def test_the_options_know_the_custom_ones():
     assert ChatCompletions(Limits()).parse(body)[1].custom == CUSTOM
 
 
-def test_a_call_is_told_as_its_text():
+def test_a_call_is_reported_as_its_text():
     custom, ping = whole(called(ARGUMENTS), custom=CUSTOM)["choices"][0]["message"]["tool_calls"]
     assert custom == {"id": "call_1", "type": "custom", "custom": {"name": "patch", "input": TEXT_SAID}}
     assert ping["type"] == "function"

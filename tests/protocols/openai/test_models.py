@@ -52,6 +52,6 @@ def test_the_short_list_has_the_texts_that_llama_servers_has():
     assert {"modified_at", "size", "digest", "description", "parameters"} <= {*brief}
 
 
-def test_what_a_model_can_do_is_told_where_no_client_stumbles_over_it():
+def test_what_a_model_can_do_is_reported_where_no_client_stumbles_over_it():
     entry = json.loads(model_body(ModelCard("a", 5, capabilities=("completion", "tools"))))
     assert entry["meta"] == {"capabilities": ["completion", "tools"]} and "capabilities" not in entry

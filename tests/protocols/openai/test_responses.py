@@ -296,7 +296,7 @@ def test_reasoning_that_another_server_sealed_is_unknown(sealed):
     assert messages(*items)[0].reasoning is None
 
 
-def test_a_custom_call_is_told_as_a_call_with_one_text():
+def test_a_custom_call_is_reported_as_a_call_with_one_text():
     items = [
         {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": 'a "b"'},
         {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "fine"}]},
@@ -331,7 +331,7 @@ def test_a_namespace_is_part_of_the_name_in_the_prompt():
         ),
     ],
 )
-def test_tools_that_a_client_runs_are_told_as_functions(call, output, name):
+def test_tools_that_a_client_runs_are_reported_as_functions(call, output, name):
     first, second = messages(call, output)
     assert first.tool_calls[0].name == name and second.role == "tool" and "files" in second.content
 
@@ -469,7 +469,7 @@ def test_a_custom_tool_has_one_text():
     assert options.tools.kind("c") == Kind("c", None, True)
 
 
-def test_a_custom_tools_pattern_is_kept_to_and_its_grammar_told():
+def test_a_custom_tools_pattern_is_kept_to_and_its_grammar_reported():
     form = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
     (only,) = asked(tools=[{"type": "custom", "name": "c", "format": form}]).prompts[0].tools
     assert only.parameters["properties"]["input"]["pattern"] == "^(?:[a-z]+)$"

@@ -243,7 +243,7 @@ def test_nothing_at_all_is_an_empty_message_but_not_when_it_was_cut():
         (InvalidRequest("x"), "invalid_prompt"),
     ],
 )
-def test_a_failure_is_told_in_the_response(error, code):
+def test_a_failure_is_reported_in_the_response(error, code):
     made = reply()
     response = add_up(made.chunks([Reasoning(0, "hm"), Failed(0, error), USAGE]))
     assert made.failed and response["status"] == "failed" and response["error"] == {"code": code, "message": "x"}
@@ -261,7 +261,7 @@ def test_our_own_mistake_ends_the_stream_with_a_failed_response():
     assert last["response"]["output"][0]["content"][0]["text"] == "Hello"
 
 
-def test_our_own_mistake_before_anything_was_told_is_flat():
+def test_our_own_mistake_before_anything_was_sent_is_flat():
     assert json.loads(reply().error(EngineFailure("ours")))["type"] == "error"
 
 
@@ -323,7 +323,7 @@ def test_a_custom_calls_input_is_text(arguments, text):
     "text", ["", "plain", 'a "b" \\ / \n\t\b\f\r', "é 🎈 \u2028 \0 \ud7ff \ue000", "\\", '"', "\\u12", "🎈" * 3]
 )
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_a_custom_calls_input_is_told_while_it_comes_wherever_it_is_cut(text, ascii_only):
+def test_a_custom_calls_input_is_reported_while_it_comes_wherever_it_is_cut(text, ascii_only):
     arguments = json.dumps({"input": text}, ensure_ascii=ascii_only)
     for size in (1, 2, 3, 5, 7, 100):
         fragments = [arguments[at : at + size] for at in range(0, len(arguments), size)]
@@ -334,7 +334,7 @@ def test_a_custom_calls_input_is_told_while_it_comes_wherever_it_is_cut(text, as
 
 
 @pytest.mark.parametrize("arguments", ['{"a":"x","b":"y"}', '{"a":"x', '{"a":"x\\q"}', "[1]", '{"a":"\\ud800"}', '{"a'])
-def test_what_is_no_such_call_loses_nothing_that_was_told(arguments):
+def test_text_that_is_not_a_call_loses_nothing(arguments):
     for size in (1, 3, 100):
         fragments = [arguments[at : at + size] for at in range(0, len(arguments), size)]
         for end in (STOP, LENGTH):

@@ -236,7 +236,7 @@ def deltas(events, **options):
     return [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]], chunks
 
 
-def test_calls_and_reasoning_are_told_whole():
+def test_calls_and_reasoning_are_reported_whole():
     reply = whole(CALLED)
     choice = reply["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
@@ -254,7 +254,7 @@ def test_calls_and_reasoning_are_told_whole():
     assert reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
-def test_calls_and_reasoning_are_told_piece_by_piece():
+def test_calls_and_reasoning_are_reported_piece_by_piece():
     told, chunks = deltas(CALLED)
     assert told[1:] == [
         {"reasoning_content": "Hm ", "reasoning": "Hm "},
@@ -277,7 +277,7 @@ def test_calls_and_reasoning_are_told_piece_by_piece():
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_a_call_of_old_is_told_as_of_old():
+def test_a_legacy_call_is_reported_in_the_legacy_form():
     events = [*CALLED[2:5], *CALLED[7:]]
     choice = whole(events, legacy=True)["choices"][0]
     assert choice["message"]["function_call"] == {"name": "clock", "arguments": '{"city":"Bern"}'}
