@@ -150,11 +150,11 @@ class ModelLoader:
             self.notice.tell()
 
     def _start(self, model: Model) -> None:
-        recipe = model.load_plan
-        assert recipe is not None, model.name
+        load_plan = model.load_plan
+        assert load_plan is not None, model.name
         model.current = engine = Engine(
-            recipe.open_backend,
-            recipe.options,
+            load_plan.open_backend,
+            load_plan.options,
             name=model.name,
             metrics=model.metrics,
             prefixes=model.prefixes,
@@ -213,7 +213,9 @@ class ModelLoader:
         if model.load_plan is None:
             return
         computing = (other.load_plan for other in self.budget if other.load_plan is not None)
-        reach_all(model.load_plan.options.rpc, {endpoint for recipe in computing for endpoint in recipe.options.rpc})
+        reach_all(
+            model.load_plan.options.rpc, {endpoint for load_plan in computing for endpoint in load_plan.options.rpc}
+        )
         if model.load_plan.fit is not None:
             model.load_plan = off_hub(model.load_plan.fit, self.budget.on_devices())
         else:

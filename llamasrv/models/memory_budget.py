@@ -46,10 +46,10 @@ class MemoryBudget:
 
     def measure(self, model: Model) -> None:
         """Ask the library for the actual size if one and a half times the estimate would not fit."""
-        recipe = model.load_plan
-        if recipe is None or recipe.measure is None or self._missing_here(model.memory * 3 // 2) <= 0:
+        load_plan = model.load_plan
+        if load_plan is None or load_plan.measure is None or self._missing_here(model.memory * 3 // 2) <= 0:
             return
-        self._correct(model, off_hub(recipe.measure))
+        self._correct(model, off_hub(load_plan.measure))
 
     def loaded(self, model: Model, host_bytes: int | None) -> None:
         """Record a loaded model; `host_bytes` as reported by the library, None: as estimated."""

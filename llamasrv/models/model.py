@@ -109,12 +109,12 @@ class Model:
         settings: ModelSettings | None = None,
         *,
         engine: Engine | None = None,
-        recipe: LoadPlan | None = None,
+        load_plan: LoadPlan | None = None,
         key: Any = None,
     ) -> None:
         self.name = name
         self.settings = settings or ModelSettings()
-        self.load_plan = recipe
+        self.load_plan = load_plan
         self.standing_adapters: Adapters = ()  # for requests that name none
         self.added_adapters: tuple[Adapter, ...] = ()  # loaded by clients; loaded again after each reload
         self.key = key  # equal for models with the same options and files

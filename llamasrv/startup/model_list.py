@@ -273,7 +273,7 @@ def _model(
     if settings.engine.embeddings and "completion" in details.capabilities:
         details = dataclasses.replace(details, capabilities=(*details.capabilities, "embedding"))
     projecting = with_projector_of(details, settings.engine)
-    recipe = load_plans.make(
+    load_plan = load_plans.make(
         settings,
         header,
         several=several,
@@ -292,7 +292,7 @@ def _model(
         at_start=at_start,
         is_found=is_found,
     )
-    return Model(name, own, recipe=recipe, key=(header.path, details.digest, recipe.options))
+    return Model(name, own, load_plan=load_plan, key=(header.path, details.digest, load_plan.options))
 
 
 def model_settings(settings: Settings, aliases: tuple[str, ...], **more: Any) -> ModelSettings:
@@ -343,4 +343,4 @@ def _fake(settings: Settings, name: str, aliases: tuple[str, ...]) -> Model:
 
     template = template_source(settings)
     own = model_settings(settings, aliases, chat_template=template, keep_alive=stays(settings), at_start=True)
-    return Model(name, own, recipe=LoadPlan(opening, options), key=(FAKE_NAME, options))
+    return Model(name, own, load_plan=LoadPlan(opening, options), key=(FAKE_NAME, options))

@@ -43,12 +43,12 @@ def prepare(settings: Settings) -> Settings:
         load_plans.check_devices(own)
     if len(models) > 1 or model_list.names_several(settings) or models[0].details.path is None:
         return settings
-    only, recipe = models[0], models[0].load_plan
-    assert recipe is not None
-    if recipe.fit is not None:
+    only, load_plan = models[0], models[0].load_plan
+    assert load_plan is not None
+    if load_plan.fit is not None:
         return settings.having(model={"path": only.details.path})  # resolved when it is loaded
-    cells = recipe.options.context_cells
-    places = recipe.options.places
+    cells = load_plan.options.context_cells
+    places = load_plan.options.places
     if cells is not None and settings.engine.deterministic:
         cells *= places
     fewer = {} if places == settings.engine.places else {"parallel": places}

@@ -29,8 +29,8 @@ class Farm:
     def add(self, *names, size=10, devices=None, **more):
         for name in names:
             opening = lambda progress, name=name: self._open(name, progress)  # noqa: E731
-            recipe = LoadPlan(opening, EngineOptions(parallel=4), size, 512, devices or {})
-            self.models[name] = Model(name, ModelSettings(**{"keep_alive": 60.0, **more}), recipe=recipe)
+            load_plan = LoadPlan(opening, EngineOptions(parallel=4), size, 512, devices or {})
+            self.models[name] = Model(name, ModelSettings(**{"keep_alive": 60.0, **more}), load_plan=load_plan)
         return self
 
     def _open(self, name, progress):

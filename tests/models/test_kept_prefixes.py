@@ -43,8 +43,8 @@ def test_a_model_that_is_loaded_again_knows_its_conversations(farm):
 def test_unloaded_models_keep_no_more_together_than_one_may(farm):
     f = farm().add("a", "b", "c")
     for name in "abc":
-        recipe = f[name].load_plan
-        f[name].load_plan = replace(recipe, options=replace(recipe.options, cache_bytes=8000, checkpoint_bytes=0))
+        load_plan = f[name].load_plan
+        f[name].load_plan = replace(load_plan, options=replace(load_plan.options, cache_bytes=8000, checkpoint_bytes=0))
     for name in "abc":
         used(f, name)
     kept = [f[name].prefixes.used for name in "abc"]
@@ -56,7 +56,7 @@ def test_the_same_model_with_other_options_takes_them_over(farm):
     f.load("a")
     worth_keeping(f["a"].engine)
     ask(f["a"].engine)
-    other = Model("a", ModelSettings(keep_alive=60.0), recipe=replace(f["a"].load_plan, memory=11))
+    other = Model("a", ModelSettings(keep_alive=60.0), load_plan=replace(f["a"].load_plan, memory=11))
     f.loader.load(other)
     assert f.loader.wait(other, 10)
     f.loader.close_when_unused(f["a"], other)

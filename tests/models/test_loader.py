@@ -607,7 +607,7 @@ def test_adapters_that_were_added_are_loaded_again(farm):
 
 
 def with_measure(farm, name, answer):
-    """The recipe of a model whose memory can be asked for; `asked` counts."""
+    """The load plan of a model whose memory can be asked for; `asked` counts."""
     asked = []
 
     def measure():

@@ -87,7 +87,7 @@ def test_a_full_name_stays_as_it_is():
 
 def with_adapters(name, *adapters, **settings):
     options = EngineOptions(adapters=tuple(Adapter(adapter, f"{adapter}.gguf") for adapter in adapters))
-    return Model(name, ModelSettings(**settings), recipe=LoadPlan(lambda progress: None, options))
+    return Model(name, ModelSettings(**settings), load_plan=LoadPlan(lambda progress: None, options))
 
 
 def test_a_name_with_an_adapter_behind_it_is_the_model():

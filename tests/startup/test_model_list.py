@@ -484,17 +484,17 @@ def opening(monkeypatch):
 
 def test_a_load_that_fails_for_memory_is_tried_once_with_less(folder, opening):
     place, progress = folder("m.gguf"), print
-    recipe = model_list.models(settings_with(model_path=place / "m.gguf"))[0].load_plan
+    load_plan = model_list.models(settings_with(model_path=place / "m.gguf"))[0].load_plan
     opening.failing = 1
-    assert recipe.open_backend(progress) == "backend"
-    assert opening == [recipe.options.context_cells, recipe.options.context_cells // 2]
+    assert load_plan.open_backend(progress) == "backend"
+    assert opening == [load_plan.options.context_cells, load_plan.options.context_cells // 2]
 
 
 def test_then_it_says_what_to_do(folder, opening):
-    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].load_plan
+    load_plan = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].load_plan
     opening.failing = 2
     with pytest.raises(LoadFailed, match="a smaller plan failed as well. Free memory that other programs use"):
-        recipe.open_backend(print)
+        load_plan.open_backend(print)
     assert len(opening) == 2
 
 
@@ -508,19 +508,21 @@ def test_then_it_says_what_to_do(folder, opening):
 )
 def test_it_says_how_much_was_missing_and_where(folder, opening, monkeypatch, refused, said):
     """It said that the memory was not enough, and of which device nobody knew."""
-    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].load_plan
+    load_plan = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf"))[0].load_plan
     monkeypatch.setattr(memory, "available_memory", lambda: 40 << 20)
     opening.failing, opening.refused = 2, refused
     with pytest.raises(LoadFailed) as failure:
-        recipe.open_backend(print)
+        load_plan.open_backend(print)
     assert said in str(failure.value) and "\n" not in str(failure.value)
 
 
 def test_a_context_that_was_asked_for_is_not_made_smaller(folder, opening):
-    recipe = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf", engine_ctx_size=4096))[0].load_plan
+    load_plan = model_list.models(settings_with(model_path=folder("m.gguf") / "m.gguf", engine_ctx_size=4096))[
+        0
+    ].load_plan
     opening.failing = 1
     with pytest.raises(NoMemory, match="4096"):
-        recipe.open_backend(print)
+        load_plan.open_backend(print)
     assert opening == [4096]
 
 
