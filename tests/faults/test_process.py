@@ -291,7 +291,6 @@ def test_70_timeouts_do_not_depend_on_the_wall_clock():
     assert len(waiting) > 10
     # Dates that are shown, or compared with those of files.
     dates = {
-        "admin.py",
         "idempotency.py",
         "disk_tier.py",
         "load.py",
