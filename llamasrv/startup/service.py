@@ -173,6 +173,8 @@ def build(settings: Settings) -> Service:
     threading.Thread(target=warn_of_renamed_keys, args=(service, settings), daemon=True).start()
     service.tools.start()
     threading.Thread(target=loader.run, daemon=True).start()
+    if options.ui:
+        threading.Thread(target=service.history.keep, daemon=True, name="history").start()
     return service
 
 

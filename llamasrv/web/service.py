@@ -34,6 +34,7 @@ from llamasrv.web.jobs.background import Background
 from llamasrv.web.jobs.batches import BatchRunner
 from llamasrv.web.jobs.idle_gate import IdleGate
 from llamasrv.web.jobs.take_over import TakeOver
+from llamasrv.web.ops.history import FigureHistory
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
 from llamasrv.web.stored.conversations import StoredConversations
@@ -151,6 +152,7 @@ class Service:
         )
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
+        self.history = FigureHistory(registry)
         self.streams = Streams()
         self.tools = Toolbox(options.tools, options.mcp_servers, options.tools_runtime)
         self.running = RunningChats()

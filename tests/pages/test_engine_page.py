@@ -102,7 +102,22 @@ def test_a_key_without_the_scope_gets_no_buttons(serve, visit, tmp_path):
     page = visit(server.url + "/ui/engine")
     page.fill("#key-input", re.search(r"\S{20,}", made)[0])
     page.click("#key-dialog button.primary")
-    page.locator("#models tbody td:nth-child(8)", has_text="not allowed").wait_for()
+    page.locator("#models tbody td:nth-child(8)", has_text="lacks the scope admin").wait_for()
+
+
+def test_a_page_that_opens_has_the_last_hour_and_names_the_flag_that_allows(fake_server, visit):
+    def answer(route):
+        (sample,) = route.fetch().json()[-1:]
+        old = json.loads(json.dumps(sample))
+        old["t"] -= 1800
+        route.fulfill(json=[old, sample])
+
+    page = visit(fake_server.url)
+    page.route("**/ui/engine/history", answer)
+    page.goto(fake_server.url + "/ui/engine")
+    page.locator("#plot-rate canvas").wait_for()
+    page.locator("#models tbody td:nth-child(8)", has_text="--models-manage").wait_for()
+    assert not re.search(r"undefined|NaN|null", page.inner_text("main"))
 
 
 def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tmp_path):

@@ -69,7 +69,9 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/", "/ui/models", "/ui/decide", "/ui/engine", "/ui/console", "/ui/api", "/ui/docs", "/ui/docs/<page>",
         "/ui/static/<version>/<path:name>",
     ),
-    "metrics": ("/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream"),
+    "metrics": (
+        "/metrics", "/metrics/load", "/v1/loads", "/loads", "/slots", "/ui/engine/stream", "/ui/engine/history",
+    ),
     # programs on this machine
     "tools": ("/tools",),
     "admin": (

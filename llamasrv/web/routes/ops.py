@@ -85,8 +85,8 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/loads")
     @routes.get("/loads")
     def show_loads() -> Response:
-        service.tell_of_router()
         """In SGLang's form; of one model if `model` names it, else of all together."""
+        service.tell_of_router()
         require_metrics()
         name = request.args.get("model")
         models = service.registry.models if name is None else [service.registry.for_request(name)]

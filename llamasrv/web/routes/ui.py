@@ -18,6 +18,7 @@ from llamasrv.concurrency import off_hub
 from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
+from llamasrv.web.ops.history import totals
 from llamasrv.web.routes import docs
 from llamasrv.web.routes.static_files import StaticFiles
 from llamasrv.web.service import Service
@@ -27,7 +28,7 @@ INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
 MOST_VIEWERS = 64
 WORKER = "offline.js"  # the service worker, which answers for all paths that the playground needs
-MAY_MANAGE = "x-llamasrv-may-manage"  # whether the viewer may load and unload models
+MAY_MANAGE = "x-llamasrv-may-manage"  # "yes", or what is missing to load and unload models: "flag" or "scope"
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -115,6 +116,12 @@ def blueprint(service: Service) -> Blueprint:
             response.headers["Service-Worker-Allowed"] = "/"
         return response
 
+    @routes.get("/ui/engine/history")
+    def history() -> Response:
+        """The last hour, a sample every few seconds."""
+        _allow(service)
+        return json_answer(orjson.dumps(list(service.history.samples)))
+
     @routes.get("/ui/engine/stream")
     def stream() -> Response:
         """Snapshots as server-sent events, until the server drains."""
@@ -122,8 +129,9 @@ def blueprint(service: Service) -> Blueprint:
         if snapshots.viewers >= MOST_VIEWERS:
             raise QueueFull(f"{MOST_VIEWERS} live views are already open.")
         owner = current().owner
-        may_manage = service.options.manage and service.access.allows(owner, "admin")
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: "yes" if may_manage else "no"}
+        is_admin = service.access.allows(owner, "admin")
+        may_manage = "flag" if not service.options.manage else "yes" if is_admin else "scope"
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: may_manage}
         return Response(snapshots.events(), 200, headers, content_type="text/event-stream; charset=utf-8")
 
     return routes
@@ -209,16 +217,7 @@ def _figures(model: Model) -> dict[str, Any]:
         "strip": snapshot["strip"],
         "pins": snapshot["pins"],
         "num_sessions": snapshot["num_sessions"],
-        "totals": {
-            "generated": m.generated_tokens,
-            "prompt": m.prompt_tokens,
-            "cached": m.cached_tokens,
-            "drafted": m.drafted_tokens,
-            "accepted": m.accepted_tokens,
-            "sources": {"computed": m.prompt_tokens, **m.reused_tokens},
-            "steps": m.steps,
-            "parts": {name: histogram.total for name, histogram in m.step_part_seconds.items()},
-        },
+        "totals": totals(model),
         "latency": {
             "bounds": m.first_token_seconds.bounds,
             "first_token": m.first_token_seconds.counts,

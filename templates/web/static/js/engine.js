@@ -2,12 +2,15 @@
 
 import { bytes as bytesOf } from "./figures.js";
 import { byId, call, events, json, make } from "./server.js";
+import { engineWords as words } from "./words.js";
 
-const KEPT = 240; // snapshots in the plots
+const KEPT = 3600; // seconds in the plots
+const RECENT = 120; // seconds of requests in the plot of latencies
 const history = []; // of the model that is shown: {t, rate, prompt, running, waiting, parts}
+let past = []; // the server's samples of the last hour
 let last = null;
 let shown = null;
-let manage = false;
+let manage = "flag";
 let plots = null;
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -21,20 +24,21 @@ function makePlots() {
   const grid = { stroke: style("--line"), width: 1 };
   const axes = [{ stroke: ink, grid }, { stroke: ink, grid, size: 45 }];
   const line = (label, colour) => ({ label, stroke: colour, width: 2, points: { show: false } });
+  const clock = { ...axes[0], space: 70, values: (u, times) => times.map((time) => new Date(1000 * time).toLocaleTimeString(undefined, { timeStyle: times.at(-1) - times[0] > 300 ? "short" : "medium" })) };
   const plot = (id, series, x = {}) => {
     const element = byId(id);
     element.replaceChildren();
     return new window.uPlot({
-      width: element.clientWidth || 300, height: 180, axes, cursor: { show: false }, series: [{ label: "time" }, ...series],
+      width: element.clientWidth || 300, height: 180, axes: x.time === false ? axes : [clock, axes[1]], cursor: { show: false }, series: [{ label: words.time }, ...series],
       scales: { x, y: { range: (u, low, high) => [0, Math.max(1e-9, high * 1.1 || 1)] } }, legend: { live: false },
     }, [[]], element);
   };
   const [a, b, c, d] = [style("--accent"), style("--num"), style("--kw"), style("--fn")];
   plots = {
-    rate: plot("plot-rate", [line("generated", a), line("prompt", b)]),
-    load: plot("plot-load", [line("running", a), line("waiting", d)]),
+    rate: plot("plot-rate", [line(words.generated, a), line(words.prompt, b)]),
+    load: plot("plot-load", [line(words.running, a), line(words.waiting, d)]),
     step: plot("plot-step", PARTS.map((part, i) => line(part, [a, b, c, d, style("--warn")][i % 5]))),
-    latency: plot("plot-latency", [line("first token", a), line("between tokens", b), line("queue", d)], { time: false, distr: 3 }),
+    latency: plot("plot-latency", [line(words.firstToken, a), line(words.betweenTokens, b), line(words.queue, d)], { time: false, distr: 3 }),
   };
 }
 
@@ -52,25 +56,34 @@ function drawPlots() {
 
 // ---------------------------------------------------------------- snapshots
 
-/** What happened between two snapshots of a model. */
+/** What happened between two snapshots, or two samples, of a model. */
 function between(old, now) {
   const seconds = Math.max(0.05, now.t - old.t);
   const a = old.models[shown]?.totals;
   const b = now.models[shown]?.totals;
   const model = now.models[shown];
-  if (!a || !b) return null;
+  if (!a || !b || b.steps < a.steps) return null; // it was loaded anew
   const steps = b.steps - a.steps;
   const parts = {};
   for (const part of Object.keys(b.parts)) parts[part] = steps > 0 ? 1000 * (b.parts[part] - a.parts[part]) / steps : null;
   return {
     t: now.t, rate: (b.generated - a.generated) / seconds, prompt: (b.prompt - a.prompt) / seconds,
-    running: model.running.length, waiting: model.num_waiting, parts, latency: shares(now),
+    running: model.running.length ?? model.running, waiting: model.num_waiting, parts,
   };
 }
 
-/** Share of requests per bucket, since about a minute ago. */
+/** The plots of another model begin with what the server kept of it. */
+function replay() {
+  history.length = 0;
+  for (let i = 1; i < past.length; i++) {
+    const made = between(past[i - 1], past[i]);
+    if (made) history.push(made);
+  }
+}
+
+/** Share of requests per bucket, in the last minutes. */
 function shares(now) {
-  const base = history[0]?.counts ?? null;
+  const base = history.find((one) => one.counts && one.t > now.t - RECENT)?.counts ?? null;
   const { bounds, ...counts } = now.models[shown].latency;
   const out = { bounds: bounds.slice(0) };
   for (const [name, values] of Object.entries(counts)) {
@@ -83,25 +96,28 @@ function shares(now) {
 
 function take(now) {
   const names = Object.keys(now.models);
+  const before = shown;
   shown = names.includes(shown) ? shown : names[0] ?? null;
+  if (shown !== before) replay();
   drawModels(now);
   if (shown && last) {
     const made = between(last, now);
     if (made) {
       made.counts = now.models[shown].latency;
+      made.latency = shares(now);
       const parts = Object.keys(made.parts);
       if (!plots || parts.join() !== PARTS.join()) {
         PARTS = parts;
         makePlots();
       }
       history.push(made);
-      if (history.length > KEPT) history.shift();
+      while (history[0].t < now.t - KEPT) history.shift();
       drawPlots();
     }
   }
   if (shown) drawModel(now.models[shown]);
   last = now;
-  byId("status").textContent = `Live, ${new Date(now.t * 1000).toLocaleTimeString()}`;
+  byId("status").textContent = words.live(new Date(now.t * 1000).toLocaleTimeString());
   document.body.dataset.snapshots = String(Number(document.body.dataset.snapshots ?? 0) + 1);
 }
 
@@ -123,7 +139,7 @@ function drawModels(now) {
       make("td", {}, model.state + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
       make("td", {}, size(model.memory)), make("td", {}, String(at?.running.length ?? "")), make("td", {}, String(at?.num_waiting ?? "")),
       make("td", {}, at ? number(rate, 1) : ""), make("td", {}, seen ? `${Math.round(100 * at.totals.cached / seen)} %` : ""),
-      make("td", {}, manage ? manageButton(model) : "not allowed"),
+      make("td", {}, manage === "yes" ? manageButton(model) : words.notAllowed[manage]),
     );
   }));
 }
@@ -136,48 +152,45 @@ function manageButton(model) {
     } catch (error) {
       byId("status").textContent = error.message;
     }
-  } }, loaded ? "Unload" : "Load");
+  } }, loaded ? words.unload : words.load);
 }
 
-const SOURCES = {
-  computed: "computed", running: "running lane", resident: "resident lane", checkpoint: "checkpoint", host: "host memory",
-  disk: "disk",
-};
+const SOURCES = words.sources;
 
 function drawSources(sources) {
   const total = Object.values(sources).reduce((sum, count) => sum + count, 0);
   const there = Object.entries(sources).filter(([, count]) => count);
   byId("sources").replaceChildren(...there.map(([source, count]) => {
-    const span = make("span", { class: `source-${source}`, title: `${SOURCES[source] ?? source}: ${number(count)} tokens` });
+    const span = make("span", { class: `source-${source}`, title: words.sourceTokens(SOURCES[source] ?? source, number(count)) });
     span.style.width = `${100 * count / total}%`;
     return span;
   }));
   byId("sources-text").replaceChildren(...there.map(([source, count]) => make("span", {},
     make("span", { class: `swatch source-${source}` }), `${SOURCES[source] ?? source} ${number(count)} (${Math.round(100 * count / total)} %)`)));
-  if (!there.length) byId("sources-text").textContent = "no prompt yet";
+  if (!there.length) byId("sources-text").textContent = words.noPrompt;
 }
 
 function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions: sessions }) {
   drawSources(totals.sources);
   const kept = [];
-  if (pins?.num) kept.push(`${number(pins.num)} ${pins.num > 1 ? "prefixes are" : "prefix is"} pinned by clients (${size(pins.bytes)})`);
-  if (sessions) kept.push(`${number(sessions)} ${sessions > 1 ? "conversations wait" : "conversation waits"} for a tool`);
+  if (pins?.num) kept.push(words.pins(pins.num, size(pins.bytes)));
+  if (sessions) kept.push(words.sessions(sessions));
   byId("pins").hidden = !kept.length;
   byId("pins").textContent = kept.join(", ");
   byId("strip").replaceChildren(...strip.filter(([, length]) => length).map(([lane, length, state]) => {
-    const span = make("span", { class: state, title: `lane ${lane}: ${length} cells, ${state === "held" ? "running" : "kept"}` });
+    const span = make("span", { class: state, title: words.lane(lane, number(length), state === "held") });
     span.style.width = `${100 * length / Math.max(1, cells.total)}%`;
     return span;
   }));
-  byId("strip").setAttribute("aria-label", `${number(cells.held)} cells of running requests, ${number(cells.used)} used, of ${number(cells.total)}`);
-  byId("cells").textContent = `${number(cells.held)} cells in use, ${number(cells.used - cells.held)} kept for later, ${number(cells.total)} in all`;
+  byId("strip").setAttribute("aria-label", words.strip(number(cells.held), number(cells.used), number(cells.total)));
+  byId("cells").textContent = words.cells(number(cells.held), number(cells.used - cells.held), number(cells.total));
   byId("requests").tBodies[0].replaceChildren(...[...running, ...waiting].map((seq) => {
-    const state = seq.lane === null ? "waiting" : seq.num_computed < seq.num_prompt ? "reading the prompt" : "writing";
+    const state = seq.lane === null ? words.waiting : seq.num_computed < seq.num_prompt ? words.reading : words.writing;
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
-    const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": "Progress" } : { "aria-label": "Progress" });
+    const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": words.progress } : { "aria-label": words.progress });
     return make("tr", {}, ...[seq.id, seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
-      seq.num_drafted ? `${seq.num_accepted} of ${seq.num_drafted}` : ""]
+      seq.num_drafted ? words.drafts(number(seq.num_accepted), number(seq.num_drafted)) : ""]
       .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress));
   }));
 }
@@ -186,7 +199,7 @@ function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions:
 
 byId("model").addEventListener("change", () => {
   shown = byId("model").value;
-  history.length = 0;
+  replay();
   last = null;
 });
 addEventListener("themechange", () => plots && (makePlots(), drawPlots()));
@@ -197,12 +210,13 @@ addEventListener("resize", () => {
 
 for (;;) {
   try {
+    if (!past.length) past = await json("/ui/engine/history");
     const answer = await call("/ui/engine/stream");
-    manage = answer.headers.get("x-llamasrv-may-manage") === "yes";
+    manage = answer.headers.get("x-llamasrv-may-manage");
     for await (const data of events(answer)) take(JSON.parse(data));
-    byId("status").textContent = "The stream ended; connecting again…";
+    byId("status").textContent = words.again;
   } catch (error) {
-    byId("status").textContent = error.message || "The server cannot be reached.";
+    byId("status").textContent = error.message || words.noServer;
     if (error.status === 401 || error.status === 403) break;
   }
   await new Promise((resolve) => setTimeout(resolve, 2000));

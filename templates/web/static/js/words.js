@@ -204,3 +204,33 @@ export const consoleWords = {
   secretOf: (name) => `The new secret of ${name}`,
   noOption: "No option has these words.",
 };
+
+/** Of the engine's page. */
+export const engineWords = {
+  live: (time) => `Live, ${time}`,
+  again: "The stream ended; connecting again…",
+  noServer: "The server cannot be reached.",
+  time: "time",
+  generated: "generated",
+  prompt: "prompt",
+  running: "running",
+  waiting: "waiting",
+  reading: "reading the prompt",
+  writing: "writing",
+  firstToken: "first token",
+  betweenTokens: "between tokens",
+  queue: "queue",
+  load: "Load",
+  unload: "Unload",
+  notAllowed: { flag: "not allowed: start the server with --models-manage", scope: "not allowed: this key lacks the scope admin" },
+  sources: { computed: "computed", running: "running lane", resident: "resident lane", checkpoint: "checkpoint", host: "host memory", disk: "disk" },
+  sourceTokens: (source, number) => `${source}: ${number} tokens`,
+  noPrompt: "no prompt yet",
+  pins: (number, size) => `${number.toLocaleString()} ${number > 1 ? "prefixes are" : "prefix is"} pinned by clients (${size})`,
+  sessions: (number) => `${number.toLocaleString()} ${number > 1 ? "conversations wait" : "conversation waits"} for a tool`,
+  lane: (lane, number, isRunning) => `lane ${lane}: ${number} cells, ${isRunning ? "running" : "kept"}`,
+  strip: (held, used, total) => `${held} cells of running requests, ${used} used, of ${total}`,
+  cells: (held, kept, total) => `${held} cells in use, ${kept} kept for later, ${total} in all`,
+  drafts: (used, all) => `${used} of ${all}`,
+  progress: "Progress",
+};
