@@ -67,6 +67,7 @@ NEIGHBOURS = {
     "pipeline/test_run.py": "pipeline/load_wait pipeline/run_usage",
     "protocols/anthropic/test_blocks.py": "protocols/anthropic/turns",
     "protocols/anthropic/test_messages.py": "protocols/anthropic/reply",
+    "web/test_cached_contents.py": "protocols/gemini/cached",
     "protocols/gemini/test_generate.py": "protocols/gemini/config protocols/gemini/contents protocols/gemini/reply"
     " protocols/gemini/schemas protocols/gemini/wire",
     "protocols/llamacpp/test_completion.py": "protocols/llamacpp/final",
@@ -115,7 +116,7 @@ NEIGHBOURS = {
     "web/test_llamacpp_tools.py": "web/streams/tool_stream",
     "web/test_models_pull.py": "models/pulls",
     "web/test_ollama_manage.py": "models/derived_files",
-    "web/test_other_servers.py": "protocols/lmstudio",
+    "web/test_other_servers.py": "protocols/lmstudio protocols/sglang",
     "web/test_ops.py": "engine/base/metrics web/ops/diagnostics web/ops/llama_metrics web/ops/metrics",
     "web/test_responses.py": "web/jobs/background web/jobs/follower",
     "web/test_streaming.py": "web/streams/body",

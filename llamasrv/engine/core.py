@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
+from llamasrv.domain.sequence_spec import SequenceSpec
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.channels import Doorbell, Stream, TokenItem
 from llamasrv.engine.base.interface import Backend, DecodeFailed, OutOfCells
@@ -226,6 +227,15 @@ class EngineCore:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.metrics.unread += 1
             self.end(seq, Ending(FinishReason.FAILED, error=TooSlow("The client did not read the response in time.")))
+
+    def hold_session(self, spec: SequenceSpec) -> None:
+        seconds = self.options.session_seconds
+        self.memory.sessions.hold(spec.session, spec.owner, spec.tokens, spec.cache_key, seconds)
+        self._publisher.is_stale = True
+
+    def close_session(self, session: str, owner: str) -> None:
+        self.memory.sessions.close(session, owner)
+        self._publisher.is_stale = True
 
     def hold_deferrable(self, seconds: float) -> None:
         self.scheduler.holds_until = self.clock() + seconds

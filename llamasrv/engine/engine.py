@@ -252,12 +252,11 @@ class Engine:
     def hold_session(self, spec: SequenceSpec) -> None:
         """The session of this sequence waits for its client, which runs a tool: keep its prompt, as long as the options
         say."""
-        act = partial(_hold_session, spec, self.options.session_seconds)
-        self._mailbox.put(CoreCommand(act))
+        self._mailbox.put(CoreCommand(lambda core: core.hold_session(spec)))
 
     def close_session(self, session: str, owner: str) -> None:
         """Keep nothing for this session any more."""
-        self._mailbox.put(CoreCommand(lambda core: core.memory.sessions.close(session, owner)))
+        self._mailbox.put(CoreCommand(lambda core: core.close_session(session, owner)))
 
     def hold_deferrable(self, seconds: float) -> None:
         """Start no step for deferrable sequences for `seconds`: another request is about to arrive. 0: resume them."""
@@ -385,10 +384,6 @@ _UNAVAILABLE = {
     "stopped": STOPPING,
     "failed": "The model is not available; the server's log has the reason.",
 }
-
-
-def _hold_session(spec: SequenceSpec, seconds: float, core: EngineCore) -> None:
-    core.memory.sessions.hold(spec.session, spec.owner, spec.tokens, spec.cache_key, seconds)
 
 
 def _end_thinking(constraint: OutputConstraint, core: EngineCore) -> None:

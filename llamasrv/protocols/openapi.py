@@ -17,6 +17,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from llamasrv.protocols.admin import KeyChangeSchema, KeySchema, RotationSchema
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import Array, Count, Flag, Names, Number, Object, String, WireField, WireSchema
+from llamasrv.protocols.gemini.cached import CachedContentSchema, ExpirySchema
 from llamasrv.protocols.gemini.decisions import GeminiDecisionsSchema
 from llamasrv.protocols.gemini.embed import BatchEmbedSchema, EmbedContentSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
@@ -46,6 +47,7 @@ from llamasrv.protocols.openai.responses.schema import ResponsesSchema
 from llamasrv.protocols.openai.score import ScoreSchema
 from llamasrv.protocols.openai.speech import SpeechSchema
 from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
+from llamasrv.protocols.sglang import SessionSchema
 from llamasrv.protocols.typesafe.systemone import SystemOneSchema
 
 Query = tuple[str, str]
@@ -215,6 +217,16 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1beta/models/<path:name>:batchEmbedContents": Operation(
         "Texts to vectors, in Google's form.", BatchEmbedSchema, {"requests": [{"content": _SAY_HELLO[0]}]}
     ),
+    "POST /v1beta/cachedContents": Operation(
+        "Keeps the beginning of conversations, in Google's form.", CachedContentSchema,
+        {"model": "models/llama", "contents": _SAY_HELLO, "ttl": "300s"},
+    ),
+    "GET /v1beta/cachedContents": Operation(
+        "What is kept.", query=(("pageSize", "most of them"), ("pageToken", "where to continue"))
+    ),
+    "GET /v1beta/cachedContents/<id>": Operation("One of them."),
+    "PATCH /v1beta/cachedContents/<id>": Operation("Changes how long it is kept.", ExpirySchema, {"ttl": "300s"}),
+    "DELETE /v1beta/cachedContents/<id>": Operation("Keeps it no longer."),
     "GET /v1beta/models": Operation(
         "The models, for Google's clients.", query=(("pageSize", "most of them"), ("pageToken", "where to continue"))
     ),
@@ -278,6 +290,8 @@ OPERATIONS: dict[str, Operation] = {
         {"lora_name": "sql", "lora_path": "sql.gguf"},
     ),
     "POST /v1/unload_lora_adapter": Operation("Not offered: adapters stay.", AdapterSchema, {"lora_name": "sql"}),
+    "POST /open_session": Operation("A name for a conversation, SGLang's.", SessionSchema, {"session_id": "s1"}),
+    "POST /close_session": Operation("No prefix is kept for it any more.", SessionSchema, {"session_id": "s1"}),
     "GET /version": Operation("This server's version, in vLLM's form."),
     "GET /api/status": Operation("Whether models run elsewhere, in Ollama's form: they do not."),
     "GET /api/v0/models": Operation("The models, in LM Studio's form."),

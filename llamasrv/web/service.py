@@ -37,6 +37,7 @@ from llamasrv.web.jobs.take_over import TakeOver
 from llamasrv.web.ops.history import FigureHistory
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
+from llamasrv.web.stored.cached_contents import StoredCachedContents
 from llamasrv.web.stored.conversations import StoredConversations
 from llamasrv.web.stored.idempotency import Idempotency
 from llamasrv.web.stored.responses import StoredResponses
@@ -129,6 +130,7 @@ class Service:
         self.tell_master: Callable[[], None] = lambda: None  # that it has changed
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
+        self.cached_contents = StoredCachedContents()
         self.conversations = StoredConversations(store)
         self.idempotency = Idempotency(store)
         self.has_store = store is not None
@@ -172,6 +174,12 @@ class Service:
                 "previous_response_id, conversations, batches and quotas are not shared. store.url = redis://HOST or "
                 "postgresql://HOST is"
             )
+
+    def close_session(self, session: str, owner: str) -> None:
+        """No prefix is kept for it any more."""
+        for model in self.registry.models:
+            if model.current is not None:
+                model.current.close_session(session, owner)
 
     def _hold_deferrable(self, seconds: float) -> None:
         for model in self.registry.models:

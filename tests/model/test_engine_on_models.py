@@ -111,6 +111,22 @@ def test_a_common_prefix_is_computed_once(real):
     assert engine.engine.metrics.prompt_tokens < 2 * 303
 
 
+@pytest.mark.parametrize("kind", ["llama", "swa", "hybrid"])
+def test_helpers_that_fork_a_turn_find_its_prompt(real, kind):
+    """An agent's eight helpers, asked at once: what they share with it is not computed again, nor is it lost to it. (Where memory
+    is recurrent alone, the first helper takes the state, and the others begin anew.)"""
+    engine = real(kind)
+    greedy = {"params": SamplingParams(temperature=0, ignore_eos=True), "max_tokens": 4}
+    prompt = prompts(1, seed=8)[0][:5] * 40
+    turn = [*prompt, *engine.run([engine.sequence(prompt, **greedy)])[0].tokens]
+    before = engine.engine.metrics.prompt_tokens
+    helpers = [engine.sequence([*turn, *[10 + i] * 5], boundaries=(len(turn),), **greedy) for i in range(8)]
+    assert min(one.end.num_reused for one in engine.run(helpers)) >= len(turn) - 1
+    (main,) = engine.run([engine.sequence([*turn, 7, 8, 9], **greedy)])
+    assert main.end.num_reused >= len(turn) - 1
+    assert engine.engine.metrics.prompt_tokens - before <= 9 * (5 + 1)
+
+
 def test_a_prefix_outside_the_window_is_not_reused(real):
     engine = real("swa", context_cells=512)
     long = prompts(1, seed=7)[0] * 10

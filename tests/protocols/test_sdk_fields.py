@@ -24,13 +24,13 @@ anthropic = pytest.importorskip("anthropic")
 # Ignored although they ask for something, and why no answer is changed by that.
 HARMLESS = {
     ChatSchema: {
-        "audio", "metadata", "moderation", "prompt_cache_options",
+        "audio", "metadata", "moderation",
         "safety_identifier", "store", "user",
     },
     CompletionsSchema: {"user"},
     ResponsesSchema: {
-        "access_programs", "background_options", "image", "max_tool_calls", "moderation",
-        "prompt_cache_options", "stream_options",
+        "access_programs", "image", "max_tool_calls", "moderation",
+        "stream_options",
     },
     MessagesSchema: {
         "betas", "billing_policy", "cache_control", "container", "fallback_credit_token",

@@ -51,3 +51,37 @@ def test_any_other_time_is_refused(ask, retention):
     reply = ask(prompt_cache_retention=retention)
     error = reply.get_json()["error"]
     assert reply.status_code == 400 and error["param"] == "prompt_cache_retention" and "'24h'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "options, pins",
+    [({"ttl": "30m"}, 1), ({"ttl": "12h", "mode": "implicit"}, 1), ({"ttl": "30m", "mode": "explicit"}, 0)],
+)
+def test_a_ttl_keeps_the_prompt_as_long(client, ask, options, pins):
+    before = num_pins(client)
+    assert ask(prompt_cache_options=options).status_code == 200
+    assert num_pins(client) - before == pins
+
+
+@pytest.mark.parametrize("field, value", [("ttl", "5m"), ("mode", "x"), ("prewarm", 1), ("comparison_response_id", 5)])
+def test_options_that_cannot_be_are_refused(ask, field, value):
+    reply = ask(prompt_cache_options={field: value})
+    assert reply.status_code == 400 and reply.get_json()["error"]["param"] == f"prompt_cache_options.{field}"
+
+
+def test_a_response_says_why_its_prompt_was_not_found(client):
+    def respond(**more):
+        found = client.post(
+            "/v1/responses", json={**responses("Hello there. " * 20), "store": False, **more}
+        ).get_json()
+        return found["id"], found.get("prompt_cache_diagnostics")
+
+    def compared(id, **more):
+        return respond(prompt_cache_options={"comparison_response_id": id}, **more)[1]
+
+    id, none = respond()
+    assert none is None and compared(id) == {"type": "cache_hit"}
+    assert compared("resp_none") == {"type": "comparison_response_not_found"}
+    tools = [{"type": "function", "name": "f"}]
+    reasons = [compared(id, tools=tools)["reason"], compared(id, input="Bye. " * 40)["reason"]]
+    assert reasons == ["tools_changed", "input_changed"]

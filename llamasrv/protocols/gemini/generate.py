@@ -6,16 +6,18 @@ JSON in, GenerateRequest out. The model is named by the path, and whether the an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
 
-from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
+from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Pin, ToolChoice
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loaded, Loader, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Ignored, Refused, String, WireSchema
+from llamasrv.protocols.common.schema import Ignored, String, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
+from llamasrv.protocols.gemini.cached import CachedContent
 from llamasrv.protocols.gemini.config import GenerationConfig, ThinkingConfig, content_of
 from llamasrv.protocols.gemini.contents import Contents, SystemInstruction
 from llamasrv.protocols.gemini.reply import GeminiReply, GeminiReplyOptions
@@ -54,7 +56,7 @@ class GenerateContentSchema(WireSchema):
         to="tool_choice",
     )  # fmt: skip
     generationConfig = GenerationConfig("see the next table")
-    cachedContent = Refused("prefixes are cached automatically", harmless=("",))
+    cachedContent = String("the name of a cached content: what it keeps goes before, and stays cached for its time")
     safetySettings = Ignored("nothing is moderated")
     model = String("the path names it, too")
     labels = Ignored()
@@ -69,10 +71,12 @@ class CountTokensSchema(GenerateContentSchema):
 
 
 class PathOptions(NamedTuple):
-    """What the path asks for."""
+    """What the path asks for, and the cached content that the body names; `seconds`: how long that one is kept."""
 
     model: str
     stream: bool = False
+    cached: CachedContent | None = None
+    seconds: float = 0.0
 
 
 class GenerateContent(SchemaEndpoint):
@@ -88,9 +92,20 @@ class GenerateContent(SchemaEndpoint):
     def parse(
         self, body: Mapping[str, Any], asked: PathOptions, *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, GeminiReplyOptions]:
-        data = self._load(camel(dict(body)))
+        data = self._load(_with_cached(camel(dict(body)), asked.cached))
         _check_answered(data["contents"])
         return self._request(data, asked, owner, timeout)
+
+    def cached_name(self, body: Mapping[str, Any]) -> str | None:
+        """The name of the cached content that a body uses."""
+        name = _counted(body).get("cachedContent")
+        return name if type(name) is str and name else None
+
+    def warming(self, content: CachedContent, *, now: float, owner: str, timeout: float | None) -> GenerateRequest:
+        """A request that computes the prompt of a cached content and keeps it, without an answer."""
+        request = self.parse_count(content.body, PathOptions(content.model))
+        pins = (Pin(0, content.expires - now),)
+        return replace(request, max_tokens=0, pins=pins, owner=owner, timeout=timeout)
 
     def _request(
         self, data: Loaded, asked: PathOptions, owner: str, timeout: float | None
@@ -114,6 +129,7 @@ class GenerateContent(SchemaEndpoint):
             timeout=timeout,
             owner=owner,
             content=content,
+            pins=_pins(data, asked),
         )
         return request, GeminiReplyOptions(thinking.shown, logprobs)
 
@@ -122,7 +138,8 @@ class GenerateContent(SchemaEndpoint):
 
     def parse_count(self, body: Mapping[str, Any], asked: PathOptions) -> GenerateRequest:
         """The request where only the prompt matters: plain, or inside `generateContentRequest`."""
-        return self._request(self._load_counted(_counted(body)), asked, "", None)[0]
+        data = self._load_counted(_with_cached(_counted(body), asked.cached))
+        return self._request(data, asked, "", None)[0]
 
     def reply(self, options: GeminiReplyOptions) -> GeminiReply:
         return GeminiReply(options)
@@ -133,6 +150,22 @@ def _counted(body: Mapping[str, Any]) -> dict[str, Any]:
     given = camel(dict(body))
     wrapped = given.get("generateContentRequest")
     return camel(dict(wrapped)) if type(wrapped) is dict else given
+
+
+def _with_cached(given: dict[str, Any], cached: CachedContent | None) -> dict[str, Any]:
+    if cached is not None:
+        return cached.before(given)
+    if given.get("cachedContent"):
+        raise InvalidRequest("Invalid 'cachedContent': it cannot be used here.", param="cachedContent")
+    return given
+
+
+def _pins(data: Loaded, asked: PathOptions) -> tuple[Pin, ...]:
+    """What is cached stays for its time, wherever this request had to compute it again."""
+    if asked.cached is None:
+        return ()
+    num_after = len(data["contents"]) - asked.cached.num_messages
+    return (Pin(max(0, num_after), asked.seconds),)
 
 
 def _check_answered(messages: tuple[Message, ...]) -> None:

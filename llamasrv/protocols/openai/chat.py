@@ -49,7 +49,15 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.final import settings_of
 from llamasrv.protocols.openai.chunks import ChunkReply
 from llamasrv.protocols.openai.custom import CustomInput, CustomTool, custom_input
-from llamasrv.protocols.openai.fields import CONVERSATION, CacheKeyField, CacheRetention, ContextThreshold, Prediction
+from llamasrv.protocols.openai.fields import (
+    CONVERSATION,
+    CacheKeyField,
+    CacheRetention,
+    ContextThreshold,
+    Prediction,
+    PromptCacheOptions,
+    ServiceTier,
+)
 from llamasrv.protocols.openai.messages import ChatMessages
 from llamasrv.protocols.openai.tools import ChatToolChoice, ChatTools, FunctionChoice, Functions, tools_of
 from llamasrv.protocols.telemetry import Extras
@@ -98,7 +106,11 @@ class TemplateKwargs(Object):
 
 
 class ChatSchema(SamplingSchema):
-    messages = ChatMessages("text content; tool messages and reasoning of earlier turns", required=True)
+    messages = ChatMessages(
+        "text content; tool messages and reasoning of earlier turns",
+        ignores=("content.prompt_cache_breakpoint",),
+        required=True,
+    )
     max_completion_tokens = Bound(1, "max_tokens", "the smaller of both", to="max_tokens")
     max_tokens = Bound(1, "max_tokens", "the smaller of both", to="max_tokens")
     logprobs = Flag()
@@ -128,7 +140,7 @@ class ChatSchema(SamplingSchema):
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     add_generation_prompt = Flag()
     continue_final_message = Continue("the answer continues the last message")
-    service_tier = String('answered "default"')
+    service_tier = ServiceTier()
     modalities = Modalities("text only")
     web_search_options = Refused("there is no web search", harmless=(False,))
     chat_template = Refused("the template is the model's own", harmless=("",))
@@ -147,7 +159,11 @@ class ChatSchema(SamplingSchema):
     prompt_cache_retention = CacheRetention(
         "`24h`: the prompt is not evicted for that long, within `--cache-pin-share`", to="pins"
     )
-    prompt_cache_options = Ignored()
+    prompt_cache_options = PromptCacheOptions(
+        "`ttl` (30m, 12h): the prompt is not evicted for that long, within `--cache-pin-share`; `mode`",
+        ignores=("prewarm", "comparison_response_id"),
+        to="pins",
+    )
     safety_identifier = Ignored()
     metadata = Ignored()
     moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
@@ -162,7 +178,7 @@ class ChatOptions(NamedTuple):
     logprobs: bool = False
     top_logprobs: int = 0
     num_choices: int = 1
-    service_tier: bool = False
+    service_tier: str | None = None  # which the reply names
     legacy: bool = False  # a call is sent as `function_call`
     custom: frozenset[str] = frozenset()  # tools that are called with one text
     tools: bool = False  # the answer may be a call instead of a text
@@ -203,7 +219,7 @@ class ChatCompletions(SchemaEndpoint):
             logprobs is not None,
             logprobs or 0,
             request.n,
-            "service_tier" in data,
+            data.get("service_tier"),
             "functions" in data,
             frozenset(tool.name for tool in tools if isinstance(tool, CustomTool)),
             bool(tools) and choice.mode != "none",
@@ -306,7 +322,7 @@ class ChatReply(ChunkReply):
             "system_fingerprint": self.info.fingerprint,
         }  # fmt: skip
         if self._options.service_tier:
-            fields["service_tier"] = "default"
+            fields["service_tier"] = self._options.service_tier
         self._begin_chunks(fields)
         # A text that is empty would be shown as a part of its own before a call. llama-server has none anyway.
         content = b"null" if self._options.tools or self._native else b'""'
@@ -398,7 +414,7 @@ class ChatReply(ChunkReply):
             "system_fingerprint": self.info.fingerprint,
         }
         if self._options.service_tier:
-            body["service_tier"] = "default"
+            body["service_tier"] = self._options.service_tier
         return orjson.dumps({**body, **self._whole_figures()})
 
     def _message(self, choice: Whole) -> dict[str, Any]:

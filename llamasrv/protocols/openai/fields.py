@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llamasrv.domain.context_edits import Compact, ContextEdits
 from llamasrv.domain.request import Pin
@@ -25,6 +25,49 @@ class CacheKeyField(String):
         super().__init__(note, to="session", via=session_named)
 
 
+TIERS = 'flex: behind all others, and answered "flex"; every other is answered "default"'
+_BEHIND = -100  # priority of a request that waits for all others
+
+
+class ServiceTier(String):
+    """The tier in which a request runs, as its reply names it: nobody pushes ahead of others."""
+
+    def __init__(self) -> None:
+        super().__init__(TIERS, to="priority")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        return "flex" if value == "flex" else "default"
+
+    def put(self, parts: dict[str, Any], value: str) -> None:
+        if value == "flex":
+            super().put(parts, _BEHIND)
+
+
+class BackgroundOptions(Object):
+    """How long background work may take: with hours it runs as batches do, while nobody else waits."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "`completion_window`: `soonest`; `2h` and `8h`: computed as batches are, while the server is idle",
+            ignores=("continuation_id",),
+            to="deferrable",
+        )
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        window = value.get("completion_window")
+        if window not in (None, "soonest", "2h", "8h"):
+            raise Invalid("expected 'soonest', '2h' or '8h'.", "completion_window")
+        if window in (None, "soonest"):
+            return False
+        if data.get("background") is not True:
+            raise Invalid("only allowed when 'background' is true.", "completion_window")
+        if data.get("stream") is True:
+            raise Invalid("not allowed together with 'stream'.", "completion_window")
+        if data.get("service_tier") not in (None, "auto", "default"):
+            raise Invalid("only allowed with the service tier 'default'.", "completion_window")
+        return True
+
+
 class CacheRetention(WireField):
     """With "24h" the whole prompt is pinned; "in_memory" leaves it to the cache."""
 
@@ -32,6 +75,45 @@ class CacheRetention(WireField):
         if type(value) is not str or value not in PINS:
             raise Invalid("expected 'in_memory' or '24h'.")
         return PINS[value]
+
+
+class CacheOptions(NamedTuple):
+    shown: dict[str, str]  # what a response repeats
+    pins: tuple[Pin, ...] = ()
+    prewarm: bool = False
+    comparison: str | None = None  # id of the response to compare with
+
+
+class PromptCacheOptions(Object):
+    """{mode, ttl, prewarm, comparison_response_id}. With `ttl` the whole prompt is pinned, unless only marked parts are
+    to be kept."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> CacheOptions:
+        mode, ttl = value.get("mode"), value.get("ttl")
+        if mode not in (None, "implicit", "explicit"):
+            raise Invalid("expected 'implicit' or 'explicit'.", "mode")
+        if ttl is not None and (type(ttl) is not str or ttl not in _TTL):
+            raise Invalid("expected '30m' or '12h'.", "ttl")
+        prewarm, comparison = value.get("prewarm"), value.get("comparison_response_id")
+        if prewarm is not None and type(prewarm) is not bool:
+            raise wrong_type("a boolean", prewarm, "prewarm")
+        if comparison is not None and type(comparison) is not str:
+            raise wrong_type("a string", comparison, "comparison_response_id")
+        pins = (Pin(0, _TTL[ttl]),) if ttl is not None and mode != "explicit" else ()
+        shown = {"mode": mode or "implicit", "ttl": ttl or "30m"}
+        if comparison is not None:
+            shown["comparison_response_id"] = comparison
+        return CacheOptions(shown, pins, bool(prewarm), None if comparison is None else comparison[:_MOST_ID])
+
+    def put(self, parts: dict[str, Any], value: CacheOptions) -> None:
+        if value.pins:
+            parts["pins"] = value.pins
+        if value.comparison is not None:
+            parts["previous"] = value.comparison
+
+
+_TTL = {"30m": 1800.0, "12h": 43_200.0}
+_MOST_ID = 128  # characters of an id
 
 
 class ContextThreshold(Array):

@@ -1,15 +1,18 @@
-"""What clients of vLLM, LM Studio and Ollama ask beside the shared protocols: what this is and what it serves."""
+"""What clients of vLLM, SGLang, LM Studio and Ollama ask beside the shared protocols: what this is, what it serves, and
+the names of sessions."""
 
 from __future__ import annotations
 
 import orjson
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from llamasrv import __version__
 from llamasrv.models.model import Model
 from llamasrv.protocols import lmstudio
+from llamasrv.protocols.sglang import SessionNames
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.service import Service
-from llamasrv.web.views import json_answer
+from llamasrv.web.views import current, json_answer
 
 # This server runs no models elsewhere, and clients cannot change that.
 _NO_CLOUD = orjson.dumps({"cloud": {"disabled": True, "source": "config"}})
@@ -17,7 +20,21 @@ _NO_CLOUD = orjson.dumps({"cloud": {"disabled": True, "source": "config"}})
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("other_servers", __name__)
-    registry = service.registry
+    registry, limits = service.registry, service.options.limits
+    sessions = SessionNames(limits)
+
+    @routes.post("/open_session")
+    def open_session() -> Response:
+        environ = request.environ
+        name = parsed_by(sessions, environ, sessions.parse_open, read_json(environ, limits))
+        return json_answer(orjson.dumps(name))
+
+    @routes.post("/close_session")
+    def close_session() -> Response:
+        environ = request.environ
+        name = parsed_by(sessions, environ, sessions.parse_close, read_json(environ, limits))
+        service.close_session(name, current().owner)
+        return Response(b"", 200)
 
     @routes.get("/version")
     def version() -> Response:

@@ -219,7 +219,7 @@ def test_what_is_wrong_in_the_configuration_is_named(config, param):
 @pytest.mark.parametrize(
     "body",
     [
-        {"cachedContent": "cachedContents/1"}, {"tools": [{"googleSearch": {}}]},
+        {"tools": [{"googleSearch": {}}]},
         {"generationConfig": {"responseModalities": ["IMAGE"]}}, {"generationConfig": {"responseFormat": [{"image": {}}]}},
         {"generationConfig": {"speechConfig": {"voiceConfig": {}}}},
     ],

@@ -463,7 +463,7 @@ TRANSCRIPTS = {
             USAGE,
         ],
     ),
-    "service_tier": ({"service_tier": True}, [Text(0, "Hi"), Finished(0, STOP), USAGE]),
+    "service_tier": ({"service_tier": "default"}, [Text(0, "Hi"), Finished(0, STOP), USAGE]),
     "failure": ({}, [Text(0, "Hel"), Failed(0, EngineFailure("The model failed.")), USAGE]),
 }
 

@@ -22,6 +22,7 @@ from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, insi
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
 from llamasrv.protocols.common.thinking import thinking_variables
+from llamasrv.protocols.openai.fields import CacheOptions
 from llamasrv.protocols.openai.responses.ids import new_response_id
 from llamasrv.protocols.openai.responses.items import Turns, shown
 from llamasrv.protocols.openai.responses.reply import CompactionReply, Keep, ResponseOptions, ResponseReply
@@ -95,6 +96,7 @@ class Responses(SchemaEndpoint):
             compact=turns.compact,
             has_instructions="instructions" in data,
             is_warm_up=_is_warm_up(data),
+            diagnoses=_cache_options(data).comparison is not None,
             ignored=tuple(f"input.{kind}" for kind in turns.carried),
             **reported,
         )
@@ -202,6 +204,8 @@ def _request(
     logprobs = reported["top_logprobs"] if reported["logprobs"] else None
     if _is_warm_up(data):
         others["max_tokens"] = 0
+    if data.parts.get("deferrable"):
+        others["timeout"] = None
     if turns.compact:
         logprobs, tool_choice = None, replace(tool_choice, mode="none", shown=True)
         others |= {
@@ -244,7 +248,12 @@ def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
 
 def _is_warm_up(data: Mapping[str, Any]) -> bool:
     """Only the prompt is computed."""
-    return data.get("generate") is False or data.get("prompt_cache_options", False)
+    return data.get("generate") is False or _cache_options(data).prewarm
+
+
+def _cache_options(data: Mapping[str, Any]) -> CacheOptions:
+    options: CacheOptions = data.get("prompt_cache_options", CacheOptions({}))
+    return options
 
 
 def _reasoning(data: Mapping[str, Any]) -> ReasoningSettings:
@@ -266,7 +275,7 @@ def _shown(data: Mapping[str, Any], tools: ToolSet) -> dict[str, Any]:
         "metadata": get("metadata", {}),
         "parallel_tool_calls": get("parallel_tool_calls", True),
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
-        "service_tier": "default",
+        "service_tier": get("service_tier", "default"),
         "temperature": get("temperature"),
         "text": _text(data).shown,
         "tool_choice": get("tool_choice", "auto"),
@@ -276,7 +285,8 @@ def _shown(data: Mapping[str, Any], tools: ToolSet) -> dict[str, Any]:
         "truncation": get("truncation", "disabled"),
         "user": get("user"),
     }
-    return out | {name: data[name] for name in ("safety_identifier", "prompt_cache_key") if name in data}
+    out |= {name: data[name] for name in ("safety_identifier", "prompt_cache_key") if name in data}
+    return out | ({"prompt_cache_options": options.shown} if (options := _cache_options(data)).shown else {})
 
 
 def input_tokens_body(count: int) -> bytes:

@@ -33,7 +33,7 @@ from llamasrv.protocols.openai.responses.events import Events, error_event
 from llamasrv.protocols.openai.responses.ids import seal
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.protocols.openai.responses.tools import Kind, ToolSet
-from llamasrv.protocols.reply import RunFacts
+from llamasrv.protocols.reply import CacheFacts, RunFacts
 from llamasrv.protocols.telemetry import Extras, members, progress_of, timings
 from llamasrv.protocols.writer import Writer
 
@@ -64,6 +64,7 @@ class ResponseOptions:
     extras: Extras = Extras()
     ignored: tuple[str, ...] = ()  # types of items that had no effect
     is_warm_up: bool = False  # nothing is generated
+    diagnoses: bool = False  # it says why its prompt was not found again
     is_chained: bool = False  # the next response on the same socket may continue it
     compact: bool = False  # the answer is a summary of the conversation, sent as a compaction item
     has_instructions: bool = False  # of its own, apart from the conversation's
@@ -98,6 +99,8 @@ class ResponseReply(Writer):
     def start(self, info: RunFacts) -> None:
         super().start(info)
         self.response["model"] = info.model
+        if info.cache is not None:
+            info.cache.answered_as(self.response["id"])
 
     # ------------------------------------------------------------ streaming
 
@@ -262,6 +265,8 @@ class ResponseReply(Writer):
             self._enter(Text)  # an empty answer is an answer
             self._close_item()
         response["usage"] = usage_body(usage)
+        if self._options.diagnoses:
+            response["prompt_cache_diagnostics"] = _diagnostics(self.info.cache)
         if cut:
             response["status"] = "incomplete"
             response["incomplete_details"] = {"reason": "max_output_tokens"}
@@ -314,6 +319,28 @@ class CompactionReply(ResponseReply):
                 "usage": response["usage"],
             }
         )
+
+
+_REASONS = {
+    "model": "model_changed", "adapters": "model_changed", "tools": "tools_changed", "system": "input_changed",
+    "messages": "input_changed",
+}  # fmt: skip
+"""By what changed. It has no word for the rest: another scope, another way to write the same, and what was evicted."""
+
+
+def _diagnostics(cache: CacheFacts | None) -> dict[str, Any]:
+    """The comparison with the response that the client named."""
+    if cache is None:
+        return {"type": "unavailable"}
+    if not cache.was_found:
+        return {"type": "comparison_response_not_found"}
+    change = cache.change()
+    if change is None:
+        return {"type": "cache_hit"}
+    reason = _REASONS.get(change.part)
+    if reason is None:
+        return {"type": "unavailable"}
+    return {"type": "cache_miss", "reason": reason, "cache_missed_tokens": cache.num_missed}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

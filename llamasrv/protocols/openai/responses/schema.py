@@ -24,7 +24,15 @@ from llamasrv.protocols.common.schema import (
 )
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.openai.chat import TemplateKwargs
-from llamasrv.protocols.openai.fields import CONVERSATION, CacheKeyField, CacheRetention, ContextThreshold
+from llamasrv.protocols.openai.fields import (
+    CONVERSATION,
+    BackgroundOptions,
+    CacheKeyField,
+    CacheRetention,
+    ContextThreshold,
+    PromptCacheOptions,
+    ServiceTier,
+)
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")
@@ -118,14 +126,6 @@ class ReasoningField(Object):
         return ReasoningSettings(effort, None if summary == "none" else summary)
 
 
-class PromptCacheOptions(Object):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        prewarm = value.get("prewarm")
-        if prewarm is not None and type(prewarm) is not bool:
-            raise wrong_type("a boolean", prewarm, "prewarm")
-        return bool(prewarm)
-
-
 class Include(Array):
     expected = "an array of strings"
 
@@ -173,7 +173,7 @@ class Metadata(Object):
 
 
 class ResponsesSchema(SamplingSchema):
-    input = ResponseInput("a text or items; may be empty")
+    input = ResponseInput("a text or items; may be empty", ignores=("content.prompt_cache_breakpoint",))
     instructions = String("the first system message; those of earlier responses do not carry over")
     max_output_tokens = Bound(1, "max_tokens", "reasoning included", also=(), to="max_tokens")
     top_logprobs = Count(0, "top_logprobs", "gives log-probabilities, as `include` does")
@@ -200,7 +200,7 @@ class ResponsesSchema(SamplingSchema):
     user = String("repeated in the response")  # type: ignore[assignment]
     safety_identifier = String("repeated in the response")
     prompt_cache_key = CacheKeyField(f"repeated in the response; {CONVERSATION}")
-    service_tier = String('answered "default"')
+    service_tier = ServiceTier()
     n = Refused("one request has one response", harmless=(1,))  # type: ignore[assignment]
     stream_options = Ignored()  # type: ignore[assignment]
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
@@ -215,12 +215,16 @@ class ResponsesSchema(SamplingSchema):
         to="edits",
     )
     generate = Flag("false: only the prompt is computed, and the response, without output, can be continued")
-    prompt_cache_options = PromptCacheOptions("`prewarm` is `generate: false`; prefixes are found by themselves")
+    prompt_cache_options = PromptCacheOptions(
+        "`ttl` (30m, 12h): the prompt is not evicted for that long, within `--cache-pin-share`; `mode`; `prewarm` is "
+        "`generate: false`; `comparison_response_id`: the response says why its prompt was not found in a cache",
+        to="pins",
+    )
     prompt_cache_retention = CacheRetention(
         "`24h`: the prompt is not evicted for that long, within `--cache-pin-share`", to="pins"
     )
     moderation = Moderation("nothing is moderated: refused where its policy blocks, else without effect")
     access_programs = Ignored()
     image = Ignored("there is no image generation")
-    background_options = Ignored("background work begins at once")
+    background_options = BackgroundOptions()
     client_metadata = Ignored()
