@@ -65,6 +65,7 @@ def test_a_stream_tells_it_with_its_headers(client, path):
             "generationConfig.maxTokens",
         ),
         ("/v1beta/models/fake:generateContent", {"safety_settings": []}, None),
+        ("/v1beta/models/fake:generateContent", {"generationConfig": None, "contents": CONTENTS[0]}, None),
         ("/v1beta/models/fake:countTokens", {"labels": {"a": "b"}}, "labels"),
         (
             "/v1beta/models/fake:generateContent",

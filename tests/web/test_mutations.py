@@ -117,6 +117,9 @@ BODIES = {
     "/v1/unload_lora_adapter": {"lora_name": "n"}, "/props": {"a": "b"}, "/api/pull": {"model": "no/../ne"}, "/api/delete": {"model": "none"},
     "/api/copy": {"source": "none", "destination": "other"}, "/api/create": {"model": "new", "from": "none", "template": "t",
                                                                            "parameters": {"stop": "s"}, "messages": [{"role": "user", "content": "x"}]},
+    "/v1beta/cachedContents": {"model": "fake", "contents": [{"role": "user", "parts": [{"text": "x"}]}], "ttl": "5s",
+                               "systemInstruction": "s", "displayName": "n"},
+    "/open_session": {"session_id": "s", "capacity_of_str_len": 5}, "/close_session": {"session_id": "s"},
     "/slots/0?action=save": {"filename": "x"}, "/predict": {"instances": [{"@requestFormat": "chatCompletions", **FORM}]},
 }  # fmt: skip
 OTHERS = (None, 7, "\x00", [], {"type": []})

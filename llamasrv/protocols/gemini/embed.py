@@ -47,8 +47,8 @@ class Requests(Array):
     """A list of embedContent requests."""
 
     def unheard_in(self, value: Any) -> Iterable[str]:
-        loader = Loader(EmbedContentSchema, self.limits)
-        return dict.fromkeys(name for one in value for name in loader.unheard(camel(one)))
+        loader, wires = Loader(EmbedContentSchema, self.limits), value if type(value) is list else ()
+        return dict.fromkeys(name for wire in wires if type(wire) is dict for name in loader.unheard(camel(wire)))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         if not 0 < len(value) <= self.limits.inputs:
@@ -101,7 +101,7 @@ class EmbedContent:
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:
         given = camel(dict(body))
-        return (self._batch if "requests" in given else self._one).unheard(given)
+        return (self._one if "content" in given else self._batch).unheard(given)
 
     def whole(self, options: GeminiEmbedOptions, made: EmbeddingResult) -> bytes:
         if made.pooling == "none":
