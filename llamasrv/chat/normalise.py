@@ -234,7 +234,7 @@ def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
             if not traits.repeated_roles:
                 settled.append({"role": "user", "content": ""})
             del message["content"]
-            message.update(NO_CONTENT[traits.no_content])
+            message.update({key: said for key, said in NO_CONTENT[traits.no_content].items() if not message.get(key)})
         if (
             calls
             and len(calls) > 1

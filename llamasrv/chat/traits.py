@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from llamasrv.chat.renderer import Renderer
@@ -39,7 +40,7 @@ class Traits:
     results: bool = False
     results_in_list: bool = False  # those of several calls are one message, whose content is a list of texts
     arguments: str = "object"  # or "text"
-    no_content: str = "null"  # how "no content" beside a call is said: null, empty, absent
+    no_content: str = "null"  # how "no content" beside a call is said, a key of NO_CONTENT
     user_after_result: bool = True
     short_ids: bool = False  # call ids must be nine letters and digits
     names_in_ids: bool = False  # a call shows its id and no name: the name must be a part of it
@@ -87,7 +88,15 @@ _SYSTEM = {"role": "system", "content": "zqsystem"}
 _SYSTEM2 = {"role": "system", "content": "zqlate"}
 _ANSWER = {"role": "assistant", "content": "zqanswer"}
 _ANSWER2 = {"role": "assistant", "content": "zqmore"}
-NO_CONTENT: dict[str, Dict] = {"null": {"content": None}, "empty": {"content": ""}, "absent": {}}
+NO_CONTENT: dict[str, Dict] = {
+    "null": {"content": None},
+    "empty": {"content": ""},
+    "absent": {},
+    "blank": {"content": " "},  # this and the next for templates that refuse a call without any words
+    "thought": {"content": "", "reasoning_content": " "},
+    "plan": {"content": "", "tool_plan": " "},
+}
+_BLANKS = ("blank", "thought", "plan")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -198,9 +207,12 @@ def _find_tools_variable(template: Renderer, show: Callable[..., str]) -> str | 
 
 
 def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
-    """The first combination of argument form and empty content with which a call is rendered intact."""
-    for arguments in ("object", "text"):
-        for no_content, content in NO_CONTENT.items():
+    """The first combination of argument form and empty content with which a call is rendered intact. Words that say
+    nothing come last, and only where they cost no result."""
+    usual = tuple(name for name in NO_CONTENT if name not in _BLANKS)
+    for names in (usual, _BLANKS):
+        for arguments, no_content in product(("object", "text"), names):
+            content = NO_CONTENT[no_content]
 
             def turn(*calls: Dict, content: Dict = content) -> Dict:
                 return {"role": "assistant", **content, "tool_calls": list(calls)}
@@ -220,6 +232,8 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             gathered = {**_result("zqresult"), "content": ["zqresult", "zqsecond"]}
             listed = "" if several else show([_USER, turn(call, other), gathered], **given)
             in_list = all(word in listed for word in words) and not re.search("zqresult.{1,4}zqsecond", listed)
+            if names is _BLANKS and not ("zqresult" in text and (several or in_list)):
+                continue  # with such words it loses a result
             long_id = _call("zqvalue", arguments, "call_zq_0123456789")
             spoken = [_USER, turn(call, content=_ANSWER), _result("zqresult")]
 

@@ -288,6 +288,17 @@ def test_tools_go_through_the_template_where_it_has_words_for_them():
 # -- calls and results
 
 
+@pytest.mark.parametrize(
+    ("needed", "no_content"), [("content", "blank"), ("reasoning_content", "thought"), ("tool_plan", "plan")]
+)
+def test_a_call_that_may_not_come_without_words_gets_a_blank(needed, no_content):
+    called = "{%- elif message.tool_calls -%}"
+    refused = f"{{%- elif message.tool_calls and not message.{needed} -%}}{{{{- raise_exception('Say something.') -}}}}"
+    template = ChatTemplate(HERMES.replace(called, refused + called))
+    assert template.traits.calls and template.traits.no_content == no_content
+    assert "Bern" in template.render(ChatPrompt((user(), call("weather"), result("weather", "wet")))).text
+
+
 def test_calls_that_are_shown_beside_tools_only_are_written_out_where_there_are_none():
     source = HERMES.replace(
         "{%- elif message.tool_calls -%}",
