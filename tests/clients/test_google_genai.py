@@ -87,3 +87,19 @@ def test_errors_are_its_own(client):
         client.models.generate_content(model="demo", contents="x", config={"temperature": 9})
     assert (caught.value.code, caught.value.status) == (400, "INVALID_ARGUMENT")
     assert "generationConfig.temperature" in caught.value.message
+
+
+def test_what_is_cached_is_used_by_its_name(client):
+    words = "The cat sat on the mat. " * 12
+    config = {"contents": [words], "system_instruction": "Be brief.", "ttl": "300s", "display_name": "a cat"}
+    made = client.caches.create(model="demo", config=config)
+    assert made.display_name == "a cat" and made.usage_metadata.total_token_count > 30
+    config = {"cached_content": made.name, "max_output_tokens": 5}
+    usage = client.models.generate_content(model="demo", contents="Who sat?", config=config).usage_metadata
+    assert usage.cached_content_token_count > 30 and usage.prompt_token_count > made.usage_metadata.total_token_count
+    changed = client.caches.update(name=made.name, config={"ttl": "600s"})
+    assert changed.expire_time > made.expire_time and client.caches.get(name=made.name).name == made.name
+    assert [one.name for one in client.caches.list()] == [made.name]
+    client.caches.delete(name=made.name)
+    with pytest.raises(errors.ClientError):
+        client.caches.get(name=made.name)
