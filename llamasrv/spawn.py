@@ -64,13 +64,14 @@ class Child:
 
     def _start(self, start: Callable[[Callable[..., int]], int]) -> int:
         # Not at the top: the helpers import this module, too, and have to start fast.
-        from gevent import monkey
+        from gevent import get_hub, monkey
         from gevent import os as gevent_os
 
         if not monkey.is_module_patched("os"):
             return start(os.posix_spawn)
         # gevent's loop reaps all children, so it has to know of this one.
         self._is_watched = True
+        get_hub().loop.install_sigchld()  # first: a short program may end before it is watched
         plain = monkey.get_original("os", "posix_spawn")
         pid: int = gevent_os.fork_and_watch(self._end, fork=lambda: start(plain))
         return pid

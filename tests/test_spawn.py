@@ -50,6 +50,7 @@ def test_it_stops_no_thread_of_a_patched_process():
 from gevent import monkey; monkey.patch_all()
 import os, signal, subprocess, sys, gevent
 from llamasrv.spawn import run
+assert run(['true'], b'', seconds=20)[0] == 0  # it ends before anything looks
 def forked(): raise AssertionError('a fork')
 os.register_at_fork(before=forked)
 ticks = []
