@@ -17,9 +17,11 @@ class OtherServer(BaseHTTPRequestHandler):
     """Another make: refuses fields it does not know, counts nothing, ends the third answer with an error."""
 
     bodies: list[dict] = []
+    context: int | None = None
 
     def do_GET(self):
-        self._send("application/json", b'{"data": [{"id": "theirs"}]}')
+        entry = {"id": "theirs", "max_model_len": self.context}
+        self._send("application/json", json.dumps({"data": [entry]}).encode())
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -43,7 +45,7 @@ class OtherServer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def other():
-    OtherServer.bodies = []
+    OtherServer.bodies, OtherServer.context = [], None
     with ThreadingHTTPServer(("127.0.0.1", 0), OtherServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
@@ -84,6 +86,22 @@ def test_it_measures_a_server_of_another_make_and_counts_failures(bench, other):
 def test_the_table_shows_rates_and_percentiles(bench, other):
     code, out, _ = bench(other, "--profile", "rag", "--sequences", "1", "--requests", "1", "--rate", "1000")
     assert code == 0 and "requests/s" in out and "first token, ms: p99" in out
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_is_measured(bench, other, profile):
+    code, out, err = bench(other, "--profile", profile, "--sequences", "1", "--requests", "2", "--json")
+    row = json.loads(out)["levels"][0]
+    assert code == 0 and (row["requests"], row["failed"]) == (2, 0), err
+    sent = [sum(len(one["content"].split()) for one in body["messages"]) for body in OtherServer.bodies[1:]]
+    assert max(sent) < PROFILES[profile].longest and min(sent) >= PROFILES[profile].shared
+
+
+def test_a_profile_that_is_longer_than_the_context_is_refused_before_anything_is_sent(bench, other):
+    OtherServer.context = 4096
+    code, _, err = bench(other, "--profile", "agents", "--sequences", "1")
+    assert code == 78 and "profile agents needs a context of about 5012 tokens; theirs has 4096" in err
+    assert not OtherServer.bodies
 
 
 def test_the_same_seed_sends_the_same_prompts(bench, other):

@@ -73,7 +73,7 @@ class BenchTarget:
         self.url = url
         self._headers = {"Content-Type": "application/json"} | server.authorization(key)
         self._path = server.base_path(url) + "/v1/chat/completions"
-        self.model = model or self._first_model(key)
+        self.model, self._context = self._model(model, key)
         self._tokens = tokens
         self._fields: dict[str, Any] = {"ignore_eos": True}  # answers of one length; not all servers have it
 
@@ -126,12 +126,30 @@ class BenchTarget:
         request.ended()
         return request
 
-    def _first_model(self, key: str | None) -> str:
-        status, body = server.ask_url(self.url, "GET", "/v1/models", key=key)
+    def check_context(self, name: str) -> None:
+        """Raises ConfigError if the prompts of this profile are longer than the context that the server tells."""
+        longest = PROFILES[name].longest
+        if 0 < self._context < longest:
+            raise ConfigError(
+                f"{self.url}: profile {name} needs a context of about {longest} tokens; "
+                f"{self.model} has {self._context}"
+            )
+
+    def _model(self, name: str | None, key: str | None) -> tuple[str, int]:
+        """The name of the model, by default the first, and its context; 0 if the server does not tell it."""
+        try:
+            status, body = server.ask_url(self.url, "GET", "/v1/models", key=key)
+        except ConfigError:
+            if name is None:
+                raise
+            return name, 0  # not all servers list their models
         entries = body.get("data")
-        if status != 200 or not isinstance(entries, list) or not entries:
+        listed = [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+        if name is None and (status != 200 or not listed):
             raise ConfigError(f"{self.url}: /v1/models has status {status} and names no model; give one with --name")
-        return str(entries[0].get("id"))
+        name = name or str(listed[0].get("id"))
+        context = next((one.get("max_model_len") for one in listed if one.get("id") == name), None)
+        return name, context if isinstance(context, int) else 0
 
 
 def run(
@@ -151,6 +169,7 @@ def run(
     one ends. `seed`: of the words; None: fresh ones, which no cache has seen."""
     keys = settings.api_keys()
     target = BenchTarget(url, keys[0] if keys else None, model, tokens)
+    target.check_context(profile)
     target.warm_up()
     rng = random.Random(seed)
     console = Console(stderr=as_json)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.commands import server
+from llamasrv.commands.first_model import needed_memory
 from llamasrv.commands.launch_programs import PROGRAMS, LaunchedProgram, as_text, filled
 from llamasrv.commands.running import EX_UNAVAILABLE
 from llamasrv.config import Settings, paths
@@ -30,7 +31,6 @@ from llamasrv.startup import resolver
 
 EX_NOT_FOUND = 127
 ANSWER_TOKENS = 8192  # of one answer, where the context has room for it
-SHARE_OF_MEMORY = 0.6  # max size of a model file that is picked automatically, as a share of memory
 
 
 def run(settings: Settings, name: str, arguments: tuple[str, ...], print_only: bool) -> int:
@@ -74,9 +74,11 @@ def _for_a_server(settings: Settings) -> Settings:
     """The settings of a server for the configured model, or without one for the largest local model that can call tools
     and whose file leaves room in memory."""
     if settings.model.path is None and settings.model.hf_repo is None and not settings.model.fake:
-        most = SHARE_OF_MEMORY * available_memory()
+        memory = available_memory()
         local = [*resolver.pulled(settings), *stores.models(settings.models.sources or (stores.ALL,))]
-        able = [one for one in local if "tools" in one.details.capabilities and one.details.size <= most]
+        able = [
+            one for one in local if "tools" in one.details.capabilities and needed_memory(one.details.size) <= memory
+        ]
         if not able:
             raise ConfigError(
                 "no local model that can call tools and fits in memory: download one with `llamasrv pull`, or name "

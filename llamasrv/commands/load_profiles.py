@@ -23,6 +23,11 @@ class Profile:
     passages: int = 0  # documents before the question, each of `passage` words
     passage: int = 0
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its answer, at one a word; most tokenizers make somewhat more."""
+        return self.shared + self.turns * (self.passages * self.passage + self.message + self.answer)
+
 
 PROFILES = {
     "chat": Profile("conversations of four turns with a short system prompt", 200, 4, 40, 128),
