@@ -84,7 +84,11 @@ def blueprint(service: Service) -> Blueprint:
         _allow(service)
         owner = current().owner
         scopes = {scope: service.access.allows(owner, scope) for scope in ("infer", "metrics", "tools", "admin")}
-        answer = {"scopes": scopes, "manage": service.options.manage and scopes["admin"]}
+        answer = {
+            "scopes": scopes,
+            "manage": service.options.manage and scopes["admin"],
+            "tools": service.tools.is_on and scopes["tools"],
+        }
         return json_answer(orjson.dumps(answer))
 
     @routes.get("/ui/api")

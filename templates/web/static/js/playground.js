@@ -13,6 +13,7 @@ import { followKeys, showKeys } from "./keys.js";
 import { page, status } from "./page.js";
 import { beginPrompts, drawPrompts } from "./prompts.js";
 import { byId, json, make } from "./server.js";
+import { ServerTools } from "./server-tools.js";
 import { Settings } from "./settings.js";
 import { load, openStore, save, stored, takeOld } from "./store.js";
 import { Talks } from "./talks.js";
@@ -24,7 +25,8 @@ import { words } from "./words.js";
 const messages = byId("messages");
 const prompt = byId("prompt");
 const models = new Map(); // what the server tells of each, by name
-const settings = new Settings(keep);
+const serverTools = new ServerTools({ changed: keep, sendResults: (turn, results) => act.sendResults(turn, results), writing: (on) => answers.writing(on) });
+const settings = new Settings(keep, serverTools);
 const attachments = new Attachments(byId("pictures"), status);
 const talks = new Talks(open);
 
@@ -56,6 +58,7 @@ function drawAll() {
   document.body.classList.toggle("empty", !messages.childElementCount);
   messages.scrollTop = messages.scrollHeight;
   context.draw();
+  serverTools.consider(talk.path().at(-1));
 }
 
 /** Goes on with the answers that were being written when the page was left. */
@@ -160,6 +163,7 @@ const answers = new Answers({
   validate: (text, finished) => settings.validate(text, finished),
   act, place,
   drawn: (turn) => {
+    serverTools.live.add(turn);
     keep();
     drawAll();
     settings.validate(turn.content, true);
@@ -333,6 +337,8 @@ async function begin() {
       chooseModel(wanted);
     }
     await useModel();
+    await serverTools.begin();
+    serverTools.consider(page.talk.path().at(-1));
     beginOffline().catch(() => { /* some browsers forbid it in private windows */ });
   } catch (error) {
     status(error instanceof TypeError ? words.noServer : error.message);

@@ -15,8 +15,9 @@ const EXAMPLE_SCHEMA = {
 };
 
 export class Settings {
-  /** `changed` is called when one of them was. */
-  constructor(changed) {
+  /** `changed` is called when one of them was. `serverTools` knows those that run on the server. */
+  constructor(changed, serverTools) {
+    this.serverTools = serverTools;
     this.sampling = new Sampling(byId("main-sliders"), byId("sliders"), changed);
     byId("reset-sampling").addEventListener("click", () => {
       this.sampling.use({});
@@ -45,11 +46,12 @@ export class Settings {
   get values() {
     return {
       system: byId("system").value, sampling: this.sampling.chosen, thinking: byId("thinking").value, tools: byId("tools").value,
-      schema: byId("schema").value, schemaOn: byId("schema-on").checked,
+      schema: byId("schema").value, schemaOn: byId("schema-on").checked, serverTools: this.serverTools.wanted,
     };
   }
 
-  use({ system = "", sampling = {}, thinking = "", tools = "", schema = "", schemaOn = false } = {}) {
+  use({ system = "", sampling = {}, thinking = "", tools = "", schema = "", schemaOn = false, serverTools = [] } = {}) {
+    this.serverTools.use(Array.isArray(serverTools) ? serverTools : []);
     byId("system").value = system;
     this.sampling.use(sampling);
     byId("thinking").value = thinking;
@@ -93,8 +95,8 @@ export class Settings {
     const body = {
       model, messages: talk.messages(byId("system").value, end), stream: true, stream_options: { include_usage: true }, ...this.sampling.chosen,
     };
-    const tools = this.tools();
-    if (tools?.length) body.tools = tools;
+    const tools = [...this.tools() ?? [], ...this.serverTools.definitions];
+    if (tools.length) body.tools = tools;
     const schema = byId("schema-on").checked ? this.schema() : undefined;
     if (schema !== undefined) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema } };
     const thinking = byId("thinking").value;

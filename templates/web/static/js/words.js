@@ -46,6 +46,17 @@ export const words = {
   sendResult: "Send result",
   sendResults: "Send results",
 
+  // the server's tools
+  mayRun: (name) => `The model wants to run ${name} on the server.`,
+  toolWrites: "It can change files.",
+  consent: { once: "Allow once", always: "Always allow", never: "Never allow" },
+  consents: { ask: "Ask each time", always: "Always allow", never: "Never allow" },
+  consentFor: (name) => `Consent for ${name}`,
+  runningTool: (name) => `Running ${name}…`,
+  toolDenied: "The user did not allow this call.",
+  toolFailed: (reason) => `The tool failed: ${reason}`,
+  notJson: "its arguments are not valid JSON",
+
   // an answer that is on its way
   waiting: "Waiting for the first token…",
   writing: "Writing…",
