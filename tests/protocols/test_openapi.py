@@ -89,7 +89,7 @@ def test_what_is_honoured_has_a_type(described):
 
 NEED_MORE = (
     "/models", "/v1/batches", "/v1/messages/batches", "/api/create", "/api/copy", "/api/pull", "/slots", "/api/blobs", "/v1/score", "/score", "/classify",
-    "/v1/classify", "/tools",
+    "/v1/classify", "/v1/audio/speech", "/audio/speech", "/tools", "/admin",
 )  # fmt: skip
 """Routes that need a file, a folder, another model or an option to be there."""
 

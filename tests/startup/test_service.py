@@ -126,6 +126,7 @@ def test_every_engine_option_comes_from_a_setting():
             engine_step_target_ms=9,
             engine_backend_sampling=True,
             cache_pin_share=0.5,
+            cache_session_seconds=6,
             cache_ram=10,
             cache_swap=11,
             cache_idle_cells=12,

@@ -44,7 +44,7 @@ def test_every_page_is_shown_and_every_link_leads_somewhere(pages, page):
         assert not fragment or fragment in (pages[name].ids if name in pages else shown.ids), link
 
 
-NAVIGATION = ("/ui/models", "/ui/decide", "/ui/engine", "/ui/api")
+NAVIGATION = ("/ui/models", "/ui/decide", "/ui/engine", "/ui/console", "/ui/api")
 
 
 def test_a_question_gets_the_section_that_answers_it_and_the_places_of_others(client):

@@ -133,7 +133,7 @@ def test_after_a_failed_restart_no_state_is_saved(life):
 
 
 def wait_for_disk(driver):
-    while driver.core.disk.is_writing:
+    while driver.core.disk._writing:
         driver.engine.take_mail(1)
 
 

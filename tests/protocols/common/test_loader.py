@@ -9,6 +9,7 @@ import pytest
 from llamasrv.domain.decide import DecideRequest
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
+from llamasrv.domain.speech import SpeechRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loader, Nested, build
 from llamasrv.protocols.common.sampling import SamplingSchema
@@ -99,7 +100,7 @@ def schemas(base=WireSchema):
 def test_every_place_exists():
     import llamasrv.protocols.openapi  # noqa: F401  all schemas
 
-    kinds = (GenerateRequest, EmbedRequest, RerankRequest, ClassifyRequest, DecideRequest)
+    kinds = (GenerateRequest, EmbedRequest, RerankRequest, ClassifyRequest, DecideRequest, SpeechRequest)
     requests = {one.name for kind in kinds for one in dataclasses.fields(kind)}
     sampling = {one.name for one in dataclasses.fields(SamplingParams)}
     places = [(schema.__name__, field.to) for schema in schemas() for field in schema().fields.values() if field.to]
