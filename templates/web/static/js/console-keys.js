@@ -24,8 +24,8 @@ function row(key, isEditable) {
   const button = (label, run) => make("button", { type: "button", "aria-label": `${label} ${key.name}`, onclick: run }, label);
   return make("li", { "data-key": key.name }, make("span", { class: "name" }, key.name), key.is_own ? make("span", { class: "tag" }, words.ownKey) : null,
     make("span", { class: "facts" }, facts.filter(Boolean).join(" · ")),
-    isEditable ? make("span", { class: "row" }, button(words.edit, () => openEditor(key)), button(words.rotate, () => ask("rotate", key)),
-      key.is_own ? null : button(words.revoke, () => ask("revoke", key))) : null);
+    isEditable ? make("span", { class: "row" }, button(words.edit, () => openEditor(key)), button(words.rotate, () => ask("rotate", key, words.rotateKey)),
+      key.is_own ? null : button(words.revoke, () => ask("revoke", key, words.revokeKey))) : null);
 }
 
 export async function readKeys() {
@@ -49,9 +49,9 @@ function openEditor(key) {
   openDialog("edit-dialog");
 }
 
-function ask(what, key) {
+function ask(what, key, title) {
   edited = key;
-  byId(`${what}-title`).textContent = words[`${what}Key`](key.name);
+  byId(`${what}-title`).textContent = title(key.name);
   byId(`${what}-error`).textContent = "";
   openDialog(`${what}-dialog`);
 }
