@@ -94,8 +94,9 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         heed_autoload(service, asked.model)
         with service.pipeline.lease(asked.model) as served:
             work = partial(_tokens_of, served.vocab, asked, served.context)
-            size = sum(len(part) for part in asked.content if isinstance(part, str))
-            if size <= LONG_TEXT and not has_large_body(request.environ):
+            is_large = has_large_body(request.environ)
+            size = compute_off_hub(partial(_num_characters, asked)) if is_large else _num_characters(asked)
+            if size <= LONG_TEXT and not is_large:
                 return json_answer(work())
             with _in_turn(huge) if size > HUGE_TEXT else nullcontext():
                 return json_answer(compute_off_hub(work))
@@ -131,6 +132,10 @@ def _in_turn(lock: threading.Lock) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _num_characters(asked: Tokenize) -> int:
+    return sum(len(part) for part in asked.content if isinstance(part, str))
 
 
 def _tokens_of(vocab: Vocabulary, asked: Tokenize, context: int) -> bytes:
