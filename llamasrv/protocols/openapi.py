@@ -291,7 +291,9 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "POST /v1/unload_lora_adapter": Operation("Not offered: adapters stay.", AdapterSchema, {"lora_name": "sql"}),
     "POST /open_session": Operation("A name for a conversation, SGLang's.", SessionSchema, {"session_id": "s1"}),
-    "POST /close_session": Operation("No prefix is kept for it any more.", SessionSchema, {"session_id": "s1"}),
+    "POST /close_session": Operation(
+        "No prefix is kept for it any more.", SessionSchema, {"session_id": "s1"}, answers=TEXT
+    ),
     "GET /version": Operation("This server's version, in vLLM's form."),
     "GET /api/status": Operation("Whether models run elsewhere, in Ollama's form: they do not."),
     "GET /api/v0/models": Operation("The models, in LM Studio's form."),

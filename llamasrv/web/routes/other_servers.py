@@ -34,7 +34,7 @@ def blueprint(service: Service) -> Blueprint:
         environ = request.environ
         name = parsed_by(sessions, environ, sessions.parse_close, read_json(environ, limits))
         service.close_session(name, current().owner)
-        return Response(b"", 200)
+        return Response(b"", 200, content_type="text/plain")  # nothing, as SGLang
 
     @routes.get("/version")
     def version() -> Response:
