@@ -38,7 +38,9 @@ def test_no_page_shows_what_a_program_calls_nothing(fake_server, visit, path):
 def test_screenshots_are_renewed(serve, visit):
     server = serve("--temp", "0", "--models-manage")
     for theme in ("light", "dark"):
-        for name, path in zip(("playground", "models", "decide", "engine", "console", "api"), PAGES):
+        for name, path in zip(
+            ("playground", "models", "decide", "engine", "console", "api", "docs"), (*PAGES, "/ui/docs")
+        ):
             page = visit(server.url + path, color_scheme=theme)
             if path == "/":
                 page.locator("body[data-ready]").wait_for()
