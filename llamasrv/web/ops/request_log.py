@@ -112,12 +112,15 @@ class RequestLog:
             stats.usage.note(self.owner, self.model, self.usage, seconds)
         slow = stats.slow_seconds is not None and stats.slow_seconds <= seconds
         level = logging.DEBUG if status < 400 and self.route in QUIET else logging.INFO
-        fields = self._fields(status, seconds)
-        if self.route not in QUIET:
-            bound = SLOW if stats.slow_seconds is None else stats.slow_seconds
-            stats.recent.note(self.started, fields, is_slow=seconds >= bound)
-        if slow or log.isEnabledFor(level):
-            log.log(logging.WARNING if slow else level, "slow request" if slow else "request", extra={"fields": fields})
+        is_logged = slow or log.isEnabledFor(level)
+        is_slow = seconds >= (SLOW if stats.slow_seconds is None else stats.slow_seconds)
+        if is_logged or is_slow or status >= 400 or self.error is not None:
+            fields = self._fields(status, seconds)
+            if self.route not in QUIET:
+                stats.recent.note(self.started, fields, is_slow=is_slow)
+            if is_logged:
+                word = "slow request" if slow else "request"
+                log.log(logging.WARNING if slow else level, word, extra={"fields": fields})
         if stats.on_close is not None:
             stats.on_close(self, status)
 
