@@ -33,7 +33,7 @@ NEIGHBOURS = {
     "clients/test_responses_socket.py": "web/sockets/websocket",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
-    "engine/test_speaker.py": "engine/backend/fake_speech",
+    "engine/test_speaker.py": "engine/backend/fake_speech engine/base/side_thread",
     "engine/sampling/test_candidates.py": "domain/params engine/sampling/logprobs",
     "engine/step/test_scheduler.py": "engine/step/order engine/step/plan",
     "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"

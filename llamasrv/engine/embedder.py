@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.media import MediaSpan
 from llamasrv.engine.base.arrays import Floats, Reals
-from llamasrv.engine.base.channels import Doorbell, Stream
+from llamasrv.engine.base.channels import Stream
 from llamasrv.engine.base.interface import DecodeFailed, EmbeddingBackend
 from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.metrics import EmbedderMetrics
+from llamasrv.engine.base.side_thread import STOPPING, SideThread
 from llamasrv.engine.media.embedding_line import Embedded, EmbeddingInput, EmbeddingLine
 from llamasrv.errors import (
     DeadlineExceeded,
@@ -40,7 +40,6 @@ from llamasrv.errors import (
 
 log = logging.getLogger("llamasrv.engine")
 
-STOPPING = "The server is shutting down."
 NONE: Mapping[int, Sequence[MediaSpan]] = {}
 FILL_FROM = 16  # number of requests searched for inputs to fill a group
 
@@ -49,20 +48,14 @@ def _length(one: EmbeddingInput) -> int:
     return len(one.tokens)
 
 
-class Embedder:
-    """`submit` inputs and read their stream: one Embedded per input, in any order.
+class Embedder(SideThread[EmbeddingBackend]):
+    """`submit` inputs and read their stream: one Embedded per input, in any order."""
 
-    `backend` is set once the model is loaded. Create it on the HTTP side's thread; tests call `turn`.
-    """
+    name, context_name = "embedder", "the embedding context"
 
     def __init__(self, *, queue_limit: int = 1 << 14, clock: Callable[[], float] = time.monotonic) -> None:
-        self.backend: EmbeddingBackend | None = None
+        super().__init__(queue_limit, clock)
         self.metrics = EmbedderMetrics()
-        self.queue_limit = queue_limit
-        self.clock = clock
-        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._doorbell = Doorbell()
-        self._thread = RealThread(self._run)
         self._waiting: dict[
             int, list[EmbeddingInput]
         ] = {}  # by stream, whose turn is next first; the shortest input first
@@ -71,21 +64,8 @@ class Embedder:
             lambda one, error: self._deliver(one, None, error),
             self.metrics,
         )
-        self._num_submitted = 0  # written by the HTTP side only
-        self._num_ended = 0  # written by the embedder's thread only
-        self._stopping = False
 
     # -- any thread ------------------------------------------------------------------------------------------
-
-    @property
-    def num_open(self) -> int:
-        """Accepted inputs without a result."""
-        return self._num_submitted - self._num_ended
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next input would be refused."""
-        return self.num_open >= self.queue_limit
 
     def submit(
         self,
@@ -141,42 +121,11 @@ class Embedder:
         if stream.open_choices:
             self._mailbox.put(lambda: self._cancel(stream))
 
-    def release(self) -> None:
-        """Free what belonged to the model. Call it after `close`, when no stream is being read any more."""
-        self._doorbell.close()
-        self.backend = None
-
-    # -- the engine's thread ---------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Fail open inputs and end the thread. Waits for the group being computed."""
-        self._stopping = True
-        self._mailbox.put(lambda: self._fail_all(Unavailable(STOPPING)))
-        if self._thread.alive:
-            self._thread.wait()
-        self._take_mail(wait=False)  # mail after the thread's last look, or of a thread that never started
-        self._fail_all(Unavailable(STOPPING))
-        self._doorbell.ring()
-
     # -- embedder's thread -----------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self.turn(wait=True)
-            except Exception:
-                # A bug of ours: fail all inputs and go on with a fresh context.
-                log.exception("the embedder failed; recreating its context")
-                self._fail_all(EngineFailure("The engine failed while working on this request."))
-                self._reset()
-            self._doorbell.ring()
 
     def turn(self, *, wait: bool = False) -> bool:
         """Compute one group; with `wait`, sleep while there is nothing to do. True if anything was computed."""
-        self._take_mail(wait=wait and not self._waiting and not self.line.is_ready)
+        self._take_mail(1.0 if wait and not self._waiting and not self.line.is_ready else 0)
         self._expire()
         group = self._group()
         if group:
@@ -186,10 +135,6 @@ class Embedder:
             self._compute([self.line.take()])
         self._doorbell.ring()
         return bool(group) or with_media
-
-    def _take_mail(self, *, wait: bool) -> None:
-        for command in self._mailbox.take(1.0 if wait else 0):
-            command()
 
     def _arrive(self, inputs: list[EmbeddingInput]) -> None:
         self.metrics.requests += 1
@@ -301,14 +246,6 @@ class Embedder:
     def _count_out(self, stream: Stream[Embedded], count: int) -> None:
         stream.open_choices -= count
         self._num_ended += count
-
-    def _reset(self) -> None:
-        assert self.backend is not None
-        try:
-            self.backend.reset()
-        except Exception:
-            log.exception("the embedding context cannot be recreated")
-            self._stopping = True
 
 
 def finished(vector: Floats, *, dimensions: int | None, normalise: int) -> Floats:

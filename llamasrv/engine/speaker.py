@@ -18,17 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.base.arrays import Floats
-from llamasrv.engine.base.channels import Doorbell, Stream
+from llamasrv.engine.base.channels import Stream
 from llamasrv.engine.base.interface import DecodeFailed, SpeechBackend, Utterance
 from llamasrv.engine.base.metrics import SpeakerMetrics
+from llamasrv.engine.base.side_thread import STOPPING, SideThread
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, QueueFull, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
 
-STOPPING = "The server is shutting down."
 QUEUE_LIMIT = 256
 UNREAD = 16  # sounds: at that many the utterance pauses
 LOOK_SECONDS = 0.05  # between two looks at the readers of paused utterances
@@ -62,11 +61,10 @@ class SpeechSequence:
         self.lane: int | None = None
 
 
-class Speaker:
-    """`submit` a text and read its stream: Sounds, then one SpeechEnd.
+class Speaker(SideThread[SpeechBackend]):
+    """`submit` a text and read its stream: Sounds, then one SpeechEnd."""
 
-    `backend` is set once the model is loaded. Create it on the HTTP side's thread; tests call `turn`.
-    """
+    name, context_name = "speaker", "the context for speech"
 
     def __init__(
         self,
@@ -75,32 +73,15 @@ class Speaker:
         unread: int = UNREAD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.backend: SpeechBackend | None = None
+        super().__init__(queue_limit, clock)
         self.metrics = SpeakerMetrics()
-        self.queue_limit, self.unread = queue_limit, unread
-        self.clock = clock
-        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._doorbell = Doorbell()
-        self._thread = RealThread(self._run)
+        self.unread = unread
         self._voices: dict[str, Floats] = {}  # the one used last is last
         self.waiting: list[SpeechSequence] = []
         self.running: list[SpeechSequence] = []
         self._free: list[int] = []  # lanes
-        self._num_submitted = 0  # written by the HTTP side only
-        self._num_ended = 0  # written by the speaker's thread only
-        self._stopping = False
 
     # -- any thread ------------------------------------------------------------------------------------------
-
-    @property
-    def num_open(self) -> int:
-        """Accepted utterances that have not ended."""
-        return self._num_submitted - self._num_ended
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next utterance would be refused."""
-        return self.num_open >= self.queue_limit
 
     def submit(
         self, utterance: Utterance, *, owner: str = "", deadline: float | None = None
@@ -139,9 +120,7 @@ class Speaker:
         return rows
 
     def release(self) -> None:
-        """Free what belonged to the model. Call it after `close`, when no stream is being read any more."""
-        self._doorbell.close()
-        self.backend = None
+        super().release()
         self._voices.clear()
 
     # -- the engine's thread ---------------------------------------------------------------------------------
@@ -150,31 +129,7 @@ class Speaker:
         self._free = list(range(backend.num_lanes))
         self.backend = backend
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Fail open utterances and end the thread. Waits for the call under way."""
-        self._stopping = True
-        self._mailbox.put(lambda: self._fail_all(Unavailable(STOPPING)))
-        if self._thread.alive:
-            self._thread.wait()
-        self._take_mail(0)  # mail after the thread's last look, or of a thread that never started
-        self._fail_all(Unavailable(STOPPING))
-        self._doorbell.ring()
-
     # -- speaker's thread ------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self.turn(wait=True)
-            except Exception:
-                # A bug of ours: fail all utterances and go on with a fresh context.
-                log.exception("the speaker failed; recreating its context")
-                self._fail_all(EngineFailure("The engine failed while working on this request."))
-                self._reset()
-            self._doorbell.ring()
 
     def turn(self, *, wait: bool = False) -> bool:
         """One step of all that speak; with `wait`, sleep while there is nothing to do. True if anything was
@@ -197,10 +152,6 @@ class Speaker:
         assert sorted([*self._free, *held]) == list(range(self.backend.num_lanes)), (self._free, held)
         assert all(speech.lane is None for speech in self.waiting)
         assert self.num_open >= len(self.running) + len(self.waiting)
-
-    def _take_mail(self, seconds: float) -> None:
-        for command in self._mailbox.take(seconds):
-            command()
 
     def _arrive(self, speech: SpeechSequence) -> None:
         self.metrics.requests += 1
@@ -297,14 +248,6 @@ class Speaker:
         self._num_ended += 1
         speech.stream.open_choices = 0
         speech.stream.put(SpeechEnd(reason, own, num_prompt, speech.utterance.num_frames, waited))
-
-    def _reset(self) -> None:
-        assert self.backend is not None
-        try:
-            self.backend.reset()
-        except Exception:
-            log.exception("the context for speech cannot be recreated")
-            self._stopping = True
 
 
 def _as_pcm(samples: Floats) -> bytes:
