@@ -1,7 +1,7 @@
 """Starts programs beside a process that holds gigabytes.
 
 A fork copies the page tables of all memory: 100 ms for 2 GB of KV on a CPU, in which no thread computes and no stream
-is written, whoever asked for the program. posix_spawn shares the memory until the program begins.
+is written, whichever client asked for the program. posix_spawn shares the memory until the program begins.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def run(
 
 
 def reap(child: Child) -> None:
-    """Wait for a program that was killed. It ends at once, unless the kernel holds it; then nobody waits for it."""
+    """Wait for a killed program. It ends at once unless the kernel holds it; then this gives up."""
     with contextlib.suppress(TimeoutError):
         child.wait(5.0)
 

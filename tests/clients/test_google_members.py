@@ -174,7 +174,7 @@ SCHEMAS = {
 BLOBS = {
     "data": (user({"inlineData": IMAGE}), HONOURED),
     "mimeType": (user({"inlineData": IMAGE}), HONOURED),
-    "displayName": (user({"inlineData": {**IMAGE, "displayName": "x"}}), HONOURED),  # which nobody is shown
+    "displayName": (user({"inlineData": {**IMAGE, "displayName": "x"}}), HONOURED),  # a label that the model never sees
 }
 TABLES = {
     types.Part: PARTS,

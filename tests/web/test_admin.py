@@ -1,4 +1,4 @@
-"""/admin: what an operator sees, and nobody else."""
+"""/admin: for operators only."""
 
 from __future__ import annotations
 

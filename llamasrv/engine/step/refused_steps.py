@@ -77,8 +77,8 @@ class RefusedSteps:
         core.metrics.spoiled_rows += len(spoiled)
         self._num_spoiled += 1
         had_logits = any(seq.state is SequenceState.DECODE for seq in spoiled)
-        nobody_else = len(spoiled) == len(core.backend.batch.outputs)
-        may_spread = nobody_else and (had_logits or self._num_spoiled > 1)
+        is_whole_step = len(spoiled) == len(core.backend.batch.outputs)
+        may_spread = is_whole_step and (had_logits or self._num_spoiled > 1)
         is_shared = suspect is None and (self._spreads or may_spread)
         if is_shared:
             self._suspect(spoiled)

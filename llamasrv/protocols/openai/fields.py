@@ -30,7 +30,7 @@ _BEHIND = -100  # priority of a request that waits for all others
 
 
 class ServiceTier(String):
-    """The tier in which a request runs, as its reply names it: nobody pushes ahead of others."""
+    """The tier in which a request runs, as its reply names it. No tier overtakes the default one."""
 
     def __init__(self) -> None:
         super().__init__(TIERS, to="priority")
@@ -44,7 +44,7 @@ class ServiceTier(String):
 
 
 class BackgroundOptions(Object):
-    """How long background work may take: with hours it runs as batches do, while nobody else waits."""
+    """How long background work may take: with hours it runs as batches do, when no other request is waiting."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
 """The last hour of each model's figures, so that a page that opens has something to plot.
 
-Sampled whether or not somebody watches; numbers only. The totals count since the start: pages take differences.
+Sampled even when no page is open; numbers only. The totals count since the start: pages take differences.
 """
 
 from __future__ import annotations

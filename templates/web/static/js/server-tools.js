@@ -27,7 +27,7 @@ export class ServerTools {
     this.live = new WeakSet(); // turns that were written here: in an imported conversation, calls may be anybody's
   }
 
-  /** Asks the server which there are, if it runs any for whoever looks. */
+  /** Asks the server which tools it would run for this visitor. */
   async begin() {
     const { tools } = await json("/ui/access");
     if (!tools) return;

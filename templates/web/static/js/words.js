@@ -193,7 +193,7 @@ export const consoleWords = {
   days: (days, most) => `Usage of the last ${days} days; the largest day has ${most}`,
   daysEnds: (first, last, most) => `${first} to ${last}; the tallest bar is ${most}.`,
   reloaded: "Reloaded.",
-  noKeys: "There are no keys: whoever reaches the server may use it.",
+  noKeys: "There are no keys: anyone who can reach the server may use it.",
   scopes: { infer: "Chat and completions", embed: "Embeddings", metrics: "Metrics", tools: "Tools on the server", admin: "Administration" },
   allScopes: "Everything",
   limits: {
