@@ -22,6 +22,7 @@ PLAIN = ("wav", "pcm")
 EXTRA = "media"  # what the others need
 SLOWEST, FASTEST = 0.25, 4.0
 _STREAMED = 0xFFFFFFFF  # the size of a WAV file that is not finished
+_LONGER = 0.049  # seconds that a file may last longer than what was fed
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
     # container, codec, options of the container. The header that tells the length would be written last.
     "mp3": ("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}),
@@ -90,11 +91,15 @@ class _WriteOnly:
 
 
 class CodecWriter:
+    """MP3 and ADTS have whole packets and no field for the silence that the encoder puts before and after the sound. So
+    they end with the last packet that keeps them to the length of the sound: at most 40 ms of its end are missing."""
+
     def __init__(self, kind: str, rate: int) -> None:
         import av
 
         container, codec, options = _CODECS[kind]
         self._out, self._rate, self._time = _WriteOnly(), rate, 0
+        self._has_length, self._num_packets = kind in ("opus", "flac"), 0
         self._container: Any = av.open(self._out, "w", format=container, options=options)
         stream: Any = self._container.add_stream(codec, rate=rate)
         stream.codec_context.layout = "mono"
@@ -102,8 +107,9 @@ class CodecWriter:
 
     def feed(self, pcm: bytes) -> bytes:
         if pcm:
-            self._encode(_frame(pcm, self._rate, self._time))
+            frame = _frame(pcm, self._rate, self._time)
             self._time += len(pcm) // 2
+            self._encode(frame)
         return self._out.take()
 
     def end(self) -> bytes:
@@ -113,8 +119,11 @@ class CodecWriter:
         return self._out.take()
 
     def _encode(self, frame: Any) -> None:
+        most = self._time + int(_LONGER * self._rate)
         for packet in self._stream.encode(frame):
-            self._container.mux(packet)
+            self._num_packets += 1
+            if self._has_length or self._num_packets * self._stream.codec_context.frame_size <= most:
+                self._container.mux(packet)
 
 
 class PacedWriter:

@@ -6,6 +6,7 @@ Whatever is wrong with a request is raised when it is submitted, before anything
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,13 +20,17 @@ from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unavail
 from llamasrv.media import spoken
 from llamasrv.media.decoder import Decoder
 from llamasrv.pipeline.loaded_model import LoadedModel
-from llamasrv.pipeline.voices import Clip, clips, names_of, voice_named
+from llamasrv.pipeline.voices import Clip, Voice, clips, names_of, voice_named
 
 NEEDS_EXTRA = "{} needs an extra package: pip install 'llamasrv[media]'. Without it: 'response_format' wav or pcm."
 LANGUAGES = {
     "zh": "chinese", "en": "english", "de": "german", "it": "italian", "pt": "portuguese", "es": "spanish",
     "ja": "japanese", "ko": "korean", "fr": "french", "ru": "russian",
 }  # fmt: skip
+
+MOST_TRIES = 16  # clips that are read for a request that names none
+
+log = logging.getLogger("llamasrv")
 
 R = TypeVar("R")
 
@@ -35,6 +40,7 @@ class VoiceBook:
 
     def __init__(self, folder: Path | None, decoder: Decoder) -> None:
         self._folder, self._decoder = folder, decoder
+        self._broken: dict[str, None] = {}  # keys of clips that cannot be the default voice
 
     def clips(self) -> dict[str, Clip]:
         return off_hub(clips, self._folder) if self._folder is not None else {}
@@ -42,6 +48,21 @@ class VoiceBook:
     def names(self, speakers: tuple[str, ...]) -> list[str]:
         """All voices that may be asked for; `speakers`: the model's own."""
         return names_of(self.clips(), speakers)
+
+    def first_readable(self, voice: Voice, speaker: Speaker) -> tuple[Clip, Any]:
+        """The voice's clip or the first of the others that can be used, with its rows. Raises InvalidRequest, of the
+        first, if none can."""
+        assert voice.clip is not None
+        clips = [clip for clip in (voice.clip, *voice.others) if clip.key not in self._broken] or [voice.clip]
+        for clip in clips[:MOST_TRIES]:
+            try:
+                return clip, self.rows(clip, speaker)
+            except InvalidRequest as error:
+                if not voice.others:
+                    raise
+                self._broken[clip.key] = None
+                log.warning("%s It is no default voice.", error.message)
+        return clips[0], self.rows(clips[0], speaker)
 
     def rows(self, clip: Clip, speaker: Speaker) -> Any:
         """The rows of a clip for this model; computed at its first use."""
@@ -54,7 +75,10 @@ class VoiceBook:
             raise InvalidRequest(f"The clip of the voice '{clip.name}': {error.message}.", param="voice") from None
         except OSError:
             raise InvalidRequest(f"The clip of the voice '{clip.name}' cannot be read.", param="voice") from None
-        return off_hub(speaker.add_voice, clip.key, samples)
+        try:
+            return off_hub(speaker.add_voice, clip.key, samples)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"The clip of the voice '{clip.name}': {error.message}", param="voice") from None
 
 
 class SpeechWork:
@@ -137,10 +161,11 @@ def _utterance(request: SpeechRequest, backend: SpeechBackend, speaker: Speaker,
             "few seconds into a folder and name it with --voices.",
             param="voice",
         )
+    clip, rows = (None, None) if voice.clip is None else voices.first_readable(voice, speaker)
     spec = UtteranceSpec(
         text=request.text,
-        seed=_seed(request, voice.clip),
-        voice=None if voice.clip is None else voices.rows(voice.clip, speaker),
+        seed=_seed(request, clip),
+        voice=rows,
         speaker=voice.speaker,
         language=_language(request.language, backend),
         instructions=request.instructions or None,

@@ -53,6 +53,7 @@ class Voice(NamedTuple):
 
     clip: Clip | None = None
     speaker: str | None = None
+    others: tuple[Clip, ...] = ()  # that do as well: nobody has asked for this one by its name
 
 
 def voice_named(name: str | None, known: dict[str, Clip], speakers: tuple[str, ...]) -> Voice:
@@ -70,7 +71,8 @@ def voice_named(name: str | None, known: dict[str, Clip], speakers: tuple[str, .
                 param="voice",
             )
     if known:
-        return Voice(known.get(DEFAULT) or next(iter(known.values())))
+        first, *others = sorted(known.values(), key=lambda clip: clip.name != DEFAULT)
+        return Voice(first, others=tuple(others))
     return Voice(speaker=speakers[0] if speakers else None)
 
 

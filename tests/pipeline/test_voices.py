@@ -34,7 +34,7 @@ def test_a_clip_goes_before_the_models_own_and_those_before_the_usual_names(fold
     known = clips(folder)
     assert voice_named("mia", known, ("mia",)) == Voice(known["mia"])
     assert voice_named("RYAN", known, ("Vivian", "Ryan")) == Voice(speaker="Ryan")
-    assert voice_named("alloy", known, ("Vivian",)) == Voice(known[".hidden"])
+    assert voice_named("alloy", known, ("Vivian",)) == Voice(known[".hidden"], others=(known["bo"], known["mia"]))
     assert voice_named("alloy", {}, ("Vivian",)) == Voice(speaker="Vivian")
     assert voice_named(None, {}, ()) == voice_named("Nova", {}, ()) == Voice()
 
@@ -42,7 +42,7 @@ def test_a_clip_goes_before_the_models_own_and_those_before_the_usual_names(fold
 def test_the_default_voice_has_that_name(folder):
     (folder / f"{DEFAULT}.wav").write_bytes(b"sound")
     known = clips(folder)
-    assert voice_named(None, known, ("Vivian",)) == voice_named("alloy", known, ()) == Voice(known[DEFAULT])
+    assert voice_named(None, known, ("Vivian",)).clip == voice_named("alloy", known, ()).clip == known[DEFAULT]
 
 
 def test_an_unknown_voice_is_refused_with_those_that_there_are(folder):

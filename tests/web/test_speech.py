@@ -95,6 +95,20 @@ def test_the_voice_is_a_clip_or_one_of_the_models_own_or_the_default(speaking, s
     assert (spec(speaking).voice, spec(speaking).speaker) == (None, "vivian")
 
 
+def test_a_clip_that_cannot_be_read_is_no_default_voice(speaking, speak, folder, caplog):
+    (folder / "a.wav").write_bytes(b"RIFF....WAVE")
+    (folder / "b.wav").write_bytes(wav(0.2))
+    try:
+        for voice in ("alloy", None):
+            speak(**({"voice": voice} if voice else {}))
+            assert spec(speaking).voice is not None
+        assert speak(400, voice="a")["param"] == "voice"
+        assert caplog.text.count("It is no default voice.") == 2
+    finally:
+        for name in "ab":
+            (folder / f"{name}.wav").unlink()
+
+
 def test_the_seed_belongs_to_the_voice_unless_it_is_given(speaking, speak):
     seeds = []
     for body in ({"voice": "mia"}, {"voice": "mia", "input": "Bye."}, {"voice": "vivian"}, {"seed": 5}):
@@ -195,7 +209,7 @@ class FailingLater(FakeSpeech):
 def test_a_failure_after_the_first_sound_does_not_look_like_an_end(start):
     running = start(speech=FailingLater())
     with pytest.raises(ConnectionAbortedError):
-        running.client.post(ROUTE, json={"input": "Hello.", "response_format": "pcm"})
+        running.client.post(ROUTE, json={"input": "Hello.", "response_format": "pcm"}).get_data()
     assert running.service.stats.counts["/v1/audio/speech", 499] == 1
     running = start(speech=FailingLater())
     answer = running.client.post(ROUTE, json={"input": "Hello.", "response_format": "pcm", "stream_format": "sse"})
