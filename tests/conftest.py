@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,25 @@ def pytest_collection():
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+# What tools leave there is ignored by git, and so here.
+LEFT_BY_TOOLS = {".git", *(line.strip("/") for line in (CHECKOUT / ".gitignore").read_text("utf-8").splitlines())}
+
+
+def files_in_the_checkout():
+    """Names at the top level and in `conf/`, where commands of the documents write if nobody prevents it."""
+    names = {path for folder in (CHECKOUT, CHECKOUT / "conf") for path in folder.iterdir()}
+    return {path for path in names if not any(path.match(pattern) for pattern in LEFT_BY_TOOLS)}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_files_in_the_checkout():
+    """Tests write to folders of their own."""
+    before = files_in_the_checkout()
+    yield
+    assert files_in_the_checkout() <= before, "a test wrote to the checkout"
 
 
 class ServerProcess:
