@@ -451,7 +451,7 @@ def create(settings: Settings, name: str, file: Path | None, base: str | None) -
     return run(settings, name, file, base)
 
 
-@cli.command("help")
+@cli.command("help", context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, metavar="[COMMAND | TOPIC | WORDS...]")
 @click.pass_context
 def help_(context: click.Context, words: tuple[str, ...]) -> int:

@@ -17,6 +17,8 @@ USUAL_FLAGS = frozenset(
 )
 SECTION_OF = {option.name: option.section for option in OPTIONS}
 TOPICS = tuple(dict.fromkeys(SECTION_OF.values()))
+MAX_ROWS = 12  # of the tables of options and flags
+MAX_OTHERS = 4  # further sections that are named
 _ALL = "llamasrv.help_all"
 
 
@@ -78,13 +80,32 @@ def run(group: click.Context, words: Sequence[str]) -> int:
     elif len(words) == 1 and words[0] in TOPICS:
         _topic(group, commands, words[0])
     else:
-        found = manual.search(" ".join(words), manual.sections())
-        if not found:
-            raise ConfigError(
-                f"help {' '.join(words)}: nothing in the manual has these words; `llamasrv help` lists the commands"
-            )
-        click.echo(found[0].text)
+        _manual(" ".join(words))
     return 0
+
+
+def _manual(words: str) -> None:
+    """Print the best section, and where else the words are."""
+    found = manual.search(words, manual.sections())
+    rows = manual.rows(words)
+    if not found and not rows:
+        raise ConfigError(f"help {words}: nothing in the manual has these words; `llamasrv help` lists the commands")
+    is_name = " " not in words and ("-" in words or "_" in words)
+    if rows and (not found or is_name):
+        click.echo("\n".join(map(_as_text, rows[:MAX_ROWS])))
+        if len(rows) > MAX_ROWS:
+            click.echo(f"and {len(rows) - MAX_ROWS} more in conf/options.md and conf/flags.md")
+        return
+    best, *others = found[: 1 + MAX_OTHERS]
+    click.echo(best.text)
+    if others:
+        click.echo("\nOther sections: " + "; ".join(one.title for one in others))
+
+
+def _as_text(row: str) -> str:
+    """A row of a table: its first cell, and the others below it."""
+    first, *others = (cell.strip() for cell in row.strip("| ").split(" | "))
+    return f"{first}\n    " + "; ".join(cell for cell in others if cell)
 
 
 def _topic(group: click.Context, commands: click.Group, topic: str) -> None:

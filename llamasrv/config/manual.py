@@ -1,4 +1,8 @@
-"""The operator's manual by sections, and the search for words in it. The pages are Markdown files in `conf/`."""
+"""The operator's manual by sections, and the search for words in it. The pages are Markdown files in `conf/`.
+
+A heading may be followed by a comment, `<!-- also: throttle, quota -->`: words for the same thing that the text lacks.
+They count as words of the title and are shown nowhere.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,20 @@ from typing import NamedTuple
 
 from llamasrv.config.paths import conf_dir
 
-GUIDE = ("howto", "README", "serving", "agents", "growing")
+GUIDE = ("howto", "messages", "README", "serving", "agents", "growing")
 REFERENCE = ("options", "flags")  # tables, written by docgen
 
 _WORD = re.compile(r"[a-z0-9]+")
 _STEM = 5  # letters that count of a word: "rotating" finds "rotate"
 _TITLE_WEIGHT = 3  # a word of a title, relative to one of the text
+_PASTED = 10  # a section whose title, a message, stands among the words as it is, relative to others
+_PASTED_LENGTH = 12  # characters of a title's part that is a message
+_NO_PLURAL = ("https", "status", "access", "redis")
 _IDLE_WORDS = frozenset(
-    "a an the my of on in to for with without and or is was are be do does can should i how what which who why".split()
+    "a an the my of on in to for from with without and or is was are be been do does did can should i it its how what "
+    "which who why when where there this that me you we use using get set".split()
 )
+_ALSO = re.compile(r"<!-- also: (.*?) -->\n?", re.S)
 
 
 class Section(NamedTuple):
@@ -27,6 +36,7 @@ class Section(NamedTuple):
     page: str
     title: str
     text: str  # with the heading
+    also: str = ""  # words for the same thing
 
     @property
     def anchor(self) -> str:
@@ -44,10 +54,16 @@ def page_text(page: str) -> str:
 
 
 def split(page: str, text: str) -> list[Section]:
-    """The sections of a page, without what comes before the first and without a list of contents."""
+    """The sections of a page, without what comes before the first, a list of contents, and headings of parts."""
     parts = re.split(r"^(?=##+ )", text, flags=re.M)[1:]
-    titles = [part.partition("\n")[0].lstrip("# ") for part in parts]
-    return [Section(page, title, part.strip()) for title, part in zip(titles, parts) if title != "Contents"]
+    found = [_section(page, part) for part in parts]
+    return [one for one in found if one.title != "Contents" and "\n" in one.text]
+
+
+def _section(page: str, part: str) -> Section:
+    also = _ALSO.search(part)
+    title = part.partition("\n")[0].lstrip("# ").replace("`", "")
+    return Section(page, title, _ALSO.sub("", part).strip(), also[1] if also else "")
 
 
 @cache
@@ -57,18 +73,38 @@ def sections(pages: tuple[str, ...] = GUIDE) -> tuple[Section, ...]:
 
 
 def search(words: str, among: Sequence[Section]) -> list[Section]:
-    """The sections that have any of these words, the best first. Rare words and words of a title count more."""
-    stems = [_stems(section.text) for section in among]
-    titles = [_stems(section.title) for section in among]
+    """The sections that have any of these words, the best first. Rare words and words of a title count more, and most
+    of all a title that stands among the words as it is: a message that was pasted."""
+    stems = [_stems(f"{section.text} {section.also}") for section in among]
+    titles = [_stems(f"{section.title} {section.also}") for section in among]
     wanted = _stems(words) - _IDLE_WORDS
     weight = {word: log(1 + len(among) / max(1, sum(word in one for one in stems))) for word in wanted}
 
     def score(place: int) -> float:
-        return sum(weight[w] * ((w in stems[place]) + (_TITLE_WEIGHT - 1) * (w in titles[place])) for w in wanted)
+        named = titles[place] & wanted
+        found = sum(weight[w] * ((w in stems[place]) + (_TITLE_WEIGHT - 1) * (w in named)) for w in wanted)
+        return found * (_PASTED if _is_pasted(among[place].title, words) else 1)
 
     scores = [score(place) for place in range(len(among))]
     return [among[place] for place in sorted(range(len(among)), key=lambda i: -scores[i]) if scores[place]]
 
 
+def _is_pasted(title: str, words: str) -> bool:
+    parts = [part.strip(" .,:") for part in title.split("...")]
+    return any(len(part) >= _PASTED_LENGTH and part.lower() in words.lower() for part in parts)
+
+
+def rows(words: str) -> list[str]:
+    """The rows of the tables of options and flags in which each of these words is part of a name."""
+    wanted = words.lower().replace("_", "-").split()
+    lines = [line for page in REFERENCE for line in page_text(page).splitlines() if line.startswith("| `")]
+    return [line for line in lines if wanted and all(word.lstrip("-") in line.split("|")[1].lower() for word in wanted)]
+
+
 def _stems(text: str) -> set[str]:
-    return {word if word in _IDLE_WORDS else word[:_STEM] for word in _WORD.findall(text.lower())}
+    return {word if word in _IDLE_WORDS else _stem(word) for word in _WORD.findall(text.lower())}
+
+
+def _stem(word: str) -> str:
+    plural = len(word) > 3 and word.endswith("s") and not word.endswith("ss") and word not in _NO_PLURAL
+    return (word[:-1] if plural else word)[:_STEM]
