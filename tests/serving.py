@@ -56,8 +56,18 @@ class RunningService:
     """The application with an engine thread behind it."""
 
     def __init__(
-        self, *, options=None, aliases=("alias",), web=None, store="memory", any_name=False, model=None, **fake
+        self,
+        *,
+        options=None,
+        aliases=("alias",),
+        web=None,
+        store="memory",
+        any_name=False,
+        model=None,
+        voice=None,
+        **fake,
     ):
+        """`voice`: a FakeSpeech, served as the model of that name beside the one that writes."""
         fake = {"num_lanes": 16, "num_cells": 8192, "context": 1024, **fake}
         self.backends = []
 
@@ -70,7 +80,16 @@ class RunningService:
         wait_until(lambda: self.engine.status.state != "loading")
         self.store = open_store(store, StoreOptions())
         settings = ModelSettings(aliases, **(model or {}))
-        registry = Registry([Model("fake", settings, engine=self.engine)], any_name=any_name)
+        models = [Model("fake", settings, engine=self.engine)]
+        self.voice_engine = None
+        if voice is not None:
+            self.voice_engine = HandEngine(
+                lambda progress: RecordingBackend(speech=voice), EngineOptions(), name="voice"
+            )
+            self.voice_engine.start()
+            wait_until(lambda: self.voice_engine.status.state != "loading")
+            models.append(Model("voice", ModelSettings(), engine=self.voice_engine))
+        registry = Registry(models, any_name=any_name)
         self.service = Service.of(registry, web or WebOptions(), self.store)
         self.app = create_app(self.service)
         self.app.wsgi_app = closed_at_the_end(self.app.wsgi_app)
@@ -95,6 +114,9 @@ class RunningService:
         self.check_at_rest()
         wait_until(lambda: self.engine.num_open == 0)
         assert self.engine.stop(10)
+        if self.voice_engine is not None:
+            wait_until(lambda: self.voice_engine.num_open == 0)
+            assert self.voice_engine.stop(10)
         self.engine.memory.lanes.check()
         wait_until(lambda: not len(self.service.background))
         if self.store is not None:

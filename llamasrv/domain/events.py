@@ -129,6 +129,15 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
+class Spoken:
+    """The next bytes of the audio file in which the answer is spoken; they may lag behind the text. Only if it was
+    asked for."""
+
+    choice: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     choice: int
     reason: FinishReason
@@ -166,6 +175,7 @@ class Usage:
     forgotten_tokens: int = 0  # of prompts and answers, that made room in a full context
     drafts: DraftCounts = DraftCounts()
     pinned: tuple[tuple[float, int], ...] = ()  # (seconds, computed prompt tokens kept for that long)
+    audio_tokens: int = 0  # frames of speech, among the completion tokens
 
 
 Event = Union[
@@ -178,6 +188,7 @@ Event = Union[
     ToolCallArguments,
     ToolsFound,
     Compacted,
+    Spoken,
     Finished,
     Failed,
     Usage,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union
 
 from llamasrv.domain.context_edits import ContextEdits
+from llamasrv.domain.speech import SpeechRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,7 @@ class GenerateRequest:
     previous: str | None = None  # id of the reply to compare this prompt with; None: the most similar one
     shorten: bool = False  # drop the oldest turns of a conversation that is too long
     edits: ContextEdits | None = None  # what is left out of a long conversation
+    speech: SpeechRequest | None = None  # how the answer, its text, is spoken as well
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from llamasrv.domain.request import (
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.domain.speech import SpeechRequest
 from llamasrv.engine.base.channels import TokenStream
-from llamasrv.errors import LlamasrvError, Unavailable
+from llamasrv.errors import LlamasrvError, Unavailable, Unsupported
 from llamasrv.models.adapters import choose
 from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
@@ -48,7 +48,8 @@ from llamasrv.pipeline.progress import Progress
 from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
 from llamasrv.pipeline.search_run import SearchRun
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, has_parts, is_long, is_long_form
-from llamasrv.pipeline.speech import SpeechWork, VoiceBook
+from llamasrv.pipeline.speech import AnswerVoice, SpeechWork, VoiceBook
+from llamasrv.pipeline.spoken_run import SpokenRun
 from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
 
@@ -172,6 +173,14 @@ class Pipeline:
         """Start a generation. Raises everything that can be known to be wrong. If the model is not loaded, its loading
         begins, and errors show as the run's first event. `on_start` is called when the engine has taken it, before
         there are events; `explain` rewords an error for the caller."""
+        if request.speech is not None:
+            voice = self._voice_for(request.speech, explain)
+            try:
+                text = self.submit(replace(request, speech=None), on_start=on_start, explain=explain)
+            except BaseException:
+                voice.close()
+                raise
+            return SpokenRun(text, voice)
         model = self.registry.for_request(request.model)
         model.touch(request.keep_alive)
         if request.edits is not None and request.edits.compact is not None and _is_chat(request):
@@ -397,6 +406,26 @@ class Pipeline:
         """Start to speak. Raises everything that can be known to be wrong."""
         with self.lease(request.model) as served:
             return SpeechWork(served, request, self.voices)
+
+    def _voice_for(
+        self, speech: SpeechRequest, explain: Callable[[LlamasrvError], LlamasrvError] | None
+    ) -> AnswerVoice:
+        """The voice of an answer; waits for its model to be loaded. Fields in errors begin with `speech`."""
+        try:
+            name = speech.model
+            if name is None:
+                speaking = self.speaking()
+                if not speaking:
+                    raise Unsupported(
+                        "No model here speaks: answers are text only. The operator can serve a speech model "
+                        "(Qwen3-TTS, Pocket TTS) beside this one."
+                    )
+                name = speaking[0].name
+            with self.lease(name) as served:
+                return AnswerVoice(served, speech, self.voices)
+        except LlamasrvError as error:
+            own = error.but(param="speech" if error.param is None else f"speech.{error.param}")
+            raise (own if explain is None else explain(own)) from None
 
     def speaking(self) -> list[Model]:
         """The models that speak."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,6 +82,24 @@ class VoiceBook:
             raise InvalidRequest(f"The clip of the voice '{clip.name}': {error.message}", param="voice") from None
 
 
+class SoundFile:
+    """An audio file that is written as its samples come."""
+
+    def __init__(self, format: str, speed: float) -> None:
+        self._is_plain = format in spoken.PLAIN and speed == 1
+        self._writer = self._call(spoken.writer, format, SAMPLE_RATE, speed)
+
+    def encode(self, pcm: bytes) -> bytes:
+        return self._call(self._writer.feed, pcm)
+
+    def end(self) -> bytes:
+        return self._call(self._writer.end)
+
+    def _call(self, function: Callable[..., R], *args: Any) -> R:
+        """Encoding takes up to 50 ms for a second of sound, and the library as long to be imported."""
+        return function(*args) if self._is_plain else off_hub(function, *args)
+
+
 class SpeechWork:
     """A SpeechRequest in progress: pieces of its audio file, as they are made. One reader."""
 
@@ -96,13 +115,8 @@ class SpeechWork:
         self.cancelled = self.done = False
         self.reason: FinishReason | None = None
         self.error: LlamasrvError | None = None
-        self._is_plain = self.format in spoken.PLAIN and request.speed == 1
-        self._writer = self._call(spoken.writer, self.format, SAMPLE_RATE, request.speed)
+        self._file = SoundFile(self.format, request.speed)
         self._stream = speaker.submit(utterance, owner=request.owner, deadline=deadline)
-
-    def _call(self, function: Callable[..., R], *args: Any) -> R:
-        """Encoding takes up to 50 ms for a second of sound, and the library as long to be imported."""
-        return function(*args) if self._is_plain else off_hub(function, *args)
 
     def cancel(self) -> None:
         """End it early. May be called any number of times, at any time."""
@@ -118,9 +132,9 @@ class SpeechWork:
             if isinstance(item, SpeechEnd):
                 self._finish(item)
                 if self.error is None and not self.cancelled:
-                    out.append(self._call(self._writer.end))
+                    out.append(self._file.end())
             elif not self.cancelled:
-                out.append(self._call(self._writer.feed, item.pcm))
+                out.append(self._file.encode(item.pcm))
         return [piece for piece in out if piece]
 
     def _finish(self, end: SpeechEnd) -> None:
@@ -129,6 +143,33 @@ class SpeechWork:
         self.usage = Usage(prompt_tokens=end.num_prompt, completion_tokens=end.num_frames)
         if end.reason is FinishReason.CANCELLED:
             self.error = Unavailable("The request was cancelled.")
+
+
+class AnswerVoice:
+    """Speaks the sentences of an answer into one file. The model stays loaded until `close`."""
+
+    def __init__(self, served: LoadedModel, request: SpeechRequest, voices: VoiceBook) -> None:
+        """Raises whatever is wrong with the request."""
+        backend = _backend(served)
+        format = request.format or "wav"
+        _check_codecs(format, request.speed)
+        _utterance(replace(request, text="One."), backend, served.engine.speaker, voices)
+        self._file = SoundFile(format, request.speed)
+        self.encode, self.end = self._file.encode, self._file.end
+        self._served, self._voices = served, voices
+        self._request = replace(request, format="pcm", speed=1.0)
+        self._deadline = None if request.timeout is None else served.engine.clock() + request.timeout
+        self._is_open = True
+        served.model.acquire()
+
+    def say(self, text: str) -> SpeechWork:
+        left = None if self._deadline is None else max(0.0, self._deadline - self._served.engine.clock())
+        return SpeechWork(self._served, replace(self._request, text=text, timeout=left), self._voices)
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._served.model.release()
 
 
 def _backend(served: LoadedModel) -> SpeechBackend:

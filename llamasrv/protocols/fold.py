@@ -10,6 +10,7 @@ from llamasrv.domain.events import (
     Finished,
     FinishReason,
     Reasoning,
+    Spoken,
     Text,
     TokenLogprob,
     ToolCallArguments,
@@ -24,7 +25,19 @@ from llamasrv.protocols.reader import EventReader
 class FoldedChoice:
     """One choice, complete once `reason` is set."""
 
-    __slots__ = ("before", "text", "reasoning", "calls", "logprobs", "tokens", "reason", "stop", "usage", "slot")
+    __slots__ = (
+        "before",
+        "text",
+        "reasoning",
+        "calls",
+        "logprobs",
+        "tokens",
+        "reason",
+        "stop",
+        "usage",
+        "slot",
+        "audio",
+    )
 
     def __init__(self) -> None:
         self.before: list[
@@ -39,6 +52,7 @@ class FoldedChoice:
         self.stop: str | None = None
         self.usage: Usage | None = None
         self.slot: int | None = None
+        self.audio: list[bytes] = []  # pieces of the file in which the text is spoken
 
     def finished(self, choice: int) -> Finished:
         """The event that completed the choice."""
@@ -93,6 +107,9 @@ class Fold(EventReader):
 
     def on_compacted(self, event: Compacted) -> None:
         self.compacted = event
+
+    def on_spoken(self, event: Spoken) -> None:
+        self.choice(event.choice).audio.append(event.data)
 
     def on_finished(self, event: Finished) -> None:
         choice = self.choice(event.choice)

@@ -13,6 +13,7 @@ from llamasrv.domain.events import (
     PromptProgress,
     PromptWaits,
     Reasoning,
+    Spoken,
     Text,
     ToolCallArguments,
     ToolCallStart,
@@ -23,7 +24,8 @@ from llamasrv.domain.events import (
 METHODS: dict[type, str] = {
     Text: "on_text", Reasoning: "on_reasoning", ToolCallStart: "on_call", ToolCallArguments: "on_arguments",
     ToolsFound: "on_tools_found",
-    Compacted: "on_compacted", PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace",
+    Compacted: "on_compacted", Spoken: "on_spoken",
+    PromptWaits: "on_progress", PromptProgress: "on_progress", Pace: "on_pace",
     Finished: "on_finished", Usage: "on_usage", Failed: "on_failed",
 }  # fmt: skip
 
@@ -52,6 +54,8 @@ class EventReader:
     def on_pace(self, event: Pace) -> None: ...
 
     def on_compacted(self, event: Compacted) -> None: ...
+
+    def on_spoken(self, event: Spoken) -> None: ...
 
     def on_finished(self, event: Finished) -> None: ...
 

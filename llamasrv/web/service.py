@@ -41,6 +41,7 @@ from llamasrv.web.stored.cached_contents import StoredCachedContents
 from llamasrv.web.stored.conversations import StoredConversations
 from llamasrv.web.stored.idempotency import Idempotency
 from llamasrv.web.stored.responses import StoredResponses
+from llamasrv.web.stored.spoken_answers import SpokenAnswers
 from llamasrv.web.stored.threads import StoredThreads
 from llamasrv.web.streams.resume import Streams
 from llamasrv.web.streams.running import RunningChats
@@ -131,6 +132,7 @@ class Service:
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
         self.cached_contents = StoredCachedContents()
+        self.spoken_answers = SpokenAnswers()
         self.conversations = StoredConversations(store)
         self.idempotency = Idempotency(store)
         self.has_store = store is not None

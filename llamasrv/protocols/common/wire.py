@@ -46,6 +46,8 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     if drafts.predicted is not None:  # rejected ones are not in the completion: they were never said
         details["accepted_prediction_tokens"] = drafts.predicted_accepted
         details["rejected_prediction_tokens"] = drafts.predicted - drafts.predicted_accepted
+    if usage.audio_tokens:
+        details["audio_tokens"] = usage.audio_tokens
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,18 +17,18 @@ from llamasrv.domain.events import (
     Finished,
     FinishReason,
     Reasoning,
+    Spoken,
     Text,
     TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
 )
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, TextPart, Tool, ToolCall
-from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.errors import InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import SamplingSchema, extras_of, logprobs_of
 from llamasrv.protocols.common.schema import (
-    Array,
     Bound,
     Count,
     Flag,
@@ -35,7 +36,6 @@ from llamasrv.protocols.common.schema import (
     Invalid,
     Moderation,
     Object,
-    Refusal,
     Refused,
     String,
     WireField,
@@ -59,15 +59,17 @@ from llamasrv.protocols.openai.fields import (
     ServiceTier,
 )
 from llamasrv.protocols.openai.messages import ChatMessages
+from llamasrv.protocols.openai.spoken import (
+    SPEECH_NAMES,
+    ChatAudio,
+    Modalities,
+    SpokenMessage,
+    Transcripts,
+    spoken_answer,
+    with_transcripts,
+)
 from llamasrv.protocols.openai.tools import ChatToolChoice, ChatTools, FunctionChoice, Functions, tools_of
 from llamasrv.protocols.telemetry import Extras
-
-
-class Modalities(Array):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        for i, kind in enumerate(value):
-            if kind != "text":
-                raise Refusal("this model generates text only.", i)
 
 
 class Continue(WireField):
@@ -141,10 +143,14 @@ class ChatSchema(SamplingSchema):
     add_generation_prompt = Flag()
     continue_final_message = Continue("the answer continues the last message")
     service_tier = ServiceTier()
-    modalities = Modalities("text only")
+    modalities = Modalities("text; with `audio` a speech model that is served as well speaks the answer")
     web_search_options = Refused("there is no web search", harmless=(False,))
     chat_template = Refused("the template is the model's own", harmless=("",))
-    audio = Ignored("without effect unless audio is asked for")
+    audio = ChatAudio(
+        "how the answer is spoken: `voice`, `format`, and as in `/v1/audio/speech` `model`, `speed`, `language`, "
+        "`instructions`; without effect unless `modalities` has audio",
+        to=None,
+    )
     verbose = Flag("llama.cpp's: `__verbose` shows the prompt and how tokens were chosen")
     verbosity = String("handed to the template")
     prediction = Prediction(
@@ -184,23 +190,32 @@ class ChatOptions(NamedTuple):
     tools: bool = False  # the answer may be a call instead of a text
     extras: Extras = Extras()
     settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
+    is_spoken: bool = False
+    owner: str = ""
 
 
 class ChatCompletions(SchemaEndpoint):
     """The endpoint, with its limits."""
 
     schema = ChatSchema
-    names = prompt_in("messages")
+    names: Mapping[str, str] = {**prompt_in("messages"), **SPEECH_NAMES}
 
-    def __init__(self, limits: Limits, *, native: bool = False) -> None:
-        """`native`: behave like llama-server where it differs from OpenAI."""
+    def __init__(self, limits: Limits, *, native: bool = False, transcripts: Transcripts | None = None) -> None:
+        """`native`: behave like llama-server where it differs from OpenAI. `transcripts`: of spoken answers, by id;
+        None: no answer is spoken."""
         super().__init__(limits)
         self._native = native
+        self._transcripts = transcripts
 
     def parse(
         self, body: Mapping[str, Any], *, owner: str = "", timeout: float | None = None
     ) -> tuple[GenerateRequest, ChatOptions]:
+        if self._transcripts is not None:
+            body = with_transcripts(body, partial(self._transcripts.find, owner))
         data = self._load(body)
+        speech = spoken_answer(data, owner=owner, timeout=timeout)
+        if speech is not None and self._transcripts is None:
+            raise Unsupported("Answers cannot be spoken here.", param="modalities")
         logprobs = logprobs_of(data)
         tools, choice = tools_of(data)
         request = build(
@@ -211,6 +226,7 @@ class ChatCompletions(SchemaEndpoint):
             timeout=timeout,
             owner=owner,
             tool_choice=choice,
+            speech=speech,
         )
         extras = extras_of(data)
         options = ChatOptions(
@@ -225,6 +241,8 @@ class ChatCompletions(SchemaEndpoint):
             bool(tools) and choice.mode != "none",
             extras,
             settings_of(request) if extras.verbose else {},
+            speech is not None,
+            owner,
         )
         return request, options
 
@@ -267,7 +285,10 @@ class ChatCompletions(SchemaEndpoint):
         return data.get("model"), replace(prompt, thinks_by_default=False)
 
     def reply(self, options: ChatOptions) -> ChatReply:
-        return ChatReply(options, native=self._native)
+        if not options.is_spoken or self._transcripts is None:
+            return ChatReply(options, native=self._native)
+        spoken = SpokenMessage(partial(self._transcripts.keep, options.owner))
+        return ChatReply(options, native=self._native, spoken=spoken)
 
 
 def _going_on(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], bool]:
@@ -305,7 +326,7 @@ def _thinking(data: Loaded) -> dict[str, Any]:
 class ChatReply(ChunkReply):
     """One reply. `chunks` for a stream, in order; `whole` otherwise."""
 
-    def __init__(self, options: ChatOptions, *, native: bool = False) -> None:
+    def __init__(self, options: ChatOptions, *, native: bool = False, spoken: SpokenMessage | None = None) -> None:
         super().__init__(options)
         self._native = native
         self._error_body = llamacpp_body if native else openai_body
@@ -313,6 +334,7 @@ class ChatReply(ChunkReply):
         self.id = new_id("chatcmpl-")
         self.created = int(time.time())
         self._inputs: dict[int, tuple[int, CustomInput]] = {}  # by choice: the call of a custom tool that is under way
+        self._spoken = spoken
 
     # ------------------------------------------------------------ streaming
 
@@ -325,7 +347,7 @@ class ChatReply(ChunkReply):
             fields["service_tier"] = self._options.service_tier
         self._begin_chunks(fields)
         # A text that is empty would be shown as a part of its own before a call. llama-server has none anyway.
-        content = b"null" if self._options.tools or self._native else b'""'
+        content = b"null" if self._options.tools or self._native or self._spoken else b'""'
         for choice in range(self._options.num_choices):
             self._write(choice, b'{"role":"assistant","content":%b}' % content)
 
@@ -333,7 +355,13 @@ class ChatReply(ChunkReply):
         logprobs = b"null"
         if event.logprobs and self._options.logprobs:
             logprobs = dumps(self._logprobs(event.logprobs))
+        if self._spoken is not None:
+            return self._write(event.choice, self._spoken.text(event.text), logprobs)
         self._write(event.choice, b'{"content":%b}' % dumps(event.text), logprobs)
+
+    def on_spoken(self, event: Spoken) -> None:
+        if self._spoken is not None:
+            self._write(event.choice, self._spoken.sound(event.data))
 
     def on_reasoning(self, event: Reasoning) -> None:
         text = dumps(event.text)
@@ -361,6 +389,8 @@ class ChatReply(ChunkReply):
 
     def on_finished(self, event: Finished) -> None:
         self._end_input(event.choice)
+        if self._spoken is not None and self._spoken.has_text:
+            self._write(event.choice, self._spoken.end())
         self._end(event, self._reason(event.reason))
 
     def error(self, error: LlamasrvError) -> bytes:
@@ -420,6 +450,8 @@ class ChatReply(ChunkReply):
     def _message(self, choice: Whole) -> dict[str, Any]:
         calls, text = choice.tool_calls, "".join(choice.text)
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        if self._spoken is not None and text:
+            message |= {"content": None, "audio": self._spoken.whole(text, b"".join(choice.audio))}
         if choice.reasoning:
             message["reasoning_content"] = message["reasoning"] = "".join(choice.reasoning)
         if calls and self._options.legacy:

@@ -20,9 +20,10 @@ from llamasrv.web.views import json_answer
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("openai", __name__)
-    chat = ChatCompletions(service.options.limits)
-    native_chat = ChatCompletions(service.options.limits, native=True)
-    completions = Completions(service.options.limits)
+    limits, transcripts = service.options.limits, service.spoken_answers
+    chat = ChatCompletions(limits, transcripts=transcripts)
+    native_chat = ChatCompletions(limits, native=True, transcripts=transcripts)
+    completions = Completions(limits)
 
     @routes.post("/v1/chat/completions")
     def chat_completions() -> Response:

@@ -35,7 +35,8 @@ def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("vertex", __name__)
     limits = service.options.limits
     generating: dict[str, Any] = {
-        "/v1/chat/completions": ChatCompletions(limits), "/v1/completions": Completions(limits),
+        "/v1/chat/completions": ChatCompletions(limits, transcripts=service.spoken_answers),
+        "/v1/completions": Completions(limits),
         "/completion": NativeCompletion(limits), "/infill": Infill(limits), "/v1/messages": MessagesEndpoint(limits),
     }  # fmt: skip
     computing: dict[str, tuple[Any, Callable[[Any], Any]]] = {

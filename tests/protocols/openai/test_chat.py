@@ -395,7 +395,8 @@ def test_wrong_values_are_named(body, param):
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"web_search_options": {}}, "web_search_options"),
-        ({"modalities": ["text", "audio"]}, "modalities[1]"),
+        ({"modalities": ["text", "video"]}, "modalities[1]"),
+        ({"modalities": ["text", "audio"], "audio": {}}, "modalities"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
     ],
 )
