@@ -348,7 +348,7 @@ OPERATIONS: dict[str, Operation] = {
 """Method and path to what is there; one of a route's paths is enough."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    "AnthropicMessages": ("array",), "Assets": ("object",), "BoundedText": ("string",), "CacheControl": ("object",),
+    "AnthropicMessages": ("array",), "Assets": ("object",), "CacheControl": ("object",),
     "CacheRetention": ("string",), "ChatMessages": ("array",), "ChatToolChoice": ("string", "object"),
     "ChatTools": ("array",), "Choices": ("array",), "Contents": ("array", "object"),
     "Continue": ("boolean", "string"), "ConversationField": ("string", "object"),

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -97,7 +97,7 @@ class FolderShelf(Shelf):
 
     # ------------------------------------------------------------ contents
 
-    def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
+    def pieces(self, owner: str, id: str, part: str) -> Generator[bytes, None, None]:
         try:
             file = self._off_hub(lambda: open(self.path(owner, id, part), "rb", 0))
         except FileNotFoundError:

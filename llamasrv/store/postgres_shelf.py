@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -195,7 +195,7 @@ class PostgresShelf(Shelf):
         other = {"s_shelf": source.shelf.name, "s_owner": source.owner, "s_id": source.id, "s_part": source.part}
         return self._run(_LINK, owner=owner, id=id, part=part, **other) > 0
 
-    def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
+    def pieces(self, owner: str, id: str, part: str) -> Generator[bytes, None, None]:
         after = -1
         for (blob,) in self._rows(_BLOB, owner=owner, id=id, part=part):
             while rows := self._rows(_PIECES, blob=blob, after=after, most=PIECE):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -201,7 +201,7 @@ class RedisShelf(Shelf):
         place = source.shelf._key("contents", source.owner, source.id)
         return bool(self._run(_LINK, [place, self._key("contents", owner, id)], source.part, part, _BLOB))
 
-    def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
+    def pieces(self, owner: str, id: str, part: str) -> Generator[bytes, None, None]:
         with self._redis_errors():
             blob = self.db.hget(self._key("contents", owner, id), part)
             if blob is None:

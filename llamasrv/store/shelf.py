@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -143,7 +143,7 @@ class Shelf(ABC):
             return True
 
     @abstractmethod
-    def pieces(self, owner: str, id: str, part: str) -> Iterator[bytes]:
+    def pieces(self, owner: str, id: str, part: str) -> Generator[bytes, None, None]:
         """The pieces of a content, none empty; no pieces if it does not exist."""
 
     def drop(self, owner: str, id: str, part: str) -> None:
@@ -218,7 +218,7 @@ class StoredContent(NamedTuple):
     id: str
     part: str
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Generator[bytes, None, None]:
         return self.shelf.pieces(self.owner, self.id, self.part)
 
     def open(self) -> BinaryIO:

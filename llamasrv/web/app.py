@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from flask import Flask, Request, Response
+from flask import Flask, Request, Response, request
 from flask.sessions import NullSession, SessionInterface
-from werkzeug.routing import MapAdapter, Rule
+from werkzeug.routing import MapAdapter
 
 from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.web import errors
-from llamasrv.web.front import AdmissionMiddleware, plain_routes
+from llamasrv.web.context import context_of
+from llamasrv.web.front import AdmissionMiddleware, RouteFinder
 from llamasrv.web.jobs.batch_sender import Sender
 from llamasrv.web.routes import (
     admin,
@@ -65,27 +66,16 @@ class Application(Flask):
     def __init__(self, name: str) -> None:
         super().__init__(name, static_folder=None)
         self.session_interface = _NoSessions()
-        self.plain: Mapping[tuple[str, str], Rule] = {}  # routes that need no matching
+        self.routes = RouteFinder(self.url_map)  # of no routes yet
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func  # views are no coroutines
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        if request is not None:
-            rule = self.plain.get((request.method, request.environ["PATH_INFO"]))
-            if rule is not None and request.method != "OPTIONS":  # whose reply lists methods
-                return _FoundRoute(rule)  # type: ignore[return-value]
-        return super().create_url_adapter(request)
-
-
-class _FoundRoute:
-    """The route of a path without parameters, as Flask asks for it."""
-
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-
-    def match(self, *, return_rule: bool) -> tuple[Rule, dict[str, Any]]:
-        return self._rule, {}
+        if request is None or request.method == "OPTIONS":  # whose reply lists methods
+            return super().create_url_adapter(request)
+        found = context_of(request.environ).found or self.routes.find(request.method, request.environ["PATH_INFO"])
+        return found  # type: ignore[return-value]
 
 
 class _NoSessions(SessionInterface):
@@ -103,19 +93,23 @@ def create_app(service: Service) -> Flask:
     errors.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint(service))
-    app.plain = plain_routes(app.url_map)
+    app.routes = RouteFinder(app.url_map)
     service.batches.send = Sender(
         app.wsgi_app, service.stats, check=lambda owner, path: service.access.check(owner, path)
     )
-    app.wsgi_app = AdmissionMiddleware(app.wsgi_app, service, app.url_map)  # type: ignore[method-assign]
+    app.wsgi_app = AdmissionMiddleware(app.wsgi_app, service, app.routes.find)  # type: ignore[method-assign]
 
     @app.after_request
     def complete(response: Response) -> Response:
         context = current()
         if context.ignored:  # a misspelt field is not noticed otherwise
             response.headers[IGNORED] = header_of(context.ignored)
-        if not isinstance(response.response, Body):  # which closes it when it ends
+        body = response.response
+        if not isinstance(body, Body):  # which closes it when it ends
             context.record.close(response.status_code)
+        elif request.method == "HEAD":  # nobody reads it
+            context.record.close(response.status_code)
+            body.close()
         return response
 
     return app

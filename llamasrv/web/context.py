@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipeline
     from llamasrv.protocols.errors import Dialect
+    from llamasrv.web.front import FoundRoute
     from llamasrv.web.jobs.idle_gate import BackgroundJob
     from llamasrv.web.ops.request_log import RequestLog
 
@@ -41,7 +42,18 @@ class ResponseChain(Protocol):
 class RequestContext:
     """Made by the connection, or by whatever sends a request without one; the front opens its record."""
 
-    __slots__ = ("connection", "job", "chain", "json", "takes_over", "has_large_body", "dialect", "ignored", "_record")
+    __slots__ = (
+        "connection",
+        "job",
+        "chain",
+        "json",
+        "takes_over",
+        "has_large_body",
+        "dialect",
+        "found",
+        "ignored",
+        "_record",
+    )
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class RequestContext:
         self.dialect: Dialect | None = None  # of errors, where the body decides and not the path
         self.takes_over: Callable[[Any], None] | None = None  # takes the connection, which is no longer HTTP
         self.has_large_body = has_large_body  # what is done with it is done off the hub
+        self.found: FoundRoute | None = None  # by the front, for Flask
         self.ignored: list[str] = []  # fields of the body, and types of parts of it, that have no effect
         self._record: RequestLog | None = None
 

@@ -6,9 +6,9 @@ browser wants to see; a request that is refused ends here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import Map, Rule
@@ -33,10 +33,10 @@ _STATUS_LINES = {status.value: f"{status.value} {status.phrase}" for status in H
 class AdmissionMiddleware:
     """The WSGI application in front of Flask's."""
 
-    def __init__(self, application: Application, service: Service, routes: Map) -> None:
+    def __init__(self, application: Application, service: Service, find: Callable[[str, str], FoundRoute]) -> None:
         self._application = application
         self._service = service
-        self._admission = HeadAdmission(lambda: service.access, service.registry, route_finder(routes))
+        self._admission = HeadAdmission(lambda: service.access, service.registry, find)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         environ["PATH_INFO"] = meant(self._inside(environ), environ)
@@ -49,12 +49,13 @@ class AdmissionMiddleware:
         if found.route is None:
             record.asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         else:
-            self._service.last_route = record.route = found.route
+            self._service.last_route = record.route = found.route.pattern
+            context.found = found.route
         headers = self._headers(environ, record.id)
         if isinstance(found, AdmissionRefused):
             return _refuse(found, environ, start_response, headers)
         record.quota = found.quota
-        if found.route in QUEUED and environ["REQUEST_METHOD"] == "POST":
+        if record.route in QUEUED and environ["REQUEST_METHOD"] == "POST":
             record.idle_gate = self._service.idle_gate
             record.idle_gate.enter()
 
@@ -106,28 +107,37 @@ def _refuse(refusal: AdmissionRefused, environ: dict[str, Any], start_response: 
     return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
-def plain_routes(routes: Map) -> dict[tuple[str, str], Rule]:
-    """The routes without parameters, by method and path."""
-    plain = (rule for rule in routes.iter_rules() if not rule.arguments)
-    return {(method, rule.rule): rule for rule in plain for method in rule.methods or ()}
+class FoundRoute(NamedTuple):
+    """The route of a path and the values of its parameters. Flask asks for them as it would ask a `MapAdapter`."""
+
+    rule: Rule
+    arguments: Mapping[str, Any]
+
+    @property
+    def pattern(self) -> str:
+        return self.rule.rule
+
+    def match(self, *, return_rule: bool) -> tuple[Rule, Mapping[str, Any]]:
+        return self.rule, self.arguments
 
 
-def route_finder(routes: Map) -> Callable[[str, str], str]:
-    """Finds the route for a method and a path. Raises our own NotFound or MethodNotAllowed."""
-    plain = plain_routes(routes)
-    matcher = routes.bind("")
+class RouteFinder:
+    """Finds the route for a method and a path, once for each request. Routes without parameters need no matching."""
 
-    def find(method: str, path: str) -> str:
-        found = plain.get((method, path))
+    def __init__(self, routes: Map) -> None:
+        plain = (rule for rule in routes.iter_rules() if not rule.arguments)
+        self.plain = {(method, rule.rule): FoundRoute(rule, {}) for rule in plain for method in rule.methods or ()}
+        self._matcher = routes.bind("")
+
+    def find(self, method: str, path: str) -> FoundRoute:
+        """`path` as WSGI has it. Raises our own NotFound or MethodNotAllowed."""
+        found = self.plain.get((method, path))
         if found is not None:
-            return found.rule
+            return found
         text = path.encode("latin-1").decode("utf-8", "replace")  # WSGI's texts are bytes in disguise
         try:
             if text.startswith("//"):
                 raise NotFound  # several slashes would be taken for one
-            rule, _ = matcher.match(text, method, return_rule=True)
+            return FoundRoute(*self._matcher.match(text, method, return_rule=True))
         except HTTPException as error:
             raise translated(error, method, text) from None
-        return rule.rule
-
-    return find

@@ -13,7 +13,7 @@ from llamasrv.errors import Forbidden, MethodNotAllowed, NotFound, QueueFull, Ra
 from llamasrv.protocols.errors import dialect
 from llamasrv.web.access.admission import QUEUED, AdmissionRefused, Admitted, HeadAdmission
 from llamasrv.web.access.auth import Access
-from llamasrv.web.front import route_finder
+from llamasrv.web.front import RouteFinder
 from llamasrv.web.service import WebOptions
 
 
@@ -89,7 +89,7 @@ class TestTheDecision:
 
         def decide(method="POST", path="/v1/completions", *, access, full=False, **head):
             registry = running.service.registry if not full else FullRegistry()
-            admission = HeadAdmission(lambda: access, registry, route_finder(running.app.url_map))
+            admission = HeadAdmission(lambda: access, registry, RouteFinder(running.app.url_map).find)
             return admission.admit({"REQUEST_METHOD": method, "PATH_INFO": path, **head})
 
         return decide
@@ -97,12 +97,14 @@ class TestTheDecision:
     def test_who_comes_in_has_a_place_and_a_name(self, admit):
         access = Access((self.ANN, self.BOB))
         found = admit(access=access, HTTP_X_API_KEY="key-of-bob")
-        assert found == Admitted("/v1/completions", "bob", access.quotas["bob"])
+        assert found == Admitted(found.route, "bob", access.quotas["bob"])
+        assert found.route.pattern == "/v1/completions"
         assert access.quotas["bob"].num_open == 1 and access.quotas["ann"].num_open == 0
 
     def test_what_does_no_work_takes_no_place(self, admit):
         access = Access((self.ANN,))
-        assert admit("GET", "/v1/models", access=access, HTTP_X_API_KEY="key-of-ann") == ("/v1/models", "ann", None)
+        found = admit("GET", "/v1/models", access=access, HTTP_X_API_KEY="key-of-ann")
+        assert (found.route.pattern, found.owner, found.quota) == ("/v1/models", "ann", None)
 
     @pytest.mark.parametrize(
         "what, error",

@@ -51,13 +51,16 @@ def test_routes_are_found_under_a_prefix(start):
     assert client.post("/llmx" + CHAT, json=HELLO, headers=ann).status_code in (403, 404)
 
 
-def test_a_path_without_parameters_gets_the_route_that_flask_would_find(start):
+def test_a_path_gets_the_route_that_flask_would_find(start):
     app = start().app
     matcher = app.url_map.bind("")
-    for (method, path), rule in app.plain.items():
-        with app.test_request_context(path, method=method) as context:
-            assert (context.request.url_rule, context.request.view_args) == (rule, {})
-        assert matcher.match(path, method, return_rule=True) == (rule, {})
+    for (method, path), found in app.routes.plain.items():
+        assert app.routes.find(method, path) is found
+        assert matcher.match(path, method, return_rule=True) == (found.rule, {})
+    for method, path in (("GET", "/v1/responses/resp_1"), ("POST", "/v1beta/models/a/b:generateContent")):
+        found = app.routes.find(method, path)
+        assert matcher.match(path, method, return_rule=True) == (found.rule, found.arguments)
+        assert found.arguments
 
 
 def test_head_gets_the_head_of_an_answer_alone(client):

@@ -100,10 +100,22 @@ def test_an_owner_sees_nothing_of_another(start, shelf_place):  # noqa: F811
     data = {"purpose": "batch", "file": (io.BytesIO(CONTENT), "x")}
     id = client.post("/v1/files", data=data, headers=ann).get_json()["id"]
     for path in (f"/v1/files/{id}", f"/v1/files/{id}/content"):
-        assert client.get(path, headers=ann).status_code == 200
+        with client.get(path, headers=ann) as reply:
+            assert reply.status_code == 200
         assert client.get(path, headers=bob).status_code == 404
     assert client.delete(f"/v1/files/{id}", headers=bob).status_code == 404
     assert client.get("/v1/files", headers=bob).get_json()["data"] == []
+
+
+def test_the_head_of_a_content_ends_its_request(start, tmp_path):
+    """The record of a streamed reply is closed by whoever reads it, and nobody reads the reply to HEAD."""
+    running = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000))
+    data = {"purpose": "batch", "file": (io.BytesIO(CONTENT), "x")}
+    id = running.client.post("/v1/files", data=data).get_json()["id"]
+    reply = running.client.head(f"/v1/files/{id}/content")
+    assert (reply.status_code, reply.headers["Content-Length"]) == (200, str(len(CONTENT)))
+    stats = running.service.stats
+    assert stats.num_open == 0 and stats.counts["/v1/files/<id>/content", 200] == 1
 
 
 @pytest.mark.parametrize("id", ["file-", "file-../../x", "file-" + "0" * 36, "%2e%2e%2fx", "file-" + "0" * 500])

@@ -43,13 +43,12 @@ def service(tmp_path):
 def events(service, *, until):
     """The events of GET /models/sse up to the first of that name."""
     found = []
-    stream = service.client.get("/models/sse").iter_encoded()
-    for chunk in stream:
-        if chunk.startswith(b"data: "):
-            found.append(json.loads(chunk[6:]))
-            if found[-1]["event"] == until:
-                stream.close()
-                return found
+    with service.client.get("/models/sse") as reply:
+        for chunk in reply.iter_encoded():
+            if chunk.startswith(b"data: "):
+                found.append(json.loads(chunk[6:]))
+                if found[-1]["event"] == until:
+                    return found
     raise AssertionError(found)
 
 

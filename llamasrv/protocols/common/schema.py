@@ -215,8 +215,19 @@ class Moderation(WireField):
 
 
 class String(WireField):
+    """A text of any length, or of at most `most` characters."""
+
     takes = str
     expected = "a string"
+
+    def __init__(self, note: str = "", *, most: int | None = None, **place: Any) -> None:
+        super().__init__(note, **place)
+        self.most = most
+
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if self.most is not None and len(value) > self.most:
+            raise Invalid(f"string too long. Expected at most {self.most} characters, but got {len(value)}.")
+        return value
 
 
 class Array(WireField):

@@ -23,21 +23,8 @@ MAX_CHARS = 4096
 MAX_FRAMES = 100_000
 
 
-class BoundedText(String):
-    """A text of a few characters at most."""
-
-    def __init__(self, most: int, note: str = "", **place: Any) -> None:
-        super().__init__(note, **place)
-        self.most = most
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if len(value) > self.most:
-            raise Invalid(f"string too long. Expected at most {self.most} characters, but got {len(value)}.")
-        return str(value)
-
-
-class SpokenText(BoundedText):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+class SpokenText(String):
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if not any(map(str.isalnum, value)):
             raise Invalid("there is nothing to say: it has no letter and no digit.", code="empty_string")
         return super()._deserialize(value, attr, data)
@@ -54,7 +41,9 @@ class VoiceName(WireField):
 
 
 class SpeechSchema(WireSchema):
-    input = SpokenText(MAX_CHARS, f"at most {MAX_CHARS} characters; long ones by sentences", required=True, to="text")
+    input = SpokenText(
+        f"at most {MAX_CHARS} characters; long ones by sentences", most=MAX_CHARS, required=True, to="text"
+    )
     model = String("a name or alias; absent: the model that is served", to="model")
     voice = VoiceName(
         "a clip of `--voices`, one of the model's own, or one of OpenAI's names, which stand for the default voice",
@@ -69,8 +58,8 @@ class SpeechSchema(WireSchema):
         ("audio", "sse"), "`audio`: the file, in chunks as it is made; `sse`: events with pieces of it"
     )
     stream = Flag("true: as `stream_format` sse")
-    instructions = BoundedText(2048, "how to speak, for models that are made for it", to="instructions")
-    language = BoundedText(32, "a name or a code, for models with several; `auto`: it finds out", to="language")
+    instructions = String("how to speak, for models that are made for it", most=2048, to="instructions")
+    language = String("a name or a code, for models with several; `auto`: it finds out", most=32, to="language")
     seed = Count(0, 2**32 - 1, "absent: the same for every text of a voice", to="seed")
     temperature = Number(0, 2, to="temperature")
     top_k = Count(0, 2**31 - 1, to="top_k")

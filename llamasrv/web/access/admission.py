@@ -7,7 +7,7 @@ and no queue place; an admitted one counts against the key's concurrency until i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.models.registry import Registry
@@ -25,14 +25,22 @@ QUEUED = frozenset((
 """Routes whose POST needs a place in the queue."""
 
 
+class Route(Protocol):
+    """What the finder of routes gives."""
+
+    @property
+    def pattern(self) -> str:
+        """As declared in web/routes."""
+
+
 class Admitted(NamedTuple):
-    route: str  # the pattern as declared in web/routes
+    route: Route
     owner: str  # the key's name; "" if no key is needed
     quota: Quota | None  # None if the request counts against no quota
 
 
 class AdmissionRefused(NamedTuple):
-    route: str | None  # None: no such route
+    route: Route | None  # None: no such route
     owner: str
     error: LlamasrvError
 
@@ -40,27 +48,28 @@ class AdmissionRefused(NamedTuple):
 class HeadAdmission:
     """`access()` returns the access rules in force; `route_of` finds the route for a method and path, or raises."""
 
-    def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], str]) -> None:
+    def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], Route]) -> None:
         self._access, self._registry, self._route_of = access, registry, route_of
 
     def admit(self, head: Mapping[str, Any]) -> Admitted | AdmissionRefused:
         """`head` is the WSGI environ."""
         access, method, path = self._access(), head["REQUEST_METHOD"], head["PATH_INFO"]
-        route, owner, missing = None, "", None
+        route, pattern, owner, missing = None, None, "", None
         try:
             route = self._route_of(method, path)
+            pattern = route.pattern
         except LlamasrvError as error:
             missing = error  # reported only after the key is checked
         try:
-            key = access.identify(head, route)
+            key = access.identify(head, pattern)
             owner = "" if key is None else key.name
-            if route is None:
+            if route is None or pattern is None:
                 assert missing is not None
                 raise missing
-            quota = access.quota_of(key, route, method)
+            quota = access.quota_of(key, pattern, method)
             if quota is not None:
                 quota.check()
-            if method == "POST" and route in QUEUED and self._registry.is_full:
+            if method == "POST" and pattern in QUEUED and self._registry.is_full:
                 raise self._registry.queue_full()
             if quota is not None:
                 quota.enter()

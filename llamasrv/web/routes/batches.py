@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from llamasrv.web.routes.files import check_kept
 from llamasrv.web.routes.once import Tell, answered_once
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
+from llamasrv.web.streams.body import PiecesBody
 from llamasrv.web.views import current, json_answer
 
 OPEN = 100  # batches of one key that have not ended
@@ -120,7 +121,7 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
         if not batch.ended:
             raise InvalidRequest(f"Batch {id} has no results yet: it is still being processed.")
         lines = _joined(anthropic.results(results_of(batches, batch)))
-        return Response(lines, 200, content_type="application/x-jsonl")
+        return Response(PiecesBody(current().record, lines), 200, content_type="application/x-jsonl")
 
 
 def _openai_page(page: Page[StoredBatch]) -> bytes:
@@ -131,7 +132,7 @@ def _anthropic_page(base: str, page: Page[StoredBatch]) -> bytes:
     return anthropic_page([anthropic.shown(batch, base) for batch in page.items], has_more=page.has_more)
 
 
-def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+def _joined(lines: Iterator[bytes]) -> Generator[bytes, None, None]:
     """Joined into pieces that are worth a write."""
     piece = bytearray()
     for line in lines:

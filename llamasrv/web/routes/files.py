@@ -22,6 +22,7 @@ from llamasrv.web.routes.once import held_key
 from llamasrv.web.routes.paging import anthropic_page_of_request, page_of_request, page_on
 from llamasrv.web.service import Service
 from llamasrv.web.stored.idempotency import HeldKey
+from llamasrv.web.streams.body import PiecesBody
 from llamasrv.web.views import current, json_answer
 
 
@@ -84,7 +85,8 @@ def blueprint(service: Service) -> Blueprint:
     def content(id: str) -> Response:
         owner = current().owner
         head = {"Content-Length": str(files.find(owner, id).bytes)}
-        return Response(files.content(owner, id).pieces(), 200, head, content_type="application/octet-stream")
+        body = PiecesBody(current().record, files.content(owner, id).pieces())
+        return Response(body, 200, head, content_type="application/octet-stream")
 
     return routes
 

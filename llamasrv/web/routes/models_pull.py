@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from flask import Blueprint, Response, request
 
@@ -10,8 +10,9 @@ from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed, event, statu
 from llamasrv.web.http.body import read_json
 from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
+from llamasrv.web.streams.body import PiecesBody
 from llamasrv.web.streams.streaming import EVENT_STREAM, PING, unnamed
-from llamasrv.web.views import json_answer
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -28,7 +29,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/models/sse")
     def events() -> Response:
         return Response(
-            _events(service),
+            PiecesBody(current().record, _events(service)),
             200,
             content_type=EVENT_STREAM,
             headers=[("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")],
@@ -37,7 +38,7 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
-def _events(service: Service) -> Iterator[bytes]:
+def _events(service: Service) -> Generator[bytes, None, None]:
     """What is going on now, then every change, until the client leaves or the server stops."""
     pulls, models = service.pulls, service.registry
     versions = {pull: pull.version for pull in pulls if pull.done}

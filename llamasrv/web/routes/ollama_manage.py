@@ -6,7 +6,7 @@ A made or copied model is the same file under another name, with what it was giv
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,13 @@ from llamasrv.web.http.body import read_json, read_pieces
 from llamasrv.web.http.content_coding import coding_of
 from llamasrv.web.routes.models import allow, delete_model
 from llamasrv.web.service import Service
+from llamasrv.web.streams.body import PiecesBody
+from llamasrv.web.views import current
 
 NDJSON, JSON = "application/x-ndjson", "application/json; charset=utf-8"
+
+Lines = Generator[bytes, None, None]
+Quantization = Generator[Quantizing | DerivedModel, None, None]
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -90,15 +95,13 @@ class ManageViews:
         work = derived_files.quantized(_folder(self._service), new, asked.quantize)
         first = next(work)  # an invalid request is answered as such, not in a stream
         if asked.stream:
-            return Response(self._quantizing(first, work, asked.quantize), 200, content_type=NDJSON)
+            return _streamed(self._quantizing(first, work, asked.quantize))
         for step in work:
             if isinstance(step, DerivedModel):
                 _keep(self._service, step)
         return Response(dumps(SUCCESS), 200, content_type=JSON)
 
-    def _quantizing(
-        self, first: Quantizing | DerivedModel, work: Iterator[Quantizing | DerivedModel], kind: str
-    ) -> Iterator[bytes]:
+    def _quantizing(self, first: Quantizing | DerivedModel, work: Quantization, kind: str) -> Lines:
         try:
             for step in chain([first], work):
                 if isinstance(step, DerivedModel):
@@ -108,9 +111,9 @@ class ManageViews:
                     yield quantize_line(step.before, kind, completed=step.done, total=step.total) + b"\n"
             yield dumps(SUCCESS) + b"\n"
         except LlamasrvError as error:
-            yield ollama_body(error) + b"\n"
+            yield _error_line(error)
         finally:
-            work.close()  # type: ignore[attr-defined]  # a generator: ends the process where the client has left
+            work.close()  # ends the process where the client has left
 
     def delete(self) -> Response:
         service = self._service
@@ -135,7 +138,7 @@ class ManageViews:
         allow(service)
         pull = service.pulls.start(name)
         if stream:
-            return Response(_lines(pull, service.options.keepalive), 200, content_type=NDJSON)
+            return _streamed(_lines(pull, service.options.keepalive))
         for _ in pull.follow():
             pass
         return Response(dumps(SUCCESS), 200, content_type=JSON)
@@ -167,7 +170,15 @@ class ManageViews:
         return read_json(request.environ, self._limits)
 
 
-def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
+def _streamed(lines: Lines) -> Response:
+    return Response(PiecesBody(current().record, lines, _error_line), 200, content_type=NDJSON)
+
+
+def _error_line(error: LlamasrvError) -> bytes:
+    return ollama_body(error) + b"\n"
+
+
+def _lines(pull: Pull, keepalive: float) -> Lines:
     """Progress lines until it is done. The work continues if the client leaves; the next client joins it."""
     last = pull_line("pulling manifest")
     try:
@@ -180,7 +191,7 @@ def _lines(pull: Pull, keepalive: float) -> Iterator[bytes]:
                 )
             yield last + b"\n"
     except LlamasrvError as error:
-        yield ollama_body(error) + b"\n"
+        yield _error_line(error)
 
 
 def _folder(service: Service) -> Path:

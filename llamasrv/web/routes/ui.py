@@ -7,7 +7,7 @@ of the server takes one. Everything is served from here: no page asks another ho
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import orjson
@@ -22,6 +22,8 @@ from llamasrv.web.ops.history import totals
 from llamasrv.web.routes import docs
 from llamasrv.web.routes.static_files import StaticFiles
 from llamasrv.web.service import Service
+from llamasrv.web.streams.body import PiecesBody
+from llamasrv.web.streams.streaming import EVENT_STREAM
 from llamasrv.web.views import current, json_answer
 
 INTERVAL = 0.5  # seconds between snapshots
@@ -136,7 +138,8 @@ def blueprint(service: Service) -> Blueprint:
         is_admin = service.access.allows(owner, "admin")
         may_manage = "flag" if not service.options.manage else "yes" if is_admin else "scope"
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: may_manage}
-        return Response(snapshots.events(), 200, headers, content_type="text/event-stream; charset=utf-8")
+        body = PiecesBody(current().record, snapshots.events())
+        return Response(body, 200, headers, content_type=EVENT_STREAM)
 
     return routes
 
@@ -177,7 +180,7 @@ class Snapshots:
         self._data = b""
         self.viewers = 0
 
-    def events(self) -> Iterator[bytes]:
+    def events(self) -> Generator[bytes, None, None]:
         self.viewers += 1
         try:
             end = time.monotonic() + LONGEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from llamasrv.errors import LlamasrvError
 from llamasrv.web.ops.request_log import RequestLog
@@ -63,3 +63,31 @@ class Body(ABC):
             if not self._ended and self._record.reason is None:
                 self._record.reason = "cancelled"
             self._record.close(200 if self._ended else CLIENT_CLOSED)
+
+
+class PiecesBody(Body):
+    """The writes of a generator, which is closed when the client leaves."""
+
+    def __init__(
+        self,
+        record: RequestLog,
+        pieces: Generator[bytes, None, None],
+        failure: Callable[[LlamasrvError], bytes] | None = None,
+    ) -> None:
+        """`failure` writes an error as the last piece. None: nothing can say so, and the reply breaks off."""
+        super().__init__(record)
+        self._pieces = pieces
+        self._failed = failure
+
+    def _write(self) -> bytes | None:
+        data = next(self._pieces, None)
+        self._ended = data is None
+        return data
+
+    def _failure(self, error: LlamasrvError) -> bytes:
+        if self._failed is None:
+            raise error
+        return self._failed(error)
+
+    def _leave(self) -> None:
+        self._pieces.close()
