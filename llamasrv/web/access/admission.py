@@ -25,7 +25,7 @@ QUEUED = frozenset((
 """Routes whose POST needs a place in the queue."""
 
 
-class Route(Protocol):
+class NamedRoute(Protocol):
     """What the finder of routes gives."""
 
     @property
@@ -34,13 +34,13 @@ class Route(Protocol):
 
 
 class Admitted(NamedTuple):
-    route: Route
+    route: NamedRoute
     owner: str  # the key's name; "" if no key is needed
     quota: Quota | None  # None if the request counts against no quota
 
 
 class AdmissionRefused(NamedTuple):
-    route: Route | None  # None: no such route
+    route: NamedRoute | None  # None: no such route
     owner: str
     error: LlamasrvError
 
@@ -48,7 +48,7 @@ class AdmissionRefused(NamedTuple):
 class HeadAdmission:
     """`access()` returns the access rules in force; `route_of` finds the route for a method and path, or raises."""
 
-    def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], Route]) -> None:
+    def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], NamedRoute]) -> None:
         self._access, self._registry, self._route_of = access, registry, route_of
 
     def admit(self, head: Mapping[str, Any]) -> Admitted | AdmissionRefused:
