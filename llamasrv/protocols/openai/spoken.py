@@ -14,7 +14,7 @@ from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.loader import Nested
 from llamasrv.protocols.common.schema import Array, Count, Number, OneOf, Refusal, String, WireSchema
 from llamasrv.protocols.common.wire import dumps, new_id
-from llamasrv.protocols.openai.speech import BoundedText, VoiceName
+from llamasrv.protocols.openai.speech import VoiceName
 
 FORMATS = ("wav", "aac", "mp3", "flac", "opus", "pcm16")
 SPEECH_NAMES = {
@@ -51,8 +51,8 @@ class ChatAudioSchema(WireSchema):
     format = OneOf(FORMATS, "pcm16 and wav; with the extra `media` the others; absent: wav, in a stream pcm16")
     model = String("the model that speaks; absent: the first that does", to="model")
     speed = Number(0.25, 4, "the pitch stays; other than 1 with the extra `media`", to="speed")
-    language = BoundedText(32, "a name or a code, for models with several; `auto`: it finds out", to="language")
-    instructions = BoundedText(2048, "how to speak, for models that are made for it", to="instructions")
+    language = String("a name or a code, for models with several; `auto`: it finds out", most=32, to="language")
+    instructions = String("how to speak, for models that are made for it", most=2048, to="instructions")
     seed = Count(0, 2**32 - 1, "absent: the same for every text of a voice", to="seed")
 
 

@@ -48,7 +48,9 @@ class AdmissionRefused(NamedTuple):
 class HeadAdmission:
     """`access()` returns the access rules in force; `route_of` finds the route for a method and path, or raises."""
 
-    def __init__(self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], NamedRoute]) -> None:
+    def __init__(
+        self, access: Callable[[], Access], registry: Registry, route_of: Callable[[str, str], NamedRoute]
+    ) -> None:
         self._access, self._registry, self._route_of = access, registry, route_of
 
     def admit(self, head: Mapping[str, Any]) -> Admitted | AdmissionRefused:
