@@ -17,6 +17,15 @@ STANDARD = (
 )  # fmt: skip
 """OpenAI's names. Clients send one of them, whatever a server has: each is the default voice unless a clip has that
 name."""
+GOOGLES = frozenset(
+    (
+        "achernar", "achird", "algenib", "algieba", "alnilam", "aoede", "autonoe", "callirrhoe", "charon", "despina",
+        "enceladus", "erinome", "fenrir", "gacrux", "iapetus", "kore", "laomedeia", "leda", "orus", "puck",
+        "pulcherrima", "rasalgethi", "sadachbia", "sadaltager", "schedar", "sulafat", "umbriel", "vindemiatrix",
+        "zephyr", "zubenelgenubi",
+    )
+)  # fmt: skip
+"""The same for Google's clients; not listed."""
 DEFAULT = "default"
 _NAME = re.compile(r"[\w .-]{1,64}")
 
@@ -64,7 +73,7 @@ def voice_named(name: str | None, known: dict[str, Clip], speakers: tuple[str, .
         own = {speaker.lower(): speaker for speaker in speakers}
         if name.lower() in own:
             return Voice(speaker=own[name.lower()])
-        if name.lower() not in (*STANDARD, DEFAULT):
+        if name.lower() not in (*STANDARD, DEFAULT, *GOOGLES):
             names = ", ".join([*known, *speakers][:20]) or "none of its own"
             raise InvalidRequest(
                 f"Unknown voice '{name[:64]}'. This model has {names}; OpenAI's names stand for its default voice.",

@@ -36,7 +36,7 @@ def test_a_clip_goes_before_the_models_own_and_those_before_the_usual_names(fold
     assert voice_named("RYAN", known, ("Vivian", "Ryan")) == Voice(speaker="Ryan")
     assert voice_named("alloy", known, ("Vivian",)) == Voice(known[".hidden"], others=(known["bo"], known["mia"]))
     assert voice_named("alloy", {}, ("Vivian",)) == Voice(speaker="Vivian")
-    assert voice_named(None, {}, ()) == voice_named("Nova", {}, ()) == Voice()
+    assert voice_named(None, {}, ()) == voice_named("Nova", {}, ()) == voice_named("Kore", {}, ()) == Voice()
 
 
 def test_the_default_voice_has_that_name(folder):

@@ -123,6 +123,77 @@ def test_where_nothing_speaks_that_is_said(client):
     assert "No model here speaks" in answer.json["error"]["message"]
 
 
+def test_a_response_is_spoken_whole_and_can_be_sent_back(both, chat):
+    asked = {"model": "fake", "input": "Hello there.", "modalities": ["text", "audio"], "audio": {"format": "wav"}}
+    body = both.client.post("/v1/responses", json=asked).json
+    text, sound = body["output"][-1]["content"]
+    assert text["text"] == sound["transcript"] == "You said: Hello there."
+    with wave.open(io.BytesIO(base64.b64decode(sound["data"]))) as file:
+        assert text_in(file.readframes(1 << 24)) == "You said: Hello there."
+    stored = both.client.get(f"/v1/responses/{body['id']}").json
+    assert [part["type"] for part in stored["output"][-1]["content"]] == ["output_text"]
+    turns = [{"role": "user", "content": "Hello there."}, *body["output"], {"role": "user", "content": "More."}]
+    again = both.client.post("/v1/responses", json={"model": "fake", "input": turns}).json
+    turns[1]["content"] = [text]
+    assert again["usage"]["input_tokens"] == both.client.post(
+        "/v1/responses", json={"model": "fake", "input": turns}).json["usage"]["input_tokens"]  # fmt: skip
+    error = both.client.post("/v1/responses", json={**asked, "background": True}).json["error"]
+    assert error["param"] == "modalities"
+
+
+def test_a_response_is_spoken_in_events(both, chat):
+    asked = {"model": "fake", "input": "Hello there.", "modalities": ["text", "audio"], "audio": {}, "stream": True}
+    answer = both.client.post("/v1/responses", json=asked)
+    events = [json.loads(frame.partition("data: ")[2]) for frame in answer.text.split("\n\n") if "data: {" in frame]
+    kinds = [event["type"] for event in events]
+    assert kinds[-1] == "response.completed" and kinds.count("response.audio.done") == 1
+    sound = b"".join(base64.b64decode(e["delta"]) for e in events if e["type"] == "response.audio.delta")
+    said = "".join(e["delta"] for e in events if e["type"] == "response.audio.transcript.delta")
+    assert text_in(sound) == said == "You said: Hello there."
+    assert events[-1]["response"]["usage"]["output_tokens_details"]["reasoning_tokens"] == 0
+
+
+def gemini(both, method, status=200, modalities=("AUDIO",), **config):
+    body = {"contents": [{"parts": [{"text": "Hello there."}]}],
+            "generationConfig": {"responseModalities": list(modalities), **config}}  # fmt: skip
+    answer = both.client.post(f"/v1beta/models/fake:{method}", json=body)
+    answer.get_data()
+    assert answer.status_code == status, answer.text
+    return answer
+
+
+def heard(parts):
+    inline = [part["inlineData"] for part in parts if "inlineData" in part]
+    assert {one["mimeType"] for one in inline} == {"audio/L16;codec=pcm;rate=24000"}
+    return text_in(b"".join(base64.b64decode(one["data"]) for one in inline))
+
+
+def test_geminis_answers_are_spoken(both, chat):
+    voice = {"voiceConfig": {"prebuiltVoiceConfig": {"voiceName": "mia"}}, "languageCode": "en-US"}
+    answer = gemini(both, "generateContent", speechConfig=voice).json
+    parts = answer["candidates"][0]["content"]["parts"]
+    assert heard(parts) == "You said: Hello there." and len(parts) == 1
+    counts = {one["modality"]: one["tokenCount"] for one in answer["usageMetadata"]["candidatesTokensDetails"]}
+    assert counts["AUDIO"] == 22
+    frames = gemini(both, "streamGenerateContent?alt=sse", modalities=("TEXT", "AUDIO")).text.split("\n\n")
+    chunks = [json.loads(frame[6:]) for frame in frames if frame.strip()]
+    parts = [part for chunk in chunks for one in chunk["candidates"] for part in one["content"]["parts"]]
+    assert heard(parts) == "".join(part.get("text", "") for part in parts) == "You said: Hello there."
+
+
+def test_what_gemini_cannot_have_spoken_is_refused_by_field(both, client):
+    voice = {"voiceConfig": {"prebuiltVoiceConfig": {"voiceName": "Zephyr9"}}}
+    assert "voiceName" in gemini(both, "generateContent", 400, speechConfig=voice).text
+    assert (
+        "multiSpeaker" in gemini(both, "generateContent", 400, speechConfig={"multiSpeakerVoiceConfig": {"a": 1}}).text
+    )
+    assert "responseModalities" in gemini(both, "generateContent", 400, modalities=("IMAGE",)).text
+    assert "candidateCount" in gemini(both, "generateContent", 400, candidateCount=2).text
+    body = {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"responseModalities": ["AUDIO"]}}
+    answer = client.post("/v1beta/models/fake:generateContent", json=body)
+    assert answer.status_code == 400 and "No model here speaks" in answer.text
+
+
 def test_calls_make_no_sound(chat):
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     message = chat(tools=tools, tool_choice="required").json["choices"][0]["message"]

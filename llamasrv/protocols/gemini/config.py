@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Content
+from llamasrv.domain.speech import SpeechRequest
 from llamasrv.protocols.common.forms import CLOSED
 from llamasrv.protocols.common.loader import Nested
 from llamasrv.protocols.common.sampling import INT_MAX
@@ -64,10 +65,41 @@ class ThinkingConfigField(WireField):
 
 
 class ResponseModalities(WireField):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> None:
-        for i, kind in enumerate(list_of(value)):
-            if kind not in ("TEXT", "text", "MODALITY_UNSPECIFIED"):
-                raise Refusal("this model generates text only.", i)
+    """AUDIO, TEXT, or both."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> frozenset[str]:
+        kinds = list_of(value)
+        for i, kind in enumerate(kinds):
+            if type(kind) is not str or kind.upper() not in ("TEXT", "AUDIO", "MODALITY_UNSPECIFIED"):
+                raise Refusal("expected 'TEXT' or 'AUDIO'.", i)
+        return frozenset(kind.upper() for kind in kinds)
+
+
+class SpeechConfig(WireField):
+    """`voiceConfig.prebuiltVoiceConfig.voiceName` and `languageCode`, as fields of a SpeechRequest."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
+        given = object_of(value)
+        if given.get("multiSpeakerVoiceConfig"):
+            raise Refusal("an answer has one voice.", "multiSpeakerVoiceConfig")
+        path = ("voiceConfig", "prebuiltVoiceConfig")
+        voice = object_of(given.get(path[0]) or {}, path[0])
+        for name in voice:
+            if name != path[1] and voice[name]:
+                raise Refusal("voices are the server's own; name one in 'prebuiltVoiceConfig'.", path[0], name[:40])
+        prebuilt = object_of(voice.get(path[1]) or {}, *path)
+        fields = {
+            "voice": string_of(prebuilt, "voiceName", *path, required=False),
+            "language": string_of(given, "languageCode", required=False),
+        }
+        return {name: text for name, text in fields.items() if text}
+
+
+def spoken_answer(config: Mapping[str, Any], *, owner: str, timeout: float | None) -> SpeechRequest | None:
+    """How the answer is spoken; None if it is not."""
+    if "AUDIO" not in config.get("responseModalities", ()):
+        return None
+    return SpeechRequest("", format="pcm", owner=owner, timeout=timeout, **config.get("speechConfig", {}))
 
 
 class MimeType(String):
@@ -128,9 +160,13 @@ class GenerationSchema(WireSchema):
         to="thinking_budget",
         via=attrgetter("budget"),
     )
-    responseModalities = ResponseModalities("text only")
+    responseModalities = ResponseModalities(
+        "TEXT, AUDIO or both; AUDIO: a speech model that is served as well speaks the answer"
+    )
     responseFormat = ResponseFormatField("`text` with `mimeType` and `schema` (a JSON schema); wins over the others")
-    speechConfig = Refused("this model generates text only", harmless=({},))
+    speechConfig = SpeechConfig(
+        "`voiceConfig.prebuiltVoiceConfig.voiceName` and `languageCode`, of an answer with AUDIO", to=None
+    )
     imageConfig = Refused("this model generates text only", harmless=({},))
     mediaResolution = Ignored()
     audioTimestamp = Ignored()

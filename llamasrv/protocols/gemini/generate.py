@@ -12,19 +12,24 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Pin, ToolChoice
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.loader import Loaded, Loader, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, String, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
 from llamasrv.protocols.gemini.cached import CachedContent
-from llamasrv.protocols.gemini.config import GenerationConfig, ThinkingConfig, content_of
+from llamasrv.protocols.gemini.config import GenerationConfig, ThinkingConfig, content_of, spoken_answer
 from llamasrv.protocols.gemini.contents import Contents, SystemInstruction
 from llamasrv.protocols.gemini.reply import GeminiReply, GeminiReplyOptions
 from llamasrv.protocols.gemini.tools import GeminiTools, ToolConfig, check_names
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
 
+SPEECH_NAMES = {
+    "speech": "generationConfig.responseModalities",
+    "speech.voice": "generationConfig.speechConfig.voiceConfig.prebuiltVoiceConfig.voiceName",
+    "speech.language": "generationConfig.speechConfig.languageCode",
+}
 PARTS_IGNORED = tuple(
     f"parts.{name}"
     for name in (
@@ -83,7 +88,7 @@ class GenerateContent(SchemaEndpoint):
     """The endpoint, with its limits."""
 
     schema = GenerateContentSchema
-    names = prompt_in("contents")
+    names: Mapping[str, str] = {**prompt_in("contents"), **SPEECH_NAMES}
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
@@ -130,8 +135,15 @@ class GenerateContent(SchemaEndpoint):
             owner=owner,
             content=content,
             pins=_pins(data, asked),
+            speech=spoken_answer(config, owner=owner, timeout=timeout),
         )
-        return request, GeminiReplyOptions(thinking.shown, logprobs)
+        if request.speech is not None and request.n > 1:
+            raise Unsupported(
+                "Invalid 'generationConfig.candidateCount': only one answer can be spoken.",
+                param="generationConfig.candidateCount",
+            )
+        is_only_sound = request.speech is not None and "TEXT" not in config["responseModalities"]
+        return request, GeminiReplyOptions(thinking.shown, logprobs, is_only_sound)
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:
         return super().unheard(_counted(body))

@@ -6,6 +6,7 @@ its signature, so that the next turn brings it back even where thoughts are not 
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from llamasrv.domain.events import (
     Finished,
     FinishReason,
     Reasoning,
+    Spoken,
     Text,
     TokenLogprob,
     ToolCallArguments,
@@ -29,6 +31,8 @@ from llamasrv.protocols.fold import FoldedChoice
 from llamasrv.protocols.gemini.contents import seal
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.protocols.writer import Writer
+
+PCM = "audio/L16;codec=pcm;rate=24000"  # little-endian, as Google sends it
 
 _CUT = frozenset((FinishReason.LENGTH, FinishReason.CONTEXT))
 _REASONS = {
@@ -45,6 +49,7 @@ class GeminiReplyOptions(NamedTuple):
 
     thoughts: bool = False  # they are shown
     top_logprobs: int | None = None  # None: none at all
+    only_sound: bool = False  # the answer is heard and not shown
 
 
 class _Turn:
@@ -83,11 +88,14 @@ class GeminiReply(Writer):
         if event.logprobs and self._options.top_logprobs is not None:
             result = self._logprobs(event.logprobs)
             self._write({**_content([{"text": event.text}]), "index": event.choice, "logprobsResult": result})
-        elif event.text:
+        elif event.text and not self._options.only_sound:
             self._out.append(
                 b'{"candidates":[{"content":{"parts":[{"text":%b}],"role":"model"},"index":%d}],%b'
                 % (dumps(event.text), event.choice, self._tail)
             )
+
+    def on_spoken(self, event: Spoken) -> None:
+        self._write({**_content([_sound(event.data)]), "index": event.choice})
 
     def on_reasoning(self, event: Reasoning) -> None:
         self._turn(event.choice).thoughts.append(event.text)
@@ -146,7 +154,9 @@ class GeminiReply(Writer):
             parts.append({"text": "".join(choice.reasoning), "thought": True})
         calls = _calls(choice.tool_calls, choice.reasoning, cut=choice.reason in _CUT)
         text = "".join(choice.text)
-        if text or not calls:
+        if choice.audio:
+            parts.append(_sound(b"".join(choice.audio)))
+        if not self._options.only_sound and text or not (calls or choice.audio):
             parts.append({"text": text})
         reason = FinishReason.STOP if choice.reason is None else choice.reason
         candidate = {**_content([*parts, *calls]), "finishReason": _REASONS.get(reason, "OTHER"), "index": number}
@@ -170,6 +180,10 @@ class GeminiReply(Writer):
 
 def _content(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"content": {"parts": parts, "role": "model"}}
+
+
+def _sound(pcm: bytes) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": PCM, "data": b64encode(pcm).decode()}}
 
 
 def _calls(calls: Iterable[ToolCall], thoughts: list[str], *, cut: bool) -> list[dict[str, Any]]:
@@ -196,12 +210,17 @@ def _token(token: int, piece: bytes, value: float | None) -> dict[str, Any]:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "promptTokenCount": usage.prompt_tokens,
         "candidatesTokenCount": usage.completion_tokens - usage.reasoning_tokens,
         "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": usage.prompt_tokens}],
     }
+    if usage.audio_tokens:
+        body["candidatesTokensDetails"] = [
+            {"modality": "AUDIO", "tokenCount": usage.audio_tokens},
+            {"modality": "TEXT", "tokenCount": body["candidatesTokenCount"] - usage.audio_tokens},
+        ]
     if usage.cached_tokens:
         body["cachedContentTokenCount"] = usage.cached_tokens
     if usage.reasoning_tokens:

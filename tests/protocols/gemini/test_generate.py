@@ -221,7 +221,7 @@ def test_what_is_wrong_in_the_configuration_is_named(config, param):
     [
         {"tools": [{"googleSearch": {}}]},
         {"generationConfig": {"responseModalities": ["IMAGE"]}}, {"generationConfig": {"responseFormat": [{"image": {}}]}},
-        {"generationConfig": {"speechConfig": {"voiceConfig": {}}}},
+        {"generationConfig": {"speechConfig": {"multiSpeakerVoiceConfig": {"speakerVoiceConfigs": []}}}},
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(body):

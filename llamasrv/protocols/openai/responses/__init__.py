@@ -17,7 +17,7 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.domain.summary import SUMMARISE
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
@@ -34,6 +34,7 @@ from llamasrv.protocols.openai.responses.schema import (
     text_settings,
 )
 from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
+from llamasrv.protocols.openai.spoken import SPEECH_NAMES, spoken_answer
 from llamasrv.protocols.telemetry import Extras
 
 _SUMMARY_TOKENS = 2000  # most of a summary, where the request does not say
@@ -58,7 +59,7 @@ class Responses(SchemaEndpoint):
     """The endpoint, with its limits."""
 
     schema = ResponsesSchema
-    names = prompt_in("input")
+    names: Mapping[str, str] = {**prompt_in("input"), **SPEECH_NAMES}
 
     def references(self, body: Mapping[str, Any]) -> References:
         previous, items = body.get("previous_response_id"), body.get("input")
@@ -81,7 +82,10 @@ class Responses(SchemaEndpoint):
         tools, turns, choice = self._turns(data, earlier, items)
         _configured(data, turns)
         reported = _reported(data)
-        request = _request(data, turns, tools, reported, tool_choice=choice, timeout=timeout, owner=owner)
+        speech = spoken_answer(data, owner=owner, timeout=timeout)
+        request = _request(
+            data, turns, tools, reported, tool_choice=choice, timeout=timeout, owner=owner, speech=speech
+        )
         id = new_response_id()
         options = ResponseOptions(
             id=id,
@@ -94,6 +98,7 @@ class Responses(SchemaEndpoint):
             store=data.get("store", True),
             background=data.get("background", False),
             compact=turns.compact,
+            is_spoken=speech is not None,
             has_instructions="instructions" in data,
             is_warm_up=_is_warm_up(data),
             diagnoses=_cache_options(data).comparison is not None,
@@ -171,6 +176,8 @@ def _check_together(data: Mapping[str, Any]) -> None:
         raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
     if data.get("background") and not data.get("store", True):
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
+    if data.get("background") and data.get("modalities"):
+        raise Unsupported("Invalid 'modalities': a background response cannot be spoken.", param="modalities")
 
 
 def _configured(data: Loaded, turns: Turns) -> None:
@@ -210,6 +217,7 @@ def _request(
         logprobs, tool_choice = None, replace(tool_choice, mode="none", shown=True)
         others |= {
             "content": None,
+            "speech": None,
             "max_tokens": data.parts.get("max_tokens", _SUMMARY_TOKENS),
             "edits": None,
             "shorten": True,  # what is made shorter is often too long already

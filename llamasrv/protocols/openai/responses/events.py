@@ -80,6 +80,11 @@ class Events:
         self.number -= 1
         self._lifecycle("response.in_progress", {**response, "output": [], "usage": None}, more)
 
+    def aside(self, name: str, **fields: Any) -> None:
+        """Sound. It repeats the number of the event before, as it is not replayed."""
+        self.number -= 1
+        self.event(name, **fields) if fields else self._write(name, b'"response_id":%b}' % dumps(self._response))
+
     def keepalive(self) -> None:
         self.silences.append(self.number)
         self._out.append(b'{"type":"keepalive","sequence_number":%d}' % self.number)

@@ -30,7 +30,7 @@ from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
 _ROLES = frozenset(("user", "assistant", "system", "developer"))
 _TEXT_PARTS = {
     "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
-    "reasoning_text": "text",
+    "reasoning_text": "text", "output_audio": "transcript",
 }  # fmt: skip
 _UNREAD = {"input_video": "video"}
 
@@ -287,7 +287,12 @@ class Turns:
         if type(content) is not list:
             raise wrong_type("a string or an array of content parts", content, *path)
         check_length(content, self.limits.parts, "parts", *path)
-        parts = tuple(_part(part, *path, at) for at, part in enumerate(content))
+        said = {"text" if type(part) is dict and part.get("type") == "output_text" else "" for part in content}
+        parts = tuple(
+            _part(part, *path, at)
+            for at, part in enumerate(content)
+            if "text" not in said or type(part) is not dict or part.get("type") != "output_audio"  # the text, spoken
+        )
         if not parts:
             return ""
         return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from llamasrv.domain.events import (
     PromptProgress,
     PromptWaits,
     Reasoning,
+    Spoken,
     Text,
     ToolCallArguments,
     ToolCallStart,
@@ -68,6 +70,7 @@ class ResponseOptions:
     is_chained: bool = False  # the next response on the same socket may continue it
     compact: bool = False  # the answer is a summary of the conversation, sent as a compaction item
     has_instructions: bool = False  # of its own, apart from the conversation's
+    is_spoken: bool = False
     users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
 
 
@@ -89,6 +92,8 @@ class ResponseReply(Writer):
         self._call_ids: set[str] = set()
         self._reason: FinishReason | None = None
         self._is_steered = False
+        self._said: list[str] = []  # of an answer that is spoken
+        self._sound: list[bytes] = []
 
     def steer(self) -> bool:
         """The run is about to be cancelled, because the client has more to say. False where the response has called a
@@ -153,6 +158,15 @@ class ResponseReply(Writer):
         elif event.text or event.logprobs:
             self._enter(Text)
             self._events.delta(event.text, self._logprobs(event))
+            if self._options.is_spoken and event.text:
+                self._said.append(event.text)
+                self._events.aside("response.audio.transcript.delta", delta=event.text)
+
+    def on_spoken(self, event: Spoken) -> None:
+        if self._options.stream:
+            self._events.aside("response.audio.delta", delta=b64encode(event.data).decode())
+        else:
+            self._sound.append(event.data)
 
     def on_reasoning(self, event: Reasoning) -> None:
         if event.text and not self._options.compact:
@@ -188,6 +202,9 @@ class ResponseReply(Writer):
 
     def on_finished(self, event: Finished) -> None:
         self._reason = event.reason
+        if self._said:
+            self._events.aside("response.audio.transcript.done")
+            self._events.aside("response.audio.done")
 
     def on_usage(self, event: Usage) -> None:
         self._finish(event)
@@ -302,7 +319,16 @@ class ResponseReply(Writer):
             self.chunks(events)
 
     def whole(self) -> bytes:
-        return orjson.dumps(self.response)
+        if not self._said:
+            return orjson.dumps(self.response)
+        return orjson.dumps({**self.response, "output": self._with_sound(self.response["output"])})
+
+    def _with_sound(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The last message with a part for its sound, which is not stored."""
+        data = b64encode(b"".join(self._sound)).decode()
+        part = {"type": "output_audio", "data": data, "transcript": "".join(self._said)}
+        at = max(i for i, item in enumerate(items) if item["type"] == "message")
+        return [*items[:at], {**items[at], "content": [*items[at]["content"], part]}, *items[at + 1 :]]
 
 
 class CompactionReply(ResponseReply):

@@ -33,6 +33,7 @@ from llamasrv.protocols.openai.fields import (
     PromptCacheOptions,
     ServiceTier,
 )
+from llamasrv.protocols.openai.spoken import ChatAudio, Modalities
 
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _SUMMARIES = ("auto", "concise", "detailed")
@@ -228,3 +229,5 @@ class ResponsesSchema(SamplingSchema):
     image = Ignored("there is no image generation")
     background_options = BackgroundOptions()
     client_metadata = Ignored()
+    modalities = Modalities("with `audio` a speech model that is served as well speaks the answer; not in `background`")
+    audio = ChatAudio("how it is spoken, as in chat completions; without effect unless `modalities` has audio", to=None)
