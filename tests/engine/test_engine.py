@@ -298,6 +298,17 @@ def test_idle_prefixes_are_evicted_while_others_run(drive):
     driver.finish()
 
 
+def test_an_idle_prefix_that_running_sequences_share_is_not_evicted(drive):
+    """The next ones of many that begin alike find it in its lane, not as a copy for each of them."""
+    driver = drive(idle_cells=0)
+    beginning = "what all of them begin with " * 3
+    for question in ("one", "two", "three"):
+        driver.submit(chat(beginning + question), max_tokens=1)
+        driver.finish()
+    assert driver.core.metrics.evictions == 0 and len(driver.core.memory.host) == 0
+    assert driver.core.memory.lanes.resident
+
+
 @pytest.mark.parametrize("traits", [RECURRENT, ATTENTION._replace(can_share=False)])
 def test_states_that_cannot_be_shared_are_continued_or_recomputed(drive, traits):
     driver = drive(traits=traits)

@@ -44,6 +44,11 @@ class LaneTable:
         """Free once every resident lane is evicted."""
         return self.num_cells - self.held_cells
 
+    def num_idle(self, lane: int) -> int:
+        """Cells of a resident lane that no held lane shares."""
+        cells = self._cells[lane]
+        return self.lengths[lane] - int(np.count_nonzero(self._holds[cells]))
+
     def strip(self) -> list[tuple[int, int, str]]:
         """(lane, cells, "held" or "resident") of each lane with cells. Safe to call from any thread."""
         held = self.held

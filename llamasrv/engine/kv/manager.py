@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections.abc import Callable
 from functools import partial
 
 from llamasrv.domain.sequence_spec import CacheKey
@@ -120,7 +121,7 @@ class KVCacheManager:
                 return source
             self.resident.note_use(self.timelines[source])
         if not lanes.free:
-            self.evict(but=source)
+            self.evict(lambda timeline: timeline.lane == source)
         lane = lanes.take()
         if source is not None and match is not None:
             try:
@@ -219,11 +220,11 @@ class KVCacheManager:
         while self.lanes.free_cells < cells and self.lanes.resident:
             self.evict()
 
-    def evict(self, *, but: int | None = None) -> None:
-        """Evict the least valuable resident prefix, in another lane than `but`, to host memory if a copy is worth
-        it."""
-        timeline = self.resident.evict(lambda timeline: timeline.lane == but)
-        assert timeline is not None
+    def evict(self, stays: Callable[[LaneTimeline], bool] = lambda timeline: False) -> bool:
+        """Evict the least valuable resident prefix, to host memory if a copy is worth it. False if all of them stay."""
+        timeline = self.resident.evict(stays)
+        if timeline is None:
+            return False
         lane, length = timeline.lane, self.lanes.lengths[timeline.lane]
         spared = self._time.prompt_seconds(length)
         try:
@@ -237,6 +238,7 @@ class KVCacheManager:
         finally:
             self.drop(lane)
         self._metrics.evictions += 1
+        return True
 
     def save_all(self) -> None:
         """Before the context is freed: move resident prefixes to host memory, as many as fit."""
@@ -256,10 +258,12 @@ class KVCacheManager:
         self.host.put(state)
 
     def evict_idle(self) -> None:
-        """Evict resident prefixes beyond the cells that the back end can hold without slowing down."""
+        """Evict resident prefixes beyond the cells that the back end can hold without slowing down. One stays that
+        shares half of its cells with running sequences: it costs little, and the next ones may begin like those."""
         lanes = self.lanes
-        while lanes.resident and lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
-            self.evict()
+        while lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
+            if not self.evict(lambda timeline: lanes.num_idle(timeline.lane) <= lanes.lengths[timeline.lane] // 2):
+                break
 
     def check(self) -> None:
         """Raises AssertionError if lanes, cells, or some of what is kept are inconsistent. Runs when idle."""
