@@ -75,6 +75,9 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
                 message["content"] = " "
     if not traits.assistant_first and messages and messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": ""})
+    if traits.needs_user and not any(message["role"] == "user" for message in messages):
+        head = next((n for n, m in enumerate(messages) if m["role"] not in _SYSTEM_ROLES), len(messages))
+        messages.insert(head, {"role": "user", "content": ""})
     if traits.parts:
         for message in messages:
             if isinstance(message.get("content"), str):

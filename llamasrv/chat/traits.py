@@ -27,6 +27,7 @@ class Traits:
     developer: bool = False
     repeated_roles: bool = True  # user after user, assistant after assistant
     assistant_first: bool = True
+    needs_user: bool = False  # a conversation without a user turn is refused
     tools: bool = False
     tools_variable: str = "tools"
     tools_need_system: bool = False  # they are shown beside a system message only, which may be empty
@@ -138,6 +139,7 @@ def examine(template: Renderer) -> Traits:
         "repeated_roles": shows([_USER, _USER2], "zquser", "zqagain")
         and shows([_USER, _ANSWER, _ANSWER2, _USER2], "zqanswer", "zqmore"),
         "assistant_first": shows([_ANSWER, _USER], "zqanswer", "zquser"),
+        "needs_user": not shows([_SYSTEM], "zqsystem") and shows([_SYSTEM, {**_USER, "content": ""}], "zqsystem"),
         "empty_answer": shows([_USER, {**_ANSWER, "content": ""}, _USER2], "zqagain"),
         "tools": tools_variable is not None,
         "tools_variable": tools_variable or "tools",

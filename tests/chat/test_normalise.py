@@ -397,3 +397,19 @@ def test_arguments_of_any_depth_are_taken(levels):
     traits = Traits(arguments="object", calls=True, results=True)
     messages = prepare(ChatPrompt((user(), deep, result("weather", "x"))), traits).messages
     assert text in str(messages)
+
+
+def test_a_template_that_asks_for_a_user_gets_an_empty_one():
+    """Qwen3.5 and others refused instructions alone, with which Codex warms a conversation over a WebSocket."""
+    wants_user = (
+        "{%- if messages | selectattr('role', 'equalto', 'user') | list | length == 0 -%}"
+        "{{- raise_exception('No user query found') -}}{%- endif -%}" + HERMES
+    )
+    assert ChatTemplate(wants_user).traits.needs_user and not ChatTemplate(HERMES).traits.needs_user
+    rules = Message("system", "Be kind.")
+    assert roles([rules], needs_user=True) == ["system", "user"]
+    assert roles([rules, answer(), rules], needs_user=True) == ["system", "user", "assistant", "system"]
+    assert roles([rules, user()], needs_user=True) == ["system", "user"]
+    assert roles([rules], needs_user=False) == ["system"]
+    alone, later = (ChatTemplate(wants_user).render(ChatPrompt(given)).text for given in ((rules,), (rules, user())))
+    assert later.startswith(alone.partition("user")[0])
