@@ -30,7 +30,7 @@ NEIGHBOURS = {
     "engine/kv/test_host_cache.py": "engine/kv/disk_writer",
     "engine/kv/test_lookup.py": "engine/kv/match engine/kv/timelines",
     "engine/kv/test_policy.py": "engine/kv/pinning",
-    "clients/test_responses_socket.py": "web/sockets/websocket",
+    "clients/test_responses_socket.py": "web/sockets/inner_requests web/sockets/websocket",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
     "engine/test_speaker.py": "engine/backend/fake_speech engine/base/side_thread",
@@ -79,6 +79,8 @@ NEIGHBOURS = {
     "protocols/openai/test_completions.py": "protocols/common/prompts",
     "protocols/openai/test_custom_tools.py": "protocols/openai/custom",
     "protocols/openai/test_embeddings.py": "protocols/openai/rerank",
+    "protocols/openai/test_realtime_session.py": "protocols/openai/realtime/items protocols/openai/realtime/response"
+    " protocols/openai/realtime/session",
     "protocols/openai/test_responses.py": "protocols/openai/responses/ids protocols/openai/responses/items",
     "protocols/openai/test_responses_events.py": "protocols/openai/responses/events protocols/openai/responses/reply"
     " protocols/openai/responses/stored",

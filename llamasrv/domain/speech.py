@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
 SAMPLE_RATE = 24_000  # of all speech models
 MAX_LANES = 8  # utterances that are spoken together
 LANE_CELLS = 1024  # of each: a voice of 30 s (375 rows), a chunk of text, and its frames
+_STREAMED = 0xFFFFFFFF  # the size of a WAV file that is not finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +46,15 @@ class SpeechRequest:
     max_frames: int | None = None
     timeout: float | None = None
     owner: str = ""
+
+
+def wav_head(rate: int, size: int | None = None) -> bytes:
+    """The head of a file with `size` bytes of samples; None: they are not known yet."""
+    form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
+    whole = _STREAMED if size is None else 20 + len(form) + size
+    return b"RIFF%bWAVEfmt %b%bdata%b" % (
+        struct.pack("<I", whole),
+        struct.pack("<I", len(form)),
+        form,
+        struct.pack("<I", _STREAMED if size is None else size),
+    )

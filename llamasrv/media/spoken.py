@@ -8,11 +8,12 @@ Knows samples (16 bits, little-endian, mono) and bytes, no model and no protocol
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any, Protocol
+
+from llamasrv.domain.speech import wav_head
 
 TYPES = {
     "mp3": "audio/mpeg", "opus": "audio/opus", "aac": "audio/aac", "flac": "audio/flac", "wav": "audio/wav",
@@ -21,7 +22,6 @@ TYPES = {
 PLAIN = ("wav", "pcm")
 EXTRA = "media"  # what the others need
 SLOWEST, FASTEST = 0.25, 4.0
-_STREAMED = 0xFFFFFFFF  # the size of a WAV file that is not finished
 _LONGER = 0.049  # seconds that a file may last longer than what was fed
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
     # container, codec, options of the container. The header that tells the length would be written last.
@@ -63,16 +63,6 @@ class PlainWriter:
 
     def end(self) -> bytes:
         return self.feed(b"")
-
-
-def wav_head(rate: int) -> bytes:
-    form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
-    return b"RIFF%bWAVEfmt %b%bdata%b" % (
-        struct.pack("<I", _STREAMED),
-        struct.pack("<I", len(form)),
-        form,
-        struct.pack("<I", _STREAMED),
-    )
 
 
 class _WriteOnly:

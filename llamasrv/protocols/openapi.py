@@ -100,6 +100,11 @@ OPERATIONS: dict[str, Operation] = {
     "POST /v1/responses": Operation(
         "A response, stored unless `store` is false.", ResponsesSchema, {"input": "Hello"}, EVENTS
     ),
+    "GET /v1/realtime": Operation(
+        "A conversation by voice over a WebSocket; 426 without its handshake.",
+        query=(("model", "the model that answers"), ("intent", "`transcription`: what is said is only written down")),
+        status=426,
+    ),
     "GET /v1/responses": Operation("Responses over a WebSocket; 426 without its handshake.", status=426),
     "GET /v1/responses/<id>": Operation(
         "What is stored of a response; with `stream` its events.", streams=EVENTS,

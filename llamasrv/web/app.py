@@ -38,6 +38,7 @@ from llamasrv.web.routes import (
     openapi,
     ops,
     other_servers,
+    realtime,
     responses,
     ui,
     usage,
@@ -48,7 +49,7 @@ from llamasrv.web.streams.body import Body
 from llamasrv.web.views import current
 
 BLUEPRINTS = (
-    ui.blueprint, ops.blueprint, audio.blueprint,
+    ui.blueprint, ops.blueprint, audio.blueprint, realtime.blueprint,
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
     batches.blueprint, anthropic.blueprint, gemini.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,

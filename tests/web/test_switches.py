@@ -23,7 +23,7 @@ QUERY = {
     # what they do takes a scope of its own, on routes that need another one or none
     "autoload": "admin where models are not loaded on demand", "reload": "admin", "key": "admin for another key's usage",
     # they choose among what the route shows or does anyway
-    "model": None, "action": None, "fail_on_no_slot": None, "alt": None, "purpose": None, "since": None, "until": None, "q": None,
+    "model": None, "intent": None, "action": None, "fail_on_no_slot": None, "alt": None, "purpose": None, "since": None, "until": None, "q": None,
     # pages of a list, and places in what is the caller's own
     "after": None, "after_id": None, "before_id": None, "limit": None, "order": None, "pageSize": None,
     "pageToken": None, "stream": None, "starting_after": None, "from": None, "conv_id": None,
@@ -36,7 +36,7 @@ HEADERS = {
     "X_FORWARDED_FOR": None, "FORWARDED": None, "X_REAL_IP": None, "VIA": None,
     # which protocol is spoken, and which form the answer has
     "ANTHROPIC_VERSION": None, "X_GOOG_API_CLIENT": None, "UPGRADE": None, "SEC_WEBSOCKET_KEY": None, "SEC_WEBSOCKET_VERSION": None,
-    "SEC_WEBSOCKET_EXTENSIONS": None, "ACCEPT": None, "CONTENT_ENCODING": None,
+    "SEC_WEBSOCKET_EXTENSIONS": None, "SEC_WEBSOCKET_PROTOCOL": None, "ACCEPT": None, "CONTENT_ENCODING": None,
     # names that go with the request
     "X_REQUEST_ID": None, "X_CLIENT_REQUEST_ID": None, "TRACEPARENT": None, "X_CONVERSATION_ID": None,
     "IDEMPOTENCY_KEY": None,

@@ -43,6 +43,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/chat/completions/control",
         "/v1/decisions", "/decisions", "/v1beta/decisions", "/v1/systemone", "/systemone",
         "/v1/audio/transcriptions", "/audio/transcriptions", "/v1/audio/speech", "/audio/speech",
+        "/v1/realtime", "/realtime",
         "/v1/stream", "/v1/streams/lookup", "/predict",
         "/v1beta/models/<path:name>:generateContent", "/v1beta/models/<path:name>:streamGenerateContent",
         "/open_session", "/close_session",
@@ -90,6 +91,9 @@ _WORKING = frozenset(("infer", "embed"))
 _COUNTED = _WORKING | {WORK}
 _UNCOUNTED = frozenset(("/v1/chat/completions/control", "/chat/completions/control"))
 """These shorten work that is already counted: a key over its quota may still use them."""
+
+REALTIME = frozenset(("/v1/realtime", "/realtime"))
+KEY_PROTOCOL = "openai-insecure-api-key."
 
 MONITORED = frozenset(("/v1/models", "/readyz", "/metrics", "/metrics/load", "/v1/loads", "/loads"))
 """Polled by routers, orchestrators and scrapers, some of which cannot send a key: no key for `monitor_networks`."""
@@ -241,7 +245,15 @@ def _shown(environ: Mapping[str, Any]) -> str:
         header = header or environ.get(name, "").strip()
     if not header and environ["PATH_INFO"].startswith("/v1beta/"):  # where Google's SDKs put it
         header = next(iter(parse_qs(environ.get("QUERY_STRING", "")).get("key", [])), "").strip()
+    if not header and environ["PATH_INFO"] in REALTIME:
+        header = key_in_protocols(environ)
     return header
+
+
+def key_in_protocols(environ: Mapping[str, Any]) -> str:
+    """Where browsers put the key of a WebSocket: they cannot set other headers. "" if it is not there."""
+    names = map(str.strip, environ.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "").split(","))
+    return next((name[len(KEY_PROTOCOL) :] for name in names if name.startswith(KEY_PROTOCOL)), "")
 
 
 @lru_cache(maxsize=256)

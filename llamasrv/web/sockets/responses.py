@@ -12,7 +12,6 @@ admission, limits, quotas, logs and errors. Closing the socket cancels what runs
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import time
@@ -32,8 +31,9 @@ from llamasrv.pipeline.run import Run
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.reply import ResponseReply
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
-from llamasrv.web.context import KEY, RequestContext, ResponseChain
+from llamasrv.web.context import RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
+from llamasrv.web.sockets.inner_requests import Application, InnerRefusal, InnerRequests
 from llamasrv.web.sockets.websocket import GOING_AWAY, NORMAL, WebSocket
 from llamasrv.web.streams.body import CLIENT_CLOSED
 
@@ -50,7 +50,6 @@ _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 _ENDED = ("response.completed", "response.incomplete", "response.failed")
 
 JSON = dict[str, Any]
-Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class SocketConnection(Protocol):
@@ -127,8 +126,9 @@ class SocketChain(ResponseChain):
 class ResponsesSocket:
     def __init__(self, application: Application, environ: Mapping[str, Any], limits: Limits) -> None:
         """`environ` is the request for the socket: its key and headers are those of every response."""
-        self._application, self._limits = application, limits
+        self._limits = limits
         self._environ = dict(environ)
+        self._requests = InnerRequests(application, environ)
         self._lanes: dict[str | None, SocketLane] = {}
         self._places = BoundedSemaphore(AT_ONCE)
         self._num_steers = 0
@@ -283,30 +283,11 @@ class ResponsesSocket:
 
     def _events_of(self, context: RequestContext) -> Iterator[bytes]:
         """The events of one response, or one error event."""
-        environ = {
-            **{key: value for key, value in self._environ.items() if key not in _OF_THE_SOCKET},
-            "REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "wsgi.input": io.BytesIO(),
-            KEY: context,
-        }  # fmt: skip
-        statuses: list[int] = []
-
-        def start(line: str, headers: Any, exc_info: Any = None) -> None:
-            statuses.append(int(line[:3]))
-
-        pieces = self._application(environ, start)
         try:
-            if statuses[0] >= 400:
-                yield _error(statuses[0], orjson.loads(b"".join(pieces)).get("error"))
-                return
-            for piece in pieces:
-                for frame in piece.split(b"\n\n"):
-                    _, data, event = frame.partition(b"data: ")
-                    if data:
-                        yield _as_error(event) if _type_of(event) == "error" else event
-        finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
+            for event in self._requests.events(context):
+                yield _as_error(event) if _type_of(event) == "error" else event
+        except InnerRefusal as refusal:
+            yield _error(refusal.status, refusal.error)
 
     # ------------------------------------------------------------ steering
 
@@ -366,13 +347,6 @@ class ResponsesSocket:
 
 
 _LARGE = "\0large"  # beside a body that waits: whether what is done with it is done off the hub
-_OF_THE_SOCKET = frozenset(
-    (
-        "HTTP_UPGRADE", "HTTP_CONNECTION", "HTTP_SEC_WEBSOCKET_KEY", "HTTP_SEC_WEBSOCKET_VERSION",
-        "HTTP_SEC_WEBSOCKET_EXTENSIONS", "HTTP_X_REQUEST_ID", "HTTP_X_CLIENT_REQUEST_ID", "CONTENT_LENGTH",
-        "HTTP_CONTENT_ENCODING", "QUERY_STRING", KEY,
-    )
-)  # fmt: skip
 
 
 def _steer(lane: SocketLane) -> None:

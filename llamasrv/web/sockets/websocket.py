@@ -56,13 +56,14 @@ class WebSocket:
         ]
         self._frames.initiate_upgrade_connection(headers, environ["PATH_INFO"])
 
-    def accept(self, headers: list[tuple[str, str]]) -> None:
-        """Answer the request. Raises OSError if the client is gone."""
+    def accept(self, headers: list[tuple[str, str]], protocol: str | None = None) -> None:
+        """Answer the request; `protocol` is chosen if the client offers it. Raises OSError if the client is gone."""
         request = next(iter(self._frames.events()))
         assert isinstance(request, Request)
+        chosen = protocol if protocol in request.subprotocols else None
         extra = [(name.encode(), value.encode()) for name, value in headers]
         self.is_open = True
-        self._send(AcceptConnection(extra_headers=extra))
+        self._send(AcceptConnection(subprotocol=chosen, extra_headers=extra))
 
     def send(self, text: str) -> None:
         """Send one message; does nothing once the socket is closed."""

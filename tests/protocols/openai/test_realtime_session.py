@@ -1,0 +1,149 @@
+"""Settings and items of Realtime sessions, without a socket."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.openai.realtime.items import (
+    MS_BYTES,
+    ConversationItem,
+    RealtimeConversation,
+    chat_messages,
+    new_item,
+)
+from llamasrv.protocols.openai.realtime.response import RealtimeResponse
+from llamasrv.protocols.openai.realtime.session import chat_tools, new_session, updated
+
+TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}
+
+
+def session(**given):
+    return updated(new_session("sess_1", "m", speaks=True, transcribes=False), {"type": "realtime", **given})
+
+
+def message(role, kind, text, **more):
+    key = "transcript" if kind == "output_audio" else "text"
+    return {"type": "message", "role": role, "content": [{"type": kind, key: text}], **more}
+
+
+def test_what_is_set_is_shown_and_the_rest_stays():
+    after = session(instructions="Be short.", tools=[TOOL], audio={"output": {"voice": {"id": "mia"}, "speed": 1.5}})
+    assert after["instructions"] == "Be short." and after["audio"]["output"]["voice"] == "mia"
+    assert after["audio"]["input"]["turn_detection"]["type"] == "server_vad"
+    again = updated(after, {"type": "realtime", "audio": {"input": {"turn_detection": None, "noise_reduction": {}}}})
+    assert again["audio"]["input"]["turn_detection"] is None and again["audio"]["input"]["noise_reduction"] is None
+    assert again["audio"]["output"] == after["audio"]["output"] and again["tools"] == [TOOL]
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"type": "transcription"}, "session.type"),
+        ({"instructions": 5}, "session.instructions"),
+        ({"output_modalities": ["video"]}, "session.output_modalities"),
+        ({"max_output_tokens": 0}, "session.max_output_tokens"),
+        ({"tools": [{"type": "mcp"}]}, "session.tools[0].type"),
+        ({"tool_choice": "look"}, "session.tool_choice"),
+        ({"prompt": {"id": "x"}}, "session.prompt"),
+        ({"audio": {"input": {"format": {"type": "audio/pcmu"}}}}, "session.audio.input.format"),
+        ({"audio": {"input": {"turn_detection": {"type": "x"}}}}, "session.audio.input.turn_detection.type"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
+            "session.audio.input.turn_detection.threshold",
+        ),
+        ({"audio": {"output": {"speed": 9}}}, "session.audio.output.speed"),
+        ({"audio": []}, "session.audio"),
+    ],
+)
+def test_what_cannot_be_set_is_named(given, param):
+    if given == {"audio": []}:
+        given = {"audio": [1]}
+    with pytest.raises(InvalidRequest) as caught:
+        session(**given)
+    assert caught.value.param == param
+
+
+def test_items_become_a_chat():
+    audio = base64.b64encode(bytes(4800)).decode()
+    items = [
+        new_item(message("system", "input_text", "Rules.")),
+        new_item({"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": audio}]}),
+        new_item(message("assistant", "output_audio", "Let me look.")),
+        new_item({"type": "function_call", "name": "look", "arguments": "{}", "call_id": "call_1"}),
+        new_item({"type": "function_call_output", "call_id": "call_1", "output": "A cat."}),
+        new_item({"type": "message", "role": "user", "content": [
+            {"type": "input_audio", "audio": audio, "transcript": "And now?"}]}),
+    ]  # fmt: skip
+    chat = chat_messages(items, "Be short.")
+    assert [one["role"] for one in chat] == ["system", "system", "user", "assistant", "tool", "user"]
+    (heard,) = chat[2]["content"]
+    assert base64.b64decode(heard["input_audio"]["data"])[:4] == b"RIFF"
+    assert chat[3]["content"] == "Let me look." and chat[3]["tool_calls"][0]["function"]["name"] == "look"
+    assert chat[5]["content"] == "And now?"
+    tools = chat_tools(session(tools=[TOOL], tool_choice={"type": "function", "name": "look"}))
+    assert tools["tools"][0]["function"]["name"] == "look" == tools["tool_choice"]["function"]["name"]
+
+
+def test_items_stand_where_they_are_put_and_are_bounded():
+    conversation = RealtimeConversation(most_items=4)
+    ids = [f"item_{i}" for i in range(4)]
+    items = [new_item(message("user", "input_text", id, id=id)) for id in ids]
+    assert [conversation.add(items[0]), conversation.add(items[1]), conversation.add(items[2], "item_0"),
+            conversation.add(items[3], "root")] == [None, "item_0", "item_0", None]  # fmt: skip
+    assert [one["content"] for one in conversation.messages("")] == ["item_3", "item_0", "item_2", "item_1"]
+    with pytest.raises(InvalidRequest):
+        conversation.add(items[0])
+    conversation.delete("item_2")
+    with pytest.raises(InvalidRequest):
+        conversation.find("item_2")
+    conversation.add(new_item(message("user", "input_text", "x")))
+    with pytest.raises(InvalidRequest, match="at most 4"):
+        conversation.add(new_item(message("user", "input_text", "x")))
+
+
+def spoken(text, ms, status="completed"):
+    wire = {"id": "a", "type": "message", "role": "assistant", "status": status,
+            "content": [{"type": "output_audio", "transcript": text}]}  # fmt: skip
+    item = ConversationItem(wire)
+    item.spoken_bytes = ms * MS_BYTES
+    return item
+
+
+def test_what_was_not_heard_is_cut_by_whole_words():
+    item = spoken("one two three four", 1800)
+    item.truncate(900)
+    assert item.wire["content"][0]["transcript"] == "one two"
+    with pytest.raises(InvalidRequest, match="already shorter than 2000ms"):
+        item.truncate(2000)
+    item.truncate(0)
+    assert item.wire["content"][0]["transcript"] == ""
+    broken = spoken("word " * 60, 1000, "incomplete")  # its text was ahead of its sound
+    broken.truncate(1000)
+    assert 0 < len(broken.wire["content"][0]["transcript"]) <= 16
+
+
+def test_calls_beside_a_message_have_items_of_their_own():
+    sent = []
+    settings = {**session(), "output": session()["audio"]["output"], "metadata": None, "output_modalities": ["text"]}
+    response = RealtimeResponse(
+        lambda kind, **fields: sent.append((kind, fields)), settings, RealtimeConversation(), is_apart=False
+    )
+    response.begin()
+    function = {"name": "look", "arguments": ""}
+    for delta in (
+        {"role": "assistant", "content": None},
+        {"content": "Wait."},
+        {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+    ):
+        response.chunk({"choices": [{"delta": delta, "finish_reason": None}]})
+    response.chunk({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    response.end()
+    (_, last) = sent[-1]
+    assert [item["type"] for item in last["response"]["output"]] == ["message", "function_call"]
+    done = [fields for kind, fields in sent if kind == "response.function_call_arguments.done"]
+    assert done[0]["arguments"] == "{}" and done[0]["output_index"] == 1 and done[0]["call_id"] == "call_1"
+    assert last["response"]["status"] == "completed"
