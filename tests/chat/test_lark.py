@@ -130,7 +130,7 @@ def test_whatever_is_written_under_the_grammar_is_a_patch(name, format):
         "x",
     ]
     finished = 0
-    for _ in range(12):
+    for _ in range(6):
         text = walk(constraint, random_source, seed, 3000)
         for patch in read(format, text) if text is not None else ():
             finished += 1

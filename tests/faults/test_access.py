@@ -29,28 +29,28 @@ def test_50_a_storm_of_cancels_leaks_nothing_and_starves_no_other_client(server)
         sock.close()
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(leave, range(250)))
+        list(pool.map(leave, range(120)))
         began = time.monotonic()
         assert status_of(talk(server.address, request(TEXT, SHORT), timeout=20)) == 200
         assert time.monotonic() - began < 10
     wait_for(lambda: figure(server, "llamasrv_cells_held") == 0, timeout=20)
 
 
-@pytest.mark.parametrize(
-    "path, body, status, kind",
-    [
-        (TEXT, {"prompt": "x"}, 429, "rate_limit_exceeded"),
-        (CHAT, {"messages": [{"role": "user", "content": "x"}]}, 429, "rate_limit_exceeded"),
-        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}, 529, "overloaded_error"),
-        ("/api/chat", {"messages": [{"role": "user", "content": "x"}]}, 503, None),
-    ],
+TURN = {"messages": [{"role": "user", "content": "x"}]}
+REFUSALS = (
+    (TEXT, {"prompt": "x"}, 429, "rate_limit_exceeded"),
+    (CHAT, TURN, 429, "rate_limit_exceeded"),
+    ("/v1/messages", {"max_tokens": 9, **TURN}, 529, "overloaded_error"),
+    ("/api/chat", TURN, 503, None),
 )
+
+
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_52_a_full_queue_refuses_at_once_in_the_words_of_each_protocol(serve, path, body, status, kind, waiting):
+def test_52_a_full_queue_refuses_at_once_in_the_words_of_each_protocol(serve, waiting):
     server = wait_until_ready(serve("--fake", "--parallel", "1", "--queue-limit", str(waiting)))
     busy = [open_request(server, TEXT, {**LONG, "stream": True}) for _ in range(1 + waiting)]
     wait_for(lambda: figure(server, "llamasrv_running") == 1 and figure(server, "llamasrv_waiting") == waiting)
-    for _ in range(5):
+    for path, body, status, kind in REFUSALS * 2:
         # At once: one that had to wait would be served in the end.
         reply = talk(server.address, request(path, json.dumps({"model": "fake", **body}).encode()))
         assert status_of(reply) == status and b"\r\nRetry-After: " in reply
@@ -122,7 +122,7 @@ def test_04_nothing_reaches_the_server_that_nginx_does_not_know_of(serve, tmp_pa
             )
         ]
         statuses = []
-        for sent in [*smuggling, *strange_requests(300, seed=3)]:
+        for sent in [*smuggling, *strange_requests(150, seed=3)]:
             statuses.append(status_of(talk(nginx.address, sent, half_close=True, timeout=20)))
         assert not [status for status in statuses if status is not None and status >= 500 and status not in (501, 505)]
         wait_for(lambda: (tmp_path / "access.log").exists())
@@ -229,7 +229,7 @@ def test_83_no_client_sees_the_text_of_another(server):
         return word, talk(server.address, request(CHAT, body), timeout=30).decode()
 
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(one, range(150)))
+        answers = list(pool.map(one, range(84)))
     for word, text in answers:
         pieces = re.findall(r'"content":"([^"]*)"', text)
         said = "".join(pieces)
@@ -273,7 +273,7 @@ def test_88_labels_do_not_grow_with_what_clients_invent(server):
     invent(0)
     lines()  # which is a route with figures of its own from now on
     before, memory = lines(), resident(worker_of(server))
-    for n in range(300):
+    for n in range(100):
         invent(n)
     assert lines() <= before + 5
     assert resident(worker_of(server)) - memory < 16 << 20
@@ -290,7 +290,7 @@ def test_82_the_limit_of_one_key_does_not_affect_another(serve, tmp_path):
     server = serve("--fake", "--api-key-file", file)
     server.wait_for(" serves ")
     ask = [
-        request(TEXT, json.dumps({**LONG, "max_tokens": 4000}).encode(), headers=[f"X-Api-Key: {key}"]) for key in "aab"
+        request(TEXT, json.dumps({**LONG, "max_tokens": 1500}).encode(), headers=[f"X-Api-Key: {key}"]) for key in "aab"
     ]
     with ThreadPoolExecutor(3) as pool:
         replies = list(pool.map(lambda sent: status_of(talk(server.address, sent, timeout=30)), ask))
@@ -306,7 +306,7 @@ def test_hundreds_of_malformed_requests_are_answered_or_closed(server):
         return reply["choices"], reply["usage"]["completion_tokens"]
 
     before = good()
-    for sent in strange_requests(400, seed=11):
+    for sent in strange_requests(200, seed=11):
         computed = cpu_seconds(server)
         status = status_of(talk(server.address, sent, half_close=True))
         assert status is None or status < 500 or status == 501, sent[:300]

@@ -21,7 +21,7 @@ def test_hostile_requests_stop_no_stream_and_no_worker(serve, tmp_path):
     )
     assert server.url
     worker = worker_of(server)
-    outcome = run(server.address, 3 * len(KINDS), seed=1)
+    outcome = run(server.address, len(KINDS), seed=1)
     assert not outcome.failures and not outcome.broken and outcome.streams > 0
     assert worker_of(server) == worker and figure(server, "llamasrv_restarts_total") == 0
     assert "Traceback" not in server.log

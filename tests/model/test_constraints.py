@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,6 +23,7 @@ jsonschema = pytest.importorskip("jsonschema")
 WILD = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 USER = (Message("user", "Hello"),)
 AT_ONCE = 50
+SCHEMAS = int(os.environ.get("RANDOM_SCHEMAS", "150"))  # 500 in `tox -e soak`
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +68,9 @@ def calls(events):
     return made
 
 
-def test_answers_match_500_random_schemas(pipeline):
+def test_answers_match_random_schemas(pipeline):
     rng = random.Random(20)
-    schemas = [schema(rng) for _ in range(500)]
+    schemas = [schema(rng) for _ in range(SCHEMAS)]
     finished = 0
     for start in range(0, len(schemas), AT_ONCE):
         group = schemas[start : start + AT_ONCE]
@@ -87,7 +89,7 @@ def test_answers_match_500_random_schemas(pipeline):
                 text = "".join(event.text for event in events if isinstance(event, Text))
                 checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
                 jsonschema.Draft202012Validator(wanted, format_checker=checker).validate(json.loads(text))
-    assert finished >= 490
+    assert finished >= 0.98 * SCHEMAS
 
 
 TOOLS = tuple(Tool(f"tool_{n}", "", schema(random.Random(n), 1)) for n in range(40))

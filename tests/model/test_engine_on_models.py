@@ -51,14 +51,14 @@ def test_deterministic_is_exact(real, kind):
     assert all(a.same_as(b) for a, b in zip(alone, crowd))
 
 
-def test_deterministic_is_exact_over_a_hundred_seeds(real):
+def test_deterministic_is_exact_over_many_seeds(real):
     """Alone = among fifteen others = after preemptions, text and log-probabilities, to the last bit."""
     engine = real("llama", deterministic=True, context_cells=512)
     rng = random.Random(3)
-    asked = prompts(100, seed=3)
+    asked = prompts(32, seed=3)
     alone = [engine.run([engine.sequence(p, **settings(i))])[0] for i, p in enumerate(asked)]
-    for start in range(0, 100, 16):
-        part = range(start, min(start + 16, 100))
+    for start in range(0, len(asked), 16):
+        part = range(start, start + 16)
         crowd = engine.run([engine.sequence(asked[i], **settings(i)) for i in part])
         assert all(alone[i].same_as(r) for i, r in zip(part, crowd))
         sequences = [engine.sequence(asked[i], **settings(i)) for i in part]
@@ -69,7 +69,7 @@ def test_deterministic_is_exact_over_a_hundred_seeds(real):
 
         disturbed = engine.run(sequences, at_turn=disturb)
         assert all(alone[i].same_as(r) for i, r in zip(part, disturbed))
-    assert engine.engine.metrics.swaps > 100
+    assert engine.engine.metrics.swaps > 30
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,6 +31,16 @@ def client(running):
 @pytest.fixture
 def start():
     """Services of a test's own."""
+    yield from _starting()
+
+
+@pytest.fixture(scope="module")
+def start_once():
+    """Services for tests of one file that leave them as they found them."""
+    yield from _starting()
+
+
+def _starting():
     started = []
 
     def start(**options):

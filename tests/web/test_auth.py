@@ -18,9 +18,9 @@ HELLO = {"prompt": "Hello", "max_tokens": 1}
 BEARER = {"Authorization": "Bearer key-of-ann"}
 
 
-@pytest.fixture
-def client(start):
-    return start(web=WebOptions(keys=(Key.of("ann", "key-of-ann"), Key.of("bob", "k\u00e9y")))).client
+@pytest.fixture(scope="module")
+def client(start_once):
+    return start_once(web=WebOptions(keys=(Key.of("ann", "key-of-ann"), Key.of("bob", "k\u00e9y")))).client
 
 
 def rules(client, *, of=None):
@@ -313,10 +313,10 @@ def test_a_star_among_the_origins_allows_each_by_its_name(start):
 NETWORKS = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "fd00::/8")))
 
 
-@pytest.fixture
-def watched(start):
+@pytest.fixture(scope="module")
+def watched(start_once):
     keys = (Key.of("ann", "key-of-ann"),)
-    return start(web=WebOptions(keys=keys, hosts=("llm.example.com",), monitor_networks=NETWORKS)).client
+    return start_once(web=WebOptions(keys=keys, hosts=("llm.example.com",), monitor_networks=NETWORKS)).client
 
 
 def poll(client, path="/readyz", method="GET", peer="10.1.2.3", **environ):

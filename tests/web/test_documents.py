@@ -25,7 +25,7 @@ from llamasrv.pipeline.media import MediaOptions
 from llamasrv.web.service import WebOptions
 
 DATA = base64.b64encode(pdf("The first page", "The second page")).decode()
-FILES = int(os.environ.get("HOSTILE_FILES", "100"))  # `tox -e soak` has more
+FILES = int(os.environ.get("HOSTILE_FILES", "40"))  # `tox -e soak` has more
 SHOWN = "[page 1 of 2]\nThe first page\n\n[page 2 of 2]\nThe second page\n"
 
 

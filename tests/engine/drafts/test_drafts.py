@@ -116,10 +116,10 @@ def test_among_others(drive, drafts, case):
     def submit(driver):
         rng = random.Random(1)
         words = ["one", "two", "three", "four"]
-        others = [chat(" ".join(rng.choices(words, k=20))) for _ in range(7)]
+        others = [chat(" ".join(rng.choices(words, k=20))) for _ in range(4)]
         return [driver.submit(prompt, **CASES[case]) for prompt in (ASKED, *others, ASKED)]
 
-    off, on, driver = both(drive, submit, drafts, parallel=6)
+    off, on, driver = both(drive, submit, drafts, parallel=4)
     assert on == off
 
 

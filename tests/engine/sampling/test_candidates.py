@@ -16,7 +16,7 @@ from llamasrv.domain.params import (
     sampler_named,
 )
 from llamasrv.domain.sequence_spec import SequenceSpec
-from llamasrv.engine.backend.sampler_chain import BUILDERS
+from llamasrv.engine.backend.sampler_chain import library_function
 from llamasrv.engine.sampling.candidates import CandidateFinder
 from llamasrv.engine.sampling.logprobs import log_probability
 from llamasrv.engine.sampling.on_device import is_eligible
@@ -170,7 +170,8 @@ def test_samplers_before_top_k_that_need_everything_get_everything():
 @pytest.fixture
 def new_sampler(monkeypatch):
     """A sampler of which nothing is said but when it is on."""
-    monkeypatch.setitem(SAMPLERS, "new", SamplerType("new", "n", is_on=lambda p: p.xtc_threshold > 0.5))
+    new = SamplerType("new", "n", is_on=lambda p: p.xtc_threshold > 0.5, arguments=lambda p, model: ())
+    monkeypatch.setitem(SAMPLERS, "new", new)
 
 
 @pytest.mark.parametrize("samplers", [("new", *SAMPLER_ORDER), (*SAMPLER_ORDER, "new")], ids=["first", "last"])
@@ -186,8 +187,9 @@ def test_a_new_sampler_slows_only_requests_that_use_it(new_sampler, samplers):
 
 
 def test_samplers_have_names_and_letters_of_their_own():
-    assert len(SAMPLER_LETTERS) == len(SAMPLERS) == len(BUILDERS)
+    assert len(SAMPLER_LETTERS) == len(SAMPLERS)
     for kind in SAMPLERS.values():
+        assert callable(library_function(kind))
         for name in (kind.name, kind.name.replace("_", "-").upper(), *kind.aliases):
             assert sampler_named(name) == kind.name
 
