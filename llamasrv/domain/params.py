@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
+from typing import Any, Protocol
 
 
 class Keeps(IntEnum):
@@ -21,9 +22,19 @@ class Keeps(IntEnum):
     LOGITS = 2
 
 
+class SamplerModel(Protocol):
+    """What samplers know of a model."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def window(self, last_n: int) -> int:
+        """Last tokens to look at, where a negative number means all of the context."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplerType:
-    """A sampler that requests may name. `BUILDERS` in `engine/backend/sampler_chain.py` says how to build it.
+    """A sampler that requests may name. The library makes it by `llama_sampler_init_NAME`.
 
     The defaults are safe for any sampler: it may drop any token, and has no device implementation. That costs only
     requests that use it.
@@ -32,6 +43,8 @@ class SamplerType:
     name: str
     letter: str  # in llama.cpp's short form of an order
     is_on: Callable[[SamplingParams], bool]  # whether it has an effect; it is built only then
+    arguments: Callable[[SamplingParams, SamplerModel], tuple[Any, ...]]  # what the library makes it from
+    init: str = ""  # its name there, if it is another
     keeps: Callable[[SamplingParams], Keeps] = lambda p: Keeps.NOTHING  # while it is on
     window: Callable[[SamplingParams], int] | None = None  # last tokens whose logits it changes; negative: all
     on_device: Callable[[SamplingParams], bool] = lambda p: False  # whether the library can run it in its graph
@@ -54,24 +67,44 @@ def _temperature_keeps(p: SamplingParams) -> Keeps:
 
 _TYPES = (
     SamplerType(
-        "penalties", "e", _penalises, keeps=lambda p: Keeps.LOGITS, window=lambda p: p.repeat_last_n
+        "penalties", "e", _penalises, keeps=lambda p: Keeps.LOGITS, window=lambda p: p.repeat_last_n,
+        arguments=lambda p, model: (
+            model.vocab_size, model.window(p.repeat_last_n), p.repeat_penalty, p.frequency_penalty, p.presence_penalty,
+        ),
     ),
     SamplerType(
         "dry", "d", lambda p: p.dry_multiplier > 0 and p.dry_penalty_last_n != 0,
         keeps=lambda p: Keeps.LOGITS, window=lambda p: p.dry_penalty_last_n,
+        arguments=lambda p, model: (
+            p.dry_multiplier, p.dry_base, p.dry_allowed_length, model.window(p.dry_penalty_last_n),
+            p.dry_sequence_breakers,
+        ),
     ),
-    SamplerType("top_n_sigma", "s", lambda p: p.top_n_sigma > 0),
-    SamplerType("top_k", "k", lambda p: p.top_k > 0, on_device=lambda p: True),
-    SamplerType("typ_p", "y", lambda p: p.typical_p < 1, aliases=("typical_p", "typical", "typ")),
-    SamplerType("top_p", "p", lambda p: p.top_p < 1, on_device=lambda p: True, aliases=("nucleus",)),
-    SamplerType("min_p", "m", lambda p: p.min_p > 0, on_device=lambda p: True),
-    SamplerType("xtc", "x", lambda p: p.xtc_probability > 0),
+    SamplerType("top_n_sigma", "s", lambda p: p.top_n_sigma > 0, lambda p, model: (p.top_n_sigma,)),
+    SamplerType("top_k", "k", lambda p: p.top_k > 0, lambda p, model: (p.top_k,), on_device=lambda p: True),
+    SamplerType(
+        "typ_p", "y", lambda p: p.typical_p < 1, lambda p, model: (p.typical_p, p.min_keep), init="typical",
+        aliases=("typical_p", "typical", "typ"),
+    ),
+    SamplerType(
+        "top_p", "p", lambda p: p.top_p < 1, lambda p, model: (p.top_p, p.min_keep), on_device=lambda p: True,
+        aliases=("nucleus",),
+    ),
+    SamplerType("min_p", "m", lambda p: p.min_p > 0, lambda p, model: (p.min_p, p.min_keep), on_device=lambda p: True),
+    SamplerType(
+        "xtc", "x", lambda p: p.xtc_probability > 0,
+        lambda p, model: (p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed),
+    ),
     SamplerType(
         "temperature", "t", lambda p: True,
+        lambda p, model: (p.temperature, p.dynatemp_range, p.dynatemp_exponent), init="temp_ext",
         keeps=_temperature_keeps, on_device=lambda p: p.dynatemp_range <= 0, aliases=("temp",),
     ),
-    SamplerType("adaptive_p", "a", lambda p: True, keeps=lambda p: Keeps.LOGITS, chooses=True, is_usual=False),
-    SamplerType("infill", "i", lambda p: True, strays=True, is_usual=False),
+    SamplerType(
+        "adaptive_p", "a", lambda p: True, lambda p, model: (p.adaptive_target, p.adaptive_decay, p.seed),
+        keeps=lambda p: Keeps.LOGITS, chooses=True, is_usual=False,
+    ),
+    SamplerType("infill", "i", lambda p: True, lambda p, model: (), strays=True, is_usual=False),
 )  # fmt: skip
 
 SAMPLERS = {kind.name: kind for kind in _TYPES}

@@ -33,7 +33,7 @@ from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
-from llamasrv.engine.backend.sampler_chain import DrySamplers, LlamaChain, chain_of, sample_lane, sampled_token
+from llamasrv.engine.backend.sampler_chain import LlamaChain, Samplers, sample_lane, sampled_token
 from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
 from llamasrv.engine.backend.thread_count import ThreadCount
 from llamasrv.engine.backend.threads import settle
@@ -63,7 +63,7 @@ class LlamaBackend(LaneMemory):
         """Without `weights` it takes no memory and can only be measured, not computed. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
-        self._dry: DrySamplers | None = None
+        self._samplers: Samplers | None = None
         self.embeddings: LlamaEmbeddings | None = None
         self.draft_model: LlamaDraftModel | LlamaMtp | None = None
         self.projector: LlamaProjector | None = None
@@ -79,7 +79,6 @@ class LlamaBackend(LaneMemory):
 
     def _open(self, path: str, options: EngineOptions) -> None:
         self.vocab = LlamaVocabulary(self._model, self._handle)
-        self._dry = DrySamplers(self.vocab)
         if not self.vocab.size:
             raise LoadFailed(f"{path}: the model has no vocabulary")
         self.info = info_of(path, self._model, self.vocab)
@@ -153,6 +152,7 @@ class LlamaBackend(LaneMemory):
         per_lane: int = C.llama_n_ctx_seq(self._context)
         train = stretched(self.info.context_train, options.rope_freq_scale) or per_lane
         self.context = options.longest_sequence(min(per_lane, train))
+        self._samplers = Samplers(self.vocab, self.info.context_train or self.context)
         # Recurrent states do not grow and split lanes have their own cells: there the pool never runs out.
         own_cells = self.traits.split or self._stateful_only
         self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context)
@@ -293,8 +293,8 @@ class LlamaBackend(LaneMemory):
         return sampled_token(self._context, self.batch, row)
 
     def chain(self, params: SamplingParams) -> LlamaChain:
-        assert self._dry is not None
-        return chain_of(params, self.vocab, self.info.context_train or self.context, self._dry)
+        assert self._samplers is not None
+        return self._samplers.chain(params)
 
     def reset(self) -> None:
         if not self.generates:
@@ -321,8 +321,8 @@ class LlamaBackend(LaneMemory):
         if self.projector is not None:
             self.projector.close()
             self.projector = None
-        if self._dry is not None:
-            self._dry.close()
+        if self._samplers is not None:
+            self._samplers.close()
         if self._context:
             C.llama_free(self._context)
             self._context = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from llamasrv.concurrency import native_lock
-from llamasrv.domain.params import SAMPLERS, SamplingParams, samplers_of
+from llamasrv.domain.params import SAMPLERS, SamplerType, SamplingParams, samplers_of
 from llamasrv.engine.backend.library import C, fast
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import Floats, Ids, Reals
@@ -103,122 +103,82 @@ def sampled_token(context: Any, batch: Batch, row: int) -> int | None:
     return token if token >= 0 else None
 
 
-class DrySamplers:
-    """Cached DRY samplers. The library searches the whole vocabulary for each breaker (15 ms for one character and
-    150,000 tokens), so the last _MOST_DRY are kept and cloned. Thread-safe."""
+class Samplers:
+    """Makes the samplers of one model. Thread-safe.
 
-    def __init__(self, vocab: LlamaVocabulary) -> None:
-        self._vocab = vocab
+    DRY samplers are kept: the library searches the whole vocabulary for each breaker (15 ms for one character and
+    150,000 tokens), so the last _MOST_DRY are cloned."""
+
+    def __init__(self, vocab: LlamaVocabulary, context_train: int) -> None:
+        self._vocab, self._context_train = vocab, context_train
         self._lock = native_lock()
-        self._kept: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+        self._dry: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
-    def get(self, p: SamplingParams, last_n: int) -> Any:
-        """A fresh sampler, owned by the caller."""
-        key = p.dry_sequence_breakers, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab.size
+
+    def window(self, last_n: int) -> int:
+        return self._context_train if last_n < 0 else last_n
+
+    def chain(self, p: SamplingParams) -> LlamaChain:
+        """A chain as llama.cpp builds it (common/sampling.cpp): the listed samplers, then the choice. Logit bias is not
+        part of it: it is applied to the logits before."""
+        if p.mirostat:
+            pick = (
+                C.llama_sampler_init_mirostat(self.vocab_size, p.seed, p.mirostat_tau, p.mirostat_eta, 100)
+                if p.mirostat == 1
+                else C.llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta)
+            )
+            return LlamaChain([*self._made("penalties", p), C.llama_sampler_init_temp(p.temperature), pick])
+        samplers: list[Any] = []
+        choice: list[Any] = []
+        for kind in samplers_of(p):
+            if kind.chooses:
+                choice = self._made(kind.name, p)
             else:
-                self._kept[key] = self._make(p, last_n)
-                if len(self._kept) > _MOST_DRY:
-                    C.llama_sampler_free(self._kept.popitem(last=False)[1])
-            return C.llama_sampler_clone(self._kept[key])
+                samplers += self._made(kind.name, p)
+        if not choice:
+            choice = [C.llama_sampler_init_greedy() if p.is_greedy else C.llama_sampler_init_dist(p.seed)]
+        return LlamaChain(samplers + choice)
 
-    def _make(self, p: SamplingParams, last_n: int) -> Any:
-        breakers = [b.encode("utf-8") for b in p.dry_sequence_breakers]
-        return C.llama_sampler_init_dry(
-            self._vocab.pointer,
-            p.dry_multiplier,
-            p.dry_base,
-            p.dry_allowed_length,
-            last_n,
-            (ctypes.c_char_p * len(breakers))(*breakers),
-            len(breakers),
-        )
+    def _made(self, name: str, p: SamplingParams) -> list[Any]:
+        kind = SAMPLERS[name]
+        arguments = kind.arguments(p, self)
+        if name == "dry":
+            return [self._dry_clone(arguments)]
+        if name == "infill":
+            return self._infill()
+        return [library_function(kind)(*arguments)]
+
+    def _infill(self) -> list[Any]:
+        """The sampler that ends an infill in time. It compares all pairs of candidates, so there must be few. A
+        vocabulary without an end token, or with pieces too long for its buffer, would abort the process: then none."""
+        vocab = self._vocab
+        if vocab.eos is None or vocab.longest_piece >= _INFILL_ROOM:
+            return []
+        return [C.llama_sampler_init_top_k(_MOST_INFILL), C.llama_sampler_init_infill(vocab.pointer)]
+
+    def _dry_clone(self, key: tuple[Any, ...]) -> Any:
+        with self._lock:
+            if key in self._dry:
+                self._dry.move_to_end(key)
+            else:
+                *numbers, breakers = key
+                texts = [breaker.encode("utf-8") for breaker in breakers]
+                array = (ctypes.c_char_p * len(texts))(*texts)
+                self._dry[key] = C.llama_sampler_init_dry(self._vocab.pointer, *numbers, array, len(texts))
+                if len(self._dry) > _MOST_DRY:
+                    C.llama_sampler_free(self._dry.popitem(last=False)[1])
+            return C.llama_sampler_clone(self._dry[key])
 
     def close(self) -> None:
         with self._lock:
-            while self._kept:
-                C.llama_sampler_free(self._kept.popitem()[1])
+            while self._dry:
+                C.llama_sampler_free(self._dry.popitem()[1])
 
 
-class _Given(NamedTuple):
-    """What a sampler is built from."""
-
-    params: SamplingParams
-    vocab: LlamaVocabulary
-    context_train: int
-    dry: DrySamplers
-
-    def window(self, last_n: int) -> int:
-        return self.context_train if last_n < 0 else last_n
-
-
-def _penalties(g: _Given) -> list[Any]:
-    p = g.params
-    last_n = g.window(p.repeat_last_n)
-    init = C.llama_sampler_init_penalties
-    return [init(g.vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)]
-
-
-def _xtc(g: _Given) -> list[Any]:
-    p = g.params
-    return [C.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed)]
-
-
-def _temperature(g: _Given) -> list[Any]:
-    p = g.params
-    return [C.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)]
-
-
-def _adaptive_p(g: _Given) -> list[Any]:
-    p = g.params
-    return [C.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, p.seed)]
-
-
-def _infill(g: _Given) -> list[Any]:
-    """The sampler that ends an infill in time. It compares all pairs of candidates, so there must be few. A vocabulary
-    without an end token, or with pieces too long for its buffer, would abort the process: then none."""
-    if g.vocab.eos is None or g.vocab.longest_piece >= _INFILL_ROOM:
-        return []
-    return [C.llama_sampler_init_top_k(_MOST_INFILL), C.llama_sampler_init_infill(g.vocab.pointer)]
-
-
-BUILDERS: Mapping[str, Callable[[_Given], list[Any]]] = {
-    "penalties": _penalties,
-    "dry": lambda g: [g.dry.get(g.params, g.window(g.params.dry_penalty_last_n))],
-    "top_n_sigma": lambda g: [C.llama_sampler_init_top_n_sigma(g.params.top_n_sigma)],
-    "top_k": lambda g: [C.llama_sampler_init_top_k(g.params.top_k)],
-    "typ_p": lambda g: [C.llama_sampler_init_typical(g.params.typical_p, g.params.min_keep)],
-    "top_p": lambda g: [C.llama_sampler_init_top_p(g.params.top_p, g.params.min_keep)],
-    "min_p": lambda g: [C.llama_sampler_init_min_p(g.params.min_p, g.params.min_keep)],
-    "xtc": _xtc,
-    "temperature": _temperature,
-    "adaptive_p": _adaptive_p,
-    "infill": _infill,
-}
-"""How the library's samplers are made, for each of SAMPLERS."""
-assert BUILDERS.keys() == SAMPLERS.keys()
-
-
-def chain_of(params: SamplingParams, vocab: LlamaVocabulary, context_train: int, dry: DrySamplers) -> LlamaChain:
-    """A chain as llama.cpp builds it (common/sampling.cpp): the listed samplers, then the choice. Logit bias is not
-    part of it: it is applied to the logits before."""
-    p, given = params, _Given(params, vocab, context_train, dry)
-    if p.mirostat:
-        pick = (
-            C.llama_sampler_init_mirostat(vocab.size, p.seed, p.mirostat_tau, p.mirostat_eta, 100)
-            if p.mirostat == 1
-            else C.llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta)
-        )
-        return LlamaChain([*_penalties(given), C.llama_sampler_init_temp(p.temperature), pick])
-    samplers: list[Any] = []
-    choice: list[Any] = []
-    for kind in samplers_of(p):
-        if kind.chooses:
-            choice = BUILDERS[kind.name](given)
-        else:
-            samplers += BUILDERS[kind.name](given)
-    if not choice:
-        choice = [C.llama_sampler_init_greedy() if p.is_greedy else C.llama_sampler_init_dist(p.seed)]
-    return LlamaChain(samplers + choice)
+def library_function(kind: SamplerType) -> Callable[..., Any]:
+    """The library's function that makes a sampler of this kind."""
+    made: Callable[..., Any] = getattr(C, f"llama_sampler_init_{kind.init or kind.name}")
+    return made
