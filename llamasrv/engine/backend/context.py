@@ -33,7 +33,7 @@ from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
 from llamasrv.engine.backend.placement import failed, load_model, on_gpu
 from llamasrv.engine.backend.projector import LlamaProjector
-from llamasrv.engine.backend.sampler_chain import LlamaChain, Samplers, sample_lane, sampled_token
+from llamasrv.engine.backend.sampler_chain import LlamaChain, SamplerMaker, sample_lane, sampled_token
 from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
 from llamasrv.engine.backend.thread_count import ThreadCount
 from llamasrv.engine.backend.threads import settle
@@ -63,7 +63,7 @@ class LlamaBackend(LaneMemory):
         """Without `weights` it takes no memory and can only be measured, not computed. Raises LoadFailed."""
         self._options = options
         self._context: Any = None
-        self._samplers: Samplers | None = None
+        self._samplers: SamplerMaker | None = None
         self.embeddings: LlamaEmbeddings | None = None
         self.draft_model: LlamaDraftModel | LlamaMtp | None = None
         self.projector: LlamaProjector | None = None
@@ -152,7 +152,7 @@ class LlamaBackend(LaneMemory):
         per_lane: int = C.llama_n_ctx_seq(self._context)
         train = stretched(self.info.context_train, options.rope_freq_scale) or per_lane
         self.context = options.longest_sequence(min(per_lane, train))
-        self._samplers = Samplers(self.vocab, self.info.context_train or self.context)
+        self._samplers = SamplerMaker(self.vocab, self.info.context_train or self.context)
         # Recurrent states do not grow and split lanes have their own cells: there the pool never runs out.
         own_cells = self.traits.split or self._stateful_only
         self.num_cells = self.num_lanes * self.context if own_cells else C.llama_n_ctx(self._context)

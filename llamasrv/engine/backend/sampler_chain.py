@@ -103,7 +103,7 @@ def sampled_token(context: Any, batch: Batch, row: int) -> int | None:
     return token if token >= 0 else None
 
 
-class Samplers:
+class SamplerMaker:
     """Makes the samplers of one model. Thread-safe.
 
     DRY samplers are kept: the library searches the whole vocabulary for each breaker (15 ms for one character and
