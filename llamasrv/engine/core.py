@@ -211,8 +211,9 @@ class EngineCore:
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
         self._publisher.is_stale = True
-        for seq in sequences:
+        for seq in sequences:  # all of them, before anything can fail: whoever waits is failed with the loop
             self.waiting.add(seq)
+        for seq in sequences:
             self.scheduler.arrive(seq)
             self.places.asked |= seq.spec.reports_progress
             if seq.media is not None and self.encoder is not None:

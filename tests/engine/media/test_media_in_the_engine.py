@@ -428,3 +428,20 @@ def test_drafts_after_an_image_are_rolled_back_to_the_right_position(see, mrope)
     text, _ = answer(driver, picture("cat"), words, max_tokens=250)
     assert text == f"You said: [image]{words}"
     assert sum(driver.engine.metrics.drafted_tokens.values()) > 0
+
+
+def test_a_lookup_that_fails_on_arrival_loses_none_of_the_choices(see):
+    """Those behind the first had not been entered anywhere: their clients waited for ever."""
+    driver = see()
+    lookup = driver.core.memory.lookup
+
+    def fail(seq):
+        driver.core.memory.lookup = lookup
+        raise RuntimeError("the library refuses")
+
+    driver.core.memory.lookup = fail
+    stream = driver.engine.submit([prompt(driver.engine, "x", picture("cat"), choice=n) for n in range(3)])
+    assert driver.engine.host.turn(wait=False)
+    items = stream.take()
+    assert all(isinstance(end_of(items, n).error, EngineFailure) for n in range(3))
+    assert driver.engine.num_open == 0
