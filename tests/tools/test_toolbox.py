@@ -64,7 +64,7 @@ def test_a_shell_command_returns_its_output_and_exit_code(tools, tmp_path):
     assert use(tools, "exec_shell_command", tmp_path, command="ls; exit 2") == {
         "plain_text_response": "f\n\n[exit code: 2]"
     }
-    timed_out = use(tools, "exec_shell_command", command="echo a; sleep 60", timeout=1)["plain_text_response"]
+    timed_out = use(tools, "exec_shell_command", command="echo a; sleep 60", timeout=3)["plain_text_response"]
     assert timed_out == "a\n\n[exit code: -9] [exit due to timed out]"
     cut = use(tools, "exec_shell_command", command="echo abcdef", max_output_size=3)["plain_text_response"]
     assert cut == "abc\n[output truncated]\n[exit code: 0]"

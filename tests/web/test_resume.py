@@ -102,6 +102,13 @@ def test_wrong_questions_are_refused(client, query, status):
     assert client.get(f"/v1/stream?{query}").status_code == status
 
 
+@pytest.mark.parametrize("name", ["Gespräch", "会話"])
+def test_a_name_in_any_script_is_found_again(client, name):
+    """A header comes as Latin-1, a query and a body as UTF-8: the stream was a 404."""
+    whole = begin(client, name.encode().decode("latin-1")).get_data()
+    assert follow(client, name).get_data() == whole and lookup(client, name)[0]["is_done"]
+
+
 @pytest.mark.parametrize("name", ["", "a" * 257, "a\x7f"])
 def test_a_name_has_bounds(client, name):
     assert begin(client, name).status_code == 400

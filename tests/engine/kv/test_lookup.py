@@ -198,6 +198,26 @@ def test_a_lookup_considers_as_many_states_among_thousands_as_among_a_few():
     assert looked == [1, 2, 1, 2]
 
 
+def test_a_large_state_is_not_copied_for_a_few_tokens(drive):
+    """A prompt of 29 tokens that shared 13 with an idle prefix of 6,028 restored all of it, and made room for it
+    first."""
+    driver = drive(idle_cells=0)
+    cost, copying = driver.core.scheduler.cost, driver.core.scheduler.restore_cost
+    cost.prompt_seconds = lambda count: count * 0.001
+    driver.answer(chat("the same beginning, then " + "a long talk " * 20))
+    driver.answer(chat("something else entirely"))
+    (state,) = (entry for entry in driver.core.memory.host.entries() if entry.length > 200)
+    driver.submit(chat("the same beginning, then no more"))
+    driver.engine.take_mail()
+    found = []
+    for seconds in (0.05, 0.001):  # to copy it; some 30 tokens take 0.03 to compute
+        copying.copy_seconds = lambda size, seconds=seconds: seconds
+        match = driver.core.memory.lookup(driver.sequences[-1])
+        found.append(None if match is None else match.saved)
+    assert found == [None, state]
+    driver.finish()
+
+
 def test_a_lookup_changes_nothing(drive):
     driver = drive(idle_cells=0)
     driver.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01

@@ -183,6 +183,8 @@ def test_an_assistant_message_at_the_end_is_gone_on_with():
         ({"content": "x"}, "messages[0].role"),
         ({"role": "robot", "content": "x"}, "messages[0].role"),
         ({"role": 3, "content": "x"}, "messages[0].role"),
+        ({"role": [], "content": "x"}, "messages[0].role"),  # a 500: it cannot be looked up in a table
+        ({"role": {}, "content": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": 3}, "messages[0].content"),
         (user("x"), "messages[0].content[0]"),
