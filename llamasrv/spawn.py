@@ -20,6 +20,7 @@ from typing import Any
 
 LOOK = 0.005  # seconds between two looks whether it has ended
 PIECE = 65_536
+NICE = 10  # of programs that compute what clients send: the model's threads come first
 LONGEST_LINE = 65_536  # bytes
 _DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)  # signals that Python ignores, and its children should not
 _IN_FOLDER = ("/bin/sh", "-c", 'cd -- "$0" && unset OLDPWD && exec "$@"')  # posix_spawn cannot change the folder
@@ -38,9 +39,11 @@ class Child:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         own_session: bool = False,
+        nice: int = 0,
     ) -> None:
         """`stdin`, `stdout`, `stderr`: descriptors, the caller's to close; None: /dev/null. `own_session`: the terminal
-        does not signal it, and `kill_group` ends what it started, too. On gevent's hub only. Raises OSError."""
+        does not signal it, and `kill_group` ends what it started, too. `nice`: how much lower its CPU priority is than
+        ours, from its start on. On gevent's hub only. Raises OSError."""
         environment = os.environ if env is None else env
         command = [_path_of(args[0], cwd, environment), *args[1:]]
         if cwd is not None:
@@ -61,6 +64,9 @@ class Child:
         self._is_watched = False
         self._looking = threading.Lock()
         self.pid = self._start(start)
+        if nice:
+            with contextlib.suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
 
     def _start(self, start: Callable[[Callable[..., int]], int]) -> int:
         # Not at the top: the helpers import this module, too, and have to start fast.
@@ -144,7 +150,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 def run(
-    args: Sequence[str], given: bytes, *, seconds: float, env: Mapping[str, str] | None = None
+    args: Sequence[str], given: bytes, *, seconds: float, env: Mapping[str, str] | None = None, nice: int = 0
 ) -> tuple[int, bytes]:
     """Run a program with `given` as its input. Returns its exit code and output. Raises TimeoutError, having killed it,
     and OSError if it cannot be started."""
@@ -152,7 +158,7 @@ def run(
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as output:
         source.write(given)
         source.seek(0)
-        child = Child(args, stdin=source.fileno(), stdout=output.fileno(), env=env)
+        child = Child(args, stdin=source.fileno(), stdout=output.fileno(), env=env, nice=nice)
         try:
             code = child.wait(seconds)
         finally:

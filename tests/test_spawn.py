@@ -33,6 +33,14 @@ def test_one_that_takes_too_long_is_killed():
     assert not subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "time.sleep.600"], capture_output=True).stdout
 
 
+def test_it_may_leave_the_cores_to_others_from_its_start_on():
+    read, write = os.pipe()
+    child = Child([PYTHON, "-c", "import os, sys; sys.stdin.read(); sys.exit(os.nice(0))"], stdin=read, nice=7)
+    os.close(read)
+    os.close(write)  # now it looks
+    assert child.wait(60) == min(os.nice(0) + 7, 19)
+
+
 def test_a_program_that_is_not_there_is_an_error():
     with pytest.raises(FileNotFoundError):
         run(["/nope"], b"", seconds=1)

@@ -29,7 +29,7 @@ def try_template(source: str, timeout: float = SECONDS, memory: int = MEMORY, cp
     """Compile the template and render all trial conversations. Raises TemplateError."""
     args = [sys.executable, "-m", "llamasrv.chat.trial", str(memory), str(cpu)]
     try:
-        code, output = spawn.run(args, source.encode("utf-8", "surrogatepass"), seconds=timeout)
+        code, output = spawn.run(args, source.encode("utf-8", "surrogatepass"), seconds=timeout, nice=spawn.NICE)
     except TimeoutError:
         raise TemplateDangerous(f"the chat template was not tried within {timeout:.0f} s") from None
     except OSError as error:
@@ -51,8 +51,6 @@ def main(memory: str, cpu: str) -> int:
         limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_AS: int(memory)}
         for what, most in limits.items():
             resource.setrlimit(what, (most, most))
-    with contextlib.suppress(AttributeError, OSError):
-        os.nice(10)  # yield to the model's threads: clients may send templates
     try:
         _ = ChatTemplate(sys.stdin.buffer.read().decode("utf-8", "surrogatepass")).format
     except (MemoryError, TemplateTooLarge):

@@ -99,15 +99,12 @@ def serve(link: socket.socket) -> None:
 
 
 def bound(memory: int) -> None:
-    """Limit address space and written files, disable core files, and lower the CPU priority below the server's."""
-    import os
+    """Limit address space and written files, and disable core files."""
     import resource
 
     for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, memory)):
         with contextlib.suppress(ValueError, OSError):  # not every platform has this limit
             resource.setrlimit(what, (most, most))
-    with contextlib.suppress(OSError):
-        os.nice(10)
 
 
 def bound_time(seconds: float) -> None:

@@ -20,7 +20,7 @@ from llamasrv.errors import InvalidMedia, Unavailable
 from llamasrv.media import sniff
 from llamasrv.media.child import read_exactly, receive_head, send
 from llamasrv.media.limits import MediaLimits
-from llamasrv.spawn import Child
+from llamasrv.spawn import NICE, Child
 
 MAX_CHILDREN = 2
 IDLE_SECONDS = 60.0
@@ -148,7 +148,10 @@ class _Child:
         self.rested = 0.0
         with theirs:
             self._process = Child(
-                [sys.executable, "-m", "llamasrv.media.child", str(memory)], stdin=theirs.fileno(), env=_environment()
+                [sys.executable, "-m", "llamasrv.media.child", str(memory)],
+                stdin=theirs.fileno(),
+                env=_environment(),
+                nice=NICE,
             )
 
     @property

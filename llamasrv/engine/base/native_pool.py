@@ -3,12 +3,14 @@
 Sampling, masks, grammar compilation and file I/O all release the GIL, so threads help. Each kind of job has a queue of
 some width: at most that many of its jobs run at once, started in order; a queue of width 1 is strictly ordered. The
 pool has a thread for every job that may run, so a slow kind never delays another, and a job may wait for a job of
-another queue. Threads start on first need and serve all queues. Knows nothing of what the jobs do.
+another queue. Threads start on first need and serve all queues of one priority. Knows nothing of what the jobs do.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +21,7 @@ from llamasrv.concurrency import Mailbox, RealThread, native_lock
 log = logging.getLogger("llamasrv.engine")
 
 STACK_BYTES = 64 << 20  # address space: parsers of client input recurse once per nesting level
+NICE = 10  # added to the niceness of threads that yield
 
 Job = Callable[[], None]
 T = TypeVar("T")
@@ -28,16 +31,24 @@ R = TypeVar("R")
 class NativePool:
     """One per engine. Any thread may use it; `close` it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, nice: int = 0) -> None:
+        """`nice`: how much lower the CPU priority of its threads is, where the system has one per thread."""
+        self._nice = nice
+        self._yielding: NativePool | None = None
         self.num_threads = 0  # started so far
         self._lock = native_lock()
         self._calls: Mailbox[JobQueue | None] = Mailbox()  # queues that want a thread; None ends one
         self.num_idle = 0  # waiting threads minus waiting calls
         self._closed = False
 
-    def queue(self, width: int) -> JobQueue:
-        """A queue for one kind of job, at most `width` of which run at once."""
-        return JobQueue(self, width)
+    def queue(self, width: int, *, yields: bool = False) -> JobQueue:
+        """A queue for one kind of job, at most `width` of which run at once. `yields`: they leave the cores to the
+        model's threads; only for jobs that need no GIL, since who waits for it would wait for a core, too."""
+        if not yields:
+            return JobQueue(self, width)
+        if self._yielding is None:
+            self._yielding = NativePool(nice=NICE)
+        return JobQueue(self._yielding, width)
 
     def close(self) -> None:
         """Accept no more jobs. Queued jobs still run, then the threads end; does not wait for them."""
@@ -47,6 +58,8 @@ class NativePool:
             self._closed = True
             for _ in range(self.num_threads):
                 self._calls.put(None)
+        if self._yielding is not None:
+            self._yielding.close()
 
     def _call(self, queue: JobQueue) -> None:
         """Get a thread to work on this queue. Call it with the lock held."""
@@ -58,6 +71,8 @@ class NativePool:
         self._calls.put(queue)
 
     def _serve(self) -> None:
+        if self._nice and sys.platform == "linux":  # elsewhere it would be the whole process's
+            os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         while (queue := self._calls.take_one()) is not None:
             queue._work()
             queue = None  # do not keep the owners of its jobs alive while waiting

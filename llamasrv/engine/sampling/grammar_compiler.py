@@ -3,7 +3,7 @@
 A grammar is Lark text for llguidance. The native pool compiles it without the GIL, so no request waits for a hostile
 schema longer than `compile_seconds`. A compilation cannot be stopped, though: each owner has one at a time, abandoned
 ones do not count towards COMPILERS, refused grammars are remembered, and a large one is tried in another process
-first.
+first. Compiling yields the cores to the model: a few hostile grammars would otherwise take most of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from llamasrv.concurrency import Notice, cpu_clock, native_lock
 from llamasrv.engine.base.allocator import release_memory
 from llamasrv.engine.base.interface import Vocabulary
-from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.base.native_pool import JobQueue, NativePool
 from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of
 from llamasrv.engine.sampling.grammar_trial import LIMITS, TRIAL_SECONDS, fault_of
 from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
@@ -85,7 +85,8 @@ class GrammarCompiler:
         self._tried: OrderedDict[bytes, None] = OrderedDict()  # digests of large grammars
         self._num_trials = 0  # running
         self._busy: set[str] = set()  # owners that have a job
-        self._queue = pool.queue(COMPILERS)
+        self._compilations = pool.queue(COMPILERS, yields=True)
+        self._conversions = pool.queue(COMPILERS)  # in Python
         self._num_left = 0  # abandoned compilations that still run
         self._tokenizer_queue = pool.queue(1)
         self._making, self._closed = native_lock(), False
@@ -204,14 +205,14 @@ class GrammarCompiler:
         if found is not None:
             self._end_turn(owner)
             return found
-        return self._do(_Job(owner, partial(self._compile, key, text, triggers)), key)
+        return self._do(_Job(owner, partial(self._compile, key, text, triggers), self._compilations), key)
 
     def convert(self, text: str, act: Callable[[], R], *, owner: str = "", scope: str = "") -> R:
         """Call `act`, which converts a client's grammar `text`, within the same bounds. Raises what it raises."""
         key = scope, sha256(b"converted\0" + text.encode("utf-8", "surrogatepass")).digest()
         self._look_up(key)
         self._take_turn(owner)
-        return self._do(_Job(owner, act), key)
+        return self._do(_Job(owner, act, self._conversions), key)
 
     def _look_up(self, key: Key) -> CompiledGrammar | None:
         """The cached grammar, if any. Raises the error of a refused one."""
@@ -279,7 +280,7 @@ class GrammarCompiler:
 
     def _do(self, job: _Job[R], key: Key) -> R:
         """Run a job on the pool; it ends the owner's turn. Raises if it takes too long."""
-        if not self._queue.put(lambda: self._run(job)):
+        if not job.queue.put(lambda: self._run(job)):
             self._end_turn(job.owner)
             raise Unavailable(UNLOADED)
         if not self._notice.wait(lambda: job.begun, self.limits.wait_seconds):
@@ -314,7 +315,7 @@ class GrammarCompiler:
                 return
             job.is_left = True
             self._num_left += 1
-        self._queue.widen(1)
+        job.queue.widen(1)
 
     def _run(self, job: _Job[R]) -> None:
         if not job.given_up:
@@ -333,7 +334,7 @@ class GrammarCompiler:
             job.done = True
             self._num_left -= job.is_left
         if job.is_left:
-            self._queue.widen(-1)
+            job.queue.widen(-1)
         self._end_turn(job.owner)
 
     def _compile(self, key: Key, text: str, triggers: tuple[str, ...]) -> CompiledGrammar:
@@ -369,10 +370,10 @@ class GrammarCompiler:
 class _Job(Generic[R]):
     """A function to run for one owner, and its result."""
 
-    __slots__ = ("owner", "act", "begun", "done", "given_up", "is_left", "result", "error", "clock", "began")
+    __slots__ = ("owner", "act", "queue", "begun", "done", "given_up", "is_left", "result", "error", "clock", "began")
 
-    def __init__(self, owner: str, act: Callable[[], R]) -> None:
-        self.owner, self.act = owner, act
+    def __init__(self, owner: str, act: Callable[[], R], queue: JobQueue) -> None:
+        self.owner, self.act, self.queue = owner, act, queue
         self.begun = self.done = self.given_up = self.is_left = False
         self.result: R
         self.error: LlamasrvError | None = None

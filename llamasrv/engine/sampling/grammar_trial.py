@@ -36,7 +36,7 @@ def fault_of(text: str, *, seconds: float = TRIAL_SECONDS) -> str | None:
     args = [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"]
     env = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     try:
-        code, _ = spawn.run(args, text.encode("utf-8", "surrogatepass"), seconds=seconds, env=env)
+        code, _ = spawn.run(args, text.encode("utf-8", "surrogatepass"), seconds=seconds, env=env, nice=spawn.NICE)
     except TimeoutError:
         return _TOO_LONG
     except OSError as error:
@@ -74,8 +74,6 @@ if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    with contextlib.suppress(AttributeError, OSError):
-        os.nice(10)  # yield to the model's threads
     threading.stack_size(STACK_BYTES)
     trial = threading.Thread(target=_try, args=(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"),))
     trial.start()

@@ -1,4 +1,6 @@
 import json
+import os
+import sys
 import threading
 import time
 
@@ -9,7 +11,7 @@ from engine_driver import chat
 from serving import wait_until
 
 from llamasrv.engine.backend.fake import FakeVocabulary
-from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.base.native_pool import NICE, NativePool
 from llamasrv.engine.sampling import grammar_compiler
 from llamasrv.engine.sampling.grammar_compiler import CompileLimits, lark_of_gbnf
 from llamasrv.errors import InvalidRequest, Unavailable
@@ -72,7 +74,7 @@ def test_compilations_that_were_given_up_leave_room_for_others(compiler, held):
             compiler.compile(f'start: "held {n}"', owner=f"client {n}")
     assert compiler.compile(WORDS, owner="other")
     gate.set()
-    wait_until(lambda: compiler._queue.width == grammar_compiler.COMPILERS)
+    wait_until(lambda: compiler._compilations.width == grammar_compiler.COMPILERS)
 
 
 @pytest.fixture
@@ -199,6 +201,24 @@ def test_compiling_threads_have_stack_for_deep_grammars(compiler):
     text = "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(5000)) + 'r5000: "a"\n'
     before = threading.stack_size()
     assert compiler.compile(text).matcher().accept(ord("a")) and threading.stack_size() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_compiling_leaves_the_cores_to_the_model(compiler, monkeypatch):
+    """Four hostile schemas at once took most of two cores, and a step three times as long: streams had gaps of 0.6 s."""
+
+    def priority(*_, **__):
+        priorities.append(os.getpriority(os.PRIO_PROCESS, 0))
+        raise InvalidRequest("no", param="content")
+
+    priorities = [os.getpriority(os.PRIO_PROCESS, 0)]
+    monkeypatch.setattr(llguidance, "LLMatcher", priority)
+    with pytest.raises(InvalidRequest, match="no"):
+        compiler.compile(WORDS)
+    with pytest.raises(InvalidRequest, match="no"):
+        compiler.convert("x", priority)  # holds the GIL: the hub would wait with it for a core
+    own, compiling, converting = priorities
+    assert compiling == min(own + NICE, 19) and converting == own
 
 
 def test_a_conversion_has_the_same_bounds(compiler):
