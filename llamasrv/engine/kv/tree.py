@@ -49,6 +49,9 @@ class Holder:
         return len(self.tokens)
 
 
+_KINDS = tuple(HolderKind)
+
+
 class PrefixNode:
     """The tokens [end - len(run), end) of every timeline that passes here."""
 
@@ -61,7 +64,7 @@ class PrefixNode:
         self.children: dict[int, PrefixNode] = {}  # by their first token
         self.holders: list[Holder] = []  # those whose timelines end here
         # By kind: those whose timelines end here or in a descendant, oldest first.
-        self.below: tuple[dict[Holder, None], ...] = tuple({} for _ in HolderKind)
+        self.below: tuple[dict[Holder, None], ...] = tuple([{} for _ in _KINDS])
 
     def own(self, kind: HolderKind) -> Iterator[Holder]:
         return (holder for holder in self.holders if holder.kind is kind)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable
+from operator import mul
 
 from llamasrv.engine.base.batch import StepWork
 
@@ -90,7 +91,7 @@ class CostModel:
         self._learn_fit([v / seconds for v in x])
 
     def _fit(self, x: tuple[float, ...]) -> float:
-        return max(_SHORTEST, sum([w * v for w, v in zip(self.unknowns, x)]))
+        return max(_SHORTEST, sum(map(mul, self.unknowns, x)))
 
     def _scale(self, num_prompt: float, num_decodes: float) -> float:
         return self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0)
@@ -109,9 +110,9 @@ class CostModel:
     def _learn_fit(self, x: list[float]) -> None:
         """One step, with everything divided by its seconds: the error is relative to what was measured."""
         p, w = self._p, self._w
-        px = [sum(a * b for a, b in zip(row, x)) for row in p]
-        known = sum(a * b for a, b in zip(px, x))  # variance of the prediction
-        error = 1.0 - sum(a * b for a, b in zip(w, x))
+        px = [sum(map(mul, row, x)) for row in p]
+        known = sum(map(mul, px, x))  # variance of the prediction
+        error = 1.0 - sum(map(mul, w, x))
         weight = min(1.0, _DOUBT / error) if error > 0.0 else 1.0
         gain = weight * error / (1.0 + weight * known)
         self._w = [a + gain * b for a, b in zip(w, px)]
