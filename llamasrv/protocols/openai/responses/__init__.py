@@ -95,8 +95,8 @@ class Responses(SchemaEndpoint):
             previous=data.get("previous_response_id"),
             conversation=data.get("conversation"),
             stream=request.stream,
-            store=data.get("store", True),
-            background=data.get("background", False),
+            store=data["store"],
+            background=data["background"],
             compact=turns.compact,
             is_spoken=speech is not None,
             has_instructions="instructions" in data,
@@ -122,7 +122,7 @@ class Responses(SchemaEndpoint):
             for at, item in enumerate(items):
                 turns.add(item, at)
         with inside("tool_choice"):
-            choice = tool_choice(data.get("tool_choice"), tools, parallel=data.get("parallel_tool_calls", True))
+            choice = tool_choice(data.get("tool_choice"), tools, parallel=data["parallel_tool_calls"])
         return tools, turns, choice
 
     def parse_compact(
@@ -174,9 +174,9 @@ def _check_together(data: Mapping[str, Any]) -> None:
         )
     if not {"input", "previous_response_id", "conversation"} & data.keys():
         raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
-    if data.get("background") and not data.get("store", True):
+    if data["background"] and not data["store"]:
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
-    if data.get("background") and data.get("modalities"):
+    if data["background"] and data.get("modalities"):
         raise Unsupported("Invalid 'modalities': a background response cannot be spoken.", param="modalities")
 
 
@@ -193,10 +193,10 @@ def _configured(data: Loaded, turns: Turns) -> None:
 
 def _reported(data: Loaded) -> dict[str, Any]:
     """What the response reports besides its text, under the names in ResponseOptions."""
-    include = data.get("include", ())
+    include = data["include"]
     return {
         # A replay has no such figures, so a background response has none.
-        "extras": Extras() if data.get("background") else extras_of(data),
+        "extras": Extras() if data["background"] else extras_of(data),
         "logprobs": "message.output_text.logprobs" in include or "top_logprobs" in data,
         "top_logprobs": data.get("top_logprobs", 0),
         "encrypted": "reasoning.encrypted_content" in include,
@@ -256,7 +256,7 @@ def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
 
 def _is_warm_up(data: Mapping[str, Any]) -> bool:
     """Only the prompt is computed."""
-    return data.get("generate") is False or _cache_options(data).prewarm
+    return not data["generate"] or _cache_options(data).prewarm
 
 
 def _cache_options(data: Mapping[str, Any]) -> CacheOptions:
@@ -272,27 +272,19 @@ def _text(data: Mapping[str, Any]) -> TextSettings:
     return data.get("text", TextSettings(None, {"format": {"type": "text"}}))
 
 
+_REPEATED: Mapping[str, Any] = {
+    "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
+    "parallel_tool_calls": True, "reasoning": None, "service_tier": "default", "temperature": None, "text": None,
+    "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": None, "truncation": "disabled", "user": None,
+}  # fmt: skip
+"""The fields of its request that every response repeats, in order, with what it says of those that were absent."""
+
+
 def _shown(data: Mapping[str, Any], tools: ToolSet) -> dict[str, Any]:
     """The fields of its request that a response repeats."""
-    get = data.get
-    reasoning = _reasoning(data)
-    out = {
-        "instructions": get("instructions"),
-        "max_output_tokens": get("max_output_tokens"),
-        "max_tool_calls": None,
-        "metadata": get("metadata", {}),
-        "parallel_tool_calls": get("parallel_tool_calls", True),
-        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
-        "service_tier": get("service_tier", "default"),
-        "temperature": get("temperature"),
-        "text": _text(data).shown,
-        "tool_choice": get("tool_choice", "auto"),
-        "tools": tools.wire,
-        "top_logprobs": get("top_logprobs", 0),
-        "top_p": get("top_p"),
-        "truncation": get("truncation", "disabled"),
-        "user": get("user"),
-    }
+    effort, summary = _reasoning(data)
+    out = {name: data.get(name, absent) for name, absent in _REPEATED.items()}
+    out |= {"reasoning": {"effort": effort, "summary": summary}, "text": _text(data).shown, "tools": tools.wire}
     out |= {name: data[name] for name in ("safety_identifier", "prompt_cache_key") if name in data}
     return out | ({"prompt_cache_options": options.shown} if (options := _cache_options(data)).shown else {})
 

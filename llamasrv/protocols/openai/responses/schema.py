@@ -183,20 +183,22 @@ class ResponsesSchema(SamplingSchema):
         "other kinds are left out and named in the header `x-llamasrv-tools-left-out`"
     )
     tool_choice = ToolChoiceField("refused where it forces a tool that this server does not have")
-    parallel_tool_calls = Flag()
+    parallel_tool_calls = Flag(load_default=True)
     text = TextField(f"`format`: {CLOSED}; `verbosity` is handed to the template", to="content")
     reasoning = ReasoningField(
         "`effort`; with `summary` the reasoning is also sent as a summary of one part", ignores=("mode", "context")
     )
-    include = Include("`reasoning.encrypted_content`, `message.output_text.logprobs`; others have no effect")
+    include = Include(
+        "`reasoning.encrypted_content`, `message.output_text.logprobs`; others have no effect", load_default=()
+    )
     truncation = Truncation(
         "`auto` leaves the oldest turns out, calls together with their outputs",
         to="shorten",
         via=lambda way: way == "auto",
     )
-    store = Flag("true if absent: kept until it is deleted, too old or too much")
+    store = Flag("true if absent: kept until it is deleted, too old or too much", load_default=True)
     previous_response_id = String("continues a stored response")
-    background = Flag("continues without its client; needs `store`")
+    background = Flag("continues without its client; needs `store`", load_default=False)
     metadata = Metadata("kept with the response")
     user = String("repeated in the response")  # type: ignore[assignment]
     safety_identifier = String("repeated in the response")
@@ -215,7 +217,9 @@ class ResponsesSchema(SamplingSchema):
         "item that holds the conversation so far, shortened; what stands before it may be left out",
         to="edits",
     )
-    generate = Flag("false: only the prompt is computed, and the response, without output, can be continued")
+    generate = Flag(
+        "false: only the prompt is computed, and the response, without output, can be continued", load_default=True
+    )
     prompt_cache_options = PromptCacheOptions(
         "`ttl` (30m, 12h): the prompt is not evicted for that long, within `--cache-pin-share`; `mode`; `prewarm` is "
         "`generate: false`; `comparison_response_id`: the response says why its prompt was not found in a cache",
