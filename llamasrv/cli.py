@@ -133,7 +133,12 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     help="Measure what drafts (--spec) gain on this text instead: one prompt, or one JSON string per line.",
 )
 @click.option("--profile", type=click.Choice(tuple(PROFILES)), help="With URL: the shape of the load.  [chat]")
-@click.option("--requests", type=click.IntRange(1, 1_000_000), metavar="INT", help="With URL: requests per number.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1, 1_000_000),
+    metavar="INT",
+    help="With URL: requests per number.  [two conversations a place]",
+)
 @click.option(
     "--rate",
     type=click.FloatRange(0, 10_000, min_open=True),

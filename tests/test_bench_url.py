@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from llamasrv import cli
-from llamasrv.commands.bench_url import TimedRequest, figures, percentiles
+from llamasrv.commands.bench_url import TimedRequest, figures, percentiles, usual_requests
 from llamasrv.commands.load_profiles import PROFILES, conversations
 
 
@@ -18,6 +18,7 @@ class OtherServer(BaseHTTPRequestHandler):
 
     bodies: list[dict] = []
     context: int | None = None
+    tokens_per_word = 0
 
     def do_GET(self):
         entry = {"id": "theirs", "max_model_len": self.context}
@@ -31,6 +32,10 @@ class OtherServer(BaseHTTPRequestHandler):
         self.bodies.append(body)
         events = [{"choices": [{"delta": {"content": word}}]} for word in ("a ", "b")]
         events += [{"error": {"message": "out of memory"}}] * (len(self.bodies) == 4)
+        words = sum(len(message["content"].split()) for message in body["messages"])
+        events += [{"choices": [], "usage": {"prompt_tokens": words * self.tokens_per_word}}] * bool(
+            self.tokens_per_word
+        )
         self._send("text/event-stream", b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in events))
 
     def _send(self, kind, data):
@@ -45,7 +50,7 @@ class OtherServer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def other():
-    OtherServer.bodies, OtherServer.context = [], None
+    OtherServer.bodies, OtherServer.context, OtherServer.tokens_per_word = [], None, 0
     with ThreadingHTTPServer(("127.0.0.1", 0), OtherServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
@@ -94,7 +99,7 @@ def test_every_profile_is_measured(bench, other, profile):
     row = json.loads(out)["levels"][0]
     assert code == 0 and (row["requests"], row["failed"]) == (2, 0), err
     sent = [sum(len(one["content"].split()) for one in body["messages"]) for body in OtherServer.bodies[1:]]
-    assert max(sent) < PROFILES[profile].longest and min(sent) >= PROFILES[profile].shared
+    assert max(sent) < PROFILES[profile].longest() and min(sent) >= PROFILES[profile].shared
 
 
 def test_a_profile_that_is_longer_than_the_context_is_refused_before_anything_is_sent(bench, other):
@@ -102,6 +107,14 @@ def test_a_profile_that_is_longer_than_the_context_is_refused_before_anything_is
     code, _, err = bench(other, "--profile", "agents", "--sequences", "1")
     assert code == 78 and "profile agents needs a context of about 5012 tokens; theirs has 4096" in err
     assert not OtherServer.bodies
+
+
+def test_so_is_one_whose_words_have_too_many_tokens(bench, other):
+    """Every request of `rag` was refused by the server, whose tokenizer makes 2.5 tokens of a word."""
+    OtherServer.context, OtherServer.tokens_per_word = 8192, 3
+    code, _, err = bench(other, "--profile", "agents", "--sequences", "1")
+    assert code == 78 and "profile agents needs a context of about 14012 tokens; theirs has 8192" in err
+    assert len(OtherServer.bodies) == 1 and err.count("\n") == 1
 
 
 def test_the_same_seed_sends_the_same_prompts(bench, other):
@@ -135,6 +148,14 @@ def test_a_profile_makes_the_requests_that_were_asked_for(name):
     assert sum(len(one.messages) for one in made) == 11
     assert len({one.system for one in made}) == 1
     assert made == list(conversations(PROFILES[name], 11, 1)) != list(conversations(PROFILES[name], 11, 2))
+
+
+@pytest.mark.parametrize("level", [1, 8, 256])
+@pytest.mark.parametrize("name", PROFILES)
+def test_as_many_conversations_run_at_once_as_the_number_says(name, level):
+    """Eight at once of `agents` were four: each conversation has eight requests, and 32 were sent."""
+    requests = usual_requests(PROFILES[name], level)
+    assert len(list(conversations(PROFILES[name], requests, 1))) >= 2 * level
 
 
 def test_figures_are_of_the_answers_that_succeeded():

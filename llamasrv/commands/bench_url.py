@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from llamasrv.commands import server
-from llamasrv.commands.load_profiles import PROFILES, LoadConversation, Profile, conversations
+from llamasrv.commands.load_profiles import PROFILES, LoadConversation, Profile, conversations, random_text
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
 
+WARM_UP_WORDS = 64
 PATIENCE = 600.0  # seconds without a byte from the server
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ENGLISH = {"ttft": "first token, ms", "itl": "between chunks, ms", "tpot": "per token, ms", "e2e": "whole answer, ms"}
@@ -76,16 +77,19 @@ class BenchTarget:
         self.model, self._context = self._model(model, key)
         self._tokens = tokens
         self._fields: dict[str, Any] = {"ignore_eos": True}  # answers of one length; not all servers have it
+        self._tokens_per_word = 1.0
 
     def warm_up(self) -> None:
-        """Send one small request, without the fields that the server refuses. Raises ConfigError if it fails."""
-        hello = [{"role": "user", "content": "Hello"}]
+        """Send one small request, without the fields that the server refuses, and see how many tokens a word has.
+        Raises ConfigError if it fails."""
+        hello = [{"role": "user", "content": random_text(random.Random(), WARM_UP_WORDS)}]
         request = self.send(hello, 4)
         if request.error:
             self._fields = {}
             request = self.send(hello, 4)
         if request.error:
             raise ConfigError(f"{self.url}: {request.error}")
+        self._tokens_per_word = max(1.0, request.prompt_tokens / WARM_UP_WORDS)
 
     def converse(self, conversation: LoadConversation, profile: Profile) -> list[TimedRequest]:
         """Send a conversation, turn after turn; a failed turn ends it."""
@@ -127,8 +131,9 @@ class BenchTarget:
         return request
 
     def check_context(self, name: str) -> None:
-        """Raises ConfigError if the prompts of this profile are longer than the context that the server tells."""
-        longest = PROFILES[name].longest
+        """Raises ConfigError if the prompts of this profile are longer than the context that the server tells, by what
+        is known of its tokenizer."""
+        longest = PROFILES[name].longest(self._tokens_per_word)
         if 0 < self._context < longest:
             raise ConfigError(
                 f"{self.url}: profile {name} needs a context of about {longest} tokens; "
@@ -171,12 +176,13 @@ def run(
     target = BenchTarget(url, keys[0] if keys else None, model, tokens)
     target.check_context(profile)
     target.warm_up()
+    target.check_context(profile)
     rng = random.Random(seed)
     console = Console(stderr=as_json)
     rows = []
     with console.status("") as status:
         for level in levels:
-            count = requests or max(16, 4 * level)
+            count = requests or usual_requests(PROFILES[profile], level)
             status.update(f"{profile}: {count} requests, {level} at once")
             rows.append(measure(target, PROFILES[profile], level, count, rate, rng.randrange(2**32)))
     if as_json:
@@ -187,6 +193,11 @@ def run(
     if errors and not as_json:
         console.print(f"first error: {errors[0]}", markup=False)
     return 1 if errors else 0
+
+
+def usual_requests(profile: Profile, level: int) -> int:
+    """How many requests to send where nobody says: each place has two conversations at least."""
+    return max(16, 4 * level, 2 * level * profile.turns)
 
 
 def measure(

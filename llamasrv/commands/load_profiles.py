@@ -23,10 +23,10 @@ class Profile:
     passages: int = 0  # documents before the question, each of `passage` words
     passage: int = 0
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest prompt with its answer, at one a word; most tokenizers make somewhat more."""
-        return self.shared + self.turns * (self.passages * self.passage + self.message + self.answer)
+    def longest(self, tokens_per_word: float = 1.0) -> int:
+        """Tokens of the longest prompt with its answer."""
+        words = self.shared + self.turns * (self.passages * self.passage + self.message)
+        return round(words * tokens_per_word) + self.turns * self.answer
 
 
 PROFILES = {
@@ -48,15 +48,16 @@ class LoadConversation:
 def conversations(profile: Profile, requests: int, seed: int) -> Iterator[LoadConversation]:
     """Conversations that make `requests` requests altogether. Another seed shares no prefix with this one."""
     rng = random.Random(seed)
-    system = _text(rng, profile.shared)
-    passages = [_text(rng, profile.passage) for _ in range(PASSAGES)] if profile.passages else []
+    system = random_text(rng, profile.shared)
+    passages = [random_text(rng, profile.passage) for _ in range(PASSAGES)] if profile.passages else []
     for begun in range(0, requests, profile.turns):
         messages = []
         for _ in range(min(profile.turns, requests - begun)):
             chosen = rng.sample(passages, profile.passages) if passages else []
-            messages.append("\n\n".join([*chosen, _text(rng, profile.message)]))
+            messages.append("\n\n".join([*chosen, random_text(rng, profile.message)]))
         yield LoadConversation(system, tuple(messages))
 
 
-def _text(rng: random.Random, words: int) -> str:
+def random_text(rng: random.Random, words: int) -> str:
+    """Random words."""
     return " ".join(rng.choices(WORDS, k=words))
