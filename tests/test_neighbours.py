@@ -124,6 +124,7 @@ NEIGHBOURS = {
     "web/test_streaming.py": "web/streams/body",
     "web/test_take_over.py": "protocols/openai/responses/resumed",
     "web/test_resume.py": "protocols/llamacpp/streams web/routes/llamacpp_streams",
+    "web/test_speech.py": "pipeline/uploaded_voices",
     "web/test_transcriptions.py": "web/routes/audio",
 }
 COVERED = {module: test for test, modules in NEIGHBOURS.items() for module in modules.split()}

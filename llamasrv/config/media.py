@@ -28,6 +28,15 @@ class MediaSection:
         help="Folder of clips that speech models may speak like: each file (WAV, MP3, FLAC or OGG, 1 to 30 seconds) is "
         "a voice of its name; `default` is the one for requests without a name. Only of people who have agreed.",
     )
+    voice_uploads: int = _media(
+        "int",
+        0,
+        "--voice-uploads",
+        low=0,
+        high=1000,
+        help="Voices that each API key may upload to the folder of --voices (`POST /v1/audio/voices`), with a text "
+        "about the consent of whose voice it is; only that key can use them. 0: none.",
+    )
     hosts: tuple[str, ...] = _media(
         "list",
         (),

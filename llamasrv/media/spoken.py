@@ -37,6 +37,15 @@ def has_codecs() -> bool:
     return find_spec("av") is not None
 
 
+def as_pcm(samples: bytes) -> bytes:
+    """16-bit samples from 32-bit floats in native byte order."""
+    import numpy as np
+
+    floats = np.nan_to_num(np.frombuffer(samples, np.float32), nan=0.0)
+    pcm: bytes = (np.clip(floats, -1, 1) * 32767).astype("<i2").tobytes()
+    return pcm
+
+
 class AudioWriter(Protocol):
     """`feed` samples, then `end`; both return bytes of the file. The calls may come from different threads."""
 

@@ -60,7 +60,8 @@ class Pipeline:
     def __init__(self, registry: Registry, media: MediaOptions | None = None) -> None:
         self.registry = registry
         self.media = MediaReader(media)
-        self.voices = VoiceBook(self.media.options.voices, self.media.decoder)
+        options = self.media.options
+        self.voices = VoiceBook(options.voices, self.media.decoder, uploads=options.voice_uploads)
         self.documents = DocumentReader(self.media.decoder, self.media.options.sources, self.media.held.check)
         self.cache_book = CacheBook()
         self.decision_book = DecisionBook()
@@ -432,7 +433,7 @@ class Pipeline:
         return [model for model in self.registry.models if "speech" in model.details.capabilities]
 
     def voice_names(self, name: str | None) -> list[str]:
-        """The voices that may be asked for. Loads nothing: the model's own are known while it is loaded. Raises
+        """The voices that everybody may ask for. Loads nothing: the model's own are known while it is loaded. Raises
         ModelNotFound."""
         speaking = self.speaking()
         if name is None and speaking:

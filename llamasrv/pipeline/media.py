@@ -62,6 +62,7 @@ class MediaOptions:
     limits: MediaLimits = MediaLimits()
     sources: Sources = Sources()
     voices: Path | None = None  # folder of clips that speech models speak like
+    voice_uploads: int = 0  # most clips that each key may add to it
 
 
 class MediaReader:

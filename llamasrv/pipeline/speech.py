@@ -21,6 +21,7 @@ from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unavail
 from llamasrv.media import spoken
 from llamasrv.media.decoder import Decoder
 from llamasrv.pipeline.loaded_model import LoadedModel
+from llamasrv.pipeline.uploaded_voices import UploadedVoice, UploadedVoices
 from llamasrv.pipeline.voices import Clip, Voice, clips, names_of, voice_named
 
 NEEDS_EXTRA = "{} needs an extra package: pip install 'llamasrv[media]'. Without it: 'response_format' wav or pcm."
@@ -39,12 +40,43 @@ R = TypeVar("R")
 class VoiceBook:
     """The voices of a folder. One per process."""
 
-    def __init__(self, folder: Path | None, decoder: Decoder) -> None:
+    def __init__(self, folder: Path | None, decoder: Decoder, *, uploads: int = 0) -> None:
         self._folder, self._decoder = folder, decoder
+        self._uploaded = UploadedVoices(folder, uploads)
         self._broken: dict[str, None] = {}  # keys of clips that cannot be the default voice
 
     def clips(self) -> dict[str, Clip]:
         return off_hub(clips, self._folder) if self._folder is not None else {}
+
+    def uploaded(self, owner: str) -> list[UploadedVoice]:
+        """Those that this key has uploaded."""
+        return off_hub(self._uploaded.all, owner)
+
+    def named(self, name: str | None, owner: str, speakers: tuple[str, ...]) -> Voice:
+        """Raises InvalidRequest."""
+        own = None if name is None or self._folder is None else off_hub(self._uploaded.clip, owner, name)
+        return voice_named(name, self.clips(), speakers) if own is None else Voice(own)
+
+    def check_upload(self, owner: str) -> None:
+        """Raises Unsupported, or InvalidRequest."""
+        if self._folder is None or not self._uploaded.most:
+            raise Unsupported("This server takes no voices: it was started without --voices and --voice-uploads.")
+        off_hub(self._uploaded.check_room, owner)
+
+    def upload(self, owner: str, id: str, name: str, consent: str, recording: bytes) -> UploadedVoice:
+        """Keep a recording of a few seconds as a voice. Raises InvalidRequest."""
+        try:
+            samples = self._decoder.samples(recording, SAMPLE_RATE)
+        except InvalidMedia as error:
+            raise InvalidRequest(f"Invalid 'audio_sample': {error.message}", param="audio_sample") from None
+        return off_hub(self._keep, owner, id, name, consent, samples)
+
+    def _keep(self, owner: str, id: str, name: str, consent: str, samples: bytes) -> UploadedVoice:
+        return self._uploaded.add(owner, id, name, consent, spoken.as_pcm(samples))
+
+    def delete(self, owner: str, id: str) -> None:
+        """Raises NotFound."""
+        off_hub(self._uploaded.delete, owner, id)
 
     def names(self, speakers: tuple[str, ...]) -> list[str]:
         """All voices that may be asked for; `speakers`: the model's own."""
@@ -195,7 +227,7 @@ def _check_codecs(format: str, speed: float) -> None:
 
 
 def _utterance(request: SpeechRequest, backend: SpeechBackend, speaker: Speaker, voices: VoiceBook) -> Utterance:
-    voice = voice_named(request.voice, voices.clips(), backend.speakers)
+    voice = voices.named(request.voice, request.owner, backend.speakers)
     if voice.clip is None and backend.needs_voice:
         raise InvalidRequest(
             "This model speaks with the voice of a clip, and the server has none: put WAV, MP3, FLAC or OGG files of a "

@@ -169,6 +169,11 @@ OPERATIONS: dict[str, Operation] = {
     "GET /v1/audio/voices": Operation(
         "The voices that a text may be spoken with.", query=(("model", "a speech model; absent: the first one"),)
     ),
+    "POST /v1/audio/voices": Operation(
+        "Keep a recording of a few seconds as a voice of this key's own, where the operator allows it.",
+        example={"name": "mia", "audio_sample": "(a file)", "consent": "Mia agreed on 1 May."}, form="audio_sample",
+    ),
+    "DELETE /v1/audio/voices/<id>": Operation("Delete a voice that was uploaded with this key."),
     "GET /v1/audio/models": Operation("The models that speak."),
     "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
     "POST /v1/rerank": Operation(

@@ -61,6 +61,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
             ),
             Sources(media.path, frozenset(host.lower() for host in media.hosts), media.fetch_bytes),
             media.voices,
+            media.voice_uploads,
         ),
         keys=keys.of(settings),
         hosts=settings.server.allowed_hosts,

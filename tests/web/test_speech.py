@@ -12,6 +12,7 @@ import pytest
 from samples import wav
 from serving import RunningService, wait_until
 
+from llamasrv.domain.key import Key
 from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.media import spoken
@@ -189,6 +190,80 @@ def test_voices_are_listed(speaking, client):
     assert all(voice["name"] == voice["id"] for voice in found)
     assert [voice["id"] for voice in client.get("/audio/voices").json["voices"]] == list(STANDARD)
     assert speaking.client.get("/v1/audio/voices?model=other").status_code == 404
+
+
+CONSENT = "She agreed in writing on 1 May."
+
+
+@pytest.fixture
+def uploads(tmp_path, start):
+    (tmp_path / "mia.wav").write_bytes(wav(1.5))
+    keys = (Key.of("ann", "ann"), Key.of("bob", "bob"), Key.of("eve", "eve", ["metrics"]))
+    running = start(
+        speech=FakeSpeech(), web=WebOptions(keys=keys, media=MediaOptions(voices=tmp_path, voice_uploads=2))
+    )
+    yield running
+    running.service.pipeline.media.close()
+
+
+def upload(running, key="ann", sample=None, **fields):
+    sample = wav(1.2) if sample is None else sample
+    data = {"name": "Zoe", "consent": CONSENT, "audio_sample": (io.BytesIO(sample), "zoe.wav"), **fields}
+    data = {name: value for name, value in data.items() if value is not None}
+    return running.client.post("/v1/audio/voices", data=data, headers={"X-Api-Key": key})
+
+
+def test_a_key_may_upload_voices_of_its_own(uploads, tmp_path):
+    made = upload(uploads).json
+    assert made.keys() == {"id", "object", "created_at", "name", "type"} and made["name"] == "Zoe"
+
+    def heard(voice, key="ann"):
+        body = {"input": "Hi", "response_format": "pcm", "voice": voice}
+        answer = uploads.client.post(ROUTE, json=body, headers={"X-Api-Key": key})
+        answer.get_data()
+        return answer.status_code
+
+    assert heard(made["id"]) == heard({"id": made["id"]}) == heard("Zoe") == heard("mia", "bob") == 200
+    assert uploads.backend.speech.num_encoded == 2
+    assert heard(made["id"], "bob") == heard("Zoe", "bob") == 400
+    (text,) = tmp_path.rglob("voice_*.json")
+    assert json.loads(text.read_text())["consent"] == CONSENT
+
+    def listed(key):
+        return uploads.client.get("/v1/audio/voices", headers={"X-Api-Key": key}).json["voices"]
+
+    assert listed("ann")[0]["id"] == made["id"] and listed("bob")[0]["id"] == "mia"
+    upload(uploads)
+    assert upload(uploads).json["error"]["code"] == "too_many_voices" and upload(uploads, "bob").status_code == 200
+    for key, status in (("bob", 404), ("ann", 200), ("ann", 404)):
+        gone = uploads.client.delete(f"/v1/audio/voices/{made['id']}", headers={"X-Api-Key": key})
+        assert gone.status_code == status
+    assert len(list(tmp_path.rglob("voice_*"))) == 4
+    assert upload(uploads, "eve").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"consent": None}, "consent"),
+        ({"consent": "x" * 4001}, "consent"),
+        ({"name": None}, "name"),
+        ({"name": "n" * 65}, "name"),
+        ({"type": "prompt"}, "type"),
+        ({"audio_sample": None, "sound": (io.BytesIO(b"x"), "x.wav")}, "audio_sample"),
+        ({"sample": wav(0.3)}, "audio_sample"),
+        ({"sample": b"no sound"}, "audio_sample"),
+    ],
+)
+def test_what_is_no_voice_is_refused_by_field(uploads, tmp_path, fields, param):
+    answer = upload(uploads, **fields)
+    assert (answer.status_code, answer.json["error"]["param"]) == (400, param)
+    assert not list(tmp_path.rglob("voice_*"))
+
+
+def test_voices_are_taken_only_where_the_operator_allows_it(speaking):
+    answer = upload(speaking)
+    assert answer.status_code == 400 and "--voice-uploads" in answer.json["error"]["message"]
 
 
 def test_a_model_that_needs_a_clip_says_where_to_put_one(start):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from llamasrv.domain.events import Usage
 from llamasrv.domain.speech import SpeechRequest
-from llamasrv.errors import LlamasrvError
+from llamasrv.errors import InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.schema import Count, Flag, Invalid, Number, OneOf, Refused, String, WireField, WireSchema
 from llamasrv.protocols.errors import openai_body
@@ -21,6 +21,7 @@ from llamasrv.protocols.errors import openai_body
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 MAX_CHARS = 4096
 MAX_FRAMES = 100_000
+MAX_CONSENT = 4000  # characters
 
 
 class SpokenText(String):
@@ -104,8 +105,56 @@ def audio_error(error: LlamasrvError) -> bytes:
     return orjson.dumps({"type": "speech.audio.error", **orjson.loads(openai_body(error))})
 
 
-def voice_list(names: Sequence[str]) -> bytes:
-    return orjson.dumps({"object": "list", "voices": [{"id": name, "name": name} for name in names]})
+class OwnVoice(Protocol):
+    """One that a client has uploaded."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def created_at(self) -> int: ...
+
+
+class VoiceFields(NamedTuple):
+    name: str
+    consent: str
+
+
+def parse_voice(fields: Mapping[str, list[str]]) -> VoiceFields:
+    """The fields of an upload other than its file. Raises InvalidRequest."""
+    if fields.get("type", ["audio_sample"])[-1] != "audio_sample":
+        raise Unsupported("Invalid 'type': voices are made from an 'audio_sample'.", param="type")
+    texts = []
+    for name, most in (("name", 64), ("consent", MAX_CONSENT)):
+        text = fields.get(name, [""])[-1].strip()
+        if not text:
+            raise InvalidRequest(
+                f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
+            )
+        if len(text) > most:
+            raise InvalidRequest(f"Invalid '{name}': expected at most {most} characters.", param=name)
+        texts.append(text)
+    return VoiceFields(*texts)
+
+
+def voice_body(voice: OwnVoice) -> bytes:
+    return orjson.dumps(_shown(voice))
+
+
+def voice_deleted(id: str) -> bytes:
+    return orjson.dumps({"id": id, "object": "audio.voice.deleted", "deleted": True})
+
+
+def voice_list(names: Sequence[str], own: Sequence[OwnVoice] = ()) -> bytes:
+    """`own` are the client's."""
+    voices = [*map(_shown, own), *({"id": name, "name": name} for name in names)]
+    return orjson.dumps({"object": "list", "voices": voices})
+
+
+def _shown(voice: OwnVoice) -> dict[str, Any]:
+    return {"id": voice.id, "object": "audio.voice", "created_at": voice.created_at, "name": voice.name,
+            "type": "audio_sample"}  # fmt: skip
 
 
 def speech_models(names: Sequence[str]) -> bytes:

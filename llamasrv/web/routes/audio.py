@@ -8,7 +8,16 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.media.spoken import TYPES
-from llamasrv.protocols.openai.speech import SpeechEndpoint, speech_models, voice_list
+from llamasrv.pipeline.voices import MAX_CLIP_BYTES
+from llamasrv.protocols.common.wire import new_id
+from llamasrv.protocols.openai.speech import (
+    SpeechEndpoint,
+    parse_voice,
+    speech_models,
+    voice_body,
+    voice_deleted,
+    voice_list,
+)
 from llamasrv.protocols.openai.transcriptions import FORMATS, Transcriptions
 from llamasrv.web.http.multipart import read_form
 from llamasrv.web.routes.embeddings import read_parsed
@@ -69,7 +78,33 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/audio/voices")
     @routes.get("/audio/voices")
     def voices() -> Response:
-        return json_answer(voice_list(service.pipeline.voice_names(request.args.get("model"))))
+        names, own = service.pipeline.voice_names(request.args.get("model")), service.pipeline.voices
+        return json_answer(voice_list(names, own.uploaded(current().owner)))
+
+    @routes.post("/v1/audio/voices")
+    @routes.post("/audio/voices")
+    def create_voice() -> Response:
+        owner, known = current().owner, service.pipeline.voices
+        known.check_upload(owner)
+        recording = io.BytesIO()
+        form = read_form(
+            request.environ,
+            most=min(limits.body_bytes, MAX_CLIP_BYTES),
+            open_file=lambda name: recording if name == "audio_sample" else io.BytesIO(),
+            patience=limits.body_seconds,
+        )
+        fields = parse_voice(form.fields)
+        if "audio_sample" not in form.files:
+            text = "Missing required parameter: 'audio_sample'."
+            raise InvalidRequest(text, param="audio_sample", code="missing_required_parameter")
+        id = new_id("voice_")
+        return json_answer(voice_body(known.upload(owner, id, fields.name, fields.consent, recording.getvalue())))
+
+    @routes.delete("/v1/audio/voices/<id>")
+    @routes.delete("/audio/voices/<id>")
+    def delete_voice(id: str) -> Response:
+        service.pipeline.voices.delete(current().owner, id)
+        return json_answer(voice_deleted(id))
 
     @routes.get("/v1/audio/models")
     @routes.get("/audio/models")
