@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from llamasrv import __version__
-from llamasrv.commands.flags import with_options
+from llamasrv.commands.flags import refused, with_options
 from llamasrv.commands.group import Commands
 from llamasrv.commands.load_profiles import PROFILES
 from llamasrv.config import Settings
@@ -64,30 +64,56 @@ def serve(settings: Settings) -> None:
 @click.argument("name", required=False, metavar="MODEL")
 @click.argument("words", nargs=-1, metavar="[TEXT]")
 @click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option("--think", metavar="[=EFFORT]", help="Reason before the answer: true, false, low, medium or high.")
+@click.option("--hidethinking", is_flag=True, help="Do not show the reasoning.")
+@click.option("--format", "form", metavar="json|SCHEMA", help="Answer in JSON, or in JSON of this schema.")
+@click.option("--verbose", is_flag=True, help="Print the speed after the answer to TEXT.")
+@click.option("--nowordwrap", is_flag=True, expose_value=False, hidden=True)  # a terminal wraps, words or not
+@refused("--keepalive", hint="the server decides how long a model stays: `llamasrv serve --keep-alive SECONDS`")
 @with_options()
-def run(settings: Settings, name: str | None, words: tuple[str, ...], system: str | None) -> int:
-    """Chat with MODEL in the terminal, or print its answer to TEXT.
+def run(
+    settings: Settings,
+    name: str | None,
+    words: tuple[str, ...],
+    system: str | None,
+    think: str | None,
+    hidethinking: bool,
+    form: str | None,
+    verbose: bool,
+) -> int:
+    """Chat with MODEL in the terminal, or print its answer to TEXT; what is piped in comes before TEXT.
 
     Without MODEL, on a machine that has none, asks which one to download.
     Uses the server that runs on this machine if it has MODEL; otherwise starts one for the conversation.
     """
-    from llamasrv.commands.chat import run_model
+    from llamasrv.commands.chat import Wishes, piped, run_model
     from llamasrv.commands.first_model import choose
     from llamasrv.commands.pull import run as pull_model
 
+    wishes = Wishes.of(think, form, thoughts=not hidethinking, speed=verbose)
     if name is None:
         name = choose(settings)
         if code := pull_model(settings, (name,), as_json=False):
             return code
-    return run_model(settings, name, " ".join(words) or None, system)
+    message = "\n\n".join(filter(None, (piped(), " ".join(words)))) if words else None
+    return run_model(settings, name, message or None, system, wishes)
 
 
 @cli.command()
 @click.argument("words", nargs=-1, metavar="[URL | MODEL] [MESSAGE]")
-@click.option("--system", metavar="TEXT", help="System prompt.")
-@click.option("--name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
+@click.option("--system", "--system-prompt", metavar="TEXT", help="System prompt.")
+@click.option("--name", "--model-name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
+@click.option("--prompt", "-p", "--quick", "-q", "prompt", metavar="TEXT", hidden=True)  # LM Studio, vLLM
+@click.option("--url", "address", metavar="URL", hidden=True)  # vLLM
 @with_options()
-def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: str | None) -> int:
+def chat(
+    settings: Settings,
+    words: tuple[str, ...],
+    system: str | None,
+    model: str | None,
+    prompt: str | None,
+    address: str | None,
+) -> int:
     """Chat with a model in the terminal.
 
     With MESSAGE, print the answer to it and exit. URL has a scheme or a port (http://host, host:8080). MODEL is the
@@ -95,6 +121,7 @@ def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: 
     """
     from llamasrv.commands.chat import run, run_model, split_model, split_url
 
+    words = (*([address] if address else ()), *words, *([prompt] if prompt else ()))
     url, message = split_url(words)
     name, rest = split_model(settings, words) if url is None and settings.model.path is None else (None, None)
     if name is not None:
@@ -105,6 +132,7 @@ def chat(settings: Settings, words: tuple[str, ...], system: str | None, model: 
 @cli.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object per line.")
+@refused("--insecure", hint="give the registry with its scheme: http://HOST:PORT/NAMESPACE/NAME", has_value=False)
 @with_options("models")
 def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Fetch models. From the Hugging Face Hub NAME is hf:owner/repo, with :QUANT or :FILE.gguf to select a file; from
@@ -172,6 +200,10 @@ def bench(
     from llamasrv.commands.bench import run
     from llamasrv.commands.server import is_url
 
+    if target in ("serve", "latency", "throughput") and not Path(target).exists():
+        raise ConfigError(
+            f"bench {target}: `llamasrv bench URL` measures a running server, `llamasrv bench MODEL` a model"
+        )
     url = target if target is not None and is_url(target) else None
     sequences = sequences or ("1,2,4,8,16" if url is None else "8")
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", sequences) or not all(1 <= int(n) <= 256 for n in sequences.split(",")):
@@ -401,16 +433,21 @@ def rm(settings: Settings, names: tuple[str, ...], yes: bool) -> int:
     return max(remove_model(settings, name, confirmed=yes) for name in names)
 
 
-def _ls(settings: Settings, as_json: bool) -> int:
+def _ls(settings: Settings, name: str, as_json: bool, llm: bool, embedding: bool) -> int:
     """List the models on this machine: pulled ones, those of the configuration, and those that other programs have
-    downloaded (Ollama, LM Studio, the Hugging Face Hub's cache, llama.cpp)."""
+    downloaded (Ollama, LM Studio, the Hugging Face Hub's cache, llama.cpp). With NAME, those whose name begins so."""
     from llamasrv.commands.models import run
 
-    return run(settings, as_json, everywhere=True)
+    kinds = [kind for kind, wanted in (("completion", llm), ("embedding", embedding)) if wanted]
+    return run(settings, as_json, everywhere=True, beginning=name, kinds=kinds)
 
 
 for _name in ("ls", "list"):
-    cli.command(_name, hidden=_name == "list")(_as_json(with_options("model", "models", "engine", "server")(_ls)))
+    _command = with_options("model", "models", "engine", "server")(_ls)
+    _command = click.option("--embedding", is_flag=True, help="Only models that embed.")(_as_json(_command))
+    _command = click.option("--llm", is_flag=True, help="Only models that generate text.")(_command)
+    _command = click.argument("name", default="", metavar="[NAME]")(_command)
+    cli.command(_name, hidden=_name == "list")(_command)
 
 
 @cli.command()
@@ -436,18 +473,25 @@ def stop(settings: Settings, name: str) -> int:
 @cli.command()
 @click.argument("name", metavar="MODEL")
 @_as_json
+@click.option("--license", "part", flag_value="license", help="Print only the licence.")
+@click.option("--modelfile", "part", flag_value="modelfile", help="Print a Modelfile that makes this model.")
+@click.option("--parameters", "part", flag_value="parameters", help="Print only the parameters.")
+@click.option("--system", "part", flag_value="system", help="Print only the system prompt.")
+@click.option("--template", "part", flag_value="template", help="Print only the chat template.")
+@refused("-v", "--verbose", hint="--json prints all that is known", has_value=False)
 @with_options("model", "models", "engine", "server")
-def show(settings: Settings, name: str, as_json: bool) -> int:
+def show(settings: Settings, name: str, as_json: bool, part: str | None) -> int:
     """Show what is known about MODEL: its file, its abilities, its parameters."""
     from llamasrv.commands.show import run
 
-    return run(settings, name, as_json)
+    return run(settings, name, as_json, part)
 
 
 @cli.command()
 @click.argument("name")
 @click.option("--file", "-f", type=click.Path(path_type=Path), metavar="FILE", help="Modelfile.  [Modelfile]")
 @click.option("--from", "base", metavar="MODEL", help="Model to create it from, without a Modelfile.")
+@refused("-q", "--quantize", hint="make the file first: `llamasrv quantize IN OUT TYPE`")
 @with_options("models")
 def create(settings: Settings, name: str, file: Path | None, base: str | None) -> int:
     """Create the model NAME from another one, with its own system prompt, parameters or template (a Modelfile)."""
@@ -504,6 +548,9 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
     except click.NoSuchOption as error:
         meant = nearest(error.option_name, _flags(error.ctx))
         code = _refuse(f"{error.option_name}: unknown option{meant}", EX_CONFIG)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        code = 0
     except (click.BadParameter, click.BadOptionUsage) as error:
         code = _refuse(error.format_message(), EX_CONFIG)
     except click.UsageError as error:

@@ -21,9 +21,7 @@ def llamasrv(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("llamasrv.models.stores.models", lambda names: iter(()))
     done = []
     monkeypatch.setattr("llamasrv.commands.pull.run", lambda settings, names, as_json: done.append(("pull", *names)))
-    monkeypatch.setattr(
-        "llamasrv.commands.chat.run_model", lambda settings, name, text, system: done.append(("run", name, text))
-    )
+    monkeypatch.setattr("llamasrv.commands.chat.run_model", lambda *given: done.append(("run", *given[1:3])))
 
     def call(*words, answer=None, memory=8 << 30, cores=8):
         monkeypatch.setattr("llamasrv.commands.first_model.available_cores", lambda: cores)

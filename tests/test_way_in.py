@@ -12,12 +12,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import store_homes
+from model.tiny_models import llama
 from models.test_stores import OllamaStore
 
-from llamasrv import cli
-from llamasrv.config import OPTIONS, paths
+from llamasrv import cli, startup
+from llamasrv.config import OPTIONS, load, paths
 from llamasrv.config.foreign import foreign
 from llamasrv.domain.option import PREFIX
+from llamasrv.startup import model_list
 
 UNANSWERED = "http://127.0.0.1:9"
 
@@ -76,6 +78,26 @@ def test_a_model_is_found_by_name_and_by_its_unique_beginning(run, name, full):
     assert json.loads(out)["name"] == full
 
 
+@pytest.mark.parametrize(
+    "name", ["hf.co/acme/eyes:Q8_0", "hf.co/acme/eyes", "hf:acme/eyes:q8_0", "hf:owner/pulled-GGUF"]
+)
+def test_a_repository_that_is_on_the_disk_is_not_downloaded(run, home, name):
+    """Ollama lists what it has pulled from the Hub as hf.co/..., and that was refused."""
+    store = OllamaStore(home / ".ollama" / "models")
+    store.manifest("hf.co/acme/eyes/Q8_0", [("model", store.blob(paths.demo_model().read_bytes()))])
+    code, out, err = run("show", name, "--json", "--port", "9")
+    assert code == 0, err
+    assert json.loads(out)["name"] in ("hf.co/acme/eyes:Q8_0", "owner/pulled-GGUF")
+
+
+def test_names_of_the_list_come_before_what_files_say_of_themselves(run, home):
+    store = OllamaStore(home / ".ollama" / "models")
+    other = llama(home / "other.gguf")  # says that it is "tiny"
+    store.manifest("registry.ollama.ai/library/tiny-chat/latest", [("model", store.blob(other.read_bytes()))])
+    (paths.models_dir() / "elsewhere-F32.gguf").write_bytes(llama(home / "seed.gguf", seed=5).read_bytes())
+    assert json.loads(run("show", "tin", "--json", "--port", "9")[1])["name"] == "tiny-chat:latest"
+
+
 def test_a_model_of_ollama_is_served_with_its_system_prompt_and_parameters(run):
     facts = json.loads(run("show", "llama3.2:3b", "--json")[1])
     assert facts["system"] == "Be brief." and facts["sampling"] == {"top_k": 7}
@@ -110,6 +132,21 @@ def test_a_modelfile_makes_a_model(run, home):
     facts = json.loads(run("show", "pirate", "--json")[1])
     assert facts["system"] == 'Two\n"lines".' and facts["stop"] == ["<x>", "END"]
     assert facts["sampling"] == {"top_k": 7, "temperature": 0.5} and "Ahoy\\nthere" in facts["template"]
+
+
+def test_a_created_model_is_found_like_any_other(run, home):
+    """`run` and `rm` knew none that `create` had made."""
+    (home / "Modelfile").write_text('FROM llama3.2:3b\nSYSTEM Arr.\nPARAMETER num_ctx 512\nPARAMETER stop "<x>"\n')
+    run("create", "Pirate", "-f", home / "Modelfile")
+    facts = json.loads(run("check", "--model", "pir", "--json")[1])["model"]
+    assert facts["name"] == "Pirate" and "512 cells" in facts["served context"]
+    model = model_list.the_one(startup.filled_in(load({"model_path": "pirate"}, environ={})))
+    assert model.settings.derived.stop == ("<x>",) and "Arr." in model.settings.chat_template
+    assert model.settings.sampling == {"top_k": 7}
+    (home / "again").write_text(run("show", "pirate", "--modelfile")[1])
+    run("create", "again", "-f", home / "again")
+    assert run("show", "again", "--modelfile")[1] == (home / "again").read_text()
+    assert run("rm", "-y", "pirate", "again")[0] == 0 and "pirate" not in run("ls", "--port", "9")[1].lower()
 
 
 @pytest.mark.parametrize(
@@ -150,6 +187,14 @@ FIRST_COMMANDS = [
     ("stop llama3.2 --port 9", 69, "no server responds"),
     ("rm nothing -y", 78, "no model 'nothing'"),
     ("create mine", 78, "Modelfile"),
+    ("create mine -q q4_0", 78, "`llamasrv quantize IN OUT TYPE`"),
+    ("show llama3.2:3b --modelfile --port 9", 0, "PARAMETER top_k 7"),
+    ("show llama3.2:3b --system --port 9", 0, "Be brief."),
+    ("list llama --port 9", 0, "llama3.2:latest"),
+    ("run llama3.2 --keepalive 5m Hi", 78, "`llamasrv serve --keep-alive SECONDS`"),
+    ("run llama3.2 --format xml Hi", 78, "must be json or a JSON schema"),
+    ("run llama3.2 --think=much Hi", 78, "must be one of true, false, none, minimal, low"),
+    ("pull --insecure x", 78, "http://HOST:PORT"),
     ("cp a b", 64, "llamasrv create NAME --from MODEL"),
     ("push me/model", 64, "models are not uploaded from here"),
     ("signin", 64, "this server has no account"),
@@ -176,12 +221,19 @@ FIRST_COMMANDS = [
     ("check --model Qwen/Qwen3-8B", 78, "`llamasrv pull hf:Qwen/Qwen3-8B:QUANT` downloads one"),
     ("bench nothing.gguf", 78, "nothing.gguf: No such file or directory"),
     ("complete", 64, "llamasrv run MODEL TEXT"),
+    ("serve --help=all", 0, "Topic engine"),
+    ("bench serve --model x", 78, "`llamasrv bench URL` measures a running server"),
+    ("chat --url http://127.0.0.1:9 -q Hi", 1, "http://127.0.0.1:9: Connection refused"),
     ("run-batch -i in.jsonl", 64, "POST /v1/batches"),
     ("collect-env", 64, "llamasrv doctor"),
     # LM Studio
     ("server start --port 1234", 64, "use `llamasrv serve`"),
     ("server status", 64, "llamasrv ps"),
     ("ls --port 9", 0, "llama3.2:3b"),
+    ("ls --llm --port 9", 0, "llama3.2:3b"),
+    ("ls --embedding --port 9", 0, "capabilities"),
+    ("chat --url http://127.0.0.1:9 -p Hi --system-prompt short", 1, "Connection refused"),
+    ("runtime ls", 64, "llamasrv doctor"),
     ("load x --gpu max", 64, "llamasrv serve MODEL"),
     ("serve pulled --gpu max --context-length 4096 --identifier me", 0, "serves pulled as me on 8080"),
     ("unload --all", 64, "llamasrv stop MODEL"),
@@ -194,6 +246,8 @@ FIRST_COMMANDS = [
     ("help", 0, "Usual commands"),
     ("help xyzzy", 78, "nothing in the manual has these words"),
     ("sevre", 64, "did you mean serve?"),
+    ("", 0, "Usual commands"),
+    ("llama3.2:3b", 64, "use `llamasrv run llama3.2:3b`"),
     ("serve a --model b", 78, "two models: a and --model b; give one of them"),
     ("run", 78, "run: name a model: Pulled:Q8_0, llama3.2"),
     ("models rm nothing -y", 78, "no model 'nothing'"),
@@ -218,6 +272,24 @@ def test_the_first_commands_of_other_programs_work_or_say_what_to_type(run, serv
     status, out, err = run(*line.split())
     assert status == code and part in out + err
     assert code == 0 or err.count("\n") == 1
+
+
+def test_ls_cuts_nothing_in_a_narrow_terminal(run, monkeypatch):
+    """At 80 columns the abilities were cut, and a program that reads the list got folded lines."""
+    assert "completion, tools, thinking" in run("ls", "--port", "9")[1]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "completion, tools, thinking" in run("ls", "--port", "9")[1]
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    out = run("ls", "--port", "9")[1]
+    assert "…" not in out and all(word in out for word in ("completion,", "thinking,", "llama3.2:latest"))
+
+
+def test_what_is_piped_in_comes_before_the_text(run, monkeypatch, tmp_path):
+    (tmp_path / "in").write_text("Some text.\n")
+    monkeypatch.setattr("llamasrv.commands.chat.run_model", lambda *given: print(given[1:4]))
+    with (tmp_path / "in").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert run("run", "llama3.2", "Say", "it")[1] == "('llama3.2', 'Some text.\\n\\nSay it', None)\n"
 
 
 def test_run_prints_the_answer(home):

@@ -60,6 +60,7 @@ class View:
     markdown: bool = True
     figures: bool = True
     history: bool = True
+    thoughts: bool = True
 
 
 Command = Callable[[ChatSession, View, str], str]

@@ -24,12 +24,12 @@ _ATTACH = ("/image", "/file")
 _SETTINGS = "parameter system think nothink format noformat markdown nomarkdown verbose quiet history nohistory".split()
 
 
-def run(talk: ChatSession) -> int:
-    """Talk until the user leaves."""
+def run(talk: ChatSession, *, thoughts: bool = True) -> int:
+    """Talk until the user leaves. `thoughts`: show the model's reasoning."""
     console = Console(highlight=False)
     console.print(Panel(f"llamasrv {__version__} at {talk.url}\n{HELP}", expand=False, border_style="dim"))
     reader = LineReader(paths.state_dir() / "chat_history", completions)
-    view = View(history=os.environ.get("OLLAMA_NOHISTORY", "").lower() in ("", "0", "false"))
+    view = View(history=os.environ.get("OLLAMA_NOHISTORY", "").lower() in ("", "0", "false"), thoughts=thoughts)
     while True:
         try:
             text = reader.read(view.history)
@@ -109,6 +109,8 @@ def _answer(console: Console, talk: ChatSession, view: View, content: Content) -
         with writer if not rendered else MarkdownWriter(console) as writer:
             for kind, piece in pieces:
                 if kind == "reasoning":
+                    if not view.thoughts:
+                        continue
                     thinking = True
                     console.print(escape(visible(piece)), end="", style="dim italic", soft_wrap=True)
                     continue

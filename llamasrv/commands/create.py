@@ -15,6 +15,7 @@ from llamasrv.config.option import reason
 from llamasrv.errors import ConfigError, InvalidRequest
 from llamasrv.models import derived, stores
 from llamasrv.models.derived import DerivedModel
+from llamasrv.models.names import canonical
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.ollama.manage import Managing
 from llamasrv.startup import resolver
@@ -161,7 +162,7 @@ def _base(settings: Settings, name: str, path: Path) -> DerivedModel:
     """What the new model is made from: a file, a model that was created before, or a local model."""
     folder = settings.models.dir or paths.models_dir()
     for one in derived.read(folder):
-        if one.name == name:
+        if canonical(one.name) == canonical(name):
             return one
     own = resolver.located(resolver.named(settings, name if not _is_beside(path, name) else str(path.parent / name)))
     if own.model.path is None:

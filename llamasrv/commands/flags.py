@@ -89,6 +89,16 @@ def _flag(option: Option) -> Callable[[Function], Function]:
     )
 
 
+def refused(*flags: str, hint: str, has_value: bool = True) -> Callable[[Function], Function]:
+    """A flag that this command has in another program; `hint` is what to do here."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value not in (None, False):
+            raise ConfigError(f"{flags[-1]}: {hint}")
+
+    return click.option(*flags, is_flag=not has_value, expose_value=False, hidden=True, callback=refuse)
+
+
 _FOREIGN = "llamasrv.foreign"  # flags of other servers as given
 
 

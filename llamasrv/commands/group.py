@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import click
@@ -10,6 +11,7 @@ from llamasrv.commands.flags import parameters_of
 from llamasrv.commands.help import USUAL_COMMANDS, HelpfulCommand
 from llamasrv.config import foreign
 from llamasrv.config.option import nearest
+from llamasrv.errors import ConfigError
 
 
 class Commands(click.Group):
@@ -36,7 +38,10 @@ class Commands(click.Group):
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.callback is not None:
             sections = vars(command.callback).pop("sections", None)
-            command.params += [] if sections is None else parameters_of(sections)
+            own = {flag for parameter in command.params for flag in parameter.opts}
+            command.params += (
+                [one for one in parameters_of(sections) if own.isdisjoint(one.opts)] if sections is not None else []
+            )
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -46,7 +51,7 @@ class Commands(click.Group):
         else:
             for_serve = _has_llama_server_variables()
         words = ["serve", *args] if for_serve else args
-        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(words))
+        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(map(_spelled, words)))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,9 +59,32 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            meant = _ELSEWHERE.get(args[0]) or nearest(args[0], self.list_commands(ctx))
+            meant = _ELSEWHERE.get(args[0]) or _for_a_model(args[0]) or nearest(args[0], self.list_commands(ctx))
             hint = meant or "; `llamasrv --help` lists the commands"
             raise click.UsageError(error.message.rstrip(".") + hint, ctx) from None
+
+
+def _spelled(word: str) -> str:
+    """A word as it is spelled here: vLLM's --help=TOPIC; Ollama's --think, whose value may only follow an equals
+    sign."""
+    if word.startswith("--help="):
+        return "--help-all"
+    return "--think=true" if word == "--think" else word
+
+
+def _for_a_model(word: str) -> str:
+    """A hint if this is no command, but a model."""
+    from llamasrv import config  # what a wrong command line needs, and no other
+    from llamasrv.startup import resolver
+
+    logging.disable()  # what is broken in other programs' folders does not matter here
+    try:
+        is_model = len(word) < 200 and resolver.has(word, config.load({}))
+    except (ConfigError, OSError, ValueError):
+        is_model = False
+    finally:
+        logging.disable(logging.NOTSET)
+    return f"; use `llamasrv run {word}`" if is_model else ""
 
 
 # Commands of other programs that have no counterpart of the same name here.
@@ -76,6 +104,19 @@ _ELSEWHERE = {
     "log": "; the log goes to standard error, or to --log-file FILE",
     "collect-env": "; use `llamasrv doctor`",
     "version": "; use `llamasrv --version`",
+    "runtime": "; llama.cpp is built in: `llamasrv doctor` shows its version and devices",
+    "daemon": "; use `llamasrv serve`, under systemd with conf/llamasrv.service",
+    "login": "; this server has no account. Keys: `llamasrv key NAME`",
+    "completion": "; `_LLAMASRV_COMPLETE=bash_source llamasrv` prints it, with zsh or fish likewise",
+    "completions": "; `_LLAMASRV_COMPLETE=bash_source llamasrv` prints it, with zsh or fish likewise",
+    "download": "; use `llamasrv pull NAME`",
+    "install": "; use `llamasrv pull NAME`",
+    "remove": "; use `llamasrv rm MODEL`",
+    "delete": "; use `llamasrv rm MODEL`",
+    "info": "; use `llamasrv show MODEL`",
+    "inspect": "; use `llamasrv show MODEL`",
+    "logs": "; the log goes to standard error, or to --log-file FILE",
+    "config": "; use `llamasrv check --print-config`",
     "run-batch": "; batches go to POST /v1/batches of a running server",
 }
 

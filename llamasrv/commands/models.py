@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -15,7 +15,7 @@ from llamasrv.commands.server import served
 from llamasrv.config import Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.errors import ConfigError, Forbidden
-from llamasrv.models import stores
+from llamasrv.models import derived, stores
 from llamasrv.models.details import Details
 from llamasrv.models.model import Model
 from llamasrv.models.names import canonical
@@ -40,39 +40,80 @@ class ModelLine(NamedTuple):
     origin: str  # "folder", another program's store, or "" for a model of the configuration
 
 
-def run(settings: Settings, as_json: bool = False, *, everywhere: bool = False) -> int:
+def run(
+    settings: Settings,
+    as_json: bool = False,
+    *,
+    everywhere: bool = False,
+    beginning: str = "",
+    kinds: Sequence[str] = (),
+) -> int:
     """Print a line for each model that a server with these settings would serve; with `everywhere` also for those that
-    other programs have downloaded."""
+    other programs have downloaded. Only names with this beginning, and models with one of these capabilities."""
     listed = list(_listed(settings))
     if everywhere:
         paths_seen = {one.details.path for one in listed}
         listed += [_on_disk(one) for one in stores.models() if one.header.path not in paths_seen]
+    start = beginning.lower()
+    by_name = [one for one in listed if one.name.lower().startswith(start)]
+    listed = by_name or [one for one in listed if any(name.lower().startswith(start) for name in one.aliases)]
+    listed = [one for one in listed if not kinds or set(kinds) & set(one.details.capabilities)]
     if as_json:
         print(json.dumps(list(map(_described, listed)), indent=2))
         return 0
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("name", "size", "type", "context", *["from"] * everywhere, "state", "capabilities"):
-        table.add_column(title, no_wrap=title != "capabilities", justify="right" if title in _NUMBERS else "left")
-    for one in listed:
-        table.add_row(
-            one.name,
-            size(one.details.size),
-            one.details.quantisation or "-",
-            str(one.context or "-"),
-            *[one.origin or "-"] * everywhere,
-            one.state,
-            ", ".join(one.details.capabilities),
-        )
-    console = Console()
-    widest = max((len(one.name) for one in listed), default=0) + _OTHER_COLUMNS
-    console.print(table, width=max(console.width, widest), crop=False)  # names are copied: never cut them
-    if all(one.details.path == paths.demo_model() for one in listed):
+    _print_table(listed, "from" if everywhere else "")
+    if not (beginning or kinds) and all(one.details.path == paths.demo_model() for one in listed):
         print(NEXT)
     return 0
 
 
 _NUMBERS = ("size", "context")
-_OTHER_COLUMNS = 72  # characters of the other columns
+_SPARED = ("context", "type")  # columns that a narrow terminal does without; `show` and --json have them
+
+
+def _print_table(listed: list[ModelLine], origin: str) -> None:
+    """A line for each model: as long as it is if it is read by a program, else in the terminal's width. Names are
+    copied, and abilities are looked for: neither is cut."""
+    console = Console()
+    titles = ["name", "size", "type", "context", *[origin] * bool(origin), "state", "capabilities"]
+    rows = [dict(zip(titles, _cells(one, origin), strict=True)) for one in listed]
+    widths = {title: max([len(title), *(len(row[title]) for row in rows)]) for title in titles}
+
+    def total() -> int:
+        return sum(widths[title] + 2 for title in titles)
+
+    for title in _SPARED:
+        if console.is_terminal and total() > console.width:
+            titles.remove(title)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in titles:
+        is_last = title == titles[-1]
+        table.add_column(
+            title,
+            no_wrap=not is_last,
+            min_width=max([len(title), *map(_longest_word, (row[title] for row in rows))]) if is_last else None,
+            justify="right" if title in _NUMBERS else "left",
+        )
+    for row in rows:
+        table.add_row(*(row[title] for title in titles))
+    least = total() - widths[titles[-1]] + (table.columns[-1].min_width or 0)
+    print_wide(table, least if console.is_terminal else total())
+
+
+def print_wide(table: Table, least: int) -> None:
+    """Print a table at least this many characters wide, also on a terminal that is narrower."""
+    Console(width=max(Console().width, least)).print(table, crop=False)
+
+
+def _cells(one: ModelLine, origin: str) -> Iterator[str]:
+    yield from (one.name, size(one.details.size), one.details.quantisation or "-", str(one.context or "-"))
+    if origin:
+        yield one.origin or "-"
+    yield from (one.state, ", ".join(one.details.capabilities))
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def _listed(settings: Settings) -> Iterator[ModelLine]:
@@ -81,7 +122,8 @@ def _listed(settings: Settings) -> Iterator[ModelLine]:
     for model in model_list.models(startup.filled_in(settings)):
         details = model.details
         context = model.context or details.context
-        origin = "folder" if model.settings.is_found else ""
+        made = model.settings.derived
+        origin = "folder" if model.settings.is_found else "created" if made and made.base != model.name else ""
         yield ModelLine(model.name, model.settings.aliases, details, context, states.get(model.name, unknown), origin)
 
 
@@ -101,6 +143,12 @@ def _described(one: ModelLine) -> dict[str, Any]:
 def remove_model(settings: Settings, name: str, *, confirmed: bool) -> int:
     """Delete a model's files from the folder. `confirmed`: do not ask the user again."""
     folder = settings.models.dir or paths.models_dir()
+    if any(canonical(one.name) == canonical(name) for one in derived.read(folder)):
+        if not confirmed:
+            click.confirm(f"Delete {name}? The model that it was created from stays.", abort=True)
+        derived.delete(folder, name)
+        print(f"deleted {name}")
+        return 0
     found = [model for model in model_list.models(startup.filled_in(settings)) if model.settings.is_found]
     model = next((m for m in found if canonical(name) in map(canonical, (m.name, *m.settings.aliases))), None)
     if model is None:

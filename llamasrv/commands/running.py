@@ -8,10 +8,9 @@ import time
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from llamasrv.commands.models import size
+from llamasrv.commands.models import print_wide, size
 from llamasrv.commands.server import ask
 from llamasrv.config import Settings
 from llamasrv.errors import ConfigError
@@ -36,9 +35,8 @@ def ps(settings: Settings, as_json: bool) -> int:
         table.columns[column].justify = "right"
     for one in found:
         table.add_row(one["name"], size(one.get("size", 0)), str(one.get("context_length") or "-"), _until(one))
-    console = Console()
-    widest = max((len(one["name"]) for one in found), default=0) + OTHER_COLUMNS
-    console.print(table, width=max(console.width, widest), crop=False)  # names are copied: never cut them
+    # names are copied: never cut them
+    print_wide(table, max((len(one["name"]) for one in found), default=0) + OTHER_COLUMNS)
     return 0
 
 

@@ -31,7 +31,9 @@ def run(settings: Settings) -> None:
         os.environ["HF_TOKEN"] = settings.model.hf_token  # huggingface_hub reads it there
     if repository(settings) or any(repository(settings.of(table)) for table in settings.tables):
         from llamasrv.commands.pull import fetch  # imports rich, which nothing else here needs
+        from llamasrv.startup.resolver import located
 
+        settings = located(settings)  # not what another program has downloaded already
         fetch(settings)
     settings = startup.prepare(settings)
     check_address(settings)

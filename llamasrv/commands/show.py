@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 from llamasrv import startup
 from llamasrv.commands.models import size
 from llamasrv.config import Settings
+from llamasrv.errors import ConfigError
 from llamasrv.models.model import Model
 from llamasrv.models.names import canonical
 from llamasrv.startup import model_list, resolver
@@ -20,9 +22,17 @@ from llamasrv.startup.resolver import named
 MAX_TEXT = 300  # characters of a system prompt or licence in the table
 
 
-def run(settings: Settings, name: str, as_json: bool) -> int:
-    """Print the facts about one model. Raises ConfigError if there is none with this name."""
-    facts = _facts(_model(settings, name))
+def run(settings: Settings, name: str, as_json: bool, part: str | None = None) -> int:
+    """Print the facts about one model, or one `part` of them as Ollama prints it: license, modelfile, parameters,
+    system or template. Raises ConfigError if there is none with this name."""
+    model = _model(settings, name)
+    facts = _facts(model)
+    if part is not None:
+        text = _modelfile(model) if part == "modelfile" else _part(facts, part)
+        if not text:
+            raise ConfigError(f"{facts['name']} has no {part}")
+        print(text)
+        return 0
     if as_json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return 0
@@ -70,6 +80,31 @@ def _facts(model: Model) -> dict[str, Any]:
         "license": derived.license if derived else "",
         "template": settings.chat_template or details.template or "",
     }
+
+
+def _part(facts: Mapping[str, Any], part: str) -> str:
+    if part == "parameters":
+        return "\n".join(_parameters(facts["sampling"], facts["stop"]))
+    return str(facts[part])
+
+
+def _parameters(sampling: Mapping[str, Any], stop: Iterable[str]) -> Iterator[str]:
+    yield from (f"{name} {value}" for name, value in sampling.items())
+    yield from (f"stop {json.dumps(text, ensure_ascii=False)}" for text in stop)
+
+
+def _modelfile(model: Model) -> str:
+    """A Modelfile with what the model has beyond the one that it is made from."""
+    one = model.settings.derived
+    if one is None:
+        return "\n".join([f"FROM {model.name}", *(f"PARAMETER {p}" for p in _parameters(model.settings.sampling, ()))])
+    more = {"num_predict": one.num_predict, "num_ctx": one.num_ctx}
+    sampling = {**one.parameters, **{name: value for name, value in more.items() if value is not None}}
+    lines = [f"FROM {one.base}"]
+    for word, text in (("TEMPLATE", one.template), ("SYSTEM", one.system), ("LICENSE", one.license)):
+        lines += [f'{word} """{text}"""'] if text else []
+    lines += [f"PARAMETER {text}" for text in _parameters(sampling, one.stop)]
+    return "\n".join([*lines, *(f'MESSAGE {role} """{text}"""' for role, text in one.messages)])
 
 
 def _shown(key: str, value: Any) -> str:

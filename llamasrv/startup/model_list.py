@@ -75,6 +75,15 @@ def models(settings: Settings) -> list[Model]:
 
 def _found(settings: Settings, one: FolderModel, **more: Any) -> Model:
     """A model of a folder or of another program's store, with what the store adds to its file."""
+    settings = _with_store(settings, one)
+    model = _model(
+        settings, one.name, one.header, aliases=one.aliases, found=one, is_found=one.origin == "folder", **more
+    )
+    return model if one.texts is None else _derived(model, definition(one), one.header)
+
+
+def _with_store(settings: Settings, one: FolderModel) -> Settings:
+    """The settings with the adapters, the context and the template that another program's store adds to a file."""
     texts = one.texts
     if one.adapters:
         adapters = tuple(Adapter(path.name[:19], str(path)) for path in one.adapters)
@@ -83,10 +92,7 @@ def _found(settings: Settings, one: FolderModel, **more: Any) -> Model:
         settings = settings.having(engine={"context_cells": cells})
     if texts is not None and one.header.chat_template is None and settings.model.chat_template is None:
         settings = settings.having(model={"chat_template": template_like(texts.template)})
-    model = _model(
-        settings, one.name, one.header, aliases=one.aliases, found=one, is_found=one.origin == "folder", **more
-    )
-    return model if texts is None else _derived(model, definition(one), one.header)
+    return settings
 
 
 def _files_of(model: Model) -> Iterator[Path]:
@@ -151,20 +157,23 @@ def _made_from_others(settings: Settings) -> Iterator[Model]:
     folder = settings.models.dir or paths.models_dir()
     for one in read_derived(folder):
         try:
-            yield _of_made(settings, one, one.file(folder))
+            yield _of_made(settings, one, one.file(folder), several=True)
         except ConfigError as error:
             log.warning("skipping %s: %s", one.name, error)
 
 
-def _of_made(settings: Settings, one: DerivedModel, path: Path) -> Model:
+def _of_made(settings: Settings, one: DerivedModel, path: Path, **more: Any) -> Model:
     table = next((table for table in settings.tables if canonical(table.name) == canonical(one.base)), None)
     own = (settings if table is None else settings.of(table)).having(model={"path": path, "alias": ()})
     if one.num_ctx:
         own = own.having(engine={"context_cells": one.num_ctx})
     if one.template is not None:
         own = own.having(model={"chat_template": one.template, "chat_template_file": None})
+    store = stores.at(path, (one.base,))
+    if store is not None:
+        own = _with_store(own, store)
     header = gguf.read_header(path)
-    return _derived(_model(own, one.name, header, aliases=(), several=True), one, header)
+    return _derived(_model(own, one.name, header, aliases=(), found=store, **more), one, header)
 
 
 def _derived(model: Model, one: DerivedModel | None, header: gguf.Header) -> Model:
@@ -242,6 +251,10 @@ def the_one(settings: Settings) -> Model:
     if settings.model.path is None:
         raise ConfigError(NO_MODEL)
     several, stay = names_several(settings), stays(settings)
+    made = _made_as(settings, settings.model.path)
+    if made is not None:
+        made = dataclasses.replace(made, num_ctx=None)  # the settings have it, or what overrides it
+        return _of_made(settings, made, settings.model.path, several=several, keep_alive=stay, at_start=True)
     found = stores.at(settings.model.path, settings.model.alias)
     if found is not None:
         load_plans.check_patterns(settings.engine, found.header)
@@ -251,6 +264,17 @@ def the_one(settings: Settings) -> Model:
     header = gguf.read_header(settings.model.path)
     load_plans.check_patterns(settings.engine, header)
     return _model(settings, name, header, aliases=aliases, several=several, keep_alive=stay, at_start=True)
+
+
+def _made_as(settings: Settings, path: Path) -> DerivedModel | None:
+    """The created model that the settings name, if this is its file."""
+    wanted = set(map(canonical, settings.model.alias))
+    folder = settings.models.dir or paths.models_dir()
+    return (
+        next((one for one in read_derived(folder) if canonical(one.name) in wanted and one.file(folder) == path), None)
+        if wanted
+        else None
+    )
 
 
 def _model(

@@ -57,7 +57,7 @@ def prepare(settings: Settings) -> Settings:
 
 def filled_in(settings: Settings) -> Settings:
     """Set one thread per core unless given, and the file of a model given by name or repository."""
-    settings = located(with_pulled(settings))
+    settings = with_pulled(located(settings))
     engine = settings.engine
     threads = engine.threads or machine.available_cores()
     yields = engine.yields_threads or (engine.threads is None and engine.threads_batch is None)

@@ -2,13 +2,15 @@
 
     FILE.gguf                a file
     demo                     the embedded demonstration model
-    a name, or its beginning a pulled model, then one that another program has downloaded (models/stores)
+    a name, or its beginning a created or pulled model, then one that another program has downloaded (models/stores)
 
-A repository (hf:OWNER/REPO:QUANT) is left to `model_options.with_pulled`, which may have to fetch it.
+A repository (hf:OWNER/REPO:QUANT) that was pulled, or has to be, is left to `model_options.with_pulled`; one that
+another program has downloaded is found here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,12 +20,13 @@ from llamasrv.config import Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.config.settings import fitting
 from llamasrv.errors import ConfigError
-from llamasrv.models import stores
+from llamasrv.models import derived, pull, stores
+from llamasrv.models.derived import DerivedModel
 from llamasrv.models.names import canonical
 from llamasrv.models.ollama_registry import STORE
 from llamasrv.models.scan import FolderModel, scan
 from llamasrv.models.stores import ollama
-from llamasrv.startup.model_options import DEMO_NAME
+from llamasrv.startup.model_options import DEMO_NAME, repository
 
 _REPOSITORY = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 MAX_NAMES = 8  # names in an error message
@@ -35,15 +38,28 @@ def named(settings: Settings, name: str) -> Settings:
 
 
 def located(settings: Settings) -> Settings:
-    """The settings with the file of the model that `model.path` names. Raises ConfigError if no model or more than one
-    has that name."""
+    """The settings with the file of the model that `model.path` names, or of a repository that another program has
+    downloaded. Raises ConfigError if no model or more than one has that name."""
     path = settings.model.path
-    if path is None or path.is_file() or _looks_like_file(str(path)):
+    if path is None:
+        found = _downloaded(settings)
+        return settings if found is None else _at(settings, found, repository(settings) or found.name)
+    if path.is_file() or _looks_like_file(str(path)):
         return settings
     name = str(path)
     if canonical(name) == canonical(DEMO_NAME) and (demo := paths.demo_model()) is not None:
         return settings.having(model={"path": demo})
-    found = resolve(name, settings)
+    return _at(settings, resolve(name, settings), name)
+
+
+def _at(settings: Settings, found: FolderModel | DerivedModel, name: str) -> Settings:
+    """The settings with the files and names of a local model that was asked for as `name`."""
+    if isinstance(found, DerivedModel):  # what else it sets is added where it is described, by its name
+        path = found.file(settings.models.dir or paths.models_dir())
+        return settings.having(
+            model={"path": path, "alias": (found.name, *settings.model.alias)},
+            engine={"context_cells": settings.engine.context_cells or found.num_ctx},
+        )
     if not settings.model.alias:
         names = (found.name, *found.aliases)
         typed = () if canonical(name) in map(canonical, names) else (name,)
@@ -51,11 +67,31 @@ def located(settings: Settings) -> Settings:
     projector = found.details.projector
     if projector is not None and settings.model.mmproj_auto and settings.engine.mmproj is None:
         settings = settings.having(engine={"mmproj": projector})
-    return settings.having(model={"path": found.header.path})
+    return settings.having(model={"path": found.header.path, "hf_repo": None})
 
 
-def resolve(name: str, settings: Settings) -> FolderModel:
+def _downloaded(settings: Settings) -> FolderModel | None:
+    """The model of another program's store that is the repository of the settings, unless it was pulled."""
+    name = repository(settings)
+    if name is None or settings.model.hf_file is not None:
+        return None
+    with contextlib.suppress(pull.PullFailed):  # reported where it is fetched
+        if pull.pulled(name, settings.models.dir or paths.models_dir()) is not None:
+            return None
+    bare = name.removeprefix("hf:")
+    others = list(stores.models(settings.models.sources or (stores.ALL,)))
+    found = _match(f"hf.co/{bare}", others)
+    if found is None and ":" not in bare:
+        found = next((one for one in others if one.name.lower().startswith(f"hf.co/{bare.lower()}:")), None)
+    return found
+
+
+def resolve(name: str, settings: Settings) -> FolderModel | DerivedModel:
     """The local model with this name, or the only one whose name begins so. Raises ConfigError."""
+    made = created(settings)
+    own = _created_as(name, made)
+    if own is not None:
+        return own
     seen: list[FolderModel] = []
     for group in _groups(settings):
         models = list(group)
@@ -63,10 +99,10 @@ def resolve(name: str, settings: Settings) -> FolderModel:
         if match is not None:
             return match
         seen += models
-    match = _beginning(name, seen)
-    if match is not None:
-        return match
-    names = [one.name for one in seen]
+    begun = _beginning(name, seen, made)
+    if begun is not None:
+        return begun
+    names = [*(one.name for one in made), *(one.name for one in seen)]
     here = f"; here: {listed(names)}" if names else ""
     there = name if _REPOSITORY.fullmatch(name) else "OWNER/REPO"
     raise ConfigError(
@@ -79,6 +115,8 @@ def has(name: str, settings: Settings) -> bool:
     """Whether a local model has exactly this name."""
     if canonical(name) == canonical(DEMO_NAME) and paths.demo_model() is not None:
         return True
+    if _created_as(name, created(settings)) is not None:
+        return True
     return any(_match(name, models) is not None for models in _groups(settings))
 
 
@@ -86,6 +124,15 @@ def _groups(settings: Settings) -> Iterator[Iterable[FolderModel]]:
     """Pulled models, then those of other programs, which take longer to read."""
     yield pulled(settings)
     yield stores.models(settings.models.sources or (stores.ALL,))
+
+
+def created(settings: Settings) -> list[DerivedModel]:
+    """The models that were created from others, by `llamasrv create` or by clients."""
+    return derived.read(settings.models.dir or paths.models_dir())
+
+
+def _created_as(name: str, made: Iterable[DerivedModel]) -> DerivedModel | None:
+    return next((one for one in made if canonical(one.name) == canonical(name)), None)
 
 
 def pulled(settings: Settings) -> Iterator[FolderModel]:
@@ -106,13 +153,17 @@ def _match(name: str, models: Iterable[FolderModel]) -> FolderModel | None:
     return next((one for one in models if wanted in map(canonical, (one.name, *one.aliases))), None)
 
 
-def _beginning(name: str, models: Sequence[FolderModel]) -> FolderModel | None:
+def _beginning(
+    name: str, models: Sequence[FolderModel], made: Sequence[DerivedModel]
+) -> FolderModel | DerivedModel | None:
     start = name.lower()
-    files = {
-        one.header.path.resolve(): one
-        for one in models
-        if any(known.lower().startswith(start) for known in (one.name, *one.aliases))
-    }
+    own = [one for one in made if one.name.lower().startswith(start)]
+    by_name = [one for one in models if one.name.lower().startswith(start)]
+    # What a list shows comes before further names, which files say of themselves.
+    if not own and not by_name:
+        by_name = [one for one in models if any(alias.lower().startswith(start) for alias in one.aliases)]
+    files: dict[Path | str, FolderModel | DerivedModel] = {one.header.path.resolve(): one for one in by_name}
+    files |= {one.name: one for one in own}
     if len(files) > 1:
         raise ConfigError(f"{name!r} could be any of {listed([one.name for one in files.values()])}: give more of it")
     return next(iter(files.values()), None)

@@ -32,8 +32,8 @@ class OllamaStore:
 
     def __init__(self, folder, separator="-"):
         self.folder, self.separator = folder, separator
-        (folder / "blobs").mkdir(parents=True)
-        (folder / "manifests").mkdir()
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        (folder / "manifests").mkdir(exist_ok=True)
 
     def blob(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()

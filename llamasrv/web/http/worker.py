@@ -325,6 +325,8 @@ class Worker(GeventWorker):
             self._spans.close()
         if not stopped:
             log.warning("an engine did not stop in time")
+        if not self._exit_code:
+            log.info("stopped")
 
     @property
     def num_running(self) -> int:
