@@ -126,3 +126,23 @@ def test_the_package_page_links_to_nothing_that_is_not_on_it(checkout, tmp_path)
     page = next(wheel.glob("*.dist-info/METADATA")).read_text("utf-8")
     assert "# llamasrv" in page and "`conf/README.md`" in page
     assert not re.findall(r"\]\((?!https?:)", page)
+
+
+@pytest.mark.parametrize(
+    ("more", "passes"),
+    [({}, False), ({"PIP_EXTRA_INDEX_URL": "https://host/whl/cpu"}, True)],
+)
+def test_without_a_compiler_an_installation_ends_in_one_line(checkout, tmp_path, more, passes):
+    """It ended in 20 lines of CMake. Building a wheel needs no compiler."""
+    code = (
+        "import sysconfig; get = sysconfig.get_config_var\n"
+        "sysconfig.get_config_var = lambda name: None if name == 'CXX' else get(name)\n"
+        "sysconfig.get_path = lambda name, path=sysconfig.get_path: '/none' if name == 'platlib' else path(name)\n"
+        "from setuptools import build_meta\n"
+        f"build_meta.prepare_metadata_for_build_wheel({str(tmp_path)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout, env={"PATH": "", **more}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode == 0) is passes, done.stderr
+    assert passes or done.stderr.startswith("llamasrv: no C++ compiler") and done.stderr.count("\n") == 1
