@@ -1,12 +1,13 @@
 """The command line: `llamasrv serve | run | chat | pull | ls | show | ps | stop | rm | create | ...`.
 
 Flags come from the options in config/. Every error is one line on standard error: exit 78 for a wrong option, file or
-model, 64 for a wrong command line. Commands are imported when called, so that a wrong option is reported at once.
+model, 64 for a wrong command line, 74 for output that cannot be written. Commands are imported when called, so that a wrong option is reported at once.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from llamasrv.config.option import nearest
 from llamasrv.domain.key import SCOPES
 from llamasrv.errors import ConfigError
 
-EX_USAGE, EX_CONFIG, INTERRUPTED = 64, 78, 130
+EX_USAGE, EX_IOERR, EX_CONFIG, INTERRUPTED = 64, 74, 78, 130
 
 _reference = click.argument("reference", required=False, metavar="[MODEL]")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -543,6 +544,8 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
     try:
         code = cli.main(None if arguments is None else list(arguments), "llamasrv", standalone_mode=False)
+        if sys.stdout is not None:  # None: closed
+            sys.stdout.flush()
     except ConfigError as error:
         code = _refuse(str(error), EX_CONFIG)
     except click.NoSuchOption as error:
@@ -559,6 +562,11 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
         code = _refuse(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except BrokenPipeError:  # `llamasrv ls | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    except OSError as error:
+        code = _refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", EX_IOERR)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -320,6 +320,22 @@ def test_no_command_line_ends_in_a_traceback(run, monkeypatch):
         assert run(*line)[0] in (0, 1, 2, 64, 69, 78), line
 
 
+@pytest.mark.parametrize(
+    ("target", "code", "line"), [("full", 74, "llamasrv: standard output: No space left"), ("pipe", 0, "")]
+)
+def test_output_that_cannot_be_written_is_no_traceback(target, code, line):
+    """`llamasrv help | head -1` and a full disk ended in one."""
+    into = os.open("/dev/full", os.O_WRONLY)
+    if target == "pipe":
+        reader, into = os.pipe()
+        os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "llamasrv", "help"], stdout=into, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    os.close(into)
+    assert (done.returncode, done.stderr.count("\n")) == (code, bool(line)) and done.stderr.startswith(line)
+
+
 @pytest.mark.parametrize("reply", [b"[]", b"no JSON", b'{"data": 7}', b'{"data": [7, {"id": null}, {"name": "x"}]}'])
 def test_ls_bears_another_program_at_the_address(run, reply):
     class Other(BaseHTTPRequestHandler):
