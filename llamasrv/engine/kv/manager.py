@@ -215,6 +215,10 @@ class KVCacheManager:
         else:
             self.drop(lane)
 
+    def leaving(self, lane: int, length: int) -> None:
+        """A sequence is about to leave its lane, whose contents are dropped: save what sessions hold of them."""
+        self.sessions.leave(self.timelines[lane], length)
+
     def make_room(self, cells: int) -> None:
         """Evict resident prefixes until that many cells are free or none is left."""
         while self.lanes.free_cells < cells and self.lanes.resident:

@@ -74,7 +74,7 @@ class Sessions:
         return len(found)
 
     def leave(self, timeline: LaneTimeline, length: int, left: int = 0) -> None:
-        """A resident lane with `length` tokens is about to keep only the first `left` of them: save what is held."""
+        """A lane with `length` tokens is about to keep only the first `left` of them: save what is held."""
         if not self._holds:
             return
         self._expire()

@@ -155,6 +155,7 @@ class LaneAdmission:
         exact = self._options.deterministic  # recomputing would round differently
         count = seq.num_computed
         if count:
+            self.memory.leaving(seq.lane, count)
             if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(seq.lane)):
                 began = self._clock()
                 data = self._backend.save(seq.lane)
@@ -188,7 +189,9 @@ class LaneAdmission:
         if lane is None:
             return
         computed = seq.tokens[: seq.num_computed]  # the rest will never be computed
-        keep = keep and seq.spec.cache_prompt and seq.spec.leaves_prefix
+        if keep and not (seq.spec.cache_prompt and seq.spec.leaves_prefix):
+            keep = False
+            self.memory.leaving(lane, seq.num_computed)
         self.memory.release_lane(lane, computed, seq.spec.cache_key, keep=keep)
         if keep:
             assert seq.slot is not None, seq

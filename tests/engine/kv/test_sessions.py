@@ -96,6 +96,28 @@ def test_what_is_held_is_not_lost_to_a_prompt_that_takes_its_lane(drive):
     assert turn(driver, following, calls=False)[0].num_reused >= len(PROMPT)
 
 
+def test_what_is_held_is_not_lost_where_the_one_that_took_its_lane_gives_way(drive):
+    """Another conversation went on from the same prefix in the same lane, and was preempted: the hold lost its state."""
+    driver = busy(drive, num_lanes=2, parallel=1, swap_bytes=0)
+    _, following = turn(driver, PROMPT)
+    other = driver.submit([*following, 3], max_tokens=30, session="other")
+    driver.turn(times=4)
+    driver.engine.preempt(driver.sequences[-1])
+    assert driver.core.memory.host.pins.standing()[0] == 1
+    driver.engine.cancel(other)
+    driver.finish()
+    pass_by(driver)
+    assert turn(driver, following, calls=False)[0].num_reused >= len(PROMPT)
+
+
+@pytest.mark.parametrize("settings", [{"leaves_prefix": False}, {"cache_prompt": False}])
+def test_what_is_held_is_not_lost_where_the_one_that_took_its_lane_leaves_nothing(drive, settings):
+    driver = busy(drive, num_lanes=1, parallel=1)
+    _, following = turn(driver, PROMPT)
+    turn(driver, [*following, 3], "other", calls=False, **settings)
+    assert turn(driver, following, calls=False)[0].num_reused >= len(PROMPT)
+
+
 def test_an_owner_holds_only_so_many(drive):
     driver = busy(drive)
     sessions = driver.core.memory.sessions
