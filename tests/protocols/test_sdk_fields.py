@@ -34,7 +34,7 @@ HARMLESS = {
     },
     MessagesSchema: {
         "betas", "billing_policy", "cache_control", "container", "fallback_credit_token",
-        "fallbacks", "inference_geo", "metadata", "service_tier", "speed", "user_profile_id", "workspace_id",
+        "fallbacks", "inference_geo", "service_tier", "speed", "user_profile_id", "workspace_id",
     },
 }  # fmt: skip
 REFUSALS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -186,6 +187,8 @@ TOOL = {"name": "look", "parameters": {"type": "object", "properties": {}, "addi
     [
         ({}, {"prompt_cache_key": "k" * 300}),
         ({}, {"session_id": "s"}),
+        ({}, {"session_params": {"id": "s", "replace": True}}),
+        ({}, {"cache_salt": "s"}),
         ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, {}),
         ({"session-id": "s", "thread-id": "t"}, {}),
         ({"x-session-affinity": "s"}, {}),
@@ -202,3 +205,53 @@ def test_a_session_that_called_a_tool_finds_what_was_held_for_it(ask, headers, m
     assert again.headers["x-llamasrv-cache"].split(", ")[1:3] == [prompt, prompt.replace("prompt", "held")]
     other, _ = ask(path, body, headers={"x-session-id": "other"})
     assert "held=" not in other.headers["x-llamasrv-cache"]
+
+
+@pytest.mark.parametrize(
+    ("more", "is_held"),
+    [
+        ({"metadata": {"user_id": '{"device_id": "d", "session_id": "s1"}'}}, True),
+        ({"metadata": {"user_id": "user_ab12_account__session_0123abcd-0123"}}, True),
+        ({"metadata": {"user_id": "ann"}}, False),
+        ({"metadata": {"user_id": '{"session_id": 5}'}}, False),
+    ],
+)
+def test_a_session_is_named_in_anthropics_metadata(ask, more, is_held):
+    tool = {"name": TOOL["name"], "input_schema": TOOL["parameters"]}
+    path, body = anthropic("Look", tools=[tool], tool_choice={"type": "any"}, max_tokens=60, **more)
+    first, text = ask(path, body)
+    assert '"stop_reason":"tool_use"' in text.replace(": ", ":")
+    assert ("user_id" in first.headers.get("x-llamasrv-ignored", "")) is not is_held
+    again, _ = ask(path, body)
+    assert ("held=" in again.headers["x-llamasrv-cache"]) is is_held
+
+
+def test_a_conversation_and_a_thread_are_sessions(ask):
+    client = ask.running.client
+    tool = {"name": TOOL["name"], "input_schema": TOOL["parameters"]}
+    path, body = anthropic("Look", tools=[tool], tool_choice={"type": "any"}, max_tokens=60, thread={"type": "create"})
+    _, text = ask(path, body)
+    message = json.loads(text)
+    call = next(block["id"] for block in message["content"] if block["type"] == "tool_use")
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": "7"}]}
+    going_on = {"type": "continue", "previous_message_id": message["id"]}
+    again, _ = ask(path, {"messages": [result], "max_tokens": 4, "thread": going_on})
+    assert "held=" in again.headers["x-llamasrv-cache"]
+
+    conversation = client.post("/v1/conversations", json={}).get_json()["id"]
+    tools = [{"type": "function", **TOOL}]
+    path, body = responses("Look", tools=tools, tool_choice="required", conversation=conversation)
+    _, text = ask(path, body | {"max_output_tokens": 60})
+    call = next(item["call_id"] for item in json.loads(text)["output"] if item["type"] == "function_call")
+    result = [{"type": "function_call_output", "call_id": call, "output": "7"}]
+    again, _ = ask(path, {**responses("")[1], "input": result, "tools": tools, "conversation": conversation})
+    assert "held=" in again.headers["x-llamasrv-cache"]
+
+
+@pytest.mark.parametrize(
+    ("params", "field"), [({"id": "s", "rid": "r"}, "rid"), ({"id": "s", "offset": 3}, "offset"), ({}, "id")]
+)
+def test_what_sglang_would_continue_by_itself_is_refused(ask, params, field):
+    path, body = openai("Look", session_params=params)
+    reply = ask.running.client.post(path, json=body)
+    assert reply.status_code == 400 and reply.get_json()["error"]["param"] == f"session_params.{field}"

@@ -1,15 +1,20 @@
 """Prompt caching in Anthropic's words: `cache_control` keeps prompts, `diagnostics` says why a prompt missed the cache.
 
-`cache_control` may stand at tools, blocks of the system prompt and of messages, and at the request itself.
+`cache_control` may stand at tools, blocks of the system prompt and of messages, and at the request itself. `metadata`
+may name the session whose prompt is kept while its client runs a tool.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from llamasrv.domain.request import Pin
 from llamasrv.errors import InvalidRequest
+from llamasrv.protocols.common.sampling import session_named
 from llamasrv.protocols.common.schema import Object, WireField, wrong_type
 from llamasrv.protocols.reply import CacheFacts
 
@@ -95,3 +100,39 @@ def diagnostics_body(cache: CacheFacts | None) -> dict[str, Any] | None:
     if reason is None:
         return {"cache_miss_reason": {"type": "unavailable"}}
     return {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": cache.num_missed}}
+
+
+_LONGEST_USER = 1024  # characters of a user's id that are looked at
+_OLD_SESSION = re.compile(r"user_.+_session_([0-9a-f-]{8,64})\Z")
+
+
+class SessionMetadata(WireField):
+    """Claude Code writes its session into `user_id`: as JSON with `session_id`, earlier as `user_..._session_ID`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a `user_id` in Claude Code's form names the conversation; others have no effect", to="session"
+        )
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        return session_named(_session_in(value))
+
+    def put(self, parts: dict[str, Any], value: str) -> None:
+        if value:
+            super().put(parts, value)
+
+    def unheard_in(self, value: Any) -> list[str]:
+        return ["user_id"] if type(value) is dict and value.get("user_id") and not _session_in(value) else []
+
+
+def _session_in(metadata: Any) -> str:
+    user = metadata.get("user_id") if type(metadata) is dict else None
+    if type(user) is not str or len(user) > _LONGEST_USER:
+        return ""
+    if found := _OLD_SESSION.match(user):
+        return found[1]
+    try:
+        session = orjson.loads(user)["session_id"] if user.startswith("{") else ""
+    except (orjson.JSONDecodeError, KeyError):
+        return ""
+    return session if type(session) is str else ""

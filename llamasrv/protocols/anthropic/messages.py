@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.anthropic.cache import CacheControl, Diagnostics, pins_of
+from llamasrv.protocols.anthropic.cache import CacheControl, Diagnostics, SessionMetadata, pins_of
 from llamasrv.protocols.anthropic.compaction import CompactionField, SummaryReply, check_alone
 from llamasrv.protocols.anthropic.context_management import ContextManagement
 from llamasrv.protocols.anthropic.reply import Keep, MessagesOptions, MessagesReply
@@ -140,7 +140,12 @@ class MessagesSchema(WireSchema):
         f"`effort`, `format` with a JSON schema: {CLOSED}", ignores=("task_budget",), to="content"
     )
     output_format = OutputFormat("the older place of `output_config.format`", to="content")
-    thread = ThreadField("create, or continue with `previous_message_id`: kept like stored responses")
+    thread = ThreadField(
+        "create, or continue with `previous_message_id`: kept like stored responses; its prefix is kept while the "
+        "client runs a tool",
+        to="session",
+        via=lambda thread: "thread",
+    )
     mcp_servers = Refused("there is no MCP connector")
     compaction = CompactionField(
         "`summarize`, with `instructions`: the reply is one block with a summary, to be sent in place of the turns "
@@ -163,7 +168,7 @@ class MessagesSchema(WireSchema):
     billing_policy = Ignored()
     user_profile_id = Ignored()
     workspace_id = Ignored()
-    metadata = Ignored()
+    metadata = SessionMetadata()
     service_tier = Ignored()
     speed = Ignored()
     betas = Ignored()

@@ -33,6 +33,7 @@ from llamasrv.protocols.common.schema import (
     Names,
     Number,
     Object,
+    Refusal,
     StreamFlag,
     String,
     WireField,
@@ -182,6 +183,26 @@ def session_named(name: str) -> str:
     return name if len(name) <= _MOST_NAME else hashlib.sha256(name.encode()).hexdigest()
 
 
+class SessionParams(Object):
+    """SGLang's: `id` names the conversation. One that only the server knows (`rid`) is not continued."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "SGLang's: `id` is a `session_id`; `rid` and `offset`, which go on from a request that was not sent again, "
+            "are refused",
+            ignores=("replace", "drop_previous_output"),
+            to="session",
+        )
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        for name in ("rid", "offset"):
+            if value.get(name) is not None:
+                raise Refusal("nothing is continued that the request does not contain: send the whole prompt.", name)
+        if type(value.get("id")) is not str:
+            raise wrong_type("a string", value.get("id"), "id")
+        return session_named(value["id"])
+
+
 def unless_negative(count: int) -> int | None:
     return None if count < 0 else count
 
@@ -245,7 +266,11 @@ class SamplingSchema(WireSchema):
     lora = Lora('[{"id", "scale"}]: the adapters to use, by number or name', to="adapters")
     cache_prompt = Flag("false: neither use nor keep a prefix", to="cache_prompt")
     session_id = String("names the conversation, as `prompt_cache_key` does", to="session", via=session_named)
-    cache_salt = Salt("prefixes are shared only with requests that have the same one", to="cache_salt")
+    session_params = SessionParams()
+    cache_salt = Salt(
+        "prefixes are shared only with requests that have the same one; names the conversation where nothing else does",
+        to="cache_salt",
+    )
     n_predict = Bound(0, "max_tokens", "the same as `max_tokens`", to="max_tokens")
     id_slot = Count(
         0,

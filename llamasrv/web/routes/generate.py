@@ -98,7 +98,7 @@ def respond(
         asked = replace(asked, deferrable=True, timeout=None)
     elif not asked.owner and _may_have_grammar(asked):
         asked = replace(asked, client=environ.get("REMOTE_ADDR", ""))
-    if session := session_of(environ):
+    if session := session_of(environ) or asked.session or session_named(asked.cache_salt):
         asked = replace(asked, session=session)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a kept stream outlives its client

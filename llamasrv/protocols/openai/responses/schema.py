@@ -209,7 +209,10 @@ class ResponsesSchema(SamplingSchema):
     chat_template_kwargs = TemplateKwargs("variables that the template reads")
     thinking_budget = Bound(0, "max_tokens", "most tokens of reasoning; -1: no bound", to="thinking_budget")
     thinking_budget_tokens = Bound(0, "max_tokens", "the same", to="thinking_budget")
-    conversation = ConversationField("an id, or an object with one: its items go before, input and output are added")
+    conversation = ConversationField(
+        "an id, or an object with one: its items go before, input and output are added; names the conversation",
+        to="session",
+    )
     prompt = Refused("there are no stored prompts", harmless=())
     max_tool_calls = Ignored("it concerns tools that this server does not have")
     context_management = ContextThreshold(
