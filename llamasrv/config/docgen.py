@@ -22,6 +22,7 @@ from llamasrv.protocols.common.schema import WireSchema, rows
 from llamasrv.protocols.gemini.config import GenerationSchema
 from llamasrv.protocols.gemini.decisions import GeminiDecisionsSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
+from llamasrv.protocols.gemini.interactions import InteractionConfig, InteractionSchema
 from llamasrv.protocols.llamacpp.completion import CompletionSchema
 from llamasrv.protocols.ollama.chat import OllamaChatSchema
 from llamasrv.protocols.ollama.generate import GenerateSchema as OllamaGenerateSchema
@@ -148,6 +149,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "messages": lambda: as_fields(MessagesSchema),
         "gemini": lambda: as_fields(GenerateContentSchema),
         "gemini-config": lambda: as_fields(GenerationSchema),
+        "interactions": lambda: as_fields(InteractionSchema),
+        "interactions-config": lambda: as_fields(InteractionConfig),
         "ollama-chat": lambda: as_fields(OllamaChatSchema),
         "ollama-generate": lambda: as_fields(OllamaGenerateSchema),
         "embeddings": lambda: as_fields(EmbeddingsSchema),

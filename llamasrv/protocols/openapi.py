@@ -21,6 +21,7 @@ from llamasrv.protocols.gemini.cached import CachedContentSchema, ExpirySchema
 from llamasrv.protocols.gemini.decisions import GeminiDecisionsSchema
 from llamasrv.protocols.gemini.embed import BatchEmbedSchema, EmbedContentSchema
 from llamasrv.protocols.gemini.generate import GenerateContentSchema
+from llamasrv.protocols.gemini.interactions import InteractionSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.completion import CompletionSchema, InfillSchema
 from llamasrv.protocols.llamacpp.embedding import EmbeddingSchema
@@ -237,6 +238,19 @@ OPERATIONS: dict[str, Operation] = {
     "GET /v1beta/cachedContents/<id>": Operation("One of them."),
     "PATCH /v1beta/cachedContents/<id>": Operation("Changes how long it is kept.", ExpirySchema, {"ttl": "300s"}),
     "DELETE /v1beta/cachedContents/<id>": Operation("Keeps it no longer."),
+    "POST /v1beta/interactions": Operation(
+        "A response in Google's form, stored unless `store` is false.", InteractionSchema,
+        {"model": "llama", "input": "Hello"}, EVENTS,
+    ),
+    "GET /v1beta/interactions/<id>": Operation(
+        "What is stored of it.",
+        query=(
+            ("include_input", "true: with the steps it was made from"), ("stream", "true: as events"),
+            ("last_event_id", "events after this one"),
+        ),
+    ),
+    "DELETE /v1beta/interactions/<id>": Operation("Forgets it."),
+    "POST /v1beta/interactions/<id>/cancel": Operation("Ends one that runs in the background."),
     "GET /v1beta/models": Operation(
         "The models, for Google's clients.", query=(("pageSize", "most of them"), ("pageToken", "where to continue"))
     ),
@@ -365,6 +379,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "DecisionContents": ("string", "object", "array"), "DecisionInput": ("string", "array"), "EmbedText": ("object",),
     "Format": ("string", "object"), "FunctionChoice": ("string", "object"), "Functions": ("array",),
     "GeminiTools": ("array",), "Grammar": ("string",), "Images": ("array",), "Inputs": ("string", "array"),
+    "InteractionForm": ("object", "array"), "InteractionInput": ("string", "object", "array"),
+    "InteractionModalities": ("array",), "InteractionToolChoice": ("string", "object"), "InteractionTools": ("array",),
     "Items": ("array",), "JsonSchema": ("object", "string", "boolean"), "KeepAlive": ("string", "number"),
     "License": ("string", "array"), "LogitBiasField": ("object", "array"), "Modalities": ("array",),
     "NamedQuestions": ("object",), "NativePrompts": ("string", "array", "object"), "OllamaInput": ("string", "array"),
@@ -376,7 +392,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "SchemaField": ("object",), "SomeOf": ("array",), "SpokenText": ("string",), "State": ("string", "array", "object"),
     "StructuredOutputs": ("object",), "System": ("string", "array"), "SystemInstruction": ("string", "array"),
     "SystemOneImages": ("array",), "TextOrTokens": ("string", "array"), "Texts": ("string", "array"),
-    "Think": ("boolean", "string"), "ThinkingConfigField": ("object",), "ThinkingField": ("object",),
+    "SessionMetadata": ("object",), "Think": ("boolean", "string"), "ThinkingConfigField": ("object",),
+    "ThinkingField": ("object",),
     "ThreadField": ("object",), "ToolChoiceField": ("string", "object"), "ToolConfig": ("object",),
     "Truncation": ("string",), "Upload": ("string",), "VoiceName": ("string", "object"),
 }  # fmt: skip

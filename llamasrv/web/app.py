@@ -25,6 +25,7 @@ from llamasrv.web.routes import (
     embeddings,
     files,
     gemini,
+    interactions,
     llamacpp,
     llamacpp_slots,
     llamacpp_streams,
@@ -51,7 +52,7 @@ from llamasrv.web.views import current
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, audio.blueprint, realtime.blueprint,
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
-    batches.blueprint, anthropic.blueprint, gemini.blueprint,
+    batches.blueprint, anthropic.blueprint, gemini.blueprint, interactions.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, decisions.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,

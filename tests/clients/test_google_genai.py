@@ -103,3 +103,39 @@ def test_what_is_cached_is_used_by_its_name(client):
     client.caches.delete(name=made.name)
     with pytest.raises(errors.ClientError):
         client.caches.get(name=made.name)
+
+
+CLOCK = {"type": "function", "name": "clock", "description": "Tells the time", "parameters": {"type": "object"}}
+BRIEFLY = {"temperature": 0, "max_output_tokens": 40}
+
+
+def test_an_interaction_goes_on_from_what_is_stored(client):
+    first = client.interactions.create(model="demo", input="Hello", generation_config=BRIEFLY)
+    assert first.status in ("completed", "incomplete") and first.output_text and first.steps[0].type == "model_output"
+    second = client.interactions.create(
+        model="demo", input="And again?", previous_interaction_id=first.id, generation_config=BRIEFLY
+    )
+    assert second.usage.total_cached_tokens >= 0.97 * (first.usage.total_input_tokens - 1)
+    shown = client.interactions.get(second.id, include_input=True)
+    assert [step.type for step in shown.steps] == ["user_input", "model_output"]
+    client.interactions.delete(second.id)
+    with pytest.raises(Exception, match="Interaction with id"):
+        client.interactions.get(second.id)
+
+
+def test_an_interaction_streams_a_call_and_takes_its_result(client):
+    config = {**BRIEFLY, "tool_choice": "any"}
+    made = list(
+        client.interactions.create(model="demo", input="Time?", tools=[CLOCK], generation_config=config, stream=True)
+    )
+    assert made[0].event_type == "interaction.created" and made[-1].event_type == "interaction.completed"
+    last = made[-1].interaction
+    assert last.status == "requires_action"
+    call = next(step for step in client.interactions.get(last.id).steps if step.type == "function_call")
+    result = {"type": "function_result", "call_id": call.id, "name": call.name, "result": "noon"}
+    done = client.interactions.create(
+        model="demo", input=[result], tools=[CLOCK], previous_interaction_id=last.id, generation_config=BRIEFLY
+    )
+    assert done.status in ("completed", "incomplete", "requires_action") and done.previous_interaction_id == last.id
+    again = list(client.interactions.get(last.id, stream=True, last_event_id=made[1].event_id))
+    assert [one.event_type for one in again] == [one.event_type for one in made[2:]]

@@ -3,11 +3,14 @@ its path. A field that the SDK learns and these tables do not know fails."""
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import GenerateContent, PathOptions
+from llamasrv.protocols.gemini.interactions import InteractionConfig, Interactions, InteractionSchema
 from llamasrv.protocols.limits import Limits
 
 pytest.importorskip("google.genai")
@@ -130,13 +133,14 @@ CONFIG = {
             "seed": 1, "presencePenalty": 1, "frequencyPenalty": 1, "responseLogprobs": True,
             "responseMimeType": "application/json", "responseSchema": SCHEMA, "responseJsonSchema": {"type": "object"},
             "responseFormat": [TEXT_FORM], "thinkingConfig": {"thinkingBudget": 5}, "responseModalities": ["TEXT"],
+            "speechConfig": {"languageCode": "en"},
         }.items()
     },
     "logprobs": (configured(responseLogprobs=True, logprobs=2), HONOURED),
     **{
         field: (configured(**{field: value}), REFUSED)
         for field, value in {
-            "speechConfig": {"languageCode": "en"}, "imageConfig": {"aspectRatio": "1:1"}, "continuationToken": "eA==",
+            "imageConfig": {"aspectRatio": "1:1"}, "continuationToken": "eA==",
             "translationConfig": {"targetLanguageCode": "en"},
         }.items()
     },
@@ -250,3 +254,72 @@ def test_what_a_result_or_an_embedding_may_have_besides_is_named():
     body = {"requests": [{"content": {"parts": [TEXT]}, "task_type": "X", "model": "m"}]}
     endpoint.parse(body, model="m", batch=True)
     assert endpoint.unheard(body) == ["requests.taskType"]
+
+
+INTERACTION_CONTENTS = {
+    "text": ({"text": "Hi"}, HONOURED),
+    "image": ({"mime_type": "image/png", "data": "aGVsbG8="}, HONOURED),
+    "audio": ({"mime_type": "audio/wav", "data": "aGVsbG8="}, HONOURED),
+    "document": ({"mime_type": "text/plain", "data": "aGVsbG8="}, HONOURED),
+    "video": ({"uri": "x"}, REFUSED),
+}
+INTERACTION_STEPS = {
+    "user_input": ({"content": [{"type": "text", "text": "Hi"}]}, HONOURED),
+    "model_output": ({"content": [{"type": "text", "text": "Hi"}]}, HONOURED),
+    "thought": ({"summary": [{"type": "text", "text": "Hi"}]}, HONOURED),
+    "function_call": ({"id": "c", "name": "f", "arguments": {}}, HONOURED),
+    "function_result": ({"call_id": "c", "result": "x"}, HONOURED),
+    "tool_search_call": ({"id": "c", "arguments": {}}, HONOURED),
+    "tool_search_result": ({"call_id": "c", "result": []}, HONOURED),
+    **{
+        f"{kind}_{part}": ({}, REFUSED)
+        for kind in (
+            "code_execution", "file_search", "google_maps", "google_search", "mcp_server_tool", "processing", "retrieval",
+            "url_context",
+        )
+        for part in ("call", "result")
+    },
+}  # fmt: skip
+INTERACTION_TOOLS = {
+    "function": ({"name": "f"}, HONOURED),
+    "tool_search": ({"execution": "client"}, HONOURED),
+    **{
+        kind: ({}, REFUSED)
+        for kind in (
+            "code_execution", "computer_use", "file_search", "google_maps", "google_search", "mcp_server", "retrieval",
+            "url_context",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "table", "place"),
+    [
+        ("content", INTERACTION_CONTENTS, "input"),
+        ("step", INTERACTION_STEPS, "input"),
+        ("tool", INTERACTION_TOOLS, "tools"),
+    ],
+)
+def test_every_member_of_an_interactions_unions_has_a_verdict(module, table, place):
+    known = importlib.import_module(f"google.genai._gaos.types.interactions.{module}")
+    variants = getattr(known, f"_{module.upper()}_VARIANTS")
+    assert variants.keys() == table.keys()
+    endpoint = Interactions(Limits())
+    for kind, (fields, verdict) in table.items():
+        body = {"model": "m", "input": "Hi", place: [{"type": kind, **fields}]}
+        if verdict is HONOURED:
+            assert endpoint.as_response(body)[place] and endpoint.unheard(body) == []
+        else:
+            with pytest.raises(InvalidRequest) as caught:
+                endpoint.as_response(body)
+            assert caught.value.param == f"{place}[0].type"
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [("CreateModelInteraction", InteractionSchema), ("GenerationConfig", InteractionConfig)],
+)
+def test_every_field_of_an_interaction_is_known(kind, schema):
+    types = importlib.import_module("google.genai._gaos.types.interactions")
+    assert set(getattr(types, kind).model_fields) <= set(schema().fields)

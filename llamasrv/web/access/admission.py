@@ -17,7 +17,7 @@ from llamasrv.web.access.quota import Quota
 QUEUED = frozenset((
     "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion", "/infill",
     "/v1beta/models/<path:name>:generateContent", "/v1beta/models/<path:name>:streamGenerateContent",
-    "/v1beta/cachedContents",
+    "/v1beta/cachedContents", "/v1beta/interactions",
     "/v1/decisions", "/decisions", "/v1beta/decisions", "/v1/systemone", "/systemone",
     "/v1/audio/speech", "/audio/speech",
     "/v1/messages", "/api/chat", "/api/generate", "/v1/responses", "/responses",

@@ -49,6 +49,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1beta/models/<path:name>:generateContent", "/v1beta/models/<path:name>:streamGenerateContent",
         "/open_session", "/close_session",
         "/v1beta/models/<path:name>:countTokens", "/v1beta/cachedContents", "/v1beta/cachedContents/<id>",
+        "/v1beta/interactions", "/v1beta/interactions/<id>", "/v1beta/interactions/<id>/cancel",
         "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "GET /lora-adapters",
         "/v1/responses", "/v1/responses/<id>", "/v1/responses/<id>/cancel", "/v1/responses/<id>/input_items",
         "/v1/responses/input_tokens", "/v1/responses/compact",

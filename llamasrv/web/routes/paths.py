@@ -34,7 +34,7 @@ def meant(path: str, head: Mapping[str, Any] = {}) -> str:
     Where one path has two meanings, `head` (WSGI's names) decides, by who is asking."""
     if path in ("/v1/decisions", "/v1alpha/decisions") and ("HTTP_X_GOOG_API_CLIENT" in head or path[3] == "a"):
         return "/v1beta/decisions"
-    if path.startswith("/v1/cachedContents"):
+    if path.startswith(("/v1/cachedContents", "/v1/interactions")):
         return "/v1beta" + path[3:]
     if path.startswith("/v1/models") and ("HTTP_X_GOOG_API_CLIENT" in head or _GOOGLE.fullmatch(path)):
         return "/v1beta" + path[3:]  # where Google's `/v1` is OpenAI's

@@ -47,7 +47,8 @@ CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("responses", __name__)
-    views = ResponseViews(service)
+    views = ResponseViews(service, Responses(service.options.limits))
+    views.take_over()
     add_with_alias(
         routes,
         "/responses",
@@ -67,10 +68,22 @@ def blueprint(service: Service) -> Blueprint:
 
 
 class ResponseViews:
-    def __init__(self, service: Service) -> None:
+    """Makes responses and shows what is stored of them. A subclass shows them in the words of another protocol."""
+
+    framing = FRAMING
+    framing_of_another = FRAMING_OF_ANOTHER
+
+    def __init__(self, service: Service, endpoint: Responses) -> None:
         self._service = service
-        self._endpoint = Responses(service.options.limits)
+        self._endpoint = endpoint
         self._memory = service.background.memory
+
+    def _wire(self, response: dict[str, Any]) -> bytes:
+        return orjson.dumps(response)
+
+    def take_over(self) -> None:
+        """Go on with the background responses of servers that are gone."""
+        service = self._service
         if service.take_over is not None:
             service.take_over.remake = self._remade
             service.take_over.serves = self._serves
@@ -78,7 +91,9 @@ class ResponseViews:
     # ------------------------------------------------------------ making
 
     def create(self) -> Response:
-        body = read_json(request.environ, self._service.options.limits)
+        return self._created(read_json(request.environ, self._service.options.limits))
+
+    def _created(self, body: Mapping[str, Any]) -> Response:
         if body.get("store") is False or not self._memory.keeps:
             return self._make(body, lambda id: None)
         show = partial(self._shown, streams=body.get("stream") is True)
@@ -132,7 +147,7 @@ class ResponseViews:
         except BaseException:
             record.quota = quota
             raise
-        return self._follow(run, 0) if options.stream else json_answer(orjson.dumps(run.queued))
+        return self._follow(run, 0) if options.stream else json_answer(self._wire(run.queued))
 
     def _work(
         self, asked: GenerateRequest, options: ResponseOptions, owner: str, created_at: int | None = None
@@ -185,7 +200,7 @@ class ResponseViews:
         return self._respond(asked, self._endpoint.reply(options))
 
     def _respond(self, asked: GenerateRequest, reply: ResponseReply) -> Response:
-        return respond(self._service, asked, reply, self._endpoint.names, FRAMING)
+        return respond(self._service, asked, reply, self._endpoint.names, self.framing)
 
     def websocket(self) -> Response:
         """The connection becomes a WebSocket once this has returned."""
@@ -234,8 +249,8 @@ class ResponseViews:
         run = self._service.background.find(owner, id)
         if not streams:
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
-            return json_answer(orjson.dumps(stored.response))
-        start = count_of("starting_after", -1, low=-1) + 1
+            return json_answer(self._wire(stored.response))
+        start = self._start()
         if run is not None:
             return self._follow(run, start)
         stored = self._memory.find(owner, id)
@@ -244,8 +259,13 @@ class ResponseViews:
             if background.runs is None:
                 raise Unavailable("Another server generates this response. Its events can be read once it is complete.")
             distant = DistantRun(self._memory, background.runs, owner, id, background.times.listen)
-            return self._follow(distant, start, FRAMING_OF_ANOTHER)
-        return Response(b"".join(map(named, replay(stored)[start:])), 200, FRAMING.headers)
+            return self._follow(distant, start, self.framing_of_another)
+        framing = self.framing
+        return Response(b"".join(map(framing.frame, replay(stored)[start:])) + framing.last, 200, framing.headers)
+
+    def _start(self) -> int:
+        """The number of the first event that is asked for."""
+        return count_of("starting_after", -1, low=-1) + 1
 
     def delete(self, id: str) -> Response:
         owner = current().owner
@@ -262,14 +282,14 @@ class ResponseViews:
         if run is not None:
             run.cancel()
             run.wait(CANCEL_WAIT)
-            return json_answer(orjson.dumps(run.reply.stored().response))
+            return json_answer(self._wire(run.reply.stored().response))
         stored = self._memory.find(owner, id)
         if not stored.response["background"]:
             raise InvalidRequest("Only responses that were created with 'background' can be cancelled.", param="id")
         if stored.response["status"] not in ENDED:  # another server's, which will notice
             stored = stored._replace(response={**stored.response, "status": "cancelled"})
             self._memory.keep(owner, stored)
-        return json_answer(orjson.dumps(stored.response))
+        return json_answer(self._wire(stored.response))
 
     def input_items(self, id: str) -> Response:
         owner = current().owner
@@ -277,12 +297,11 @@ class ResponseViews:
         items = self._memory.items_until(owner, self._memory.find(owner, id))
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
-    def _follow(self, run: Followed, start: int, framing: Framing = FRAMING) -> Response:
+    def _follow(self, run: Followed, start: int, framing: Framing | None = None) -> Response:
         keepalive = self._service.options.keepalive
-        body = Follower(
-            run, start, current().record, client=Client.of(request.environ), keepalive=keepalive, framing=framing
-        )
-        return Response(body, 200, FRAMING.headers, direct_passthrough=True)
+        client, framing = Client.of(request.environ), framing or self.framing
+        body = Follower(run, start, current().record, client=client, keepalive=keepalive, framing=framing)
+        return Response(body, 200, framing.headers, direct_passthrough=True)
 
 
 def _chained(chain: ResponseChain, keep: Keep, *, store: bool) -> Keep:

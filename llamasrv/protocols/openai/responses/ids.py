@@ -13,7 +13,7 @@ import secrets
 _RESPONSE = re.compile(r"resp_[0-9a-f]{48}\Z")
 _ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{48})[io][0-9a-f]{4,8}\Z")
 
-_SEAL = "llamasrv1."
+SEAL = "llamasrv1."
 
 
 def new_response_id() -> str:
@@ -41,14 +41,14 @@ def response_of(item: str) -> str | None:
 
 def seal(text: str) -> str:
     """Text for a client to send back unchanged. Not secret: it is the client's own conversation."""
-    return _SEAL + base64.b64encode(text.encode("utf-8")).decode("ascii")
+    return SEAL + base64.b64encode(text.encode("utf-8")).decode("ascii")
 
 
 def unseal(sealed: str) -> str | None:
     """The text; None if it was not sealed by this server."""
-    if not sealed.startswith(_SEAL):
+    if not sealed.startswith(SEAL):
         return None
     try:
-        return base64.b64decode(sealed[len(_SEAL) :], validate=True).decode("utf-8")
+        return base64.b64decode(sealed[len(SEAL) :], validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
         return None
