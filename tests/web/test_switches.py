@@ -26,7 +26,8 @@ QUERY = {
     "model": None, "intent": None, "action": None, "fail_on_no_slot": None, "alt": None, "purpose": None, "since": None, "until": None, "q": None,
     # pages of a list, and places in what is the caller's own
     "after": None, "after_id": None, "before_id": None, "limit": None, "order": None, "pageSize": None,
-    "pageToken": None, "stream": None, "starting_after": None, "from": None, "conv_id": None,
+    "pageToken": None, "stream": None, "starting_after": None, "last_event_id": None,
+    "include_input": None, "from": None, "conv_id": None,
 }  # fmt: skip
 HEADERS = {
     # who asks, and from where
