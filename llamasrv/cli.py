@@ -1,7 +1,8 @@
 """The command line: `llamasrv serve | run | chat | pull | ls | show | ps | stop | rm | create | ...`.
 
 Flags come from the options in config/. Every error is one line on standard error: exit 78 for a wrong option, file or
-model, 64 for a wrong command line, 74 for output that cannot be written. Commands are imported when called, so that a wrong option is reported at once.
+model, 64 for a wrong command line, 74 for output that cannot be written. Commands are imported when called, so that a
+wrong option is reported at once.
 """
 
 from __future__ import annotations
@@ -564,7 +565,7 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
         code = INTERRUPTED
     except BrokenPipeError:  # `llamasrv ls | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
+        code = 1  # as click has it
     except OSError as error:
         code = _refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", EX_IOERR)
     sys.exit(code if isinstance(code, int) else 0)

@@ -321,7 +321,7 @@ def test_no_command_line_ends_in_a_traceback(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "line"), [("full", 74, "llamasrv: standard output: No space left"), ("pipe", 0, "")]
+    ("target", "code", "line"), [("full", 74, "llamasrv: standard output: No space left"), ("pipe", 1, "")]
 )
 def test_output_that_cannot_be_written_is_no_traceback(target, code, line):
     """`llamasrv help | head -1` and a full disk ended in one."""
