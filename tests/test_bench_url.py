@@ -88,6 +88,14 @@ def test_it_measures_a_server_of_another_make_and_counts_failures(bench, other):
     assert all(body["model"] == "theirs" and body["stream"] for body in OtherServer.bodies)
 
 
+@pytest.mark.parametrize(("flags", "why"), [((), "wants a key: --api-key"), (("--api-key", "x"), "refuses this key")])
+def test_a_server_with_keys_wants_one(bench, serve, tmp_path, flags, why):
+    file = tmp_path / "keys.txt"
+    file.write_text("secret")
+    code, _, err = bench(serve("--fake", "--api-key-file", file).url, *flags)
+    assert code == 78 and why in err and err.count("\n") == 1
+
+
 def test_the_table_shows_rates_and_percentiles(bench, other):
     code, out, _ = bench(other, "--profile", "rag", "--sequences", "1", "--requests", "1", "--rate", "1000")
     assert code == 0 and "requests/s" in out and "first token, ms: p99" in out

@@ -150,6 +150,8 @@ class BenchTarget:
             return name, 0  # not all servers list their models
         entries = body.get("data")
         listed = [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+        if status == 401:
+            raise ConfigError(f"{self.url}: the server {'refuses this key' if key else 'wants a key: --api-key KEY'}")
         if name is None and (status != 200 or not listed):
             raise ConfigError(f"{self.url}: /v1/models has status {status} and names no model; give one with --name")
         name = name or str(listed[0].get("id"))

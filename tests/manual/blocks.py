@@ -17,7 +17,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import pytest
 import tiny_models
 from conftest import ServerProcess
 from doc_blocks import ROOT, blocks, commands, why_not
+from serving import wait_until
 
 from llamasrv.config import paths
 
@@ -50,9 +50,8 @@ def own_network():
             up = struct.pack("16sh14x", b"lo", 0x1 | 0x40)  # IFF_UP, IFF_RUNNING
             fcntl.ioctl(probe, 0x8914, up)  # SIOCSIFFLAGS
     for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                pytest.skip(f"port {port} is taken, and this user may not make a network")
+        if is_open(port):
+            pytest.skip(f"port {port} is taken, and this user may not make a network")
 
 
 @pytest.fixture(scope="session")
@@ -89,14 +88,12 @@ def checkout(tmp_path_factory):
     # nginx as root would take over files of this machine.
     nginx = folder / "conf/nginx.conf"
     nginx.write_text(nginx.read_text().replace("pid /run/nginx.pid", f"pid {folder}/nginx.pid"))
-    yield folder
-    with suppress(OSError, ValueError):
-        os.kill(int((folder / "nginx.pid").read_text()), signal.SIGTERM)
+    return folder
 
 
 class Terminal:
     """A shell's commands, one after the other. A server stays in the foreground of a terminal of its own until the
-    block ends, as it does for a reader."""
+    next one is started there, or the block ends, as it does for a reader."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -116,6 +113,8 @@ class Terminal:
         if variables:
             self.environment |= dict(one.split("=", 1) for one in re.findall(r"\w+=\S+", variables[1]))
         elif re.search(r"llamasrv serve (?!--list)|llamasrv serve$", command) or command.startswith("redis-server"):
+            if not command.endswith(" &"):
+                self._end_servers("llamasrv")
             self._serve(command.removesuffix(" &"))
         else:
             self._run(command)
@@ -128,7 +127,7 @@ class Terminal:
         )
         self.servers.append(server)
         if command.startswith("redis-server"):
-            wait_for(6379)
+            wait_until(lambda: is_open(6379), what="redis-server")
             return
         server.wait_for(r" serves .* at http", 120)
         assert "ERROR" not in server.log, server.log
@@ -147,24 +146,28 @@ class Terminal:
         if " key " in command:
             self.environment.setdefault("KEY", printed.split()[-1])
 
-    def close(self) -> None:
+    def _end_servers(self, name: str = "") -> None:
+        ending = [server for server in self.servers if name in server.process.args[-1]]
+        self.servers = [server for server in self.servers if server not in ending]
         codes = []
-        for server in reversed(self.servers):
+        for server in reversed(ending):
             with suppress(ProcessLookupError):
                 server.signal(signal.SIGTERM)
             codes.append(server.exit_code(60))
             server.end()
         assert not any(codes), codes
 
+    def close(self) -> None:
+        pid = self.folder / "nginx.pid"
+        if pid.exists():
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+            wait_until(lambda: not pid.exists(), what="the end of nginx")
+        self._end_servers()
 
-def wait_for(port: int) -> None:
-    end = time.monotonic() + 30
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert time.monotonic() < end, f"nothing listens on port {port}"
-        time.sleep(0.05)
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
