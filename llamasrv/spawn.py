@@ -20,7 +20,7 @@ from typing import Any
 
 LOOK = 0.005  # seconds between two looks whether it has ended
 PIECE = 65_536
-NICE = 10  # of programs that compute what clients send: the model's threads come first
+NICE = 10  # of programs that compute what clients ask for beside models: the models' threads come first
 LONGEST_LINE = 65_536  # bytes
 _DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)  # signals that Python ignores, and its children should not
 _IN_FOLDER = ("/bin/sh", "-c", 'cd -- "$0" && unset OLDPWD && exec "$@"')  # posix_spawn cannot change the folder
@@ -175,12 +175,12 @@ def reap(child: Child) -> None:
 
 
 def with_output(
-    args: Sequence[str], *, env: Mapping[str, str] | None = None, own_session: bool = False
+    args: Sequence[str], *, env: Mapping[str, str] | None = None, own_session: bool = False, nice: int = 0
 ) -> tuple[Child, int]:
     """Start a program. Returns it and a pipe with its output, the caller's to close. Raises OSError."""
     ours, theirs = os.pipe()
     try:
-        return Child(args, stdout=theirs, env=env, own_session=own_session), ours
+        return Child(args, stdout=theirs, env=env, own_session=own_session, nice=nice), ours
     except BaseException:
         os.close(ours)
         raise

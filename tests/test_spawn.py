@@ -39,6 +39,10 @@ def test_it_may_leave_the_cores_to_others_from_its_start_on():
     os.close(read)
     os.close(write)  # now it looks
     assert child.wait(60) == min(os.nice(0) + 7, 19)
+    child, pipe = with_output(["sh", "-c", "sleep 600"], nice=7)
+    assert os.getpriority(os.PRIO_PROCESS, child.pid) == min(os.nice(0) + 7, 19)
+    child.kill()
+    os.close(pipe)
 
 
 def test_a_program_that_is_not_there_is_an_error():

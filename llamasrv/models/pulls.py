@@ -112,6 +112,7 @@ class Pulls:
                 [sys.executable, "-m", "llamasrv", "pull", key, "--json", "--models-dir", str(self.folder)],
                 env={name: value for name, value in os.environ.items() if not name.startswith("LLAMASRV_")},
                 own_session=True,
+                nice=spawn.NICE,  # it hashes gigabytes
             )
         except OSError as error:
             raise LlamasrvError(f"Cannot start the pull: {error.strerror}.") from None

@@ -48,7 +48,7 @@ def quantize(source: Path, target: Path, name: str, *, threads: int = 0, again: 
     _check(source, target)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     command = [sys.executable, "-m", "llamasrv.models.quantize", str(source), str(beside), str(number), str(threads)]
-    child, pipe = spawn.with_output([*command, str(int(again))])
+    child, pipe = spawn.with_output([*command, str(int(again))], nice=spawn.NICE)
     try:
         error = "the process died without an error message"
         for line in spawn.lines(pipe):
