@@ -141,8 +141,8 @@ ATTACKS = {
 
 def outcome(source: str) -> str:
     """Renders with all that a rendering may spend, as a request would, but for its time: that runs out as surely after a
-    twentieth of it. ATTACK_SECONDS=5 for the whole."""
-    renderer.MAX_SECONDS = float(os.environ.get("ATTACK_SECONDS", "0.25"))
+    fiftieth of it. ATTACK_SECONDS=5 for the whole."""
+    renderer.MAX_SECONDS = float(os.environ.get("ATTACK_SECONDS", "0.1"))
     try:
         template = Renderer(source)
         return f"{len(template.render([{'role': 'user', 'content': 'Hi'}]))} characters"
