@@ -27,6 +27,7 @@ from llamasrv.domain.request import (
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.domain.speech import SpeechRequest
 from llamasrv.engine.base.channels import TokenStream
+from llamasrv.engine.sampling.output_constraint import OutputConstraint
 from llamasrv.errors import LlamasrvError, Unavailable, Unsupported
 from llamasrv.models.adapters import choose
 from llamasrv.models.model import Model
@@ -38,6 +39,7 @@ from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.context_edits import edited
 from llamasrv.pipeline.decide.book import DecisionBook
 from llamasrv.pipeline.decide.work import DecisionWork
+from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.documents import DocumentReader
 from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
 from llamasrv.pipeline.fingerprint import Fingerprint, fingerprint_of
@@ -195,42 +197,16 @@ class Pipeline:
 
     def _submit(self, served: LoadedModel, request: GenerateRequest) -> Submitted:
         request = served.model.settings.chat_defaults.of(request)
-        windows: Sequence[tuple[float, float]] = ()
-        media = NO_MEDIA
-        if has_parts(request.prompts):
-            request = self._readable(request, served)
-            if request.in_windows:
-                (prompt,) = request.prompts
-                assert isinstance(prompt, ChatPrompt)
-                prompts, media, windows = self.media.read_windows(prompt, served.projector)
-                request = replace(request, prompts=tuple(prompts))
-            else:
-                request, media = self._with_media(request, served)
-        sent = request
-        request, applied = _edited(request, served, media)
+        sent, media, windows = self._taken_apart(request, served)
+        request, applied = _edited(sent, served, media)
         shorter = self._compacted(request, sent, served, media)
-        request, applied = shorter.request, (*applied, *shorter.edits)
+        request = shorter.request
         prepared = served.prepare_all(request, media)
-        sampling = request.sampling
-        long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
-        params = off_hub(served.params, sampling) if long else served.params(sampling)
-        prediction = _predicted(served, request.prediction)
+        params = _params(served, request)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)
         cache_key = self._cache_key(served.model, request)
         cache = self._compare(served, prepared, request, cache_key)
-        specs, constraints, choices = [], [], []
-        for p, ready in enumerate(prepared):
-            first = self._spec(served, ready, request, params, p * drawn, cache_key, prediction)
-            if request.pins:
-                first = replace(first, pins=served.pins(ready, request.prompts[p], request.pins))
-            if cache is not None and (change := cache.change()) is not None:
-                first = replace(first, changed=str(change))
-            builder = ConstraintBuilder(served, ready, request, request.prompts[p], scope=cache_key.scope)
-            for k in range(drawn):
-                reader = served.reader(ready, request, p * drawn + k)
-                choices.append(reader)
-                constraints.append(builder.build(in_reasoning=reader.in_reasoning))
-                specs.append(replace(first, choice=p * drawn + k, params=_reseeded(params, k)) if k else first)
+        specs, constraints, choices = self._choices(served, prepared, request, params, cache_key, cache, drawn)
         engine, vocab = served.engine, served.vocab
         stream = engine.submit(specs, constraints)
         controlled = [c for c in constraints if c is not None and c.has_budget] if request.thinking_control else []
@@ -243,11 +219,11 @@ class Pipeline:
             params,
             [prompt.tokens for prompt in prepared],
             request.n,
-            sum(prompt.left_out for prompt in prepared),
+            sum([prompt.left_out for prompt in prepared]),
             vocab,
             cache,
             windows,
-            applied,
+            (*applied, *shorter.edits),
             shorter.event,
         )
         return Submitted(
@@ -265,6 +241,48 @@ class Pipeline:
             talk=shorter.talk,
             on_calls=partial(engine.hold_session, specs[0]) if request.session else None,
         )
+
+    def _taken_apart(
+        self, request: GenerateRequest, served: LoadedModel
+    ) -> tuple[GenerateRequest, RequestMedia, Sequence[tuple[float, float]]]:
+        """The request with documents and media as this model reads them, the media, and the windows of a sound that was
+        cut."""
+        if not has_parts(request.prompts):
+            return request, NO_MEDIA, ()
+        request = self._readable(request, served)
+        if not request.in_windows:
+            return *self._with_media(request, served), ()
+        (prompt,) = request.prompts
+        assert isinstance(prompt, ChatPrompt)
+        prompts, media, windows = self.media.read_windows(prompt, served.projector)
+        return replace(request, prompts=tuple(prompts)), media, windows
+
+    def _choices(
+        self,
+        served: LoadedModel,
+        prepared: list[TokenizedPrompt],
+        request: GenerateRequest,
+        params: SamplingParams,
+        cache_key: CacheKey,
+        cache: CacheReport | None,
+        drawn: int,
+    ) -> tuple[list[SequenceSpec], list[OutputConstraint | None], list[Detokenizer]]:
+        """What the engine gets for each choice, `drawn` of each prompt, and what reads its tokens."""
+        specs, constraints, readers = [], [], []
+        prediction = _predicted(served, request.prediction)
+        for p, ready in enumerate(prepared):
+            first = self._spec(served, ready, request, params, p * drawn, cache_key, prediction)
+            if request.pins:
+                first = replace(first, pins=served.pins(ready, request.prompts[p], request.pins))
+            if cache is not None and (change := cache.change()) is not None:
+                first = replace(first, changed=str(change))
+            builder = ConstraintBuilder(served, ready, request, request.prompts[p], scope=cache_key.scope)
+            for k in range(drawn):
+                reader = served.reader(ready, request, p * drawn + k)
+                readers.append(reader)
+                constraints.append(builder.build(in_reasoning=reader.in_reasoning))
+                specs.append(replace(first, choice=p * drawn + k, params=_reseeded(params, k)) if k else first)
+        return specs, constraints, readers
 
     def _compacted(
         self, request: GenerateRequest, sent: GenerateRequest, served: LoadedModel, media: RequestMedia
@@ -509,6 +527,12 @@ def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:
             return None
         total += min(found)  # the choices of one prompt share it
     return total
+
+
+def _params(served: LoadedModel, request: GenerateRequest) -> SamplingParams:
+    sampling = request.sampling
+    long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
+    return off_hub(served.params, sampling) if long else served.params(sampling)
 
 
 def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:

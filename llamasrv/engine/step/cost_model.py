@@ -91,7 +91,8 @@ class CostModel:
         self._learn_fit([v / seconds for v in x])
 
     def _fit(self, x: tuple[float, ...]) -> float:
-        return max(_SHORTEST, sum(map(mul, self.unknowns, x)))
+        fit: float = sum(map(mul, self.unknowns, x))
+        return max(_SHORTEST, fit)
 
     def _scale(self, num_prompt: float, num_decodes: float) -> float:
         return self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from llamasrv.domain.events import Event, Failed, Pace, Reasoning, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
-from llamasrv.protocols.openai.responses.resumed import Begun, resume
+from llamasrv.protocols.openai.responses.resumed import PartialAnswer, resume
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.store import StoreError
@@ -56,7 +56,7 @@ class BackgroundWork(NamedTuple):
     """What a run does. `submit` starts the generation, or continues one that another server began, and calls its
     first argument once the model has accepted it. It returns None if this answer cannot be continued."""
 
-    submit: Callable[[Callable[[RunFacts], None], Begun], ActiveRun | None]
+    submit: Callable[[Callable[[RunFacts], None], PartialAnswer], ActiveRun | None]
     reply: Callable[[Keep], ResponseReply]
 
 
@@ -205,7 +205,7 @@ class BackgroundRun:
         """`delivered`: what readers have received from another server. Raises what `work` raises, and CannotGoOn."""
         self.owner = owner
         self.reply = work.reply(self._keep)
-        begun: Begun | None = Begun()
+        begun: PartialAnswer | None = PartialAnswer()
         if delivered is None or not delivered.chunks:
             self._chunks = self.reply.queue(model)
             self._written = 0  # of the chunks
@@ -430,7 +430,7 @@ class BackgroundRun:
         return kept
 
 
-def _of_both(begun: Begun, usage: Usage) -> Usage:
+def _of_both(begun: PartialAnswer, usage: Usage) -> Usage:
     """Usage of the whole answer; its first part, generated elsewhere, was part of the prompt here."""
     prompt = max(0, usage.prompt_tokens - begun.tokens)
     return replace(

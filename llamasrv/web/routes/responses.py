@@ -20,7 +20,7 @@ from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.openai.responses import Earlier, Responses, input_tokens_body
 from llamasrv.protocols.openai.responses.events import replay
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseOptions, ResponseReply
-from llamasrv.protocols.openai.responses.resumed import Begun
+from llamasrv.protocols.openai.responses.resumed import PartialAnswer
 from llamasrv.protocols.openai.responses.stored import ENDED, Stored, deleted_body, page_body
 from llamasrv.protocols.reply import RunFacts
 from llamasrv.store.runs import StoredRun
@@ -155,7 +155,7 @@ class ResponseViews:
         """The work of a background response. `created_at`: when another server began it."""
         explain = partial(named_for, names=self._endpoint.names, asked=asked)
 
-        def submit(on_start: Callable[[RunFacts], None], begun: Begun) -> Run | None:
+        def submit(on_start: Callable[[RunFacts], None], begun: PartialAnswer) -> Run | None:
             rest = begun.continued(asked)
             if rest is None:
                 return None

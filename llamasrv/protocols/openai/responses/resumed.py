@@ -19,7 +19,7 @@ GOING = 3  # and of one that has, and has said nothing
 _DELTAS = {"response.output_text.delta": Text, "response.reasoning_text.delta": Reasoning}
 
 
-class Begun(NamedTuple):
+class PartialAnswer(NamedTuple):
     """What was said: text and reasoning, and how many tokens they are, of which some are reasoning."""
 
     text: str = ""
@@ -49,7 +49,7 @@ def _less(most: int | None, tokens: int) -> int | None:
     return None if most is None else max(1, most - tokens)
 
 
-def resume(reply: ResponseReply, model: str, chunks: Sequence[bytes]) -> Begun | None:
+def resume(reply: ResponseReply, model: str, chunks: Sequence[bytes]) -> PartialAnswer | None:
     """Bring a new reply to where another one was when it had written `chunks`; the next chunk has the next number.
     None: that is not possible, because it had called tools, or would write something else."""
     written = reply.queue(model)
@@ -66,7 +66,7 @@ def resume(reply: ResponseReply, model: str, chunks: Sequence[bytes]) -> Begun |
             written += reply.chunks([Text(0, "")])
     if written != list(chunks):
         return None
-    return Begun("".join(said[Text]), "".join(said[Reasoning]))
+    return PartialAnswer("".join(said[Text]), "".join(said[Reasoning]))
 
 
 def given_up(stored: Stored, num_chunks: int, reason: str) -> Stored:
