@@ -133,13 +133,14 @@ def test_without_a_model_that_can_call_tools_the_line_says_what_to_do(program, c
 def test_every_text_of_the_table_is_filled(name):
     program = PROGRAMS[name]
     facts = {"url": "http://u", "key": "k", "model": "m", "context": 40960, "output": 8192, "folder": "/f"}
+    facts["share"] = 0.027344
     values = [*program.environment.values(), *program.arguments, program.files]
     texts = [as_text(filled(value, facts)) for value in values]
     told = "\n".join(texts)
     assert "{url}" not in told and "{key}" not in told and "{folder}" not in told and "{model}" not in told
     assert "http://u" in told and "k" in {*texts, *re.findall(r'"apiKey": "(\w+)"', told)}
-    assert "40960" in told or name in ("qwen", "gemini", "copilot")  # they have no setting for it
+    assert "40960" in told or "0.027344" in told or name == "copilot"  # which has no setting for it
 
 
 def test_json_has_numbers_and_texts_as_they_are():
-    assert filled({"{a}": ["{a}", 1], "b": "{a}", "c": "x{a}"}, {"a": 5}) == {5: ["{a}", 1], "b": 5, "c": "x5"}
+    assert filled({"{a}": ["{a}", 1], "b": "{a}", "c": "x{a}"}, {"a": 5}) == {5: [5, 1], "b": 5, "c": "x5"}

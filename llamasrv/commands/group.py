@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -39,9 +40,8 @@ class Commands(click.Group):
         if command is not None and command.callback is not None:
             sections = vars(command.callback).pop("sections", None)
             own = {flag for parameter in command.params for flag in parameter.opts}
-            command.params += (
-                [one for one in parameters_of(sections) if own.isdisjoint(one.opts)] if sections is not None else []
-            )
+            more = [] if sections is None else parameters_of(sections)
+            command.params += [one for one in more if own.isdisjoint(one.opts)]
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -51,7 +51,7 @@ class Commands(click.Group):
         else:
             for_serve = _has_llama_server_variables()
         words = ["serve", *args] if for_serve else args
-        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(map(_spelled, words)))
+        return super().parse_args(ctx, words if words[:1] == ["migrate"] else foreign.joined(_spelled(words)))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,12 +64,15 @@ class Commands(click.Group):
             raise click.UsageError(error.message.rstrip(".") + hint, ctx) from None
 
 
-def _spelled(word: str) -> str:
-    """A word as it is spelled here: vLLM's --help=TOPIC; Ollama's --think, whose value may only follow an equals
+def _spelled(words: Sequence[str]) -> Iterator[str]:
+    """The words as they are spelled here: vLLM's --help=TOPIC; Ollama's --think, whose value may only follow an equals
     sign."""
-    if word.startswith("--help="):
-        return "--help-all"
-    return "--think=true" if word == "--think" else word
+    end = words.index("--") if "--" in words else len(words)
+    for place, word in enumerate(words):
+        if place < end and word.startswith("--help="):
+            yield "--help-all"
+        else:
+            yield "--think=true" if place < end and word == "--think" and words[0] == "run" else word
 
 
 def _for_a_model(word: str) -> str:

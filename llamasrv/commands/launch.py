@@ -97,6 +97,7 @@ def _facts(settings: Settings, url: str, entry: Mapping[str, Any]) -> dict[str, 
         "model": entry.get("id", "default"),
         "context": context,
         "output": max(1, min(ANSWER_TOKENS, context // 4)),
+        "share": round(0.7 * context / 2**20, 6),
     }
 
 

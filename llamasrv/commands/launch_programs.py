@@ -1,7 +1,8 @@
 """Programs that `llamasrv launch` starts, and how each is configured: a table of data.
 
 Texts may contain {url} (of the server, without /v1), {key}, {model}, {context} and {output} (tokens of a prompt and
-its answer together, and of an answer at most), {folder} (of `files`). A text that is one of these alone becomes its
+its answer together, and of an answer at most), {share} (7/10 of the context, as a share of 2**20 tokens), {folder} (of
+`files`). A text that is one of these alone becomes its
 value, so that JSON has numbers; a value that is not a text is written as JSON.
 """
 
@@ -93,8 +94,28 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
         "qwen",
         "npm install -g @qwen-code/qwen-code",
         15_000,
-        {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}"},
+        {
+            "OPENAI_BASE_URL": "{url}/v1",
+            "OPENAI_API_KEY": "{key}",
+            "OPENAI_MODEL": "{model}",
+            "QWEN_CODE_SYSTEM_SETTINGS_PATH": "{folder}/settings.json",
+        },
         ("--auth-type", "openai", "--model", "{model}"),
+        files={
+            "settings.json": {
+                "modelProviders": {
+                    "openai": [
+                        {
+                            "id": "{model}",
+                            "name": "{model}",
+                            "baseUrl": "{url}/v1",
+                            "envKey": "OPENAI_API_KEY",
+                            "generationConfig": {"contextWindowSize": "{context}"},
+                        }
+                    ]
+                }
+            }
+        },
     ),
     "gemini": LaunchedProgram(
         "gemini",
@@ -107,7 +128,13 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
             "GEMINI_CLI_SYSTEM_SETTINGS_PATH": "{folder}/settings.json",
         },
         unset=("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_API_KEY"),
-        files={"settings.json": {"security": {"auth": {"selectedType": "gemini-api-key"}}}},
+        files={
+            "settings.json": {
+                "security": {"auth": {"selectedType": "gemini-api-key"}},
+                # it takes every window for 1,048,576 tokens, and would never shorten a conversation
+                "model": {"compressionThreshold": "{share}"},
+            }
+        },
     ),
     "copilot": LaunchedProgram(
         "copilot",
@@ -145,6 +172,8 @@ def filled(value: Any, facts: Mapping[str, Any]) -> Any:
     """`value` with its texts filled in from `facts`."""
     if isinstance(value, Mapping):
         return {filled(name, facts): filled(one, facts) for name, one in value.items()}
+    if isinstance(value, list):
+        return [filled(one, facts) for one in value]
     if not isinstance(value, str):
         return value
     for name, fact in facts.items():
