@@ -23,7 +23,9 @@ def client(tmp_path_factory):
     projector = tiny_speech.projector(folder / "mmproj-tiny.gguf", "pockettts")
     (folder / "mia.wav").write_bytes(wav(1.5))
     server = wait_until_ready(
-        ServerProcess(["--port", "0", "--model", model, "--mmproj", projector, "--voices", folder, "-t", 1])
+        ServerProcess(
+            ["--port", "0", "--model", model, "--mmproj", projector, "--voices", folder, "--voice-uploads", 3, "-t", 1]
+        )
     )
     with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
         yield client
@@ -63,3 +65,13 @@ def test_it_is_known_as_a_model_that_speaks_and_writes_nothing(client):
     assert client.get("/audio/voices", cast_to=dict[str, object])["voices"][0] == {"id": "mia", "name": "mia"}
     with pytest.raises(openai.BadRequestError, match="cannot generate text"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}])
+
+
+def test_a_voice_is_uploaded_used_and_deleted(client):
+    made = client.audio.voices.create(name="Zoe", consent="She agreed on 1 May.", audio_sample=("zoe.wav", wav(1.5)))
+    assert made.object == "audio.voice" and made.name == "Zoe"
+    asked = {"model": "tiny", "input": "Hello.", "response_format": "pcm", "voice": {"id": made.id}}
+    assert client.audio.speech.create(**asked).read()
+    assert client.audio.voices.delete(made.id).deleted
+    with pytest.raises(openai.BadRequestError, match="Unknown voice"):
+        client.audio.speech.create(**asked)

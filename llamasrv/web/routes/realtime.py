@@ -37,8 +37,9 @@ def blueprint(service: Service) -> Blueprint:
             raise InvalidRequest(
                 f"The model '{model.name}' only speaks. Name one that writes; its answers are spoken.", param="model"
             )
-        ears = [one.name for one in service.registry.models if "audio" in one.details.capabilities]
-        here = ModelsHere(bool(service.pipeline.speaking()), model.name in ears, ears[0] if ears else None)
+        hearing = [one for one in service.registry.models if "audio" in one.details.capabilities]
+        ears = tuple(name for one in hearing for name in (one.name, *one.settings.aliases))
+        here = ModelsHere(bool(service.pipeline.speaking()), model in hearing, ears, service.registry.any_name)
         socket = RealtimeSocket(current_app.wsgi_app, environ, service.options.limits, hearing=here, count=count)
         current().takes_over = partial(socket.serve, owner)
         return Response(status=101)

@@ -58,6 +58,7 @@ log = logging.getLogger("llamasrv")
 
 PROTOCOL = "realtime"  # as browsers name it
 MOST_SESSIONS = 1000  # of a key
+MOST_HELD = 512 << 20  # bytes of sound, texts and pictures in all sessions of a key
 MOST_BUFFER = 32 << 20  # bytes of sound that is not committed: eleven minutes
 MOST_JOBS = 64  # that wait
 LEAST_COMMIT_MS = 100
@@ -70,15 +71,32 @@ class ModelsHere(NamedTuple):
 
     speaks: bool  # whether a model here makes speech
     hears: bool  # whether the session's model takes sound
-    ear: str | None  # the first model that takes sound
+    ears: tuple[str, ...]  # names and aliases of models that take sound
+    any_name: bool  # whether unknown names stand for a model that can do it
+
+    def ear(self, asked: str | None) -> str | None:
+        """The model that writes down what is said; clients send names of OpenAI's."""
+        if asked is not None and (asked in self.ears or not self.any_name or not self.ears):
+            return asked
+        return self.ears[0] if self.ears else None
 
 
 class SessionCount:
     """Of each key."""
 
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
-        self._most = most
+    def __init__(self, most: int = MOST_SESSIONS, most_held: int = MOST_HELD) -> None:
+        self._most, self._most_held = most, most_held
         self._open: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()  # bytes
+
+    def check_held(self, owner: str, more: int) -> None:
+        """Raises InvalidRequest if `more` bytes are too many."""
+        if self._held[owner] + more > self._most_held:
+            text = f"The sessions of this key hold more than {self._most_held} bytes. Delete items, or close some."
+            raise InvalidRequest(text, code="too_much_held")
+
+    def hold(self, owner: str, more: int) -> None:
+        self._held[owner] += more
 
     def check(self, owner: str) -> None:
         """Raises QueueFull."""
@@ -94,6 +112,7 @@ class SessionCount:
             self._open[owner] -= 1
             if not self._open[owner]:
                 del self._open[owner]
+                self._held.pop(owner, None)
 
 
 class CancellableRun(ResponseChain):
@@ -151,12 +170,13 @@ class RealtimeSocket:
         self._worker: Greenlet | None = None
         self._answer: CancellableRun | None = None  # that is asked for or under way
         self._closing: int | None = None
+        self._owner, self._held = "", 0  # bytes, as counted
         self._socket: WebSocket
         self._connection: SocketConnection
 
     def serve(self, owner: str, connection: SocketConnection) -> None:
         """Until the client leaves, the time is up or the server stops."""
-        self._connection = connection
+        self._connection, self._owner = connection, owner
         connection.sock.settimeout(None)
         most = self._limits.body_bytes
         socket = self._socket = WebSocket(
@@ -181,6 +201,7 @@ class RealtimeSocket:
                 connection.on_drain = None
                 socket.is_open = False
                 self._end()
+                self._count.hold(owner, -self._held)
 
     def _drain(self) -> None:
         self._closing = GOING_AWAY
@@ -208,12 +229,16 @@ class RealtimeSocket:
             event = compute_off_hub(lambda: parse_json(data, limits)) if is_large(data) else parse_json(data, limits)
             cause = event.get("event_id")
             kind = event.get("type")
+            self._count.check_held(self._owner, len(data) if kind in _KEPT else 0)
             handle = _HANDLERS.get(kind) if type(kind) is str else None
             if handle is None:
                 raise InvalidRequest(
                     f"Unknown type of event '{str(kind)[:60]}'.", param="type", code="unknown_event_type"
                 )
             handle(self, event)
+            held = len(self._sound) + self._conversation.size
+            self._count.hold(self._owner, held - self._held)
+            self._held = held
         except LlamasrvError as error:
             self._error(error.code, error.message, error.param, cause if type(cause) is str else None)
 
@@ -366,7 +391,7 @@ class RealtimeSocket:
 
     def _write_down_later(self, item: ConversationItem) -> None:
         asked = self._session["audio"]["input"]["transcription"]
-        if asked is None and (self._hearing.hears or self._hearing.ear is None):
+        if asked is None and (self._hearing.hears or not self._hearing.ears):
             return  # the model hears it, or nothing can
         self._later(partial(self._write_down, item, asked or {}, is_asked=asked is not None))
 
@@ -374,7 +399,7 @@ class RealtimeSocket:
         """Have a model that hears write down what was said. Its events are for clients that have asked for them."""
         name = "conversation.item.input_audio_transcription"
         fields = {key: asked[key] for key in ("language", "prompt") if asked.get(key)}
-        fields |= {"model": asked.get("model") or self._hearing.ear, "stream": "true", "response_format": "json"}
+        fields |= {"model": self._hearing.ear(asked.get("model")) or "", "stream": "true", "response_format": "json"}
         boundary = new_id("form")
         body = _form(fields, wav_of(item.audio), boundary)
         context = RequestContext()
@@ -493,6 +518,9 @@ _HANDLERS: dict[str, Callable[[RealtimeSocket, JSON], None]] = {
     "response.create": RealtimeSocket._create_response,
     "response.cancel": RealtimeSocket._cancel_response,
 }
+
+
+_KEPT = ("input_audio_buffer.append", "conversation.item.create")
 
 
 def _form(fields: Mapping[str, str], sound: bytes, boundary: str) -> bytes:

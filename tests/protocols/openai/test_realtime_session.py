@@ -96,7 +96,9 @@ def test_items_stand_where_they_are_put_and_are_bounded():
     assert [one["content"] for one in conversation.messages("")] == ["item_3", "item_0", "item_2", "item_1"]
     with pytest.raises(InvalidRequest):
         conversation.add(items[0])
+    assert conversation.size == sum(item.size for item in items) > 4 * len("item_0")
     conversation.delete("item_2")
+    assert conversation.size == sum(item.size for item in items) - items[2].size
     with pytest.raises(InvalidRequest):
         conversation.find("item_2")
     conversation.add(new_item(message("user", "input_text", "x")))
@@ -147,3 +149,14 @@ def test_calls_beside_a_message_have_items_of_their_own():
     done = [fields for kind, fields in sent if kind == "response.function_call_arguments.done"]
     assert done[0]["arguments"] == "{}" and done[0]["output_index"] == 1 and done[0]["call_id"] == "call_1"
     assert last["response"]["status"] == "completed"
+
+
+def test_the_oldest_sound_goes_first_and_its_transcript_stays():
+    conversation = RealtimeConversation(most_audio=10_000)
+    audio = base64.b64encode(bytes(4800)).decode()
+    part = {"type": "input_audio", "audio": audio, "transcript": "Hello."}
+    items = [new_item({"type": "message", "role": "user", "content": [part]}) for _ in range(3)]
+    for item in items:
+        conversation.add(item)
+    assert [len(item.audio) for item in items] == [0, 4800, 4800]
+    assert conversation.size == sum(item.size for item in items) and items[0].transcript == "Hello."

@@ -35,6 +35,13 @@ class ConversationItem:
         return str(self.wire["id"])
 
     @property
+    def size(self) -> int:
+        """Bytes of its sound, and characters of its texts and pictures."""
+        wire = self.wire
+        texts = [*wire.values(), *(value for part in wire.get("content", ()) for value in part.values())]
+        return len(self.audio) + sum(len(text) for text in texts if type(text) is str)
+
+    @property
     def transcript(self) -> str | None:
         """What the user said, once it is written down; None: it is not, or this is no such item."""
         return next((part.get("transcript") for part in self.wire.get("content", ()) if _is_audio(part)), None)
@@ -129,9 +136,11 @@ def pcm_of(text: Any, path: str) -> bytes:
 class RealtimeConversation:
     """Items in their order. Bounded."""
 
-    def __init__(self, *, most_items: int = MOST_ITEMS) -> None:
+    def __init__(self, *, most_items: int = MOST_ITEMS, most_audio: int = MOST_AUDIO) -> None:
         self.id = new_id("conv_")
-        self._most_items = most_items
+        self._most_items, self._most_audio = most_items, most_audio
+        self._sizes: dict[str, int] = {}  # of items, as they were added
+        self.size = 0
         self._items: list[ConversationItem] = []
 
     def add(self, item: ConversationItem, after: str | None = None) -> str | None:
@@ -148,6 +157,8 @@ class RealtimeConversation:
         else:
             at = 0 if after == "root" else self._items.index(self.find(after, "previous_item_id")) + 1
         self._items.insert(at, item)
+        self._sizes[item.id] = item.size
+        self.size += item.size
         self._bound_audio()
         return self._items[at - 1].id if at else None
 
@@ -164,14 +175,17 @@ class RealtimeConversation:
 
     def delete(self, id: Any) -> None:
         self._items.remove(self.find(id))
+        self.size -= self._sizes.pop(id)
 
     def _bound_audio(self) -> None:
         """Of the oldest, the transcripts remain."""
         total = sum(len(item.audio) for item in self._items)
         for item in self._items:
-            if total <= MOST_AUDIO:
+            if total <= self._most_audio:
                 return
             total -= len(item.audio)
+            self._sizes[item.id] -= len(item.audio)
+            self.size -= len(item.audio)
             item.audio = b""
 
     def messages(self, instructions: str) -> list[JSON]:
