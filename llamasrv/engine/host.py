@@ -18,6 +18,7 @@ from llamasrv.engine.base.interface import Backend, CheckpointKind, LoadFailed, 
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import EngineOptions, Status
+from llamasrv.engine.base.side_thread import FAILED, STOPPING, turn_or_recover
 from llamasrv.engine.core import CoreCommand, EngineCore
 from llamasrv.engine.embedder import Embedder
 from llamasrv.engine.kv.host_cache import HostCache
@@ -27,8 +28,6 @@ from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import EngineFailure, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
-
-STOPPING = "The server is shutting down."
 
 
 @dataclass(frozen=True)
@@ -135,12 +134,7 @@ class EngineHost:
 
     def turn(self, *, wait: bool = True) -> bool:
         """Run one turn of the core. If it raises, `recover`; returns False if that fails, too."""
-        try:
-            self.core.turn(wait=wait)
-            return True
-        except Exception:
-            log.exception("the engine loop failed; recreating its context")
-        return self.recover()
+        return turn_or_recover(lambda: self.core.turn(wait=wait), self.recover, "engine loop")
 
     def recover(self) -> bool:
         """Fail all requests and reset the context; returns False if that fails."""
@@ -148,7 +142,7 @@ class EngineHost:
         shared.metrics.restarts += 1
         publisher.set_status(Status("failed", reason="the engine loop failed and is being restarted"))
         try:
-            self.core.abandon_all(EngineFailure("The engine failed while working on this request."))
+            self.core.abandon_all(EngineFailure(FAILED))
             shared.doorbell.ring()
             self.core.reset()
         except Exception:

@@ -19,6 +19,17 @@ from llamasrv.errors import EngineFailure, LlamasrvError, Unavailable
 log = logging.getLogger("llamasrv.engine")
 
 STOPPING = "The server is shutting down."
+FAILED = "The engine failed while working on this request."
+
+
+def turn_or_recover(turn: Callable[[], object], recover: Callable[[], bool], what: str) -> bool:
+    """Run one turn. What it raises is a bug of ours: log it and go on with a fresh context. False if that fails, too."""
+    try:
+        turn()
+        return True
+    except Exception:
+        log.exception("the %s failed; recreating its context", what)
+    return recover()
 
 
 class Resettable(Protocol):
@@ -85,14 +96,14 @@ class SideThread(ABC, Generic[B]):
 
     def _run(self) -> None:
         while not self._stopping:
-            try:
-                self.turn(wait=True)
-            except Exception:
-                # A bug of ours: fail whatever is open and go on with a fresh context.
-                log.exception("the %s failed; recreating its context", self.name)
-                self._fail_all(EngineFailure("The engine failed while working on this request."))
-                self._reset()
+            turn_or_recover(lambda: self.turn(wait=True), self._recover, self.name)
             self._doorbell.ring()
+
+    def _recover(self) -> bool:
+        """Fail whatever is open and reset the context; returns False if that fails."""
+        self._fail_all(EngineFailure(FAILED))
+        self._reset()
+        return not self._stopping
 
     @abstractmethod
     def turn(self, *, wait: bool = False) -> bool:
