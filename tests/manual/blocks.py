@@ -33,8 +33,9 @@ PROGRAMS = ("claude", "codex", "gemini", "qwen", "copilot", "ollama")
 # Words that stand for the reader's own.
 FILLED_IN = {r"\bMODEL\b": "demo", r"\bHOST\b": "127.0.0.1", r"\bCTX\b": "8192", r"=KEY\b": "=secret"}
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-MAY_FAIL = {"llamasrv migrate": 1}  # exit codes that the documents tell
-TYPED = {"llamasrv chat": "Hello\n"}
+# Exit codes that are right here: a remark on a flag, and the short context of the demonstration model.
+MAY_FAIL = {"llamasrv migrate": 1, "--profile rag": 78}
+TYPED = {"llamasrv chat": "Hello\n", "models rm": "y\n"}
 NEEDED = ("bash", "curl")
 
 pytestmark = [pytest.mark.timeout(300)]
