@@ -90,7 +90,7 @@ def _manual(words: str) -> None:
     rows = manual.rows(words)
     if not found and not rows:
         raise ConfigError(f"help {words}: nothing in the manual has these words; `llamasrv help` lists the commands")
-    is_name = " " not in words and ("-" in words or "_" in words)
+    is_name = " " not in words and any(mark in words for mark in "-_.")
     if rows and (not found or is_name):
         click.echo("\n".join(map(_as_text, rows[:MAX_ROWS])))
         if len(rows) > MAX_ROWS:

@@ -18,6 +18,7 @@ GUIDE = ("howto", "messages", "README", "serving", "agents", "growing")
 REFERENCE = ("options", "flags")  # tables, written by docgen
 
 _WORD = re.compile(r"[a-z0-9]+")
+_SHORT = re.compile(r"-\w+")  # a flag
 _STEM = 5  # letters that count of a word: "rotating" finds "rotate"
 _TITLE_WEIGHT = 3  # a word of a title, relative to one of the text
 _PASTED = 10  # a section whose title, a message, stands among the words as it is, relative to others
@@ -95,10 +96,20 @@ def _is_pasted(title: str, words: str) -> bool:
 
 
 def rows(words: str) -> list[str]:
-    """The rows of the tables of options and flags in which each of these words is part of a name."""
-    wanted = words.lower().replace("_", "-").split()
-    lines = [line for page in REFERENCE for line in page_text(page).splitlines() if line.startswith("| `")]
-    return [line for line in lines if wanted and all(word.lstrip("-") in line.split("|")[1].lower() for word in wanted)]
+    """The rows of the tables of options and flags in which each of these words is part of a flag, key or variable. A
+    short flag (-m) is all of one."""
+    wanted = [f"`{word}`" if _SHORT.fullmatch(word) else _folded(word).strip("-") for word in words.split()]
+    lines = [line for page in REFERENCE for line in page_text(page).splitlines() if line.startswith("| ")]
+    names = [" ".join(line.split("|")[1:3]) for line in lines]
+    return [
+        line
+        for line, name in zip(lines, names)
+        if "`" in name and wanted and all(word in name or word in _folded(name) for word in wanted)
+    ]
+
+
+def _folded(text: str) -> str:
+    return text.lower().replace("_", "-")
 
 
 def _stems(text: str) -> set[str]:

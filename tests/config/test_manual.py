@@ -154,6 +154,8 @@ def test_a_message_that_is_pasted_finds_its_entry(line):
 def test_rows_of_the_reference_are_found_by_parts_of_their_names():
     assert [row.split("`")[1] for row in manual.rows("cache-ram")] == ["-cram", "-cram"]
     assert manual.rows("--cache_ram") == manual.rows("cache ram") != []
+    assert all("`-m`" in row for row in manual.rows("-m")) and manual.rows("-m")
+    assert len(manual.rows("OLLAMA_HOST")) == len(manual.rows("cache.ram")) == 1 and not manual.rows("verdict")
     assert manual.rows("") == manual.rows("no-such-flag") == []
 
 
