@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any
 
 from llamasrv.chat.markers import pieces
@@ -145,6 +146,8 @@ class Calls:
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
     indent: str = ""  # white space that a template writes before a call without words
+    at_start: bool = False  # the head of a turn is the mark of its first call
+    ends_turn: bool = False  # the last mark may be what ends the turn, a token without text
     may_be_bare: bool = False  # a call without the marks is one, too: that is how earlier turns show them
     parallel: bool = True
 
@@ -163,6 +166,11 @@ class Calls:
     def bare(self) -> bool:
         """Whether no mark announces a call: it stands at the start of the content."""
         return not self.openers
+
+    @property
+    def named_only(self) -> bool:
+        """Whether nothing but the name of a tool begins the first call."""
+        return self.at_start or (self.bare and self.notation.begins_with_name and not self.lists)
 
     @property
     def openers(self) -> tuple[str, ...]:
@@ -200,6 +208,8 @@ class Calls:
     @property
     def unmarked(self) -> tuple[str, ...]:
         """The characters that a call may begin with where no mark announces it."""
+        if self.named_only:
+            return (*ascii_letters, "_")
         found = self.notation.unmarked
         return (*found, "[") if found and "[" not in found and self.bare and self.lists else found
 
@@ -260,6 +270,11 @@ class ChatFormat:
         texts = [text for part in parts if part is not None for text in options_of(part).values()]
         marks = [text for text in texts if isinstance(text, str)] + [*self.silent, *self.others]
         return any(token in mark for mark in marks)
+
+    @property
+    def content_layout(self) -> str:
+        """The white space between the mark in front of the content and the content."""
+        return self.content_start[len(self.content_start.rstrip()) :]
 
     @property
     def stray(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, c
 from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers
 from llamasrv.chat.markers import pieces
 from llamasrv.chat.notations.holes import heads, marked
-from llamasrv.chat.rules import TEXT, RuleWriter, escaped
+from llamasrv.chat.rules import TEXT, RuleWriter, escaped, literal_pattern
 from llamasrv.chat.schema_references import check_references
 from llamasrv.chat.schema_termination import has_an_end
 from llamasrv.domain.request import Content, Tool
@@ -25,7 +25,7 @@ from llamasrv.errors import InvalidRequest
 
 _BREAK = "\n"  # before the first mark it belongs to the text before it
 _CLOSES = re.compile(r"[<\[]/")  # a mark that closes
-_BREAKS = r"/\n{0,3}/"
+_BREAKS = r"/\n{0,4}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,18 @@ def constrain(
     is_open = _is_thinking(format, prompt, continues)
     # A text that goes on neither opens a block nor closes one: the mark would be read as text.
     head = "" if continues == "content" else _thinking(rules, format, is_open, thinking and continues is None)
-    instead = ""
+    instead, begun = "", False
     if calls is not None:
         made = _made(rules, calls, tools, prompt, parallel and calls.parallel)
-        body = _body(rules, format, calls, made, must_call, content)
-        if is_open and continues is None:
-            instead = _instead_of_thinking(rules, format, calls, made, must_call, content)
+        begun = not made.opening and not calls.bare
+        body = _body(rules, format, calls, made, must_call, content, tools)
+        if is_open and continues is None or (thinking and continues is None and _may_lack_its_end(format)):
+            instead = _instead_of_thinking(rules, format, calls, made, is_open, must_call, content)
     else:
         body = _content(rules, format, content, continues is not None)
     ending = f" ({rules.literal(format.turn_end)})?" if format.turn_end else ""
     grammar = rules.text(f"({head}{body}{instead}){ending}")
-    free = calls is not None and not must_call and content is None and not calls.bare and not format.content_start
+    free = content is None and not (must_call or begun or format.content_start or calls is None or calls.bare)
     return Constraint(grammar, (_trigger(calls),) if free and calls is not None else ())
 
 
@@ -117,7 +118,9 @@ def _messages(rules: RuleWriter, row: Headers | Blocks, calls: Calls, tools: Seq
     for tool in tools:
         opening = calls.header.replace("{name}", tool.name) + calls.call_start
         branches.append(f"{rules.literal(opening)} {_call(rules, calls, tool)}")
-    last = row.more if isinstance(row, Blocks) else ""  # which may be the end of the turn, a token without text
+    last = ""  # which may be the end of the turn, a token without text
+    if isinstance(row, Blocks):
+        last = row.more if calls.call_end.endswith(row.more) else calls.call_end
     end = calls.call_end.removesuffix(last)
     one = rules.rule(" | ".join(branches)) + (f" {rules.literal(end)}" if end else "")
     between = rules.literal(last + calls.separator)
@@ -141,10 +144,17 @@ def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: boo
         return f"{end} "
     if thought.assumed or not thought.start:
         return ""
-    block = [f"{rules.literal(thought.start)} {end}"] if allowed else []
+    block = [f"{_opened(rules, thought.start)} {end}"] if allowed else []
     if _CLOSES.match(thought.end.strip()):  # so some models begin that do not think
         block.append(f"{rules.literal(thought.end.strip())} {_BREAKS}")
     return f"({' | '.join(block)})? " if block else ""
+
+
+def _opened(rules: RuleWriter, start: str) -> str:
+    """What begins a thought; the line breaks in front of it may be missing."""
+    mark = start.lstrip(_BREAK)
+    breaks = start[: len(start) - len(mark)]
+    return f"({rules.literal(breaks)})? {rules.literal(mark)}" if breaks and mark else rules.literal(start)
 
 
 def _content(rules: RuleWriter, format: ChatFormat, content: Content | None, continuing: bool = False) -> str:
@@ -182,6 +192,7 @@ class _Made:
 
     opening: str
     rest: str
+    start: str  # the mark that begins them behind a text
     alone: str = ""  # a call without marks, where that is one
 
     def text(self, rules: RuleWriter) -> str:
@@ -189,7 +200,7 @@ class _Made:
 
     def behind(self, rules: RuleWriter, trigger: str, before: str) -> str:
         """The same calls after a text that ends with the first mark."""
-        return f"{before} {marked(rules, self.opening.partition(trigger)[2])} {self.rest}"
+        return f"{before} {marked(rules, self.start.partition(trigger)[2])} {self.rest}"
 
 
 def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, parallel: bool) -> _Made:
@@ -197,10 +208,16 @@ def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, p
     more = _loosely(rules, calls.separator + calls.call_start)
     one = f"{call} {marked(rules, calls.call_end)}" if calls.call_end else call
     rest = f"{one} ({more} {one})*" if parallel else one
-    rest = rules.rule(f"{rest} {_loosely(rules, calls.section_end)} {_BREAKS}")
-    begun = bool(calls.call_start) and prompt.endswith(calls.call_start.strip())
-    opening = "" if begun else calls.section_start + calls.call_start
-    return _Made(opening, rest, call if calls.may_be_bare else "")
+    end = _loosely(rules, calls.section_end)
+    if calls.ends_turn and end:
+        end = f"({end})?"
+    elif calls.ends_turn and calls.call_end:
+        last = marked(rules, calls.call_end)
+        rest = f"{call} ({last} {more} {call})* ({last})?" if parallel else f"{call} ({last})?"
+    rest = rules.rule(f"{rest} {end} {_BREAKS}")
+    begun = calls.at_start or (bool(calls.call_start) and prompt.endswith(calls.call_start.strip()))
+    start = calls.section_start + calls.call_start
+    return _Made("" if begun else start, rest, start, call if calls.may_be_bare else "")
 
 
 def _loosely(rules: RuleWriter, text: str) -> str:
@@ -213,7 +230,13 @@ def _loosely(rules: RuleWriter, text: str) -> str:
 
 
 def _body(
-    rules: RuleWriter, format: ChatFormat, calls: Calls, made: _Made, must_call: bool, content: Content | None
+    rules: RuleWriter,
+    format: ChatFormat,
+    calls: Calls,
+    made: _Made,
+    must_call: bool,
+    content: Content | None,
+    tools: Sequence[Tool],
 ) -> str:
     """Free text and calls, calls only, or content of a given form or calls."""
     called = made.text(rules)
@@ -221,6 +244,10 @@ def _body(
         return f"{_layout(rules, format, calls)}" + (f"({called} | {made.alone})" if made.alone else called)
     if content is not None:
         return rules.rule(f"{_content(rules, format, content)} | {called}")
+    if calls.named_only and not format.content_start:
+        names = "|".join(literal_pattern(tool.name) for tool in tools)
+        no_call = rules.terminal(rf"/(?s:.*)/ & ~/({names})\s*[<{{(\n](?s:.*)/")
+        return rules.rule(f"{called} | {no_call}")
     if calls.bare:
         begins = r"\[{" if calls.lists else "{"
         return rules.rule(rf"{called} | /[^{begins}\s](?s:.*)/ | /\s*/")
@@ -261,8 +288,20 @@ def _aside(rules: RuleWriter, format: ChatFormat) -> str:
     return f"({rules.literal(format.aside)} {rules.until(format.reasoning.end)})? "
 
 
+def _may_lack_its_end(format: ChatFormat) -> bool:
+    """Whether a call alone may end a thought that the answer begins with."""
+    thought = format.reasoning
+    return thought is not None and thought.ended_by_calls and bool(thought.start) and format.learned
+
+
 def _instead_of_thinking(
-    rules: RuleWriter, format: ChatFormat, calls: Calls, made: _Made, must_call: bool, content: Content | None
+    rules: RuleWriter,
+    format: ChatFormat,
+    calls: Calls,
+    made: _Made,
+    is_open: bool,
+    must_call: bool,
+    content: Content | None,
 ) -> str:
     """What may follow an open thinking block other than its end: some models call a tool at once, and with some a call
     or the start of the content ends the block."""
@@ -270,6 +309,8 @@ def _instead_of_thinking(
     if calls.bare or not made.opening or thought is None:
         return ""
     trigger = _trigger(calls)
+    if not is_open:
+        return f" | {_opened(rules, thought.start)} {_late(rules, calls, made)}"
     if not thought.ended_by_calls:
         mark = rules.literal(trigger)
         at_once = rf"/\s*/ {mark}" if rules.is_special(trigger) else rules.rule(rf"/\s*/ {mark}", lazy=True)

@@ -132,7 +132,7 @@ class Parser:
                 self._out.let_go()
                 return
         elif continues is None and calls is not None and calls.calls.begun_by(prompt):
-            yield from calls.section(calls.calls.ready, written=False)
+            yield from calls.section(calls.calls.ready, written=False, announced=False)
         elif continues is None and format.calls is not None and format.calls.notation.to_user:
             # The prompt asks for a recipient: the first line says that the content is for the user.
             yield from self._text.mark(marks(format.calls.notation.to_user))
@@ -155,7 +155,8 @@ class Parser:
         # As one mark, the gap is held back until it is known whether a call follows.
         openers = calls.openers if calls is not None else ()
         apart = tuple(calls.calls.gap + word for word in openers) if calls is not None and calls.calls.gap else ()
-        late = marks(*openers, *apart, *silent, *again, *format.role_ends)
+        end = format.content_end.rstrip()
+        late = marks(*openers, *apart, *silent, *again, *format.role_ends, end)
         if continues is None and not out.seen_content:
             mark = yield from self._opening()
             if mark is None:
@@ -185,6 +186,10 @@ class Parser:
                 out.between_marks()
             elif mark in format.role_ends:
                 yield from self._thoughts.role_end(mark, late, out.say)
+            elif mark == end:
+                out.between_marks()
+            elif mark == format.content_start.strip():
+                yield from text.mark(marks(format.content_layout))
             elif mark not in silent and calls is not None:
                 yield from calls.section(mark)
 
@@ -213,10 +218,13 @@ class Parser:
                 if calls is not None and (yield from text.char()) in calls.calls.unmarked:
                     # Small models forget the marks: an object with the name of a tool is a call all the same.
                     if not (yield from text.peek(marks(*calls.openers))):
-                        yield from calls.section("", announced=False)
+                        begun = calls.calls.ready if calls.calls.at_start else ""
+                        yield from calls.section(begun, written=not begun, announced=False)
                 return True
             if mark in format.leads:
                 out.drop_space = True
+            if mark == format.content_start.strip():
+                yield from text.mark(marks(format.content_layout))
             if thought is not None and mark == thought.head:
                 mark += yield from self._thoughts.attributes()
                 if out.split:

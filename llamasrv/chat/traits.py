@@ -212,7 +212,10 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
     """The first combination of argument form and empty content with which a call is rendered intact. Words that say
     nothing come last, and only where they cost no result."""
     usual = tuple(name for name in NO_CONTENT if name not in _BLANKS)
-    for names in (usual, _BLANKS):
+    in_text = False  # the template writes arguments as a text of JSON, or as Python does
+    for names, plain in ((usual, True), (_BLANKS, True), (usual, False)):
+        if not plain and not in_text:
+            break
         for arguments, no_content in product(("object", "text"), names):
             content = NO_CONTENT[no_content]
 
@@ -223,9 +226,8 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             text = show([_USER, turn(call), _result("zqresult")], **given)
             if "zqvalue" not in text or "zqkey" not in text or text.count("None") > nones:
                 continue
-            if re.search(
-                r"""'zqkey': *'zqvalue|\\"zqkey\\": *\\"zqvalue""", text
-            ):  # Python's notation, or JSON in JSON
+            if plain and _IN_TEXT.search(text):
+                in_text = True
                 continue
             other = _call("zqother", arguments, "zqcall002")
             both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
@@ -258,6 +260,9 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
             }
     return {"calls": False, "no_content": "empty"}
+
+
+_IN_TEXT = re.compile(r"""'zqkey': *'zqvalue|(\\+)"zqkey\1": *\1"zqvalue""")
 
 
 def _names_are_hidden(show: Callable[..., str], turn: Dict, given: Dict) -> bool:

@@ -21,6 +21,7 @@ class Layout:
     other: tuple[str, str] = ("<|im_start|>{}\n", "<|im_end|>\n")
     text: tuple[str, str] = ("", "")
     lines: bool = False  # a text of several lines cannot be written here
+    apart: bool = False  # words and calls are never in one turn
     instructions: str = "You may call these tools:\n"
 
     @property
@@ -383,3 +384,45 @@ LAST_LAYOUTS = {
     ),
 }  # fmt: skip
 """Twelve more, written down at the end: what was mended for the others counts here, nothing was mended for them."""
+
+PUBLISHED_LAYOUTS = {
+    "a name behind the head of a turn": Layout(
+        calls(write("NAME", "\n", "JSON"), between="<|bot|>"), apart=True,
+        opening="<|bot|>", end="<|eot|>", other=("<|{}|>", "<|eot|>"), text=("\n", ""),
+    ),
+    "a name, and Python in a fence behind it": Layout(
+        calls(write("NAME", "\n ```python\ntool_call(") + KEYWORDS + write(")\n```"), between="<|bot|>"), apart=True,
+        opening="<|bot|>", end="<|eot|>", other=("<|{}|>", "<|eot|>"), text=("\n ", ""),
+    ),
+    "a type in an element of its own": Layout(
+        calls(write("<call>", "NAME") + each("<k>", "KEY", "</k><t>", "KIND", "</t><v>", "RAW", "</v>") + write("</call>")),
+    ),
+    "an object at once behind the name": Layout(
+        calls(write("<|tool|>call:", "NAME", "JSON", "<|/tool|>")),
+        thought=("<|channel|>thought\n", "<|/channel|>"),
+    ),
+    "lines of Python": Layout(
+        calls(write("NAME", "(") + KEYWORDS + write(")"), between="\n"), apart=True,
+    ),
+    "words that share their first letters": Layout(
+        calls(write('{"tool_name": "', "NAME", '", "parameters": ', "JSON", "}"), before="Action:\n```json\n[", between=", ", after="]\n```"),
+        thought=("Plan: ", "\n"), text=("Answer: ", ""), apart=True,
+    ),
+    "roles inside a turn": Layout(
+        calls(write('<|im_start|>call\n{"name": "', "NAME", '", "arguments": ', "JSON", "}")),
+        thought=("<|im_start|>think\n", "\n"), text=("<|im_start|>answer\n", ""),
+    ),
+    "calls counted by a number": Layout(
+        calls(write('{"id": ', "INDEX", ', "name": "', "NAME", '", "arguments": ', "JSON", "}\n"), before="<tools>\n", after="</tools>"),
+    ),
+    "an object whose arguments are a text": Layout(
+        calls(write('<|fn|>{"type": "function", "function": {"name": "', "NAME", '", "arguments": ', "ENCODED", "}}<|/fn|>")),
+    ),
+    "a recipient behind the role, blocks with two ends": Layout(
+        calls(write(" to=functions.", "NAME", "<|lane|>outer json<|body|>", "JSON", "<|invoke|>"), between="<|begin|>bot"), apart=True,
+        thought=("<|lane|>inner<|body|>", "<|done|><|begin|>bot"), text=("<|lane|>outer<|body|>", "<|done|>"),
+        opening="<|begin|>bot", end="", other=("<|begin|>{}<|body|>", "<|done|>"),
+    ),
+}  # fmt: skip
+"""Formats that vendors have published: what they taught, one of each kind. Four blind sets of 44, 26, 24 and 22 templates
+passed 911 of 961, 574 of 613, 516 of 554 and 464 of 492 checks at first sight, each with what the set before had taught."""

@@ -207,3 +207,73 @@ def test_a_stray_mark_before_plain_text_says_nothing():
     assert read(GEMMA4, "<|channel>thought\nHm.<channel|>Hello!") == ("Hello!", "Hm.", [])
     assert read(HARMONY, "<|channel|>Hello, you!") == ("Hello, you!", "", [])
     assert read(HARMONY, "<|channel|>fin")[0] == ""
+
+
+# -- what published formats taught
+
+PLAIN = "{%- for m in messages -%}{{- '<|' + m.role + '|>' -}}BODY{{- '<|end|>' -}}{%- endfor -%}{{- PROMPT if add_generation_prompt -}}"
+MADE = "{%- for c in m.tool_calls or [] -%}{%- set f = c.function -%}CALL{%- endfor -%}"
+
+
+def learned(body, prompt="<|assistant|>", call=""):
+    made = MADE.replace("CALL", call) if call else ""
+    return ChatTemplate(PLAIN.replace("BODY", body + made).replace("PROMPT", repr(prompt)), special_tokens=()).format
+
+
+def forced(format, text, prompt=""):
+    return accepts(constrain(format, prompt=prompt, tools=TOOLS, must_call=True), text)
+
+
+def test_a_tag_that_the_prompt_opens_and_the_source_closes_is_a_thought():
+    format = learned("{{- (m.content or '').split('</mull>')[-1] -}}", prompt="<|assistant|><mull>\n")
+    assert read(format, "Hm.\n</mull>\n\nYes.", prompt="<|assistant|><mull>\n") == ("Yes.", "Hm.", [])
+
+
+def test_marks_of_an_answer_are_found_behind_an_empty_thought():
+    body = (
+        "{%- if m.role == 'assistant' -%}{{- '<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n' -}}"
+        "{{- m.content if m.tool_calls else '<answer>\\n' + m.content + '\\n</answer>' -}}"
+        "{%- else -%}{{- m.content -}}{%- endif -%}"
+    )
+    format = learned(body, call="{{- '<do>' + f.name + f.arguments | tojson + '</do>' -}}")
+    assert (format.content_start.strip(), format.content_end.strip()) == ("<answer>", "</answer>") and not format.unsure
+    assert read(format, "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>") == ("Yes.", "Hm.", [])
+
+
+def test_words_that_end_a_thought_before_an_answer_are_not_asked_for_before_a_call():
+    body = "{{- 'Thought: ' + m.reasoning_content + '\\n' if m.reasoning_content -}}{{- 'Final: ' + m.content if m.content -}}"
+    call = "{{- 'Action: ' + f.name + '\\nInput: ' + f.arguments | tojson -}}"
+    format = learned(body.replace("if m.content", "if m.content and m.role == 'assistant'"), call=call)
+    assert format.reasoning.ended_by_calls
+    assert forced(format, 'Thought: Hm.\nAction: weather\nInput: {"town": "Oslo"}')
+    assert forced(format, 'Action: weather\nInput: {"town": "Oslo"}')
+
+
+def test_a_token_that_ends_turns_with_calls_may_be_one_without_text():
+    body = "{{- m.content -}}"
+    call = "{{- '<|do|>{\"name\": \"' + f.name + '\", \"arguments\": ' + f.arguments | tojson + '}' -}}"
+    source = PLAIN.replace("BODY", body + MADE.replace("CALL", call)).replace("PROMPT", "'<|assistant|>'")
+    format = ChatTemplate(
+        source.replace("'<|end|>'", "'<|eom|>' if m.tool_calls else '<|end|>'"), special_tokens=()
+    ).format
+    call = '<|do|>{"name": "note", "arguments": {"text": "x"}}'
+    assert forced(format, call) and forced(format, call + "<|eom|>")
+
+
+def test_python_may_lose_its_commas_or_be_printed():
+    pairs = "{%- for k, v in f.arguments.items() -%}{{- k + '=' + v | tojson -}}{%- endfor -%}"
+    call = "{{- '[' + f.name + '(' -}}" + pairs + "{{- ')]' -}}"
+    format = learned("{{- m.content or '' -}}", call=call)
+    made = [("weather", {"town": "Oslo", "days": 2})]
+    assert (
+        read(format, '[weather(town="Oslo", days=2)]') == read(format, '[weather(town="Oslo"days=2)]') == ("", "", made)
+    )
+    assert forced(format, '[weather(town="Oslo", days=2)]')
+    assert read(format, "[print(weather(town='Oslo', days=2))]") == ("", "", made)
+
+
+def test_a_text_that_begins_with_the_name_of_a_tool_is_none_of_its_calls():
+    call = "{{- f.name + '\\n' + f.arguments | tojson -}}"
+    format = learned("{{- '\\n' + m.content if m.content -}}", call=call)
+    assert read(format, 'weather\n{"town": "Oslo"}', "<|assistant|>") == ("", "", [("weather", {"town": "Oslo"})])
+    assert read(format, "weather\nis what I like", "<|assistant|>") == ("weather\nis what I like", "", [])

@@ -88,6 +88,7 @@ class Notation(ABC):
 
     name: ClassVar[str]
     listed: ClassVar[bool] = False  # some models write a list of them where their template shows one
+    begins_with_name: ClassVar[bool] = False  # which tells a call from a text where no mark does
     in_header: ClassVar[bool] = False  # the name stands in the header of the message that the arguments are
 
     @abstractmethod

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from llamasrv.chat.argument_rules import arguments as arguments_of
 from llamasrv.chat.argument_rules import json_arguments
+from llamasrv.chat.literal_rules import JSON_IN_TEXT, can_be_literal, literal
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import (
     COUNT,
@@ -20,6 +22,7 @@ from llamasrv.chat.notations.base import (
     quote,
     read_arguments,
     unwrapped,
+    values_of,
 )
 from llamasrv.chat.rules import INDENT, RuleWriter
 from llamasrv.chat.scanner import NAME, Scanner, Steps
@@ -38,21 +41,27 @@ class JsonObject(Notation):
     id_key: str = ""
     id_first: bool = False
     id_counts: bool = False  # it is the place of the call
+    id_number: bool = False  # that as a number
     name_is_key: bool = False  # {"name": {…arguments…}}
     indented: bool = False  # on several lines
+    arguments_in_text: bool = False  # as a text of JSON; an object is read as well
     shape: str = ""  # the whole object, where it holds more: with {name}, {arguments} and {id}
 
     def write(self, name: str, arguments: str, place: int) -> str:
+        arguments = arguments or "{}"
+        if self.arguments_in_text:
+            arguments = quote(arguments)
         if self.name_is_key:
-            return f"{{{quote(name)}: {arguments or '{}'}}}"
+            return f"{{{quote(name)}: {arguments}}}"
         if self.shape:
-            holes = {"{name}": quote(name), "{arguments}": arguments or "{}", "{id}": quote(f"{place:09}")}
+            holes = {"{name}": quote(name), "{arguments}": arguments, "{id}": quote(f"{place:09}")}
             return _HOLE.sub(lambda hole: holes[hole[0]], self.shape)
-        head = f"{quote(self.name_key)}: {quote(name)}, {quote(self.arguments_key)}: {arguments or '{}'}"
+        head = f"{quote(self.name_key)}: {quote(name)}, {quote(self.arguments_key)}: {arguments}"
         if not self.id_key:
             return f"{{{head}}}"
         if self.id_first:
-            return f"{{{quote(self.id_key)}: {quote(str(place) if self.id_counts else f'{place:09}')}, {head}}}"
+            id = f"{place}" if self.id_number else quote(f"{place}" if self.id_counts else f"{place:09}")
+            return f"{{{quote(self.id_key)}: {id}, {head}}}"
         return f"{{{head}, {quote(self.id_key)}: {quote(f'{place:09}')}}}"
 
     def read(self, text: Scanner, call: OpenCall) -> Steps:
@@ -64,6 +73,10 @@ class JsonObject(Notation):
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         arguments = json_arguments(rules, tool, indented=self.indented)
+        if self.arguments_in_text and not tool.input_grammar and can_be_literal(arguments_of(tool)):
+            mark = rules.literal('"')
+            quoted = f"{mark} {literal(rules, JSON_IN_TEXT, arguments_of(tool))} {mark}"
+            arguments = rules.rule(f"{quoted} | {arguments}")
         name = json.dumps(tool.name, ensure_ascii=False)
         lit, space, edge = rules.literal, _SPACE, ""
         if self.indented:
@@ -86,7 +99,8 @@ class JsonObject(Notation):
         first = last = ""
         if self.id_key and self.id_first:
             form = COUNT if self.id_counts else SHORT_ID
-            first = f"{lit(id)} {space} {lit(chr(34))} {form} {lit(chr(34) + ',')} {space} "
+            mark = "" if self.id_number else lit('"')
+            first = f"{lit(id)} {space} {mark} {form} {mark} {lit(',')} {space} "
         elif self.id_key:
             last = f" {lit(',')} {space} {lit(id)} {space} {lit(chr(34))} {SHORT_ID} {lit(chr(34))}"
         return f"{lit('{')} {edge} {first}{head} {arguments}{last} {edge} {lit('}')}"
@@ -116,14 +130,17 @@ class JsonObject(Notation):
     def _learn_object(cls, value: Mapping[str, Any], name: str, id: str) -> JsonObject:
         keys = {json.dumps(item): key for key, item in value.items()}
         order = list(value)
+        in_text = trial.ARGUMENTS not in value.values()
         id_key = keys.get(json.dumps(id)) or next((key for key in value if _ID_KEY.search(key)), "")
-        arguments_key = keys[json.dumps(trial.ARGUMENTS)]
+        arguments_key = next(key for key, item in value.items() if _are_arguments(item))
         return cls(
             name_key=keys[json.dumps(name)],
             arguments_key=arguments_key,
             id_key=id_key,
             id_first=bool(id_key) and order.index(id_key) < order.index(arguments_key),
             id_counts=bool(id_key) and value[id_key] != id,
+            id_number=bool(id_key) and isinstance(value[id_key], int),
+            arguments_in_text=in_text,
         )
 
     @property
@@ -151,13 +168,24 @@ _HOLE = re.compile(r"(\{name\}|\{arguments\}|\{id\})")
 
 
 def _is_call(value: Mapping[str, Any], name: str) -> bool:
-    return name in value.values() and trial.ARGUMENTS in value.values()
+    return name in value.values() and any(map(_are_arguments, value.values()))
+
+
+def _are_arguments(item: Any) -> bool:
+    """Whether a member's value is the trial call's arguments, as an object or as a text of JSON."""
+    return bool(item == trial.ARGUMENTS or (isinstance(item, str) and values_of(item) == trial.ARGUMENTS))
 
 
 def _shape(value: Mapping[str, Any], name: str, id: str) -> str:
     """A call's object as it is written, with holes for what differs between calls."""
     value = {key: id if _ID_KEY.search(key) else item for key, item in value.items()}
-    text = json.dumps(value, ensure_ascii=False).replace(json.dumps(trial.ARGUMENTS), "{arguments}")
+    text = json.dumps(value, ensure_ascii=False)
+    for item in (
+        *value.values(),
+        *(inner for part in value.values() if isinstance(part, dict) for inner in part.values()),
+    ):
+        if _are_arguments(item):
+            text = text.replace(json.dumps(item), "{arguments}")
     return text.replace(quote(name), "{name}").replace(quote(id), "{id}")
 
 

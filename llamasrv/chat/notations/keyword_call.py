@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from llamasrv.chat import values
 from llamasrv.chat.argument_rules import has_grammar, json_text, members, properties
+from llamasrv.chat.literal_rules import PYTHON, can_be_literal, literal
 from llamasrv.chat.literals import PYTHON_WORDS, read_literal, read_quoted
 from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
@@ -28,6 +29,7 @@ class KeywordCall(Notation):
     """name open (key_start key assign value) separator … close, values as in Python or JSON."""
 
     name: ClassVar[str] = "keywords"
+    begins_with_name: ClassVar[bool] = True
     listed: ClassVar[bool] = True
 
     open: str = "("
@@ -72,7 +74,11 @@ class KeywordCall(Notation):
         """Read the name, then each key and its value."""
         head = pieces(self.open + self.key_start) or (self.open + self.key_start,)
         ends = marks(self.close.strip()) if self.close else marks(*call.ends, *call.openers)
-        name, mark = yield from text.name(marks(head[0], *(() if self.close else call.ends)))
+        opening = marks(head[0], *(() if self.close else call.ends))
+        name, mark = yield from text.name(opening)
+        printed = self.is_python and name == "print" and name not in call.tools
+        if printed:
+            name, mark = yield from text.name(opening)
         if name is None or not (call.announced or name in call.tools):
             return
         call.start(name)
@@ -86,6 +92,8 @@ class KeywordCall(Notation):
             whole = yield from self._pairs(text, call, call.tools[name].parameters if name in call.tools else {}, ends)
         if whole:
             call.end()
+        if whole and printed:
+            yield from text.mark(marks(self.close))
 
     def _pairs(self, text: Scanner, call: OpenCall, schema: Any, ends: Marks) -> Steps:
         """Read the pairs, and what closes the call. False if it is cut off or invalid."""
@@ -163,6 +171,8 @@ class KeywordCall(Notation):
                     {**schema, "type": sorted(others)} if others and isinstance(schema.get("type"), list) else schema
                 )
             )
+        if self.is_python and kinds & {"array", "object"} and can_be_literal(schema):
+            branches.append(literal(rules, PYTHON, schema))
         if values.only_text(schema) and not _FORM.intersection(schema):
             branches += [_SINGLE] * self.single
             branches += [rules.terminal(self._plain_form())] * self.plain
@@ -188,6 +198,8 @@ class KeywordCall(Notation):
         if found is None or "zq" in found[1] + found[4]:
             return None
         opened, separator = found[1], found[4]
+        if not separator and found[2] == "=" and found[3]:
+            separator = ", "  # some templates lose it, but no model does
         closed = re.compile(r"\s*" + re.escape(_closing(opened))).match(text, found.end()) if _closing(opened) else None
         if _closing(opened) and closed is None:
             return None
@@ -218,7 +230,7 @@ class KeywordCall(Notation):
 
 
 _TRIAL = re.compile(
-    r"""([^"'\w][^"']{0,40}?|[^"'\w])zqfirst([^"'\n]{1,12}?)(["']?)zqtext\3([^"']{1,40}?)zqsecond\2(["']?)7\5"""
+    r"""([^"'\w][^"']{0,40}?|[^"'\w])zqfirst([^"'\n]{1,12}?)(["']?)zqtext\3([^"']{0,40}?)zqsecond\2(["']?)7\5"""
 )
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
@@ -234,7 +246,7 @@ def _closing(opened: str) -> str:
     return closing
 
 
-_SINGLE = r"""/'[^'\\\x00-\x1f]*'/"""
+_SINGLE = r"""/'([^'\\\x00-\x1f]|\\[\\'"nrt])*'/"""
 _PLAIN = r"""/[^\s"'\[\](){}=,:][^"'\[\](){}=,\n]*/ & ~/(None|True|False)\s*/"""
 """What is read as a text without quotes, up to a bracket or the next key."""
 _MARKED = r"""/[^\s"'\[({STOP][^STOP]*/ & ~/(None|True|False)\s*/"""

@@ -20,6 +20,7 @@ class Named(Notation):
     """The name, optionally an id, a mark, and a JSON object."""
 
     name: ClassVar[str] = "named"
+    begins_with_name: ClassVar[bool] = True
 
     name_end: str = ""
     id_mark: str = ""  # between name and id, or between id and name
@@ -38,7 +39,7 @@ class Named(Notation):
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then the arguments as JSON."""
         end = pieces(self.name_end)
-        blank = (self.name_end,) if self.name_end else ("\n",)
+        blank = (self.name_end,) if self.name_end else ("\n", "{")
         stops = marks(*(end[:1] or blank), self.id_mark, *(("\n",) if "\n" in self.name_end else ()))
         id: str | None = None
         name, mark = yield from text.name(stops)
@@ -54,15 +55,24 @@ class Named(Notation):
             name = _without_form(name, self.id_form)
         if self.content_name and name == self.content_name:
             call.forget()  # what follows is content
+            yield from self._behind_name(text, end, mark)
             return
         if name not in call.tools and (self.content_name or not call.announced):
             return
-        for piece in end if mark == "\n" else end[1:]:
-            yield from text.skip_space()
-            yield from text.mark(marks(piece))
+        yield from self._behind_name(text, end, mark)
+        if mark == "{":
+            text.position -= 1  # it begins the arguments
+        elif not call.announced and (not (yield from text.skip_space()) or (yield from text.char()) not in '{"'):
+            return  # a text that begins with the name of a tool
         call.start(name, id)
         if (yield from read_arguments(text, call, may_be_missing=True)):
             call.end()
+
+    def _behind_name(self, text: Scanner, end: tuple[str, ...], mark: str | None) -> Steps:
+        """What is left of the text between the name and what follows, of which a mark has been read."""
+        for piece in end if mark == "\n" else end[1:]:
+            yield from text.skip_space()
+            yield from text.mark(marks(piece))
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         arguments = json_arguments(rules, tool)

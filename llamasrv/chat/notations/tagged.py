@@ -133,8 +133,8 @@ class Tagged(Notation):
             key_start=opened[0],
             key_end=key_end,
             string_type=string_type,
-            other_type=other_type.replace('"integer"', '"{type}"').replace('"number"', '"{type}"'),
-            whole_type="integer" if '"integer"' in other_type else "number",
+            other_type=_NUMBER.sub("{type}", other_type),
+            whole_type="integer" if "integer" in _NUMBER.findall(other_type) else "number",
             value_end=value_end,
             end=closed[0].replace(name, "{name}") if closed else "",
             cdata=cdata,
@@ -157,12 +157,17 @@ def _attributes(text: str, other: str) -> tuple[str | None, str, str]:
     size = len(os.path.commonprefix((text, other)))
     start = text.rfind('" ', 0, size + 1)  # the quote behind the key; the attribute's name follows
     attributes = text[start + 1 :], other[start + 1 :]
+    element = text.rfind("<", 0, size + 1)
+    if start < 0 and element >= 0 and all(_ELEMENT.match(part, element) for part in (text, other)):
+        return text[:element], text[element:], other[element:]
     if start < 0 or not all(_ATTRIBUTE.match(attribute) for attribute in attributes):
         return None, "", ""
     return text[: start + 1], *attributes
 
 
 _ATTRIBUTE = re.compile(r' \w+="\w+"\s*>\s*\Z')
+_ELEMENT = re.compile(r"<[^<>/]+>\w+</[^<>]+>(\s*<[^<>]+>)?\s*\Z")
+_NUMBER = re.compile(r'(?<=[">])(?:integer|number)(?=["<])')
 
 
 def _write_element(tags: Tagged, key: str, value: Any) -> str:
@@ -215,7 +220,8 @@ def _key(text: Scanner, tags: Tagged) -> Steps:
     kind = None
     if tags.string_type:
         attribute: list[str] = []
-        stop = tags.string_type[tags.string_type.rindex('"') + 1 :]
+        closing = tags.string_type.find("</")
+        stop = tags.string_type[tags.string_type.rindex('"') + 1 if closing < 0 else closing :]
         mark = yield from text.until(marks(stop), attribute.append)
         if mark is None:
             return None, None

@@ -17,14 +17,22 @@ from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.notations import NOTATIONS
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.keyword_call import PYTHON_MARKS, KeywordCall
+from llamasrv.chat.notations.named import Named
 from llamasrv.chat.probe.call_marks import learn_calls
-from llamasrv.chat.probe.layouts import format_of_blocks, format_of_messages, learn_blocks, learn_headers
+from llamasrv.chat.probe.layouts import (
+    format_of_blocks,
+    format_of_messages,
+    learn_blocks,
+    learn_headers,
+    learn_recipient,
+)
 from llamasrv.chat.probe.marks import TextMarks, leads, learn_reasoning, learn_text, role_ends
 from llamasrv.chat.probe.shown import ProbedTemplate, TrialTurns, common_start, show, trial_turn
 
 __all__ = ["ProbedTemplate", "candidates", "with_gap"]
 
 _PYTHON_TAGS = re.compile(r"<\|python_\w+\|>")  # may stand before a call
+_OPENED = re.compile(r"\s*<\w+>\s*\Z")
 _INSTRUCTED = re.compile(r"""([^\s\[\]{}"'`]+)\[\s*\{\s*["']name["']""")
 
 
@@ -42,14 +50,18 @@ def _candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
     headers = learn_headers(shown)
     if headers is not None:
         yield format_of_messages(shown, headers)
+    addressed = learn_recipient(shown)
+    if addressed is not None:
+        yield replace(addressed, role_ends=role_ends(template, shown, addressed.calls))
     blocks = learn_blocks(shown)
     if blocks is not None:
         yield format_of_blocks(template, shown, blocks)
     for text in learn_text(shown):
         reasoning = learn_reasoning(template, shown, text)
         for notation in NOTATIONS if template.traits.calls else ():
-            calls = learn_calls(template, shown.answer, reasoning, notation, text)
+            calls = learn_calls(template, shown, reasoning, notation, text)
             if calls is not None:
+                calls = _begun_by_prompt(shown, calls)
                 asked = _as_instructed(shown, calls)
                 if asked is not None:
                     yield _with_calls(template, shown, text, reasoning, asked)
@@ -76,6 +88,15 @@ def _with_calls(
         role_ends=role_ends(template, shown, calls),
         learned=calls is not None,
     )
+
+
+def _begun_by_prompt(shown: TrialTurns, calls: Calls) -> Calls:
+    """Names without a mark in front of them: what separates calls begins each of them, and the prompt the first."""
+    start = calls.separator.strip()
+    head = _OPENED.sub("", shown.prompt)  # some prompts open a thought behind it
+    if not (calls.bare and isinstance(calls.notation, (Named, KeywordCall)) and "<" in start and head.endswith(start)):
+        return calls
+    return replace(calls, call_start=calls.separator, separator="", at_start=True)
 
 
 def _as_instructed(shown: TrialTurns, calls: Calls) -> Calls | None:

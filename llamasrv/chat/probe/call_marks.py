@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.notations.holes import ID, NUMBER
 from llamasrv.chat.probe.marks import TextMarks
-from llamasrv.chat.probe.shown import ProbedTemplate, common_start, shared_ending, show, trial_turn
+from llamasrv.chat.probe.shown import ProbedTemplate, TrialTurns, common_start, shared_ending, show, trial_turn
 
 
 def learn_calls(
-    template: ProbedTemplate, answer: str, reasoning: ReasoningMarks, notation: type[Notation], text: TextMarks
+    template: ProbedTemplate, shown: TrialTurns, reasoning: ReasoningMarks, notation: type[Notation], text: TextMarks
 ) -> Calls | None:
     """The calls of a trial turn and what stands around them; None if they are not written in this notation."""
+    answer = shown.answer
     turn = show(template, trial_turn(2))
     parallel = template.traits.parallel_calls and all(name in turn for name in trial.NAMES)
     if not parallel:
@@ -24,6 +26,10 @@ def learn_calls(
     said = answer.find("zqanswer") - len(text.start)
     if not turn.startswith(text.start, said):
         begin = min(begin, said)  # the mark of a call begins as that of a text does
+    header = _HEADER.search(turn, 0, begin)
+    own = header is not None and not shown.prompt.startswith(turn[: header.end()])
+    if header and own and _KIND.match(turn, begin) and _KIND.match(answer, begin):
+        begin = header.start()  # of a mark whose word says that calls follow, and another word that text does
     first = notation.learn(turn, begin, 0)
     if first is None:
         return None
@@ -40,7 +46,14 @@ def learn_calls(
         between = turn[first.end : second.start].replace(trial.NAMES[1], "")
         texts = (_with_id(before, 0), _with_id(_with_id(between, 0), 1), _with_id(turn[second.end : end], 1))
         calls = _counted(first.notation, *texts) or with_section(first.notation, *texts)
-    return None if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator else calls
+    if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator:
+        return None
+    alone = end == len(turn) and bool(answer.partition("zqanswer")[2].removeprefix(text.end).strip())
+    return replace(calls, ends_turn=True) if alone else calls
+
+
+_HEADER = re.compile(r"<[^<>\s]+>\Z")
+_KIND = re.compile(r"(?!zq)\w+\s*(\n|<)")
 
 
 def _with_id(text: str, number: int) -> str:

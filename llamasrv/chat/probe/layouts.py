@@ -8,11 +8,13 @@ from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers, ReasoningM
 from llamasrv.chat.notations import NOTATIONS, trial
 from llamasrv.chat.notations.base import decoded
 from llamasrv.chat.notations.in_header import InHeader
+from llamasrv.chat.notations.named import Named
 from llamasrv.chat.probe.call_marks import with_section
 from llamasrv.chat.probe.marks import role_ends
 from llamasrv.chat.probe.shown import WHOLE_MARK, ProbedTemplate, TrialTurns, before_word, shared_ending
 
 _HEADER = re.compile(r"(?P<to>\s*(?:<[^<>\s]+>|[^\s<>\[\]]*[^\w\s<>\[\]])\s?)(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)\Z")
+_ADDRESSED = re.compile(r"(?P<who>\w+)(?P<body>\s*<[^<>\s]+>\s*)zqanswer")
 _MARK_LED = re.compile(r"<[^<>\s]+>[^<>]*\Z")  # the last mark of a prompt, and the role behind it
 
 
@@ -76,6 +78,27 @@ def format_of_messages(shown: TrialTurns, headers: Headers) -> ChatFormat:
     return ChatFormat("messages", reasoning=reasoning, calls=calls, headers=headers, learned=True)
 
 
+def learn_recipient(shown: TrialTurns) -> ChatFormat | None:
+    """The prompt ends inside a header, where a text writes the word for the user and a call the name of its tool."""
+    size = len(shown.prompt)
+    if not all(turn.startswith(shown.prompt) for turn in (shown.answer, shown.call)):
+        return None
+    answer = _ADDRESSED.match(shown.answer, size)
+    if answer is None or not shown.call.startswith(trial.NAMES[0] + answer["body"] + "{", size):
+        return None
+    between, found, _ = shown.calls[size:].partition(trial.NAMES[1] + answer["body"] + "{")
+    start = between.rpartition("}")[2] if found else shown.prompt[shown.prompt.rfind("\n<") + 1 :]
+    if not (shown.prompt.endswith(start.strip()) and "<" in start):
+        return None
+    notation = Named(name_end=answer["body"], content_name=answer["who"])
+    return ChatFormat(
+        "recipients",
+        calls=Calls(notation, call_start=start, parallel=bool(found)),
+        content_start=answer["who"] + answer["body"],
+        learned=True,
+    )
+
+
 def learn_blocks(shown: TrialTurns) -> Blocks | None:
     """Blocks: between a thought and the answer stands what the prompt ends with."""
     start, size = _MARK_LED.search(shown.prompt), len(shown.prompt)
@@ -114,12 +137,14 @@ def _calls_in_blocks(shown: TrialTurns, blocks: Blocks) -> Calls | None:
             after = turn[second.end :].partition(blocks.more.strip())[0]
             return with_section(first.notation, before, turn[first.end : second.start], after)
         header, named, call_start = before.rpartition(name)
-        end = after[: after.find(blocks.more.strip())] if blocks.more.strip() in after else ""
+        end = after[: after.find(blocks.more.strip())] + blocks.more if blocks.more.strip() in after else blocks.more
+        if second is not None and blocks.more not in turn[first.end : second.start]:
+            end = turn[first.end : second.start].partition(blocks.start)[0]  # calls end in another way
         return Calls(
             first.notation,
             header=header + "{name}" if named else "",
             call_start=call_start,
-            call_end=end + blocks.more,
+            call_end=end,
             separator=blocks.start,
             parallel=second is not None,
         )

@@ -21,6 +21,8 @@ class ProbedTemplate(Protocol):
     @property
     def eos_token(self) -> str: ...
     @property
+    def variables(self) -> frozenset[str]: ...
+    @property
     def traits(self) -> Traits: ...
     def render(self, prompt: ChatPrompt) -> Any: ...
 
@@ -91,9 +93,15 @@ def shared_ending(tail: str, turn: str) -> str:
 
 
 def common_start(text: str, other: str) -> int:
-    """Where two texts begin to differ, moved back to the beginning of a mark."""
+    """Where two texts begin to differ, moved back to the beginning of a mark or word."""
     size = 0
     while size < min(len(text), len(other)) and text[size] == other[size]:
         size += 1
-    cut = re.search(r"(<[^<>]*|\[[A-Z_/]*)\Z", text[:size])
+    in_word = all(_WORD.match(part, size) for part in (text, other))
+    cut = (_CUT_WORD if in_word else _CUT_MARK).search(text[:size])
     return cut.start() if cut else size
+
+
+_WORD = re.compile(r"\w")
+_CUT_MARK = re.compile(r"(<[^<>]*|\[[A-Z_/]*)\Z")
+_CUT_WORD = re.compile(r"(<[^<>]*|\[[A-Z_/]*|\w+)\Z")
