@@ -27,6 +27,7 @@ HARMONY = ChatFormat(
     calls=Calls(
         InHeader(name_end=" <|constrain|>json<|message|>"),
         call_start="<|channel|>commentary to=functions.",
+        otherwise=" to=functions.{name}<|channel|>commentary json<|message|>",
         parallel=False,
     ),
     content_start="<|channel|>final<|message|>",

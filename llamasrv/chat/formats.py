@@ -146,6 +146,7 @@ class Calls:
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
     indent: str = ""  # white space that a template writes before a call without words
+    otherwise: str = ""  # another header that a call may have, up to its arguments; holds {name}
     at_start: bool = False  # the head of a turn is the mark of its first call
     ends_turn: bool = False  # the last mark may be what ends the turn, a token without text
     may_be_bare: bool = False  # a call without the marks is one, too: that is how earlier turns show them

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamasrv.chat import structural_tag
+from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
 from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers
 from llamasrv.chat.markers import pieces
@@ -25,7 +26,7 @@ from llamasrv.errors import InvalidRequest
 
 _BREAK = "\n"  # before the first mark it belongs to the text before it
 _CLOSES = re.compile(r"[<\[]/")  # a mark that closes
-_BREAKS = r"/\n{0,4}/"
+_BREAKS = r"/\n{0,4} ?/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +195,11 @@ class _Made:
     rest: str
     start: str  # the mark that begins them behind a text
     alone: str = ""  # a call without marks, where that is one
+    other: str = ""  # a call with another header
 
     def text(self, rules: RuleWriter) -> str:
-        return f"{marked(rules, self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
+        whole = f"{marked(rules, self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
+        return f"({whole} | {self.other})" if self.other else whole
 
     def behind(self, rules: RuleWriter, trigger: str, before: str) -> str:
         """The same calls after a text that ends with the first mark."""
@@ -217,7 +220,13 @@ def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, p
     rest = rules.rule(f"{rest} {end} {_BREAKS}")
     begun = calls.at_start or (bool(calls.call_start) and prompt.endswith(calls.call_start.strip()))
     start = calls.section_start + calls.call_start
-    return _Made("" if begun else start, rest, start, call if calls.may_be_bare else "")
+    other = " | ".join(
+        f"{rules.literal(calls.otherwise.replace('{name}', tool.name))} {json_arguments(rules, tool)}"
+        for tool in tools
+        if calls.otherwise
+    )
+    alone = call if calls.may_be_bare else ""
+    return _Made("" if begun else start, rest, start, alone, rules.rule(other) if other else "")
 
 
 def _loosely(rules: RuleWriter, text: str) -> str:

@@ -109,6 +109,6 @@ def _object(rules: RuleWriter, style: Literals, schema: Mapping[str, Any], depth
         return f'"{{" {members(rules, items, "/, ?/")} "}}"'
     if depth >= MAX_DEPTH or schema.get("additionalProperties") is False:
         return '"{" "}"'
-    part = schema.get("additionalProperties")
-    pair = rules.rule(f'{rules.terminal(style.text)} ":" " "? {literal(rules, style, part, depth + _UNTYPED)}')
+    value = literal(rules, style, schema.get("additionalProperties"), depth + _UNTYPED)
+    pair = rules.rule(f'{rules.terminal(style.text)} ":" " "? {value}')
     return f'"{{" ({pair} ("," " "? {pair})*)? "}}"'

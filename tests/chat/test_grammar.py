@@ -277,6 +277,17 @@ def test_harmony_may_say_something_before_a_call():
     assert not accepts(constrain(families.HARMONY, tools=TOOLS, must_call=True), said)
 
 
+@pytest.mark.parametrize("must_call", [True, False])
+def test_a_recipient_may_stand_before_its_channel(must_call):
+    """The template writes earlier calls so, and its models write both."""
+    constraint = constrain(families.HARMONY, tools=TOOLS, must_call=must_call)
+    name, arguments = MADE[0]
+    call = f" to=functions.{name}<|channel|>commentary json<|message|>{arguments}"
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    assert accepts(constraint, call) and accepts(constraint, thought + call)
+    assert not accepts(constraint, call.replace(name, "other"))
+
+
 def test_going_on_needs_no_wrapper():
     constraint = constrain(families.HARMONY, continues="content", content=Content("choice", ["a"]))
     assert accepts(constraint, "a")

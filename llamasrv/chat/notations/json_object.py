@@ -55,6 +55,7 @@ class JsonObject(Notation):
             return f"{{{quote(name)}: {arguments}}}"
         if self.shape:
             holes = {"{name}": quote(name), "{arguments}": arguments, "{id}": quote(f"{place:09}")}
+            holes["{number}"] = f"{place + 1}"
             return _HOLE.sub(lambda hole: holes[hole[0]], self.shape)
         head = f"{quote(self.name_key)}: {quote(name)}, {quote(self.arguments_key)}: {arguments}"
         if not self.id_key:
@@ -88,6 +89,7 @@ class JsonObject(Notation):
                 "{name}": lit(name),
                 "{arguments}": arguments,
                 "{id}": f"{lit(chr(34))} {SHORT_ID} {lit(chr(34))}",
+                "{number}": COUNT,
             }
             parts = _HOLE.split(self.shape)
             return " ".join(
@@ -164,7 +166,7 @@ class JsonObject(Notation):
 _ID_KEY = re.compile(r"(?i)(?:^|_)id\Z|Id\Z")  # some templates renumber the calls
 
 
-_HOLE = re.compile(r"(\{name\}|\{arguments\}|\{id\})")
+_HOLE = re.compile(r"(\{(?:name|arguments|id|number)\})")
 
 
 def _is_call(value: Mapping[str, Any], name: str) -> bool:
@@ -178,6 +180,7 @@ def _are_arguments(item: Any) -> bool:
 
 def _shape(value: Mapping[str, Any], name: str, id: str) -> str:
     """A call's object as it is written, with holes for what differs between calls."""
+    counted = any(isinstance(item, int) for key, item in value.items() if _ID_KEY.search(key))
     value = {key: id if _ID_KEY.search(key) else item for key, item in value.items()}
     text = json.dumps(value, ensure_ascii=False)
     for item in (
@@ -186,7 +189,7 @@ def _shape(value: Mapping[str, Any], name: str, id: str) -> str:
     ):
         if _are_arguments(item):
             text = text.replace(json.dumps(item), "{arguments}")
-    return text.replace(quote(name), "{name}").replace(quote(id), "{id}")
+    return text.replace(quote(name), "{name}").replace(quote(id), "{number}" if counted else "{id}")
 
 
 _SPACE = '" "?'  # behind colons and commas; templates have one or none
