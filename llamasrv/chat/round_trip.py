@@ -53,12 +53,13 @@ KINDS: Mapping[str, tuple[tuple[Message, ...], Message]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """One kind of turn: the prompt, what the template writes after it, and what reading that gave."""
+    """One kind of turn: the prompt, what the template writes after it, and the message that reading that gave."""
 
     kind: str
     verdict: str
     prompt: str = ""
     output: str = ""
+    read: Message | None = None
 
 
 def unsure(trips: Mapping[str, Trip]) -> tuple[str, ...]:
@@ -83,11 +84,12 @@ def round_trip(template: TriedTemplate) -> dict[str, Trip]:
         if shown is None or not together or not _is_shown(turn, shown.output):
             trips[kind] = Trip(kind, NOT_SHOWN)
             continue
-        comes_back = any(
-            _is_same(template, before, turn, _read(template.format, prompt, shown.turns(template.format, ending)))
-            for prompt in dict.fromkeys((shown.prompt, shown.asked))
-        )
-        trips[kind] = Trip(kind, OK if comes_back else LOST, shown.prompt, shown.output)
+        for prompt in dict.fromkeys((shown.prompt, shown.asked)):
+            read = _read(template.format, prompt, shown.turns(template.format, ending))
+            comes_back = _is_same(template, before, turn, read)
+            if comes_back:
+                break
+        trips[kind] = Trip(kind, OK if comes_back else LOST, shown.prompt, shown.output, read)
     return trips
 
 

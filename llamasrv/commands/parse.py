@@ -37,6 +37,9 @@ def run(template_file: Path, request_file: Path | None, stream: bool, explain: b
         raise ConfigError(f"{request_file or template_file}: {error.message}") from None
     if explain:
         print(json.dumps(learned_format.describe(template), ensure_ascii=False, indent=2), file=sys.stderr)
+    calls = template.format.calls
+    if calls is not None and (calls.bare or calls.named_only) and not body.get("tools"):
+        print("Only the names of tools tell calls of this format from text: give them by --request.", file=sys.stderr)
     parser = _parser(template, rendered, prompt, body)
     output = sys.stdin.read()
     if not stream:

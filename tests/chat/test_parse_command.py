@@ -67,6 +67,31 @@ def test_it_explains_what_was_learned(tmp_path):
     assert json.loads(result.stdout)["role"] == "assistant"
 
 
+def test_what_is_lost_is_shown_as_it_is_written_and_read(tmp_path):
+    source = "{%- for m in messages -%}<{{ m.role }}>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+    source += (
+        "{{ c.function.name }}:{{ c.function.arguments | list | join }}={{ c.function.arguments.values() | join }}"
+    )
+    (tmp_path / "t.jinja").write_text(
+        source + "{% endfor %}</>{%- endfor -%}{{ '<assistant>' if add_generation_prompt }}"
+    )
+    given = ["check", "--chat-template", str(tmp_path / "t.jinja")]
+    told = json.loads(CliRunner().invoke(cli, given, standalone_mode=False).stdout)
+    assert told["round_trip"]["call"] == "lost" and told["note"]
+    assert (
+        told["lost"]["call"]["written"].startswith("zqtool:") and "zqtool:" in told["lost"]["call"]["read"]["content"]
+    )
+
+
+def test_calls_that_only_names_tell_from_text_need_the_tools(tmp_path):
+    source = FAMILIES["python without marks"]
+    (tmp_path / "t.jinja").write_text(source)
+    result = CliRunner().invoke(
+        cli, ["parse", "--chat-template", str(tmp_path / "t.jinja")], input="x", standalone_mode=False
+    )
+    assert "--request" in result.stderr and json.loads(result.stdout)["content"] == "x"
+
+
 def test_without_a_request_every_call_counts(run):
     (message,) = run("[CALL]whatever[ARGS]{}", template=FAMILIES["name, then object"], request=None)
     assert message["tool_calls"][0]["function"]["name"] == "whatever"
