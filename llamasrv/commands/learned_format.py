@@ -28,8 +28,8 @@ def describe(template: ChatTemplate) -> dict[str, Any]:
 
 
 _NOTE = (
-    "What the template writes for the turns under 'lost' is read as something else: so are outputs of a model that writes"
-    " like its template. Where 'tool_choice' requires a call, the model must write it as 'example' shows."
+    "What the template writes for the turns under 'lost' is read as something else: so are outputs of models that write"
+    " like their template. Where 'tool_choice' requires a call, the model must write it as 'example' shows."
 )
 
 
