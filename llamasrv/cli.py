@@ -341,12 +341,14 @@ def quantize(source: Path, target: Path, kind: str, threads: int, again: bool) -
 )
 @click.option("--requests-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum requests per minute.")
 @click.option("--tokens-per-minute", type=click.IntRange(1), metavar="INT", help="Maximum tokens per minute.")
+@click.option("--tokens-per-month", type=click.IntRange(1), metavar="INT", help="Maximum tokens in a calendar month.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="INT", help="Maximum concurrent requests.")
-def key(name: str, file: Path | None, scopes: tuple[str, ...], **bounds: int | None) -> int:
+@click.option("--model", "models", multiple=True, metavar="NAME", help="A model that the key may use.  [all]")
+def key(name: str, file: Path | None, scopes: tuple[str, ...], models: tuple[str, ...], **bounds: int | None) -> int:
     """Create an API key for NAME. It is printed once and not stored; the keys file gets its digest."""
     from llamasrv.commands.key import run
 
-    return run(name, file, scopes, bounds)
+    return run(name, file, scopes, bounds, models)
 
 
 @cli.command()

@@ -195,6 +195,20 @@ class RateLimited(LlamasrvError):
         self.retry_after = retry_after
 
 
+class HubUnreachable(LlamasrvError):
+    """The Hugging Face Hub does not answer, or refuses."""
+
+    status = 502
+    code = "hub_error"
+
+
+class BudgetSpent(LlamasrvError):
+    """The key has used its tokens of this month. Without a time to wait: it would be days."""
+
+    status = 429
+    code = "insufficient_quota"
+
+
 class Unavailable(LlamasrvError):
     """Not now: the model is loading, the server is draining, or the engine is restarting."""
 

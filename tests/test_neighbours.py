@@ -57,7 +57,7 @@ NEIGHBOURS = {
     "models/test_memory.py": "engine/base/machine",
     "models/test_scan.py": "models/remove",
     "models/test_stores.py": "models/model_texts models/stores/lmstudio",
-    "pages": "web/routes/ui",
+    "pages": "web/routes/ui web/routes/hub",
     "pipeline/test_cache_report.py": "pipeline/fingerprint",
     "pipeline/test_chat_defaults.py": "domain/defaults protocols/common/thinking",
     "pipeline/test_compaction.py": "domain/summary pipeline/compacted_run",

@@ -11,7 +11,7 @@ from llamasrv.config import Settings
 from llamasrv.engine.base.machine import available_cores
 from llamasrv.errors import ConfigError
 from llamasrv.models import stores
-from llamasrv.models.memory import as_gib, available_memory
+from llamasrv.models.memory import as_gib, available_memory, need_of_file
 from llamasrv.startup import resolver
 
 
@@ -24,13 +24,7 @@ class Suggestion(NamedTuple):
     @property
     def needs(self) -> int:
         """Memory in bytes, about."""
-        return needed_memory(self.size)
-
-
-def needed_memory(size: int) -> int:
-    """Memory for a model file of this size, in bytes, by a rule of thumb: a quarter more than the file, and 1 GiB for
-    context and buffers. What it takes in fact is known when its header is there: then the server fits the context."""
-    return size * 5 // 4 + (1 << 30)
+        return need_of_file(self.size)
 
 
 # All have tools and reasoning, and a free licence.

@@ -12,11 +12,17 @@ from llamasrv.config import keys
 from llamasrv.errors import ConfigError
 
 
-def run(name: str, file: Path | None, scopes: tuple[str, ...], bounds: Mapping[str, int | None]) -> int:
+def run(
+    name: str,
+    file: Path | None,
+    scopes: tuple[str, ...],
+    bounds: Mapping[str, int | None],
+    models: tuple[str, ...] = (),
+) -> int:
     if not keys.NAME.fullmatch(name):
         raise ConfigError(f"{name!r}: a name must consist of up to 64 letters, digits, '-', '_' and '.'")
     key = keys.new_key()
-    entry = keys.entry(name, key, scopes, bounds)
+    entry = keys.entry(name, key, scopes, bounds, models)
     if file is None:
         click.echo(f"{key}\n{entry}", nl=False)
         return 0

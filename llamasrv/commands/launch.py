@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.commands import server
-from llamasrv.commands.first_model import needed_memory
 from llamasrv.commands.launch_programs import PROGRAMS, LaunchedProgram, as_text, filled
 from llamasrv.commands.running import EX_UNAVAILABLE
 from llamasrv.config import Settings, paths
 from llamasrv.config.option import nearest
 from llamasrv.errors import ConfigError
 from llamasrv.models import stores
-from llamasrv.models.memory import available_memory
+from llamasrv.models.memory import available_memory, need_of_file
 from llamasrv.startup import resolver
 
 EX_NOT_FOUND = 127
@@ -77,7 +76,7 @@ def _for_a_server(settings: Settings) -> Settings:
         memory = available_memory()
         local = [*resolver.pulled(settings), *stores.models(settings.models.sources or (stores.ALL,))]
         able = [
-            one for one in local if "tools" in one.details.capabilities and needed_memory(one.details.size) <= memory
+            one for one in local if "tools" in one.details.capabilities and need_of_file(one.details.size) <= memory
         ]
         if not able:
             raise ConfigError(

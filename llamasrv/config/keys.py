@@ -10,14 +10,14 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from llamasrv.config import Settings
-from llamasrv.config.option import nearest
+from llamasrv.config.option import as_toml_value, nearest
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import ConfigError
 
@@ -26,8 +26,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-BOUNDS = ("requests_per_minute", "tokens_per_minute", "concurrency")
-FIELDS = ("sha256", "scopes", *BOUNDS, "expires", "old_sha256", "old_expires")
+BOUNDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_month", "concurrency")
+FIELDS = ("sha256", "scopes", "models", *BOUNDS, "expires", "old_sha256", "old_expires")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -99,6 +99,9 @@ def _key(name: str, table: Any) -> Key:
         bound = table.get(field)
         if bound is not None and (type(bound) is not int or bound < 1):
             raise ValueError(f"{where}.{field}: expected a whole number, 1 or more")
+    models = table.get("models")
+    if models is not None and not (isinstance(models, list) and models and all(isinstance(m, str) for m in models)):
+        raise ValueError(f"{where}.models: expected a list of names of models")
     if ("old_sha256" in table) != ("old_expires" in table):
         raise ValueError(f"{where}: old_sha256 and old_expires belong together")
     old = table.get("old_sha256")
@@ -107,6 +110,7 @@ def _key(name: str, table: Any) -> Key:
         bytes.fromhex(table["sha256"]),
         frozenset(scopes),
         **{field: table.get(field) for field in BOUNDS},
+        models=None if models is None else frozenset(models),
         expires=_time(table.get("expires"), f"{where}.expires"),
         old_digest=None if old is None else bytes.fromhex(old),
         old_expires=_time(table.get("old_expires"), f"{where}.old_expires"),
@@ -127,9 +131,13 @@ def new_key() -> str:
     return "sk-" + secrets.token_urlsafe(32)
 
 
-def entry(name: str, key: str, scopes: Iterable[str], bounds: Mapping[str, int | None]) -> str:
-    """The table of a key, as TOML."""
+def entry(
+    name: str, key: str, scopes: Iterable[str], bounds: Mapping[str, int | None], models: Sequence[str] = ()
+) -> str:
+    """The table of a key, as TOML. Without models it may use all of them."""
     lines = [f"[keys.{name if '.' not in name else repr(name)}]", f'sha256 = "{sha256(key.encode()).hexdigest()}"']
     lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
+    if models:
+        lines.append(f"models = {as_toml_value(tuple(models))}")
     lines += [f"{field} = {bound}" for field, bound in bounds.items() if bound is not None]
     return "\n".join(lines) + "\n"

@@ -20,6 +20,8 @@ class Key:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None  # prompt and answer together
     concurrency: int | None = None  # concurrent requests
+    tokens_per_month: int | None = None  # prompt and answer together, in a calendar month (UTC)
+    models: frozenset[str] | None = None  # names of those that it may use; None: all
     expires: float | None = None  # seconds since the epoch
     old_digest: bytes | None = None  # of the secret before the last rotation
     old_expires: float | None = None  # when that one ends

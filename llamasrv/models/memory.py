@@ -315,6 +315,12 @@ def projector_bytes(header: Header) -> int:
 # The machine
 
 
+def need_of_file(size: int) -> int:
+    """Memory for a model file of this size, in bytes, by a rule of thumb: a quarter more than the file, and 1 GiB for
+    context and buffers. What it takes in fact is known when its header is there: then the server fits the context."""
+    return size * 5 // 4 + (1 << 30)
+
+
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still allocate: the system's free memory, limited by its cgroup."""
     free = [_meminfo(root)]

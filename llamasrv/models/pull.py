@@ -157,18 +157,26 @@ def _first_in(here: Path, reference: Reference) -> Path | None:
 
 def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
     """The files of the requested model. Rejects names that would escape the folder."""
-    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub import hf_hub_url
+
+    there, commit = listed(reference, endpoint)
+    return [
+        replace(file, url=hf_hub_url(reference.repo, file.path, revision=commit, endpoint=endpoint))
+        for file in choose(there, reference)
+    ]
+
+
+def listed(reference: Reference, endpoint: str | None = None) -> tuple[list[RemoteFile], str | None]:
+    """All GGUF files of a repository, and its commit. Raises PullFailed."""
+    from huggingface_hub import HfApi
 
     repo = reference.repo
     try:
         info = HfApi(endpoint).model_info(repo, revision=reference.revision, files_metadata=True, timeout=30)
     except Exception as error:
-        raise PullFailed(f"{repo}: {_refusal(error) or 'cannot reach the Hub'}") from error
+        raise PullFailed(f"{repo}: {refusal(error) or 'cannot reach the Hub'}") from error
     there = [_remote(sibling) for sibling in info.siblings or [] if sibling.rfilename.lower().endswith(".gguf")]
-    return [
-        replace(file, url=hf_hub_url(repo, file.path, revision=info.sha, endpoint=endpoint))
-        for file in choose(there, reference)
-    ]
+    return there, info.sha
 
 
 def _remote(sibling: Any) -> RemoteFile:
@@ -303,8 +311,8 @@ def _download_rest(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Re
         except PullFailed:
             raise
         except Exception as error:  # any exception of the current HTTP library for a broken connection
-            if (refusal := _refusal(error)) is not None:
-                raise PullFailed(f"{file.path}: {refusal}") from error
+            if (reason := refusal(error)) is not None:
+                raise PullFailed(f"{file.path}: {reason}") from error
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             in_vain = 0 if digest.count > had else in_vain + 1
@@ -337,7 +345,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
             report(PullProgress("pulling", file.path, file.digest, digest.count, file.size))
 
 
-def _refusal(error: Exception) -> str | None:
+def refusal(error: Exception) -> str | None:
     """The Hub's error, worded for the user; None if it sent none."""
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 

@@ -129,11 +129,15 @@ class Registry:
             return self.models[0]
         return self.find(name)
 
+    def named(self, name: str) -> Model | None:
+        """The model that is called so, by its name or an alias that it does not share with all names."""
+        return self._exact.get(name) or self._folded.get(canonical(name))
+
     def find(self, name: str | None) -> Model:
         """The model with this name. Raises ModelNotFound."""
         if name is None:
             return self.models[0]
-        model = self._exact.get(name) or self._folded.get(canonical(name))
+        model = self.named(name)
         if model is None and (found := self._adapters.get(canonical(name))):
             model = found[0]
         model = model or self._catch_all

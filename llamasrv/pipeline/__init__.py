@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.context_edits import AppliedEdit
@@ -56,6 +57,16 @@ from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
 
 
+class _Owned(Protocol):
+    """A request: who makes it, and the model that it names."""
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def model(self) -> str | None: ...
+
+
 class Pipeline:
     """One per process. Safe to use from many greenlets or threads."""
 
@@ -69,6 +80,7 @@ class Pipeline:
         self.decision_book = DecisionBook()
         self.summaries = SummaryBook()
         self.in_background = in_background
+        self.permit: Callable[[str, Model], None] = lambda owner, model: None  # raises if the owner may not use it
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
@@ -114,6 +126,13 @@ class Pipeline:
         return None
 
     @contextmanager
+    def _lease_for(self, request: _Owned, *, keep_alive: float | None = None) -> Iterator[LoadedModel]:
+        """As `lease`, for the model of a request whose owner may use it."""
+        self.permit(request.owner, self.registry.for_request(request.model))
+        with self.lease(request.model, keep_alive=keep_alive) as served:
+            yield served
+
+    @contextmanager
     def lease(self, name: str | None, *, keep_alive: float | None = None) -> Iterator[LoadedModel]:
         """As `open`, for a block in which the model stays loaded."""
         served = self.open(name, keep_alive=keep_alive)
@@ -155,9 +174,9 @@ class Pipeline:
     def _forget(self, model: Model) -> None:
         self._served.pop(model, None)
 
-    def count(self, request: GenerateRequest) -> int:
-        """Tokens of the prompts that `submit` would take, including prompts that are too long."""
-        with self.lease(request.model) as served:
+    def count(self, request: GenerateRequest, owner: str = "") -> int:
+        """Tokens of the prompts that `submit` would take from that owner, including prompts that are too long."""
+        with self._lease_for(replace(request, owner=owner)) as served:
             request = served.model.settings.chat_defaults.of(request)
             media = NO_MEDIA
             if has_parts(request.prompts):
@@ -185,6 +204,7 @@ class Pipeline:
                 raise
             return SpokenRun(text, voice)
         model = self.registry.for_request(request.model)
+        self.permit(request.owner, model)
         model.touch(request.keep_alive)
         if request.edits is not None and request.edits.compact is not None and _is_chat(request):
             starter_of = partial(RequestStarter, self, model)
@@ -396,13 +416,13 @@ class Pipeline:
         )
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
-        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+        with self._lease_for(request, keep_alive=request.keep_alive) as served:
             check_media(served, request)
             return EmbeddingWork(served, request, self.media.read(request.prompts, served.projector))
 
     def submit_decide(self, request: DecideRequest) -> DecisionWork:
         """Start to answer questions. Raises everything that can be known to be wrong."""
-        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+        with self._lease_for(request, keep_alive=request.keep_alive) as served:
 
             def read(carried: GenerateRequest) -> tuple[GenerateRequest, RequestMedia, CacheKey]:
                 carried = served.model.settings.chat_defaults.of(carried)
@@ -418,12 +438,12 @@ class Pipeline:
         return self.submit_decide(request).result()
 
     def submit_rerank(self, request: RerankRequest) -> RankingWork:
-        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+        with self._lease_for(request, keep_alive=request.keep_alive) as served:
             return RankingWork(served, request)
 
     def submit_speech(self, request: SpeechRequest) -> SpeechWork:
         """Start to speak. Raises everything that can be known to be wrong."""
-        with self.lease(request.model) as served:
+        with self._lease_for(request) as served:
             return SpeechWork(served, request, self.voices)
 
     def _voice_for(
@@ -466,7 +486,7 @@ class Pipeline:
 
     def submit_classify(self, request: ClassifyRequest) -> ClassificationWork:
         """Start a classification. Raises everything that can be known to be wrong."""
-        with self.lease(request.model, keep_alive=request.keep_alive) as served:
+        with self._lease_for(request, keep_alive=request.keep_alive) as served:
             return ClassificationWork(served, request)
 
     def rerank(self, request: RerankRequest) -> Ranking:

@@ -34,10 +34,20 @@ class Moment(String):
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
 
 
+class ModelNames(Array):
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[str]:
+        names = super()._deserialize(value, attr, data, **kwargs)
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise Invalid("expected one or more names of models.")
+        return list(dict.fromkeys(names))
+
+
 class KeyChangeSchema(WireSchema):
     scopes = Scopes(", ".join(SCOPES))
+    models = ModelNames("names or aliases of the models that it may use; null: all of them")
     requests_per_minute = Count(1, MOST, "requests that begin in a minute" + NO_LIMIT)
     tokens_per_minute = Count(1, MOST, "tokens of prompts and answers" + NO_LIMIT)
+    tokens_per_month = Count(1, MOST, "tokens of prompts and answers in a calendar month (UTC)" + NO_LIMIT)
     concurrency = Count(1, MOST, "requests at once" + NO_LIMIT)
     expires = Moment("a date or a time, from which on it gets 401; null: never")
 

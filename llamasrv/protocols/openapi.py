@@ -366,6 +366,8 @@ OPERATIONS: dict[str, Operation] = {
         "A new secret for a key; the old one stays valid for a while.", RotationSchema, {"grace_seconds": 86400}
     ),
     "DELETE /admin/keys/<name>": Operation("Revoke a key."),
+    "GET /admin/hub": Operation("Models on the Hugging Face Hub that have the words in `q`."),
+    "GET /admin/hub/<path:repo>": Operation("The quantisations of one of them, and which fit this machine."),
     "GET /debug": Operation("Figures of the engines, and where every thread is."),
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip

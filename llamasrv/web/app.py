@@ -25,6 +25,7 @@ from llamasrv.web.routes import (
     embeddings,
     files,
     gemini,
+    hub,
     interactions,
     llamacpp,
     llamacpp_slots,
@@ -57,7 +58,7 @@ BLUEPRINTS = (
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, decisions.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,
     openapi.blueprint, usage.blueprint, vertex.blueprint, other_servers.blueprint,
-    admin.blueprint, admin_keys.blueprint,
+    admin.blueprint, admin_keys.blueprint, hub.blueprint,
 )  # fmt: skip
 """Every route is in one of these. A new protocol is a new line."""
 

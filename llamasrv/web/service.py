@@ -13,7 +13,8 @@ from llamasrv.concurrency import off_hub
 from llamasrv.config import paths
 from llamasrv.domain.key import Key
 from llamasrv.engine.base.metrics import Histogram
-from llamasrv.errors import InvalidMedia
+from llamasrv.errors import Forbidden, InvalidMedia
+from llamasrv.models.model import Model
 from llamasrv.models.pulls import Pulls
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline import Pipeline
@@ -160,6 +161,7 @@ class Service:
         self.streams = Streams()
         self.tools = Toolbox(options.tools, options.mcp_servers, options.tools_runtime)
         self.running = RunningChats()
+        pipeline.permit = self.permit
         self.use(options)
 
     @classmethod
@@ -215,7 +217,23 @@ class Service:
             most_open=options.most_open,
             before=self.access,
             shared=self._shared_quotas,
+            spent=self.usage.spent_this_month,
         )
+
+    def may_use(self, owner: str, model: Model) -> bool:
+        """Whether the key with that name may use the model."""
+        names = self.access.models_of(owner)
+        return names is None or any(self.registry.named(name) is model for name in names)
+
+    def models_of(self, owner: str) -> list[Model]:
+        """The models that the key with that name may use."""
+        return [model for model in self.registry.models if self.may_use(owner, model)]
+
+    def permit(self, owner: str, model: Model) -> None:
+        """Raises Forbidden if the key with that name may not use the model."""
+        if not self.may_use(owner, model):
+            names = ", ".join(model.name for model in self.models_of(owner)) or "none"
+            raise Forbidden(f"This API key may not use the model '{model.name}'. Its models: {names}")
 
 
 def _shelf(options: WebOptions, store: ResponseStore | None, name: str) -> Shelf:

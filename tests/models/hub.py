@@ -7,7 +7,7 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "c0ffee" + "0" * 34
 
@@ -55,6 +55,12 @@ def _handler(hub):
         def do_GET(self):
             hub.asked.append((self.path, self.headers.get("Authorization", "")))
             steps = unquote(urlsplit(self.path).path).strip("/").split("/")
+            if steps == ["api", "models"]:
+                words = parse_qs(urlsplit(self.path).query)["search"][0].lower()
+                found = [
+                    {"id": repo, "modelId": repo, "downloads": 12345} for repo in hub.files if words in repo.lower()
+                ]
+                return self._send(200, json.dumps(found).encode(), kind="application/json")
             if steps[:2] == ["api", "models"]:
                 repo = "/".join(steps[2:4])
                 if repo in hub.gated:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import tiny_models
-from browsing import open_settings, say, serious, stop
+from browsing import barriers, open_settings, say, stop
 
 
 @pytest.fixture
@@ -91,4 +91,4 @@ def test_no_serious_barrier(playground, axe, options):
     say(page, "Hello")
     both(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= options.get("viewport", {"width": 1280})["width"]
-    assert serious(page, axe) == []
+    assert barriers(page, axe) == []

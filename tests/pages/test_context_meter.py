@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browsing import answers, say, serious
+from browsing import answers, barriers, say
 
 SUMMARY = {"content": [{"type": "compaction", "content": "They spoke of **apples**.", "signature": "x"}]}
 
@@ -91,4 +91,4 @@ def test_no_serious_barrier(talked, axe):
     page = talked
     page.click("#context")
     page.locator("#context-dialog[open]").wait_for()
-    assert serious(page, axe) == []
+    assert barriers(page, axe) == []

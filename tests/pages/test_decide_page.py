@@ -1,7 +1,7 @@
 """The page of decisions."""
 
 import pytest
-from browsing import serious
+from browsing import barriers
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_each_answer_has_a_bar(page, axe):
     assert page.locator("#answers section").count() == 3 and page.locator("#answers meter").count() == 2 + 3 + 3
     shown = [float(value) for value in page.eval_on_selector_all("#answers meter", "all => all.map(m => m.value)")]
     assert sum(shown) == pytest.approx(3) and page.locator("#answers td", has_text="%").count() == 8
-    assert serious(page, axe) == []
+    assert barriers(page, axe) == []
 
 
 def test_questions_are_added_changed_and_removed(page):

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import time
 
-from browsing import answers, say
+import pytest
+from browsing import say
 
 PARTS = [
     "<script>{}</script>", "<img src=x onerror={}>", "<svg onload={}>", "<svg><script>{}</script></svg>", "<body onload={}>",
@@ -48,29 +50,109 @@ def conversation():
     return {"title": HOSTILE[1], "turns": turns, "next": len(HOSTILE) + 1, "settings": {"system": HOSTILE[0]}}
 
 
-def test_an_imported_conversation_runs_nothing(playground):
+def calm(page):
+    """Nothing that a browser would run or fetch, and no report that the policy had to stop something. (`visit` fails on
+    errors, dialogs and foreign requests.)"""
+    return page.evaluate(DANGEROUS) == [] and page.evaluate("window.reports") == []
+
+
+@pytest.fixture
+def watched(fake_server, visit):
+    """`watched(path, replies)`: the page, which gets these replies to requests (pattern: JSON)."""
+
+    def opened(path, replies):
+        page = visit(fake_server.url)
+        page.add_init_script(
+            "window.reports = []; addEventListener('securitypolicyviolation', e => reports.push(e.sample))"
+        )
+        for pattern, body in replies.items():
+            page.route(pattern, lambda route, body=body: route.fulfill(json=body))
+        page.goto(fake_server.url + path)
+        return page
+
+    return opened
+
+
+def test_an_imported_conversation_runs_nothing(watched):
     assert len(HOSTILE) == len(set(HOSTILE)) == 500
-    page = playground()
+    page = watched("/", {})
+    page.locator("body[data-ready]").wait_for()
     others = [{**conversation(), "title": text, "turns": {"root": {"children": [], "selected": 0}}} for text in HOSTILE]
     content = json.dumps({"conversations": [conversation(), *others]}).encode()
     page.set_input_files("#import-file", {"name": HOSTILE[2], "mimeType": "application/json", "buffer": content})
-    page.locator(".turn").nth(499).wait_for(state="attached", timeout=60_000)
+    page.locator("[data-turn='500']").wait_for(timeout=60_000)
     page.locator("#talk-list li").nth(499).wait_for(state="attached", timeout=60_000)
-    assert page.evaluate(DANGEROUS) == []
+    for group in page.locator("#messages .group").all():  # a long conversation is there in part
+        group.scroll_into_view_if_needed()
+        group.locator(".turn").first.wait_for(state="attached")
+        assert calm(page)
     assert page.locator("#composer").count() == 1 and page.url.startswith("http://127.0.0.1")
 
 
-def test_an_answer_and_a_file_name_run_nothing(playground):
-    page = playground()
-    for text in HOSTILE[::100]:
-        page.set_input_files("#attach-file", [{"name": text[:100], "mimeType": "text/plain", "buffer": b"x"}])
-        page.locator("#pictures .chip").wait_for()
-        say(page, text)
-        page.locator("#pictures .chip").wait_for(state="detached")
-        page.locator("#send[aria-label='Send']").wait_for()
-    answers(page, 5)
-    assert page.evaluate(DANGEROUS) == []
+def test_an_answer_that_streams_in_a_call_and_a_tools_result_run_nothing(watched):
+    """All strings in one answer, and as the names and results of calls that wait for results by hand."""
+    calls = [
+        {"index": n, "id": text, "type": "function", "function": {"name": text, "arguments": text}}
+        for n, text in enumerate(HOSTILE)
+    ]
+    deltas = [{"content": f"\n\n{text}\n\n", "reasoning_content": text} for text in HOSTILE] + [{"tool_calls": calls}]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    page = watched("/", {})
+    page.locator("body[data-ready]").wait_for()
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    say(page, HOSTILE[3])
+    page.locator(".call").nth(499).wait_for(state="attached")
+    page.locator("#send[aria-label='Send']").wait_for()
+    assert calm(page)
+    page.unroute("**/v1/chat/completions")
+    page.route(
+        "**/v1/chat/completions", lambda route: route.fulfill(status=400, json={"error": {"message": HOSTILE[5]}})
+    )
+    page.evaluate(
+        """texts => document.querySelectorAll(".results textarea").forEach((field, i) => (field.value = texts[i]))""",
+        HOSTILE,
+    )
+    page.locator(".results button").click()
+    page.locator(".turn.assistant .error").wait_for()
+    assert page.locator(".turn.tool").count() > 100 and calm(page)
+
+
+def test_files_and_models_of_any_name_run_nothing(watched, mistakes):
+    page = watched("/", {"**/v1/models": {"data": [{"id": text, "meta": {}} for text in HOSTILE]}})
+    page.locator("body[data-ready]").wait_for()
+    assert page.locator("#model option").count() == 500
+    files = [{"name": text.replace("/", "_")[:200], "mimeType": "text/plain", "buffer": b"x"} for text in HOSTILE]
+    page.set_input_files("#attach-file", files)
+    page.locator("#pictures .chip").nth(499).wait_for()
+    assert calm(page)
+    mistakes[:] = [one for one in mistakes if "status of 404" not in one]  # no such model
+
+
+@pytest.mark.parametrize("path", ["/ui/models", "/ui/console"])
+def test_what_the_server_reports_runs_nothing(watched, path):
+    """Names of models and keys, and errors, may come from clients."""
+    models = [{"id": text, "aliases": [text], "status": {"value": text, "error": text}, "source": text,
+               "meta": {"ftype": text, "capabilities": [text]}} for text in HOSTILE]  # fmt: skip
+    now = time.time()
+    rows = [{"time": now, "id": text, "route": text, "method": text, "path": text, "status": 400, "seconds": 1, "key": text,
+             "model": text, "error": text, "field": text} for text in HOSTILE]  # fmt: skip
+    usage = [{"date": "2030-01-01", "key": text, "model": text, "requests": 1, "prompt_tokens": 1, "cached_tokens": 0,
+              "completion_tokens": 1, "seconds": 1.0} for text in HOSTILE]  # fmt: skip
+    replies = {"**/models": {"data": models}} if path == "/ui/models" else {
+        "**/admin/requests": {"slow_seconds": 10, "failed": rows, "slow": []}, "**/v1/usage*": {"data": usage},
+    }  # fmt: skip
+    page = watched(path, replies)
+    page.locator({"/ui/models": "#models li", "/ui/console": "#requests tbody tr"}[path]).nth(99).wait_for(
+        state="attached"
+    )
+    assert calm(page)
+
+
+def test_the_check_sees_what_it_looks_for(watched):
+    page = watched("/", {})
     page.evaluate(
         "document.querySelector('main').append(Object.assign(document.createElement('a'), {href: 'javascript:1'}))"
     )
-    assert len(page.evaluate(DANGEROUS)) == 1, "it sees what it looks for"
+    assert len(page.evaluate(DANGEROUS)) == 1

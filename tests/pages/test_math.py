@@ -1,7 +1,7 @@
 """Formulas in answers."""
 
 import pytest
-from browsing import answers, say, serious
+from browsing import answers, barriers, say
 
 
 @pytest.mark.parametrize("text, inline, display", [
@@ -89,4 +89,4 @@ def test_no_serious_barrier(playground, axe, scheme):
     say(page, "\n\n$$\\sum_{i=1}^{n} i = \\frac{n(n+1)}{2}$$\n\nand $x$\n\n$$" + "abcdefgh + " * 40 + "z$$\n")
     page.locator(".turn.assistant .katex").nth(2).wait_for()
     answers(page)
-    assert serious(page, axe) == []
+    assert barriers(page, axe) == []

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browsing import answers, open_settings, request_as_code, say, serious, stop
+from browsing import answers, open_settings, request_as_code, say, stop
 
 WEATHER = [
     {
@@ -283,29 +283,6 @@ def test_the_key_is_asked_for_and_forgotten_with_the_tab(playground, serve, visi
     assert answers(page) == ["You said: hi"]
     assert page.evaluate("sessionStorage.getItem('llamasrv:key')") == "sesame"
     assert "sesame" not in page.evaluate("JSON.stringify(localStorage)")
-
-
-def test_the_first_page_is_small_and_soon_ready(serve, browser):
-    url = serve("--fake").url
-    context = browser.new_context()
-    page = context.new_page()
-    sizes = []
-    page.on("response", lambda response: sizes.append(len(response.body())))
-    page.goto(url)
-    page.locator("body[data-ready]").wait_for()
-    assert sum(sizes) < 300_000, sizes
-    context.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_serious_barrier(playground, axe, scheme):
-    page = playground(color_scheme=scheme)
-    open_settings(page)
-    say(page, "\n\n# Title\n\n- list\n\n```python\nx = 1  # comment\n```")
-    answers(page)
-    while page.locator("#settings details:not([open]) > summary").count():
-        page.locator("#settings details:not([open]) > summary").first.click()
-    assert serious(page, axe) == []
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browsing import answers, open_settings, say, serious
+from browsing import answers, barriers, open_settings, say
 
 CALL = [
     {"choices": [{"index": 0, "finish_reason": reason, "delta": delta}]}
@@ -54,7 +54,7 @@ def test_a_call_runs_once_it_is_allowed(asking, axe):
     say(page, "Where am I?")
     page.locator(".consent").wait_for()
     assert not calls and bodies[0]["tools"][0]["function"]["name"] == "get_info"
-    assert serious(page, axe) == []
+    assert barriers(page, axe) == []
     page.get_by_role("button", name="Allow once").click()
     answers(page, 2)
     result = bodies[1]["messages"][-1]

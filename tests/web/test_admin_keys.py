@@ -44,6 +44,39 @@ def test_a_new_key_works_at_once_and_is_shown_without_its_secret(running):
     assert (eve["name"], eve["scopes"]) == ("eve", ["infer"]) and eve["expires"] > time.time()
 
 
+def test_a_key_sees_and_uses_its_models_alone(running):
+    """Whatever the route: by the name in the body or in the path, or for the server's first model."""
+    secret = admin(running, "POST", "", {"name": "eve", "models": ["no-such-model"]}).get_json()["key"]
+    headers = {"Authorization": f"Bearer {secret}"}
+    name = running.service.registry.default.name
+    said = {"model": name, "messages": [{"role": "user", "content": "x"}]}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": said["messages"]}), ("/v1/completions", {"prompt": "x"}), ("/api/chat", said),
+        ("/v1/messages", said | {"max_tokens": 1}), ("/v1/messages/count_tokens", said),
+        ("/v1/responses", {"model": name, "input": "x"}), ("/v1/embeddings", {"model": name, "input": "x"}),
+        ("/v1/rerank", {"model": name, "query": "x", "documents": ["y"]}), ("/tokenize", {"content": "x"}),
+        ("/detokenize", {"tokens": [1]}), ("/apply-template", said), ("/api/generate", {"model": name}),
+        (f"/v1beta/models/{name}:generateContent", {"contents": [{"parts": [{"text": "x"}]}]}),
+    ):  # fmt: skip
+        reply = running.client.post(path, json=body, headers=headers)
+        assert reply.status_code == 403 and "may not use the model" in reply.get_data(as_text=True), path
+    assert running.client.get("/v1/models", headers=headers).get_json()["data"] == []
+    assert running.client.get("/api/tags", headers=headers).get_json()["models"] == []
+    admin(running, "POST", "/eve", {"models": [name]})
+    assert chat(running, secret) == 200
+    assert [one["id"] for one in running.client.get("/v1/models", headers=headers).get_json()["data"]] == [name]
+
+
+def test_a_budget_counts_what_the_month_has_used(running):
+    secret = admin(running, "POST", "", {"name": "eve", "scopes": ["infer"], "tokens_per_month": 1}).get_json()["key"]
+    assert chat(running, secret) == 200
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    refused = running.client.post("/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {secret}"})
+    assert refused.status_code == 429 and refused.get_json()["error"]["code"] == "insufficient_quota"
+    (eve,) = [key for key in admin(running, "GET", "").get_json()["keys"] if key["name"] == "eve"]
+    assert eve["spent_this_month"] > 1 == eve["tokens_per_month"] and eve["refused"] == 1
+
+
 def test_an_expired_key_is_refused(running):
     assert admin(running, "POST", "/ann", {"expires": "2001-01-01T10:00:00Z"}).status_code == 200
     assert chat(running, "secret-ann") == 401

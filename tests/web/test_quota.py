@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from llamasrv.domain.key import Key
-from llamasrv.errors import RateLimited
+from llamasrv.errors import BudgetSpent, RateLimited
 from llamasrv.web.access.quota import Quota
 
 
@@ -78,3 +78,13 @@ def test_its_own_bound_goes_before_that():
         one.enter()
     with pytest.raises(RateLimited):
         one.enter()
+
+
+def test_a_budget_that_is_spent_refuses_until_the_month_is_over():
+    spent = {"ann": 99}
+    one = Quota(dataclasses.replace(Key.of("ann", "x"), tokens_per_month=100), spent=spent.__getitem__, clock=Clock())
+    one.check()
+    spent["ann"] = 100
+    with pytest.raises(BudgetSpent, match="used 100 of its 100 tokens"):
+        one.enter()
+    assert one.num_open == 0 and one.num_refused == 1

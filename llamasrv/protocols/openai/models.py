@@ -74,7 +74,8 @@ def _brief(card: ModelCard) -> dict[str, Any]:
 def model_list(cards: Sequence[ModelCard]) -> bytes:
     ids = [card.id for card in cards]
     brief = {"models": [_brief(card) for card in cards]}
-    page = {"first_id": ids[0], "last_id": ids[-1], "has_more": False}  # without the last Anthropic's client asks on
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    page = {"first_id": first, "last_id": last, "has_more": False}  # without the last Anthropic's client asks on
     return orjson.dumps({"object": "list", "data": [_entry(card) for card in cards], **page, **brief})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Union
@@ -82,6 +82,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "POST /models", "DELETE /models", "POST /props", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
         "/admin/state", "/admin/requests", "/admin/configuration", "/admin/reload",
         "/admin/keys", "/admin/keys/<name>", "/admin/keys/<name>/rotate",
+        "/admin/hub", "/admin/hub/<path:repo>",
     ),
 }  # fmt: skip
 """Routes by scope, as declared in web/routes; with a method in front, only that method."""
@@ -116,7 +117,8 @@ def scope_of(rule: str, method: str = "GET") -> str:
 class Access:
     """Identifies and authorises requests. Without keys, any request with an allowed host and origin may do everything.
     `monitor_networks`: peers there need no key for MONITORED routes. `before`: the Access that this one replaces; its
-    keys' quota usage carries over. `shared` counts quotas over several servers."""
+    keys' quota usage carries over. `shared` counts quotas over several servers; `spent(name)`: tokens of a key in this
+    month."""
 
     def __init__(
         self,
@@ -128,9 +130,11 @@ class Access:
         most_open: int | None = None,
         before: Access | None = None,
         shared: SharedQuotas | None = None,
+        spent: Callable[[str], int] | None = None,
     ) -> None:
         self._keys = tuple(keys)
         self._scopes = {key.name: key.scopes for key in keys}
+        self._models = {key.name: key.models for key in keys}
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = Origins(origins)
         self._monitor_networks = tuple(monitor_networks)
@@ -141,7 +145,7 @@ class Access:
             # with a single key there is no one to share with
             share = most_open if len(self._keys) > 1 else None
             if old is None or old.key != key:
-                old = Quota(key, most_open=share, shared=shared)
+                old = Quota(key, most_open=share, shared=shared, spent=spent)
             self.quotas[key.name] = old
 
     def identify(self, environ: Mapping[str, Any], rule: str | None) -> Key | None:
@@ -187,6 +191,10 @@ class Access:
             return True
         scopes = self._scopes.get(owner, ())
         return not _WORKING.isdisjoint(scopes) if scope == WORK else scope in scopes
+
+    def models_of(self, owner: str) -> frozenset[str] | None:
+        """The names of the models that the key with that name may use; None: all of them."""
+        return self._models.get(owner)
 
     def allowed_origin(self, environ: Mapping[str, Any]) -> str | None:
         """The value of Access-Control-Allow-Origin; None if the page may not read the reply."""

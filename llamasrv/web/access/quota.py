@@ -1,4 +1,4 @@
-"""Quotas of a key: requests and tokens per minute, and concurrent requests.
+"""Quotas of a key: requests and tokens per minute, tokens per month, and concurrent requests.
 
 Token buckets: a minute's worth may be used at once, and refills steadily. Tokens are counted when a request ends, so a
 bucket can go below zero; the next request waits until it is positive again. Where servers share a store, a request must
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from llamasrv.domain.key import Key
-from llamasrv.errors import RateLimited
+from llamasrv.errors import BudgetSpent, RateLimited
 from llamasrv.store.quotas import QuotaVerdict
 from llamasrv.web.access.shared_quotas import SharedQuotas
 
@@ -45,7 +45,7 @@ class Bucket:
 
 class Quota:
     """One key's usage. `most_open`: the concurrency limit if the key sets none; of this process alone, as its queue
-    is. `shared`: counts over other servers, too."""
+    is. `shared`: counts over other servers, too. `spent(name)`: tokens that the key has used in this month."""
 
     def __init__(
         self,
@@ -53,18 +53,25 @@ class Quota:
         *,
         most_open: int | None = None,
         shared: SharedQuotas | None = None,
+        spent: Callable[[str], int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.key = key
         self.num_open = 0
         self.num_refused = 0
         self._shared = shared
+        self._spent = spent
         self._most_open = most_open if key.concurrency is None else key.concurrency
         self._requests = None if key.requests_per_minute is None else Bucket(key.requests_per_minute, clock)
         self._tokens = None if key.tokens_per_minute is None else Bucket(key.tokens_per_minute, clock)
 
     def check(self) -> None:
-        """Raises RateLimited, with the time to wait, if this process alone has used up the key's quota."""
+        """Raises RateLimited, with the time to wait, if this process alone has used up the key's quota, and
+        BudgetSpent."""
+        most = self.key.tokens_per_month
+        if most is not None and self._spent is not None and (spent := self._spent(self.key.name)) >= most:
+            self.num_refused += 1
+            raise BudgetSpent(f"This API key has used {spent:,} of its {most:,} tokens for this month (UTC).")
         if self._most_open is not None and self.num_open >= self._most_open:
             raise self._refusal("running")
         if self._requests is not None and self._requests.level < 1:
@@ -73,8 +80,8 @@ class Quota:
             raise self._refusal("tokens")
 
     def enter(self) -> None:
-        """Count a request that starts. Raises RateLimited as `check` does, also if all servers together have used up
-        the quota."""
+        """Count a request that starts. Raises RateLimited and BudgetSpent as `check` does, also if all servers together
+        have used up the quota."""
         self.check()
         self._start(1)
         if self._shared is None:

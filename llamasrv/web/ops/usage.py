@@ -20,6 +20,7 @@ from llamasrv.store import DailyUsage, ResponseStore, day_of
 log = logging.getLogger("llamasrv")
 
 EVERY = 10.0  # seconds between flushes
+LOOK = 60.0  # seconds between two looks at what other servers have counted in this month
 
 
 class UsageBook:
@@ -31,6 +32,9 @@ class UsageBook:
         self._pending: dict[tuple[str, str, str], DailyUsage] = {}
         self._told: dict[tuple[str, str, str], DailyUsage] = {}  # totals without a store
         self._next = 0.0
+        self._month = ""
+        self._spent: Counter[str] = Counter()  # tokens of this month by key, as of the last look and counted on
+        self._next_look = 0.0
         self._lock = threading.Lock()
 
     def note(self, owner: str, model: str, usage: Usage, seconds: float) -> None:
@@ -46,9 +50,30 @@ class UsageBook:
             day_of(now), owner, model, 1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, seconds
         )
         self._pending[new[:3]] = _sum(self._pending.get(new[:3]), new)
+        self._spent[owner] += usage.prompt_tokens + usage.completion_tokens
         if now >= self._next:
             self._next = now + EVERY
             threading.Thread(target=self.flush, daemon=True, name="usage").start()
+
+    def spent_this_month(self, owner: str) -> int:
+        """Tokens of prompts and answers since the month began (UTC). What other servers that share the store have
+        counted is up to a minute old."""
+        now = time.time()
+        today = day_of(now)
+        if now >= self._next_look or today[:7] != self._month:
+            self._next_look = now + LOOK
+            if today[:7] != self._month:
+                self._month, self._spent = today[:7], Counter()
+            try:
+                used = self.between(f"{self._month}-01", today)
+            except LlamasrvError as error:
+                log.warning("cannot read the usage of this month: %s", error.message)
+            else:
+                spent: Counter[str] = Counter()
+                for one in used:
+                    spent[one.owner] += one.prompt + one.generated
+                self._spent = spent
+        return self._spent[owner]
 
     def flush(self) -> None:
         """Add the counts since the last flush to the store. On failure keep them for the next flush."""

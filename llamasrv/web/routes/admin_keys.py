@@ -83,8 +83,11 @@ def _shown(service: Service, key: Key) -> dict[str, Any]:
     return {
         "name": key.name,
         "scopes": [scope for scope in SCOPES if scope in key.scopes],
+        "models": None if key.models is None else sorted(key.models),
         "requests_per_minute": key.requests_per_minute,
         "tokens_per_minute": key.tokens_per_minute,
+        "tokens_per_month": key.tokens_per_month,
+        "spent_this_month": service.usage.spent_this_month(key.name),
         "concurrency": key.concurrency,
         "expires": key.expires,
         "old_expires": key.old_expires if is_rotating else None,

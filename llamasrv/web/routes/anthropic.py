@@ -66,7 +66,7 @@ def blueprint(service: Service) -> Blueprint:
         earlier = _earlier(threads, current().owner, body)
         asked = parsed_by(endpoint, request.environ, endpoint.parse_count, body, earlier=earlier)
         with in_words_of(endpoint, asked):
-            count = service.pipeline.count
+            count = partial(service.pipeline.count, owner=current().owner)
             before = None if asked.edits is None else count(replace(asked, edits=None))
             return json_answer(count_body(count(asked), before))
 

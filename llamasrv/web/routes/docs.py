@@ -95,7 +95,8 @@ def _html(page: str, text: str) -> str:
             token.attrSet("tabindex", "0")  # wide tables are scrolled
         token.attrs.pop("style", None)  # of aligned columns; the pages' policy allows no styles in place
         token.children = token.children and _with_links(page, token.children)
-    return str(parser.renderer.render(tokens, parser.options, {}))
+    html = str(parser.renderer.render(tokens, parser.options, {}))
+    return html.replace("<pre><code", '<pre tabindex="0"><code')  # wide code, too; what a page wrote itself is escaped
 
 
 def _plain(inline: Token) -> str:

@@ -119,7 +119,7 @@ def blueprint(service: Service) -> Blueprint:
         named = with_cached(PathOptions(name), body)
         asked = parsed_by(endpoint, request.environ, endpoint.parse_count, body, named)
         with in_words_of(endpoint, asked):
-            return json_answer(count_body(service.pipeline.count(asked)))
+            return json_answer(count_body(service.pipeline.count(asked, current().owner)))
 
     @routes.post(f"{MODELS}/<path:name>:embedContent")
     def embed_content(name: str) -> Response:
@@ -136,7 +136,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get(MODELS)
     def list_models() -> Response:
         start, most = page_of(request.args.get("pageSize"), request.args.get("pageToken"))
-        return json_answer(list_body([_card(model) for model in service.registry.models], start, most))
+        return json_answer(list_body([_card(model) for model in service.models_of(current().owner)], start, most))
 
     @routes.get(f"{MODELS}/<path:name>")
     def show_model(name: str) -> Response:

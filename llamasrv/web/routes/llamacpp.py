@@ -37,10 +37,10 @@ from llamasrv.protocols.llamacpp.tokenize import (
 from llamasrv.protocols.openai.chat import ChatCompletions
 from llamasrv.web.http.body import has_large_body, parsed, parsed_by, read_json
 from llamasrv.web.routes.generate import generate
-from llamasrv.web.routes.models import heed_autoload, loader_of
+from llamasrv.web.routes.models import heed_autoload, loader_of, opened
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, unnamed
-from llamasrv.web.views import json_answer
+from llamasrv.web.views import current, json_answer
 
 BUILD = f"b{__version__}-llamasrv"
 HUGE_TEXT = 400_000  # characters that may take half a second to tokenize
@@ -86,12 +86,13 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     def count(endpoint: ChatCompletions) -> Response:
         asked, _ = parsed_by(endpoint, request.environ, endpoint.parse, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
-        return json_answer(count_body(service.pipeline.count(asked)))
+        return json_answer(count_body(service.pipeline.count(asked, current().owner)))
 
     @routes.post("/tokenize")
     def tokenize() -> Response:
         asked = parsed(request.environ, tokenizing.parse_tokenize, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
+        service.permit(current().owner, service.registry.for_request(asked.model))
         with service.pipeline.lease(asked.model) as served:
             work = partial(_tokens_of, served.vocab, asked, served.context)
             is_large = has_large_body(request.environ)
@@ -105,13 +106,13 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     def detokenize() -> Response:
         asked = parsed(request.environ, tokenizing.parse_detokenize, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
-        return json_answer(parsed(request.environ, _text_of, service.pipeline.open(asked.model).vocab, asked.tokens))
+        return json_answer(parsed(request.environ, _text_of, opened(service, asked.model).vocab, asked.tokens))
 
     @routes.get("/tokenizer_info")
     def tokenizer_info() -> Response:
         name = request.args.get("model")
         heed_autoload(service, name)
-        served = service.pipeline.open(name)
+        served = opened(service, name)
         template = None if served.template is None else served.template.source
         info = served.info
         return json_answer(tokenizer_body(bos_token=info.bos_token, eos_token=info.eos_token, chat_template=template))
@@ -121,7 +122,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         body = read_json(request.environ, limits)
         model, prompt = parsed_by(native_chat, request.environ, native_chat.parse_prompt, body)
         heed_autoload(service, model)
-        return json_answer(prompt_body(service.pipeline.open(model).render(prompt, limits.media_marker)))
+        return json_answer(prompt_body(opened(service, model).render(prompt, limits.media_marker)))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, Unsupporte
 from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
+from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.protocols.llamacpp.models import SUCCESS, ModelNamed
 from llamasrv.web.http.body import read_json
 from llamasrv.web.service import Service
@@ -81,6 +82,13 @@ def heed_autoload(service: Service, name: str | None) -> None:
     if not loader.on_demand:
         allow(service)
         loader.load(model, anyway=True)
+
+
+def opened(service: Service, name: str | None, *, keep_alive: float | None = None) -> LoadedModel:
+    """The model for a request that asks for no generation, loaded. Raises as `Pipeline.open`, and Forbidden if the key
+    may not use it."""
+    service.permit(current().owner, service.registry.for_request(name))
+    return service.pipeline.open(name, keep_alive=keep_alive)
 
 
 def loader_of(service: Service) -> ModelLoader:

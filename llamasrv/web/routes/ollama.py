@@ -16,6 +16,7 @@ from llamasrv.protocols.ollama.reply import OllamaReplyOptions, loaded_body
 from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.routes.embeddings import computed, read_parsed
 from llamasrv.web.routes.generate import in_words_of, respond
+from llamasrv.web.routes.models import opened
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import Framing, line
 from llamasrv.web.views import current, json_answer
@@ -37,11 +38,11 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/api/tags")
     def tags() -> Response:
-        return _json(tags_body(facts(model) for model in registry.models))
+        return _json(tags_body(facts(model) for model in service.models_of(current().owner)))
 
     @routes.get("/api/ps")
     def ps() -> Response:
-        return _json(ps_body(facts(model) for model in registry.models if model.state == "loaded"))
+        return _json(ps_body(facts(model) for model in service.models_of(current().owner) if model.state == "loaded"))
 
     @routes.post("/api/show")
     def show() -> Response:
@@ -106,7 +107,7 @@ def _load(
     if keep_alive == 0:
         model.touch(keep_alive)  # it is unloaded as soon as no request uses it
     else:
-        service.pipeline.open(options.model, keep_alive=keep_alive)
+        opened(service, options.model, keep_alive=keep_alive)
     return _json(loaded_body(options.model, endpoint.shape, unload=keep_alive == 0))
 
 

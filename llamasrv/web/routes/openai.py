@@ -15,7 +15,7 @@ from llamasrv.protocols.openai.models import ModelCard, model_body, model_list
 from llamasrv.web.routes.generate import generate
 from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
-from llamasrv.web.views import json_answer
+from llamasrv.web.views import current, json_answer
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -43,7 +43,7 @@ def blueprint(service: Service) -> Blueprint:
         if request.args.get("reload") == "1":  # llama-server's: look again which there are
             allow(service)
             service.reread()
-        return json_answer(model_list([one for model in service.registry.models for one in cards(model)]))
+        return json_answer(model_list([one for model in service.models_of(current().owner) for one in cards(model)]))
 
     @routes.get("/v1/models/<path:name>")
     @routes.get("/models/<path:name>")

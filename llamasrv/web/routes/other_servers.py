@@ -48,7 +48,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/api/v0/models")
     def studio_models() -> Response:
-        return json_answer(lmstudio.list_body(map(_facts, registry.models)))
+        return json_answer(lmstudio.list_body(map(_facts, service.models_of(current().owner))))
 
     @routes.get("/api/v0/models/<path:name>")
     def studio_model(name: str) -> Response:

@@ -188,7 +188,7 @@ class ResponseViews:
         counted = {**body, "input": body.get("input") or []}
         asked, _ = self._parsed(self._endpoint.parse, counted, earlier=earlier)
         with in_words_of(self._endpoint, asked):
-            return json_answer(input_tokens_body(self._service.pipeline.count(asked)))
+            return json_answer(input_tokens_body(self._service.pipeline.count(asked, record.owner)))
 
     def compact(self) -> Response:
         record = current().record

@@ -1,8 +1,8 @@
-// Answers are written: by one model, or by two side by side. Knows the messages' element and the conversation at hand.
+// Answers are written: by one model, or by two side by side. Knows the conversation at hand.
 
 import { newId } from "./conversation.js";
 import { page, status } from "./page.js";
-import { byId, json, make } from "./server.js";
+import { json, make } from "./server.js";
 import { save } from "./store.js";
 import { answer } from "./stream.js";
 import { draw, fill, waiting } from "./turns.js";
@@ -11,11 +11,10 @@ import { words } from "./words.js";
 const LOOK = 1500; // milliseconds without news after which the model may be loading
 
 export class Answers {
-  /** `models()`: whom to ask; `request(model, end)`: what; `act`: for the buttons of turns; `place(turn)`: among its branches;
+  /** `transcript` shows them; `models()`: whom to ask; `request(model, end)`: what; `act`: for the buttons of turns; `place(turn)`: among its branches;
    * `drawn` is called when all have ended, with the first turn; `writing` with whether answers are being written. */
-  constructor({ models, request, validate, act, place, drawn, writing }) {
-    Object.assign(this, { models, request, validate, act, place, drawn, writing });
-    this.messages = byId("messages");
+  constructor({ transcript, models, request, validate, act, place, drawn, writing }) {
+    Object.assign(this, { transcript, models, request, validate, act, place, drawn, writing });
   }
 
   /** Answers what stands under `parent`. */
@@ -38,13 +37,9 @@ export class Answers {
   }
 
   async #run(talk, turns, bodies) {
-    for (const { id } of turns) {
-      const old = this.messages.querySelector(`[data-turn="${id}"]`);
-      (old?.closest(".pair") ?? old)?.remove();
-    }
+    for (const { id } of turns) this.transcript.cut(id);
     const boxes = turns.map((turn) => draw(turn, this.place(turn), this.act, true));
-    this.messages.append(turns.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0]);
-    this.messages.scrollTop = this.messages.scrollHeight;
+    this.transcript.append(turns.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0]);
     const running = page.running = new AbortController();
     this.writing(true);
     status(words.waiting);
@@ -64,10 +59,10 @@ export class Answers {
     const paint = () => {
       timer = null;
       const started = performance.now();
-      const atEnd = this.messages.scrollHeight - this.messages.scrollTop - this.messages.clientHeight < 80;
+      const { isAtEnd } = this.transcript;
       fill(box, turn, true);
       this.validate(turn.content, false);
-      if (atEnd) this.messages.scrollTop = this.messages.scrollHeight;
+      if (isAtEnd) this.transcript.toEnd();
       due = performance.now() + Math.max(30, 4 * (performance.now() - started)); // long answers are painted less often
     };
     let heard = false;

@@ -5,7 +5,7 @@ import { copy, openDialog } from "./page.js";
 import { byId, json, make } from "./server.js";
 import { consoleWords as words } from "./words.js";
 
-const LIMITS = ["requests_per_minute", "tokens_per_minute", "concurrency"];
+const LIMITS = ["requests_per_minute", "tokens_per_minute", "tokens_per_month", "concurrency"];
 
 let scopes = [];
 let edited = null; // the key in the open dialog; null: a new one
@@ -16,7 +16,8 @@ const post = (to, body) => json(to, { method: "POST", body: JSON.stringify(body)
 function row(key, isEditable) {
   const facts = [
     key.scopes.length === scopes.length ? words.allScopes : key.scopes.map((scope) => words.scopes[scope] ?? scope).join(", "),
-    ...LIMITS.filter((limit) => key[limit] != null).map((limit) => words.limits[limit](number(key[limit]))),
+    key.models ? words.onlyModels(key.models.join(", ")) : null,
+    ...LIMITS.filter((limit) => key[limit] != null).map((limit) => words.limits[limit](number(key[limit]), number(key.spent_this_month))),
     key.expires == null ? null : words.expires(moment(key.expires), key.expires * 1000 < Date.now()),
     key.old_expires == null ? null : words.oldExpires(moment(key.old_expires)),
     key.open ? words.openNow(number(key.open)) : null, key.refused ? words.refused(number(key.refused)) : null,
@@ -44,6 +45,7 @@ function openEditor(key) {
   byId("edit-scopes").replaceChildren(byId("edit-scopes").firstElementChild, ...scopes.map((scope) => make("label", { class: "check" },
     make("input", { type: "checkbox", value: scope, checked: key ? key.scopes.includes(scope) : scope === "infer" }), words.scopes[scope] ?? scope)));
   for (const limit of LIMITS) byId(`edit-${limit}`).value = key?.[limit] ?? "";
+  byId("edit-models").value = key?.models?.join(", ") ?? "";
   byId("edit-expires").value = key?.expires == null ? "" : new Date(1000 * key.expires).toISOString().slice(0, 10);
   byId("edit-error").textContent = "";
   openDialog("edit-dialog");
@@ -65,6 +67,8 @@ function showSecret({ name, key }) {
 async function save() {
   const values = { scopes: [...byId("edit-scopes").querySelectorAll(":checked")].map((box) => box.value) };
   for (const limit of LIMITS) values[limit] = byId(`edit-${limit}`).value ? Number(byId(`edit-${limit}`).value) : null;
+  const models = byId("edit-models").value.split(",").map((name) => name.trim()).filter(Boolean);
+  values.models = models.length ? models : null;
   const expires = byId("edit-expires").value || null;
   const before = edited?.expires == null ? null : new Date(1000 * edited.expires).toISOString().slice(0, 10);
   if (expires !== before) values.expires = expires; // a time of day that was written by hand stays

@@ -15,7 +15,7 @@ function all() {
 /** What was begun there; conversations without a message share one. */
 export const draftOf = (talk) => all().get(nameOf(talk)) ?? "";
 
-const nameOf = (talk) => talk.path().length ? talk.id : "new";
+const nameOf = (talk) => talk.turns.root.children.length ? talk.id : "new";
 
 export function keepDraft(talk, text) {
   const drafts = all();

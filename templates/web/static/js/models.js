@@ -1,6 +1,7 @@
 // The page of models: what is there and what can be done with it.
 
 import { bytes, number } from "./figures.js";
+import { beginHub } from "./hub.js";
 import { byId, call, events, json, make } from "./server.js";
 import { offerUndo } from "./toast.js";
 import { modelWords as words } from "./words.js";
@@ -142,7 +143,10 @@ try {
   await refresh();
   byId("status").textContent = "";
   document.body.dataset.ready = "yes";
-  if (manage) listen();
+  if (manage) {
+    beginHub(begin);
+    listen();
+  }
 } catch (error) {
   tell(error);
 }

@@ -10,25 +10,39 @@ import { beginDrawers, closeDrawers, toggleDrawer } from "./drawers.js";
 import { icon } from "./icons.js";
 import { beginOffline } from "./install.js";
 import { followKeys, showKeys } from "./keys.js";
+import { Microphone } from "./microphone.js";
 import { page, status } from "./page.js";
 import { beginPrompts, drawPrompts } from "./prompts.js";
-import { byId, json, make } from "./server.js";
 import { ServerTools } from "./server-tools.js";
+import { byId, json, make } from "./server.js";
 import { Settings } from "./settings.js";
+import { Speaker } from "./speaker.js";
 import { load, openStore, save, stored, takeOld } from "./store.js";
 import { Talks } from "./talks.js";
+import { titleOf } from "./titles.js";
 import { offerUndo } from "./toast.js";
+import { Transcript } from "./transcript.js";
 import { draw } from "./turns.js";
 import { beginWelcome } from "./welcome.js";
 import { words } from "./words.js";
 
-const messages = byId("messages");
+const transcript = new Transcript(byId("messages"), (turn) => {
+  const boxes = page.talk.pairOf(turn).map((one) => draw(one, place(one), act, false));
+  return boxes.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0];
+});
 const prompt = byId("prompt");
 const models = new Map(); // what the server tells of each, by name
 const serverTools = new ServerTools({ changed: keep, sendResults: (turn, results) => act.sendResults(turn, results), writing: (on) => answers.writing(on) });
 const settings = new Settings(keep, serverTools);
 const attachments = new Attachments(byId("pictures"), status);
 const talks = new Talks(open);
+const speaker = new Speaker();
+const microphone = new Microphone({ model: listener, write: (text) => {
+  write([prompt.value.trimEnd(), text].filter(Boolean).join(" "));
+  keepDraft(page.talk, prompt.value);
+  prompt.focus();
+} });
+let naming = null; // AbortController of the title that is being asked for
 
 // ---------------------------------------------------------------- the conversation
 
@@ -48,17 +62,21 @@ function place(turn) {
   return { at, of: parent.children.length, pair: pair > 1 ? pair : 0, chosen: at === parent.selected };
 }
 
-function drawAll() {
-  const { talk } = page;
-  messages.replaceChildren(...talk.path().map((turn) => {
-    const boxes = talk.pairOf(turn).map((one) => draw(one, place(one), act, false));
-    return boxes.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0];
-  }));
-  byId("welcome").hidden = Boolean(messages.childElementCount);
-  document.body.classList.toggle("empty", !messages.childElementCount);
-  messages.scrollTop = messages.scrollHeight;
+/** Draws the conversation, scrolled to its end or to the turn `id`, `top` pixels under the upper edge. */
+function drawAll({ id, top } = {}) {
+  const path = page.talk.path();
+  transcript.show(path, { id, top });
+  byId("welcome").hidden = path.length > 0;
+  document.body.classList.toggle("empty", !path.length);
   context.draw();
-  serverTools.consider(talk.path().at(-1));
+  serverTools.consider(path.at(-1));
+}
+
+/** Draws the conversation after a change at `turn`: what stands there now, stands where it stood. */
+function drawAt(turn) {
+  const parent = page.talk.parentOf(turn);
+  const boxes = parent.children.map((id) => transcript.top(id));
+  drawAll({ id: parent.children[parent.selected], top: boxes.find((top) => top !== null) ?? null });
 }
 
 /** Goes on with the answers that were being written when the page was left. */
@@ -71,6 +89,7 @@ function resume() {
 /** Shows another conversation, and where in it something was found. */
 function open(talk, found) {
   if (talk !== page.talk) page.running?.abort();
+  speaker.stop();
   page.talk = talk;
   write(draftOf(talk));
   settings.use(talk.settings);
@@ -79,10 +98,8 @@ function open(talk, found) {
   closeDrawers();
   if (found && talk.turns[found]) {
     talk.show(talk.turns[found]);
-    drawAll();
-    const box = messages.querySelector(`[data-turn="${found}"]`);
-    box?.classList.add("found");
-    box?.scrollIntoView({ block: "center" });
+    drawAll({ id: found });
+    transcript.row(found)?.classList.add("found");
   } else drawAll();
   talks.draw();
   resume();
@@ -97,21 +114,18 @@ const act = {
   branch(turn, step) {
     page.talk.turnTo(turn, step);
     keep();
-    drawAll();
+    drawAt(turn);
   },
   choose(turn) {
     page.talk.show(turn);
     keep();
-    drawAll();
-    messages.querySelector(`[data-turn="${turn.id}"] .choose`)?.focus();
+    drawAt(turn);
+    transcript.row(turn.id)?.querySelector(".choose").focus({ preventScroll: true });
   },
   again(turn) {
     if (page.running) return;
     const parent = page.talk.parentOf(turn);
-    const box = messages.querySelector(`[data-turn="${turn.id}"]`);
-    const row = box?.closest(".pair") ?? box;
-    while (row?.nextSibling) row.nextSibling.remove();
-    row?.remove();
+    transcript.cut(turn.id);
     answers.begin(parent);
   },
   remove(turn) {
@@ -131,7 +145,7 @@ const act = {
   },
   edit(turn) {
     if (page.running) return;
-    const box = messages.querySelector(`[data-turn="${turn.id}"] .text`);
+    const box = transcript.row(turn.id).querySelector(".text");
     const field = make("textarea", { rows: 3, "aria-label": words.editField });
     field.value = turn.content;
     const form = make("form", { class: "edit", onsubmit: (event) => {
@@ -140,10 +154,11 @@ const act = {
       drawAll();
       answers.begin(made);
     } }, field, make("p", { class: "row" }, make("button", { class: "primary" }, words.send),
-      make("button", { type: "button", onclick: drawAll }, words.cancel)));
+      make("button", { type: "button", onclick: () => drawAt(turn) }, words.cancel)));
     box.replaceChildren(form);
     field.focus();
   },
+  speak: (text, button) => speaker.speak(text, button),
   sendResults(turn, results) {
     if (page.running) return;
     turn.answered = true;
@@ -158,6 +173,7 @@ const act = {
 };
 
 const answers = new Answers({
+  transcript,
   models: () => byId("compare").checked ? [byId("model").value, byId("other-model").value] : [byId("model").value],
   request: (model, end) => settings.request(page.talk, model, end),
   validate: (text, finished) => settings.validate(text, finished),
@@ -167,8 +183,10 @@ const answers = new Answers({
     keep();
     drawAll();
     settings.validate(turn.content, true);
+    nameTalk(turn);
   },
   writing(on) {
+    if (on) naming?.abort();
     const button = byId("send");
     button.classList.toggle("stop", on);
     button.setAttribute("aria-label", on ? words.stop : words.send);
@@ -176,6 +194,20 @@ const answers = new Answers({
     button.replaceChildren(icon(on ? "stop" : "send"));
   },
 });
+
+/** Asks for a title once a conversation has its first answer, unless somebody has given it one. */
+async function nameTalk(turn) {
+  const { talk } = page;
+  if (!byId("titles").checked || talk.named || turn.finish !== "stop" || talk.path().length !== 2) return;
+  const asked = naming = new AbortController();
+  try {
+    const title = await titleOf(settings.request(talk, turn.model), asked.signal);
+    if (!title || talk.named) return;
+    Object.assign(talk, { title, named: true });
+    await save(talk);
+    talks.draw();
+  } catch { /* it keeps the beginning of its first message */ }
+}
 
 const context = new Context({
   model: () => models.get(byId("model").value),
@@ -273,6 +305,10 @@ byId("attach-file").addEventListener("change", () => {
   attachments.add(files);
 });
 
+const TITLES = "llamasrv:titles";
+byId("titles").checked = localStorage.getItem(TITLES) !== "no";
+byId("titles").addEventListener("change", () => localStorage.setItem(TITLES, byId("titles").checked ? "yes" : "no"));
+
 beginCode(shownRequest);
 beginDrawers();
 beginPrompts(keep);
@@ -308,8 +344,15 @@ function chooseModel(name) {
   if ([...byId("model").options].some((option) => option.value === name)) byId("model").value = name;
 }
 
+/** The model that writes down what somebody says: the chosen one, or another that listens. */
+function listener() {
+  const able = [...models.values()].filter(({ meta }) => (meta?.capabilities ?? []).includes("audio")).map(({ id }) => id);
+  return able.includes(byId("model").value) ? byId("model").value : able[0] ?? null;
+}
+
 async function useModel() {
   const name = byId("model").value;
+  microphone.draw();
   if (!name) return;
   context.draw();
   try {
@@ -337,7 +380,7 @@ async function begin() {
       chooseModel(wanted);
     }
     await useModel();
-    await serverTools.begin();
+    await Promise.all([serverTools.begin(), speaker.begin()]);
     serverTools.consider(page.talk.path().at(-1));
     beginOffline().catch(() => { /* some browsers forbid it in private windows */ });
   } catch (error) {

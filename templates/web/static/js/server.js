@@ -54,7 +54,7 @@ export async function call(path, options = {}) {
     const headers = { ...options.headers };
     const key = sessionStorage.getItem(KEY);
     if (key) headers.authorization = `Bearer ${key}`;
-    if (options.body) headers["content-type"] = "application/json";
+    if (typeof options.body === "string") headers["content-type"] = "application/json";
     const answer = await fetch(path, { ...options, headers });
     if (answer.ok) return answer;
     if (answer.status === 401 && await askForKey()) continue;

@@ -99,7 +99,7 @@ export class Talks {
       const title = field.value.trim();
       if (kept && title && title !== data.title) {
         const talk = await this.#whole(data);
-        talk.title = title;
+        Object.assign(talk, { title, named: true });
         await save(talk);
       }
       this.draw();

@@ -10,7 +10,7 @@ import { words } from "./words.js";
 
 const NAMES = { user: words.you, assistant: words.model, tool: words.toolResult };
 
-/** An element for `turn`; `act` has edit, again, branch, choose, remove, sendResults. `place`: {at, of, pair, chosen} among its
+/** An element for `turn`; `act` has edit, again, branch, choose, remove, speak, sendResults. `place`: {at, of, pair, chosen} among its
  * branches. `busy`: it is being written. */
 export function draw(turn, place, act, busy) {
   const name = turn.role === "assistant" && turn.model ? turn.model : NAMES[turn.role];
@@ -115,6 +115,12 @@ function buttons(foot, turn, place, act) {
     );
   }
   foot.append(button("copy", words.copy, (event) => copy(turn.content, event.currentTarget)));
+  if (turn.role === "assistant" && turn.content) {
+    const speak = button("speak", words.readAloud, () => act.speak(foot.parentElement.querySelector(".text").innerText, speak));
+    speak.classList.add("speak");
+    speak.setAttribute("aria-pressed", "false");
+    foot.append(speak);
+  }
   if (turn.role === "user" && !turn.summary) foot.append(button("edit", words.edit, () => act.edit(turn)));
   if (turn.role === "assistant") foot.append(button("again", words.regenerate, () => act.again(turn)));
   foot.append(button("delete", words.deleteTurn, () => act.remove(turn)));

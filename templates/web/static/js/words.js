@@ -83,6 +83,17 @@ export const words = {
   summaryPrompt: "This is a summary of our conversation so far:",
   continuedTitle: (title) => `${title} (continued)`,
 
+  titlePrompt: "Give our conversation a title of two to six words. Answer with the title alone.",
+
+  // speech
+  readAloud: "Read aloud",
+  noSound: "The sound cannot be played.",
+  record: "Speak a message",
+  stopRecording: "Stop recording",
+  recording: "Recording…",
+  transcribing: "Writing down what you said…",
+  noMicrophone: "The browser does not allow the microphone.",
+
   // attachments
   imageSent: "Image",
   soundSent: "Sound",
@@ -150,6 +161,17 @@ export const modelWords = {
   pause: "Pause",
   resume: "Resume",
   close: "Close",
+  searching: "Searching…",
+  hubFound: (number) => number ? `${count(number, "repository", "repositories")} with GGUF files` : "No repository with GGUF files has these words.",
+  downloads: (number) => `${number} downloads`,
+  gated: "gated: its terms must be accepted on the Hub",
+  noOffers: "It has no GGUF file that can be pulled.",
+  pull: "Pull",
+  pullName: (name) => `Pull ${name}`,
+  fit: {
+    gpu: () => "fits on the GPU", partly: ({ share }) => `about ${Math.round(100 * share)} % fits on the GPU, the rest in memory`,
+    memory: () => "fits in memory", no: (_, needs) => `does not fit: needs about ${needs}`,
+  },
 };
 
 /** Of the console. */
@@ -198,8 +220,9 @@ export const consoleWords = {
   allScopes: "Everything",
   limits: {
     requests_per_minute: (number) => `${number} requests a minute`, tokens_per_minute: (number) => `${number} tokens a minute`,
-    concurrency: (number) => `${number} requests at once`,
+    tokens_per_month: (number, spent) => `${spent} of ${number} tokens this month`, concurrency: (number) => `${number} requests at once`,
   },
+  onlyModels: (names) => `only ${names}`,
   expires: (time, isPast) => (isPast ? `expired ${time}` : `expires ${time}`),
   oldExpires: (time) => `the old secret is valid until ${time}`,
   openNow: (number) => `${number} open`,
