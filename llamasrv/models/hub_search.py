@@ -18,7 +18,7 @@ from typing import Any
 from llamasrv import spawn
 from llamasrv.errors import HubUnreachable
 from llamasrv.models.memory import available_memory, need_of_file
-from llamasrv.models.pull import PullFailed, Reference, choose, listed, refusal
+from llamasrv.models.pull import PullFailed, Reference, choose, listed, repositories
 
 MOST = 20  # repositories
 TIMEOUT = 30.0  # seconds
@@ -37,17 +37,6 @@ def ask(*arguments: str) -> Any:
     if isinstance(found, dict):
         raise HubUnreachable(f"Hugging Face Hub: {found['error']}.")
     return found
-
-
-def search(words: str) -> list[dict[str, Any]]:
-    """Repositories with GGUF files, those that are pulled most first. Raises PullFailed."""
-    from huggingface_hub import HfApi
-
-    try:
-        found = list(HfApi().list_models(search=words, filter="gguf", sort="downloads", limit=MOST))
-    except Exception as error:
-        raise PullFailed(refusal(error) or "cannot be reached") from error
-    return [{"repo": one.id, "downloads": one.downloads, "gated": bool(one.gated)} for one in found]
 
 
 def offers(repo: str, *, memory: int, devices: int) -> list[dict[str, Any]]:
@@ -86,7 +75,7 @@ def main(arguments: Sequence[str]) -> None:
             free = sum(free for free, _ in rpc.memory_of(rpc.local_devices()).values())
             print(json.dumps(offers(arguments[1], memory=available_memory(), devices=free)))
         else:
-            print(json.dumps(search(" ".join(arguments))))
+            print(json.dumps([one._asdict() for one in repositories(" ".join(arguments), MOST)]))
     except PullFailed as error:
         print(json.dumps({"error": str(error)}))
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from llamasrv.models import hub_cache
 
@@ -81,6 +81,14 @@ class PullProgress:
     digest: str = ""  # sha256:... of the finished file
     completed: int = 0
     total: int = 0
+
+
+class Repository(NamedTuple):
+    """What a search finds."""
+
+    repo: str
+    downloads: int
+    gated: bool  # its terms must be accepted first
 
 
 STATUSES = ("pulling manifest", "pulling", "verifying", "success")
@@ -166,6 +174,17 @@ def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
     ]
 
 
+def repositories(words: str, most: int) -> list[Repository]:
+    """Repositories with GGUF files that have the words, those that are downloaded most first. Raises PullFailed."""
+    from huggingface_hub import HfApi
+
+    try:
+        found = list(HfApi().list_models(search=words, filter="gguf", sort="downloads", limit=most))
+    except Exception as error:
+        raise PullFailed(_refusal(error) or "cannot be reached") from error
+    return [Repository(one.id, one.downloads or 0, bool(one.gated)) for one in found]
+
+
 def listed(reference: Reference, endpoint: str | None = None) -> tuple[list[RemoteFile], str | None]:
     """All GGUF files of a repository, and its commit. Raises PullFailed."""
     from huggingface_hub import HfApi
@@ -174,7 +193,7 @@ def listed(reference: Reference, endpoint: str | None = None) -> tuple[list[Remo
     try:
         info = HfApi(endpoint).model_info(repo, revision=reference.revision, files_metadata=True, timeout=30)
     except Exception as error:
-        raise PullFailed(f"{repo}: {refusal(error) or 'cannot reach the Hub'}") from error
+        raise PullFailed(f"{repo}: {_refusal(error) or 'cannot reach the Hub'}") from error
     there = [_remote(sibling) for sibling in info.siblings or [] if sibling.rfilename.lower().endswith(".gguf")]
     return there, info.sha
 
@@ -311,7 +330,7 @@ def _download_rest(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Re
         except PullFailed:
             raise
         except Exception as error:  # any exception of the current HTTP library for a broken connection
-            if (reason := refusal(error)) is not None:
+            if (reason := _refusal(error)) is not None:
                 raise PullFailed(f"{file.path}: {reason}") from error
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -345,7 +364,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
             report(PullProgress("pulling", file.path, file.digest, digest.count, file.size))
 
 
-def refusal(error: Exception) -> str | None:
+def _refusal(error: Exception) -> str | None:
     """The Hub's error, worded for the user; None if it sent none."""
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
