@@ -196,7 +196,7 @@ class Pipeline:
         begins, and errors show as the run's first event. `on_start` is called when the engine has taken it, before
         there are events; `explain` rewords an error for the caller."""
         if request.speech is not None:
-            voice = self._voice_for(request.speech, explain)
+            voice = self._voice_for(request.speech, request.owner, explain)
             try:
                 text = self.submit(replace(request, speech=None), on_start=on_start, explain=explain)
             except BaseException:
@@ -447,7 +447,7 @@ class Pipeline:
             return SpeechWork(served, request, self.voices)
 
     def _voice_for(
-        self, speech: SpeechRequest, explain: Callable[[LlamasrvError], LlamasrvError] | None
+        self, speech: SpeechRequest, owner: str, explain: Callable[[LlamasrvError], LlamasrvError] | None
     ) -> AnswerVoice:
         """The voice of an answer; waits for its model to be loaded. Fields in errors begin with `speech`."""
         try:
@@ -460,6 +460,7 @@ class Pipeline:
                         "(Qwen3-TTS, Pocket TTS) beside this one."
                     )
                 name = speaking[0].name
+            self.permit(owner, self.registry.for_request(name))
             with self.lease(name) as served:
                 return AnswerVoice(served, speech, self.voices)
         except LlamasrvError as error:

