@@ -15,12 +15,15 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from llamasrv.models import hub_cache
 
@@ -32,6 +35,7 @@ MOST_FILES = 1000
 SPARE = 256 * 2**20  # bytes of disk space to leave free
 CHUNK = 2**20  # bytes per read: the most that a broken connection loses, and the interval of progress reports
 TIMEOUT = 30  # read timeout in seconds
+REACH = 5  # connect timeout in seconds of a search
 TRIES = 4  # consecutive attempts without progress
 PARTIAL_DAYS = 14  # age in days at which a partial file counts as abandoned
 
@@ -176,13 +180,23 @@ def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
 
 def repositories(words: str, most: int) -> list[Repository]:
     """Repositories with GGUF files that have the words, those that are downloaded most first. Raises PullFailed."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
 
     try:
+        _reach(constants.ENDPOINT)
         found = list(HfApi().list_models(search=words, filter="gguf", sort="downloads", limit=most))
     except Exception as error:
         raise PullFailed(_refusal(error) or "cannot be reached") from error
     return [Repository(one.id, one.downloads or 0, bool(one.gated)) for one in found]
+
+
+def _reach(endpoint: str) -> None:
+    """Raises OSError if the Hub accepts no connection: its library would retry for half a minute. Through a proxy the
+    library finds out itself."""
+    if not getproxies():
+        address = urlsplit(endpoint)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=REACH).close()
 
 
 def listed(reference: Reference, endpoint: str | None = None) -> tuple[list[RemoteFile], str | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from llamasrv.errors import HubUnreachable
@@ -9,7 +12,16 @@ from llamasrv.models import hub_search
 from llamasrv.models.hub_search import ask, verdict
 from llamasrv.models.memory import need_of_file
 
+_spec = importlib.util.spec_from_file_location("hub", Path(__file__).with_name("hub.py"))
+fake_hub = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fake_hub)
 GIB = 1 << 30
+
+
+@pytest.fixture
+def hub():
+    with fake_hub.running() as server:
+        yield server
 
 
 @pytest.mark.parametrize(
