@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -290,6 +292,17 @@ def test_what_is_piped_in_comes_before_the_text(run, monkeypatch, tmp_path):
     with (tmp_path / "in").open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
         assert run("run", "llama3.2", "Say", "it")[1] == "('llama3.2', 'Some text.\\n\\nSay it', None)\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "line"),
+    [(None, "standard input is closed"), (io.TextIOWrapper(io.BytesIO(b"\xff")), "standard input: not UTF-8 text")],
+)
+def test_a_standard_input_that_cannot_be_read_is_one_line(run, monkeypatch, stream, line):
+    monkeypatch.setattr("sys.stdin", stream)
+    monkeypatch.setattr("llamasrv.commands.server.running", lambda settings: nullcontext("http://127.0.0.1:9"))
+    code, _, err = run("run", "llama3.2", "--port", "9")
+    assert (code, err) == (78, f"llamasrv: {line}\n")
 
 
 def test_run_prints_the_answer(home):

@@ -78,7 +78,14 @@ def piped() -> str:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed
         return ""
-    return sys.stdin.read().rstrip("\n") if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) else ""
+    return _read() if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) else ""
+
+
+def _read() -> str:
+    try:
+        return chat_files.standard_input()
+    except UnreadableFile as error:
+        raise ConfigError(str(error)) from None
 
 
 def run_model(settings: Settings, name: str, message: str | None, system: str | None, wishes: Wishes = Wishes()) -> int:
@@ -125,11 +132,11 @@ def run(
             extra["max_tokens"] = settings.limits.n_predict
         key = keys[0] if keys else None
         talk = ChatSession(where, key, model, extra if url else {}, system, fields=dict(wishes.fields))
-        if message is None and sys.stdin.isatty():
+        if message is None and sys.stdin is not None and sys.stdin.isatty():
             from llamasrv.commands import chat_terminal  # imports readline, which a Python may lack
 
             return chat_terminal.run(talk, thoughts=wishes.thoughts)
-        return _one_turn(talk, sys.stdin.read().rstrip("\n") if content is None else content, speed=wishes.speed)
+        return _one_turn(talk, _read() if content is None else content, speed=wishes.speed)
 
 
 def _server_for(settings: Settings) -> Any:

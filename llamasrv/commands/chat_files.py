@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Union
@@ -52,6 +53,16 @@ def part(path: Path, largest: int = LARGEST) -> dict[str, Any]:
     except UnicodeDecodeError:
         known = ", ".join((*IMAGES, *SOUNDS, "pdf"))
         raise UnreadableFile(f"{path}: neither text nor one of {known}") from None
+
+
+def standard_input() -> str:
+    """The text on standard input. Raises UnreadableFile."""
+    if sys.stdin is None:
+        raise UnreadableFile("standard input is closed")
+    try:
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError:
+        raise UnreadableFile("standard input: not UTF-8 text") from None
 
 
 def content(text: str, attached: Iterable[dict[str, Any]] = ()) -> Content:

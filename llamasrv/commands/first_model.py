@@ -52,7 +52,7 @@ def choose(settings: Settings) -> str:
     fitting = [one for one in SUGGESTIONS if one.needs <= memory]
     quick = [one for one in fitting if one.size <= available_cores() * BYTES_PER_CORE]
     best = quick[-1] if quick else SUGGESTIONS[0]
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(
             f"run: no model on this machine; `llamasrv run {best.repository}` downloads one and starts it"
         )

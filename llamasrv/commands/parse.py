@@ -41,6 +41,8 @@ def run(template_file: Path, request_file: Path | None, stream: bool, explain: b
     if calls is not None and (calls.bare or calls.named_only) and not body.get("tools"):
         print("Only the names of tools tell calls of this format from text: give them by --request.", file=sys.stderr)
     parser = _parser(template, rendered, prompt, body)
+    if sys.stdin is None:
+        raise ConfigError("standard input is closed: it has the model's output")
     output = sys.stdin.read()
     if not stream:
         events = parser.feed(output) + parser.finish()
