@@ -23,7 +23,7 @@ FAILED = "The engine failed while working on this request."
 
 
 def turn_or_recover(turn: Callable[[], object], recover: Callable[[], bool], what: str) -> bool:
-    """Run one turn. What it raises is a bug of ours: log it and go on with a fresh context. False if that fails, too."""
+    """Run one turn. What it raises is a bug of ours: log it and `recover`. False if that fails, too."""
     try:
         turn()
         return True
