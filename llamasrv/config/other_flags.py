@@ -61,7 +61,7 @@ TGI: tuple[ForeignFlag, ...] = (
     maps("--weights-cache-override PATH", "--models-dir", into("models_dir")),
     no("--otlp-endpoint URL", "set OTEL_EXPORTER_OTLP_ENDPOINT and --log-spans"),
     no("--ngrok", "this server opens no tunnels"),
-)  # fmt: skip
+)
 
 LM_STUDIO: tuple[ForeignFlag, ...] = (
     maps("--context-length TOKENS", "--ctx-per-sequence", tokens),
@@ -71,7 +71,7 @@ LM_STUDIO: tuple[ForeignFlag, ...] = (
     maps("--cors", "--cors-origins *", always({"server_cors_origins": ["*"]})),
     maps("--bind ADDRESS", "--host", into("server_host")),
     no("--estimate-only", "use: llamasrv check --model MODEL"),
-)  # fmt: skip
+)
 
 OLLAMA: tuple[ForeignFlag, ...] = (
     maps("", "--host and --port", ollama_host, "OLLAMA_HOST"),

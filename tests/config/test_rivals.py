@@ -82,7 +82,7 @@ def test_no_name_has_two_meanings():
         (["--identifier", "x"], "model.alias", ("x",)),
         (["--cors"], "server.cors_origins", ("*",)),
     ],
-)  # fmt: skip
+)
 def test_a_flag_means_what_it_means_there(given, arguments, key, value):
     assert value_of(given(*arguments), OPTION[key]) == value
 

@@ -108,7 +108,7 @@ class Episode:
         self.attributes = {
             "max_outputs": max(lanes, rng.choice([16, 64])),
             "together": rng.choice([Together.ANY] * 4 + [Together.ONE_PROMPT, Together.ONE_LANE]),
-        }  # fmt: skip
+        }
         self.options = EngineOptions(
             parallel=self.parallel,
             context_shift=rng.random() < 0.5,

@@ -201,16 +201,14 @@ _BROWSER: dict[str, tuple[str, Schema]] = {
     "left_mouse_up": ("Release the left button at a point.", _tab(["target"], target=_PLACE)),
     "scroll": (
         "Scroll at a point.",
-        _tab(
-            ["scroll_direction", "target"], scroll_direction=_DIRECTION, target=_PLACE, scroll_amount=_NUMBER
-        ),
+        _tab(["scroll_direction", "target"], scroll_direction=_DIRECTION, target=_PLACE, scroll_amount=_NUMBER),
     ),
     "type": ("Type a text.", _tab(["text"], text=_TEXT)),
     "key": ("Press a key or a combination such as ctrl+s.", _tab(["text"], text=_TEXT, repeat=_NUMBER)),
     "hold_key": ("Hold a key for some seconds.", _tab(["text", "duration"], text=_TEXT, duration=_SECONDS)),
     "wait": ("Wait some seconds.", _tab(["duration"], duration=_SECONDS)),
     "javascript_exec": ("Run JavaScript in the page.", _tab(["text"], text=_TEXT)),
-}  # fmt: skip
+}
 
 TOOLSETS: dict[str, Toolset] = {
     "computer_toolset_": Toolset("computer", _COMPUTER),

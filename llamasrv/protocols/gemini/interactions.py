@@ -310,8 +310,9 @@ _CONFIG_NAMES = {
 }  # fmt: skip
 _OURS = {theirs: ours for ours, theirs in _NAMES.items()} | {
     **{theirs: f"generation_config.{ours}" for ours, theirs in _CONFIG_NAMES.items()},
-    "text": "response_format", "reasoning": "generation_config.thinking_level",
-}  # fmt: skip
+    "text": "response_format",
+    "reasoning": "generation_config.thinking_level",
+}
 
 
 class Interactions(SchemaEndpoint):

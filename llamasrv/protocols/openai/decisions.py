@@ -30,9 +30,7 @@ from llamasrv.protocols.openai.responses.tools import ToolSet
 QUESTIONS = 400
 LEVELS = 10
 JSON_BYTES, JSON_DEPTH, JSON_VALUES = 2**18, 32, 10_000  # of an `input_json`
-_ITEMS = frozenset(
-    ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
-)  # fmt: skip
+_ITEMS = frozenset(("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"))
 _FIELDS = {
     "predicate": ("type", "name", "instructions"),
     "choice": ("type", "name", "instructions", "choices"),

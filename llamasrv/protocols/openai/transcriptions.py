@@ -251,7 +251,7 @@ class Transcription(Writer):
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
             "output_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }  # fmt: skip
+        }
 
 
 def _logprob(entry: TokenLogprob) -> dict[str, Any]:

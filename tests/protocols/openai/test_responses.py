@@ -339,7 +339,7 @@ def test_tools_that_a_client_runs_are_reported_as_functions(call, output, name):
 @pytest.mark.parametrize(
     "kind",
     ["web_search_call", "image_generation_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"],
-)  # fmt: skip
+)
 def test_items_of_other_services_tools_are_skipped(kind):
     assert messages({"type": kind, "id": "x"}, user("Hi")) == (Message("user", "Hi"),)
 
