@@ -16,7 +16,7 @@ from conftest import ServerProcess
 from hostile import hostile
 from samples import png
 
-COUNT = int(os.environ.get("SOAK_MEDIA", "300"))  # 2,000 in `tox -e soak`
+COUNT = int(os.environ.get("SOAK_MEDIA", "150"))  # 2,000 in `tox -e soak`
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def test_the_quantised_file_is_served(source, tmp_path):
     from llamasrv.engine.backend.context import open_model
     from llamasrv.engine.base.options import EngineOptions
 
-    list(quantize(source, tmp_path / "q.gguf", "Q8_0"))
+    list(quantize(source, tmp_path / "q.gguf", "Q8_0", threads=1))
     options = EngineOptions(context_cells=64, batch_size=64, ubatch_size=64, threads=1, parallel=1)
     backend = open_model(str(tmp_path / "q.gguf"), options, lambda share: True)
     assert backend.info.file_type == "Q8_0"
@@ -38,7 +38,7 @@ def test_the_quantised_file_is_served(source, tmp_path):
 
 def test_who_stops_reading_ends_it_and_nothing_is_left(tmp_path):
     source = tiny_models.llama(tmp_path / "m.gguf", layers=20)
-    work = quantize(source, tmp_path / "q.gguf", "q8_0")
+    work = quantize(source, tmp_path / "q.gguf", "q8_0", threads=1)
     next(work)
     work.close()
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
@@ -46,7 +46,7 @@ def test_who_stops_reading_ends_it_and_nothing_is_left(tmp_path):
 
 def test_what_is_quantised_is_not_quantised_again_unless_that_is_meant(source, tmp_path, capsys):
     first, second = tmp_path / "a.gguf", tmp_path / "b.gguf"
-    list(quantize(source, first, "q8_0"))
+    list(quantize(source, first, "q8_0", threads=1))
     assert run(first, second, "q4_0", 1, False) == 65 and not second.exists()
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert "requantizing" in line and "--allow-requantize permits it, at a loss of quality" in line
