@@ -14,6 +14,7 @@ PAGES = (
     "README.md",
     *(f"conf/{page}.md" for page in manual.GUIDE),
     "llamasrv/protocols/README.md",
+    "llamasrv/demo/README.md",
     ".github/CONTRIBUTING.md",
 )
 
@@ -31,6 +32,8 @@ NOT_RUN = {
     "# gateway:": "needs smg; tests/gateway/gateway.py has nginx with it",
     "pull hf:": "needs the Hub; tests/models has one of its own",
     "bench model.gguf": "computes for minutes; tests/test_cli.py has it with fewer tokens",
+    "llamasrv[train]": "installs a package",
+    "llamasrv.demo ": "trains for hours",
     "pocket-tts": "needs a speech model; tests/clients/test_speech_on_a_model.py makes one",
     "llamasrv rpc": "needs a library built with RPC; tests/model/test_rpc.py runs where it is",
     "--rpc ": "needs a library built with RPC; tests/model/test_rpc.py runs where it is",

@@ -61,7 +61,7 @@ def test_its_command_and_its_options_exist(line):
 
 def test_every_reason_not_to_run_a_command_has_one():
     assert [part for part in NOT_RUN if not any(part in command for command in COMMANDS)] == []
-    assert sum(why_not(command) is None for command in COMMANDS) > 0.7 * len(COMMANDS)
+    assert sum(why_not(command) is None for command in COMMANDS) > 0.6 * len(COMMANDS)
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
