@@ -31,7 +31,12 @@ def pytest_collection():
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 # What tools leave there is ignored by git, and so here; the system may leave the core of a process that a test killed.
-LEFT_BY_TOOLS = {".git", "core", "core.*", *(line.strip("/") for line in (CHECKOUT / ".gitignore").read_text("utf-8").splitlines())}
+LEFT_BY_TOOLS = {
+    ".git",
+    "core",
+    "core.*",
+    *(line.strip("/") for line in (CHECKOUT / ".gitignore").read_text("utf-8").splitlines()),
+}
 
 
 def files_in_the_checkout():

@@ -26,7 +26,7 @@ _PASTED_LENGTH = 12  # characters of a title's part that is a message
 _NO_PLURAL = ("https", "status", "access", "redis")
 _IDLE_WORDS = frozenset(
     "a an the my of on in to for from with without and or is was are be been do does did can should i it its how what "
-    "which who why when where there this that me you we use using get set".split()
+    "which who why when where there this that me you we use using get set make want need".split()
 )
 _ALSO = re.compile(r"<!-- also: (.*?) -->\n?", re.S)
 

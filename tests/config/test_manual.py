@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import llamasrv
+from llamasrv import cli
 from llamasrv.config import manual
 
 SCREEN = 40  # lines
@@ -54,6 +55,11 @@ QUESTIONS = [
     ("no internet", "Use it offline", "--offline"),
     ("are prompts logged", "Where data is kept, and how to delete it", "it never has what clients said"),
     ("delete data", "Where data is kept, and how to delete it", "DELETE"),
+    ("cut off answers", "An answer ends too early", "`length`"),
+    ("answers stop in the middle", "An answer ends too early", "--context-shift"),
+    ("server does not start", "Troubleshooting", "78"),
+    ("how do I make it start automatically", "Start when the machine does", "systemctl"),
+    ("who used the most tokens last week", "Who uses how much", "--days 7"),
     ("langchain", "Connect a client or an SDK", "/v1"),
     ("docker", "Containers and Kubernetes", "docker run"),
     ("authentication", "Keys", "llamasrv key"),
@@ -180,3 +186,20 @@ def test_words_that_nothing_has_find_nothing(words):
 def test_the_headings_of_a_page_have_anchors_of_their_own(page):
     anchors = [section.anchor for section in manual.sections((page,))]
     assert len(set(anchors)) == len(anchors)
+
+
+BESIDE_OPTIONS = {"--help-all", "--gpus"}  # of the help; of docker
+
+
+def test_every_flag_that_the_guide_names_exists():
+    """`--max-queue` did not."""
+    own = {
+        flag
+        for command in cli.cli.commands
+        for parameter in cli.cli.get_command(None, command).params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    foreign = {flag for row in manual.rows("--") for flag in re.findall(r"`(--[\w-]+)`", row)}
+    text = re.sub(r"```.*?```", "", "\n".join(map(manual.page_text, manual.GUIDE)), flags=re.S)
+    named = {flag for code in re.findall(r"`([^`\n]+)`", text) for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)}
+    assert named - own - foreign - BESIDE_OPTIONS == set() and len(named) > 60
