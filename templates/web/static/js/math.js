@@ -35,6 +35,14 @@ export const TOKENS = [
   },
 ];
 
+/** A formula that is wider than its place can be scrolled by keyboard. Its width is known once it is on the page. */
+const wide = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+
 let katex = null;
 let loading = null;
 
@@ -73,5 +81,5 @@ function draw(code) {
   }
   box.className = display ? "formula block" : "formula";
   code.replaceWith(box);
-  if (display && box.scrollWidth > box.clientWidth) box.tabIndex = 0; // it can be scrolled by keyboard
+  if (display) wide.observe(box);
 }
