@@ -34,6 +34,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 
 @click.group(
     cls=Commands,
+    epilog='Completion by Tab: eval "$(_LLAMASRV_COMPLETE=bash_source llamasrv)", or zsh_source, fish_source.',
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,
@@ -134,7 +135,7 @@ def chat(
 @cli.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object per line.")
-@refused("--insecure", hint="give the registry with its scheme: http://HOST:PORT/NAMESPACE/NAME", has_value=False)
+@refused("--insecure", hint="registries on this machine are asked over HTTP, all others over HTTPS", has_value=False)
 @with_options("models")
 def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Fetch models. From the Hugging Face Hub NAME is hf:owner/repo, with :QUANT or :FILE.gguf to select a file; from

@@ -196,7 +196,7 @@ FIRST_COMMANDS = [
     ("run llama3.2 --keepalive 5m Hi", 78, "`llamasrv serve --keep-alive SECONDS`"),
     ("run llama3.2 --format xml Hi", 78, "must be json or a JSON schema"),
     ("run llama3.2 --think=much Hi", 78, "must be one of true, false, none, minimal, low"),
-    ("pull --insecure x", 78, "http://HOST:PORT"),
+    ("pull --insecure x", 78, "all others over HTTPS"),
     ("cp a b", 64, "llamasrv create NAME --from MODEL"),
     ("push me/model", 64, "models are not uploaded from here"),
     ("signin", 64, "this server has no account"),
