@@ -31,7 +31,7 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
     "claude": LaunchedProgram(
         "claude",
         "npm install -g @anthropic-ai/claude-code",
-        22_000,
+        15_000,
         {
             "ANTHROPIC_BASE_URL": "{url}",
             "ANTHROPIC_AUTH_TOKEN": "{key}",
@@ -49,6 +49,7 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
             "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
             "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "ENABLE_TOOL_SEARCH": "true",  # most tools are shown once they are found: a third less to compute first
             "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "1800000",
             "API_TIMEOUT_MS": "1800000",
         },

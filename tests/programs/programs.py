@@ -83,8 +83,16 @@ def _opencode(folder: Path) -> list[Any]:
 
 CLAUDE = ("-p", ORDER, "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash,Edit")
 CODEX = ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json", ORDER)
+
+
+def _claude_finding(folder: Path) -> list[Any]:
+    """It looks for a tool that its first prompt does not show, and calls it."""
+    return [[("ToolSearch", {"query": "select:TaskList", "max_results": 5})], [("TaskList", {})], *_claude(folder)]
+
+
 HEADLESS = {
     "claude": Program("claude", CLAUDE, _claude),
+    "claude with deferred tools": Program("claude", CLAUDE, _claude_finding),
     "codex": Program("codex", CODEX, _codex),
     "codex over a WebSocket": Program(
         "codex", ("-c", "model_providers.llamasrv.supports_websockets=true", *CODEX), _codex
@@ -195,3 +203,21 @@ def test_it_reads_edits_and_tests(name, template, folder, server):
     turns = main_turns(answered(running))
     assert [turn["finish"] for turn in turns] == ["tool_calls"] * len(calls) + ["stop"], told
     check_reuse(turns)
+
+
+def test_a_helper_of_claude_has_a_conversation_of_its_own(folder, server):
+    """The main conversation goes on from its prefix behind a helper's turns."""
+    program = installed(HEADLESS["claude"])
+    look = "Do zq-look: tell the word that greeting.py returns."
+    task = {"description": "Find the word", "prompt": look, "subagent_type": "claude", "run_in_background": False}
+    calls = [[("Agent", task)], *_claude(folder)]
+    helper = order([_claude(folder)[0]], mark="zq-look", done="The word is Helo, says qk8.")
+    running = server(TEMPLATES["hermes"], [order(calls), helper])
+    done = run(program, running, folder)
+    told = f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}\n{running.log[-3000:]}"
+    assert done.returncode == 0 and DONE in done.stdout and "qk8" in done.stdout, told
+    assert (folder / "greeting.py").read_text("utf-8") == AFTER, told
+    first, *helpers, _, _, _, _ = answered(running)
+    assert [turn["finish"] for turn in helpers] == ["tool_calls", "stop"], told
+    check_reuse([first, *answered(running)[3:]])
+    check_reuse(helpers)

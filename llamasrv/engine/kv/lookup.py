@@ -55,15 +55,16 @@ class PrefixLookup:
         # Whether sequences with a common prefix may wait until one of them has computed it.
         self.follows = not traits.split and (traits.can_share if traits.can_cut else bool(checkpoints.limit))
 
-    def find(self, seq: Sequence) -> Match | None:
-        """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none."""
+    def find(self, seq: Sequence, *, waits: bool = True) -> Match | None:
+        """The longest usable prefix of this sequence that is, or soon will be, somewhere; None if there is none.
+        `waits` False: it does not wait for what is being computed."""
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self._traits.split:
             return None
         path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
         points = {} if self._checkpoints.whole else {point.length: point for point in self._checkpoints.on(path)}
         cuts = sorted(points)
         match = self._in_lanes(seq, path, cuts)
-        at_hand = 0 if match is None else match.length + match.coming
+        at_hand = 0 if match is None else match.length + (match.coming if waits else 0)
         for state, length, source in self._in_memory(seq, path, cuts):
             spared = self._time.prompt_seconds(length - at_hand)
             if spared > (0.0 if state.is_wanted else self.worth(state.data.nbytes)):

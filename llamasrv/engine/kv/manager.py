@@ -114,6 +114,8 @@ class KVCacheManager:
             whole = match.length == lanes.lengths[source]
             if whole or not self.backend.traits.can_share or not (lanes.free or len(lanes.resident) > 1):
                 self.resident.remove(self.timelines[source])
+                if whole and not self.backend.traits.can_share:
+                    self._copy_to_host(source)  # others fork the same turn, and none can share the lane
                 lanes.take_over(source)
                 if not whole:
                     self.sessions.leave(self.timelines[source], lanes.lengths[source], match.length)
@@ -229,20 +231,24 @@ class KVCacheManager:
         timeline = self.resident.evict(stays)
         if timeline is None:
             return False
-        lane, length = timeline.lane, self.lanes.lengths[timeline.lane]
-        spared = self._time.prompt_seconds(length)
+        lane = timeline.lane
         try:
-            self.sessions.leave(timeline, length)
-            if self.host.limit and spared > WORTH_COPYING:
-                size = self.backend.saved_size(lane)
-                if spared > self._lookup.worth(size) and self.host.wants(
-                    timeline.tokens, length, timeline.cache_key, size
-                ):
-                    self.host.put(SavedState(timeline.tokens[:length], self.backend.save(lane), timeline.cache_key))
+            self.sessions.leave(timeline, self.lanes.lengths[lane])
+            self._copy_to_host(lane)
         finally:
             self.drop(lane)
         self._metrics.evictions += 1
         return True
+
+    def _copy_to_host(self, lane: int) -> None:
+        """Keep a copy of a resident lane in host memory, if that is worth it and there is none."""
+        timeline, length = self.timelines[lane], self.lanes.lengths[lane]
+        spared = self._time.prompt_seconds(length)
+        if not self.host.limit or spared <= WORTH_COPYING:
+            return
+        size = self.backend.saved_size(lane)
+        if spared > self._lookup.worth(size) and self.host.wants(timeline.tokens, length, timeline.cache_key, size):
+            self.host.put(SavedState(timeline.tokens[:length], self.backend.save(lane), timeline.cache_key))
 
     def save_all(self) -> None:
         """Before the context is freed: move resident prefixes to host memory, as many as fit."""

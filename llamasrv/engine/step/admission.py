@@ -87,7 +87,7 @@ class LaneAdmission:
         """Give a waiting sequence a lane that starts with the match. On any exception nothing has changed."""
         memory = self.memory
         if match is not None and memory.is_stale(match):  # this step preempted or admitted another sequence there
-            match = memory.lookup(seq)
+            match = memory.lookup(seq, waits=False)
         branches = memory.branches(match)
         with self._lease(seq, match) as lease:
             if branches:  # at this point the lane holds the shared prefix and nothing else

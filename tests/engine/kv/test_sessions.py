@@ -6,7 +6,7 @@ import pytest
 from engine_driver import end_of
 
 from llamasrv.engine.base.channels import Delta
-from llamasrv.engine.base.interface import RECURRENT, WINDOW
+from llamasrv.engine.base.interface import HYBRID, RECURRENT, WINDOW
 
 PROMPT = list(range(70, 200))
 KINDS = {"attention": {}, "window": {"traits": WINDOW}, "states": {"traits": RECURRENT, "checkpoint_bytes": 0}}
@@ -141,3 +141,16 @@ def test_an_operator_can_switch_it_off(drive, settings):
     driver = busy(drive, **settings)
     turn(driver, PROMPT)
     assert num_held(driver) == 0
+
+
+@pytest.mark.parametrize("traits", [RECURRENT, HYBRID])
+def test_helpers_that_fork_a_turn_at_once_find_it(drive, traits):
+    """Where lanes cannot share a prefix, the first helper took the only state, and seven computed the prompt again."""
+    driver = busy(drive, traits=traits, num_cells=6000, idle_cells=6000, num_lanes=24, parallel=9, cache_bytes=10**6)
+    _, following = turn(driver, PROMPT, calls=False)
+    shared, before = following[:-20], driver.engine.metrics.prompt_tokens
+    streams = [driver.submit([*shared, *[10 + n] * 5], max_tokens=4, boundaries=(len(shared),)) for n in range(8)]
+    driver.finish()
+    assert min(end_of(stream.take()).num_reused for stream in streams) >= len(shared) - 1
+    assert driver.engine.metrics.prompt_tokens - before <= 8 * (5 + 1)
+    assert turn(driver, [*shared, 7, 8, 9], calls=False)[0].num_reused >= len(shared) - 1
