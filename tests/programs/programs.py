@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ class Program:
     command: str
     arguments: tuple[str, ...]
     calls: Any  # of the folder: one list of calls for each turn
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 def _claude(folder: Path) -> list[Any]:
@@ -157,7 +156,7 @@ def run(program: Program, server: ServerProcess, folder: Path) -> subprocess.Com
         **{name: NOWHERE for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")},
         **{name: "127.0.0.1,localhost" for name in ("NO_PROXY", "no_proxy")},
         "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
-        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", **program.environment,
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     }  # fmt: skip
     port = server.url.rpartition(":")[2]
     return subprocess.run(
