@@ -182,7 +182,7 @@ class PoolByHand(NativePool):
         self.delays = delays  # whether a job of a queue of this width waits
         self.waiting = []
 
-    def queue(self, width):
+    def queue(self, width, *, yields=False):
         return QueueByHand(self, width)
 
     def do(self, most=None):
