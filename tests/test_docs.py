@@ -258,7 +258,7 @@ def test_the_manual_names_every_field_of_the_log_line():
 
 FOREIGN = {
     "keys.toml", "hosted_vllm/", "timings/prompt_n",  # the user's own file; other programs' names, which look like paths
-    "OLLAMA_HOST", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "llama_get_memory_breakdown", "full_dispatch_request",
+    "OLLAMA_HOST", "UV_INDEX", "CLAUDE_STREAM_IDLE_TIMEOUT_MS", "llama_get_memory_breakdown", "full_dispatch_request",
     "dispatch_request", "get_print", "opencode.json", "stream_idle_timeout_ms", "tools/server/tests",
 }  # fmt: skip
 A_PATH = re.compile(r"[\w.][\w./-]*\.(py|md|toml|cfg|ini|jinja|json|yml)|(?:[\w-]+/)+[\w-]*")

@@ -188,7 +188,7 @@ def test_the_headings_of_a_page_have_anchors_of_their_own(page):
     assert len(set(anchors)) == len(anchors)
 
 
-BESIDE_OPTIONS = {"--help-all", "--gpus"}  # of the help; of docker
+BESIDE_OPTIONS = {"--help-all", "--gpus", "--oss", "--local-provider"}  # of the help, docker, Codex
 
 
 def test_every_flag_that_the_guide_names_exists():
