@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from queue import Empty
-from typing import Any
+from typing import Any, NamedTuple
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PATIENCE = 60.0  # seconds for an answer
@@ -264,15 +264,30 @@ def send(address: tuple[str, int], kind: str, data: bytes) -> bytes:
         return status
 
 
+class Span(NamedTuple):
+    """Seconds on the clock that all processes share."""
+
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    def meets(self, other: Span) -> bool:
+        return self.began < other.ended and other.began < self.ended
+
+
 def sender(address: tuple[str, int], number: int, seed: int, share: tuple[int, int], results: object) -> None:
     """Every `share[1]`th of the requests, from the `share[0]`th on; a process of its own."""
     os.nice(10)  # who measures comes first
     for kind, data in hostile(range(share[0], number, share[1]), seed):
+        began = time.monotonic()
         try:
             status = send(address, kind, data)
         except OSError:
             status = b"nobody there"
-        results.put((kind, status))  # type: ignore[attr-defined]
+        results.put((kind, status, Span(began, time.monotonic())))  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -280,19 +295,38 @@ class Outcome:
     """What happened meanwhile. Times in seconds."""
 
     answers: Counter[tuple[str, bytes]] = field(default_factory=Counter)
-    gaps: list[float] = field(default_factory=list)  # the longest of each stream
-    streams: int = 0
+    requests: list[tuple[str, Span]] = field(default_factory=list)  # the kind of each, and when
+    longest: list[Span] = field(default_factory=list)  # the longest gap of each stream
     broken: list[bytes] = field(default_factory=list)  # ends of streams that were not whole
     livez: list[float] = field(default_factory=list)
 
-    def take(self, kind: str, seconds: float, broken: bytes) -> None:
+    def take(self, kind: str, span: Span, broken: bytes) -> None:
         if kind == "livez":
-            self.livez.append(seconds)
+            self.livez.append(span.seconds)
             return
-        self.streams += 1
-        self.gaps.append(seconds)
+        self.longest.append(span)
         if broken:
             self.broken.append(broken)
+
+    @property
+    def streams(self) -> int:
+        return len(self.longest)
+
+    @property
+    def gaps(self) -> list[float]:
+        return [gap.seconds for gap in self.longest]
+
+    def beside(self, least: float) -> list[str]:
+        """Gaps of at least `least` seconds, the longest first, and which kinds of requests were under way in each. Gaps
+        of several streams at once are one."""
+        lines: list[str] = []
+        seen: list[Span] = []
+        for gap in sorted(self.longest, key=lambda gap: -gap.seconds):
+            if gap.seconds >= least and not any(gap.meets(other) for other in seen):
+                seen.append(gap)
+                kinds = Counter(kind for kind, span in self.requests if span.meets(gap))
+                lines.append(f"{gap.seconds * 1000:.0f} ms beside {dict(kinds.most_common())}")
+        return lines
 
     @property
     def failures(self) -> dict[tuple[str, bytes], int]:
@@ -317,12 +351,12 @@ def read_streams(address: tuple[str, int], number: int, over: Any, results: Any)
                 sock = socket.create_connection(address, timeout=PATIENCE)
                 sock.sendall(request)
             except OSError as error:
-                results.put(("stream", 0.0, repr(error).encode()))
+                results.put(("stream", Span(0.0, 0.0), repr(error).encode()))
                 return
             reading[sock] = Reading()
         ready = select.select(list(reading), [], [], PATIENCE)[0]
         if not ready:
-            results.put(("stream", PATIENCE, b"nothing came"))
+            results.put(("stream", Span(0.0, PATIENCE), b"nothing came"))
             return
         for sock in ready:
             try:
@@ -338,26 +372,28 @@ def read_streams(address: tuple[str, int], number: int, over: Any, results: Any)
 
 
 class Reading:
-    """A stream that is read: its longest gap in seconds, and its last bytes."""
+    """A stream that is read: its longest gap, and its last bytes."""
 
     def __init__(self) -> None:
-        self.gap, self.end, self._last = 0.0, b"", 0.0
+        self.gap, self.end, self._last = Span(0.0, 0.0), b"", 0.0
 
     def take(self, piece: bytes) -> None:
-        now = time.perf_counter()
-        self.gap, self._last = max(self.gap, now - self._last if self._last else 0.0), now
+        now = time.monotonic()
+        if self._last and now - self._last > self.gap.seconds:
+            self.gap = Span(self._last, now)
+        self._last = now
         self.end = (self.end + piece)[-200:]
 
 
 def poll(address: tuple[str, int], over: Any, results: Any) -> None:
     """How long /livez takes; a process of its own."""
     while not over.is_set():
-        began = time.perf_counter()
+        began = time.monotonic()
         with suppress(OSError), socket.create_connection(address, timeout=PATIENCE) as sock:
             sock.sendall(head("/livez", "Connection: close", method="GET"))
             while sock.recv(4096):
                 pass
-        results.put(("livez", time.perf_counter() - began, b""))
+        results.put(("livez", Span(began, time.monotonic()), b""))
         time.sleep(0.02)
 
 
@@ -376,7 +412,9 @@ def run(address: tuple[str, int], number: int, seed: int, *, streams: int = 8, s
     for one in (*watching, *sending):
         one.start()
     for _ in range(number):
-        outcome.answers[answers.get(timeout=10 * PATIENCE)] += 1
+        kind, status, span = answers.get(timeout=10 * PATIENCE)
+        outcome.answers[kind, status] += 1
+        outcome.requests.append((kind, span))
     over.set()
     until = time.monotonic() + 2 * PATIENCE
     while any(one.is_alive() for one in watching) and time.monotonic() < until or not seen.empty():

@@ -83,7 +83,9 @@ def test_two_thousand_hostile_requests_beside_eight_streams(serve, tmp_path):
     print(
         f"\nhostile: {outcome.streams} streams, longest gap p50 {share(outcome.gaps, 0.5) * 1000:.0f} ms, "
         f"max {max(outcome.gaps) * 1000:.0f} ms; /livez p50 {share(outcome.livez, 0.5) * 1000:.0f} ms, "
-        f"p99 {share(outcome.livez, 0.99) * 1000:.0f} ms"
+        f"p99 {share(outcome.livez, 0.99) * 1000:.0f} ms",
+        *outcome.beside(0.25)[:20],
+        sep="\n  ",
     )
     assert not outcome.failures and not outcome.broken and worker_of(server) == worker
     assert figure(server, "llamasrv_restarts_total") == 0 and "Traceback" not in server.log
