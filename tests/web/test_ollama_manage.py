@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import random
+import threading
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 from model import tiny_models
 
+from llamasrv.errors import Unavailable
 from llamasrv.models import derived, gguf
 from llamasrv.models.derived import DerivedModel
 from llamasrv.models.details import Details
 from llamasrv.models.model import Model
+from llamasrv.web.routes import ollama_manage
 from llamasrv.web.service import WebOptions
 
 _spec = importlib.util.spec_from_file_location("hub", Path(__file__).parents[1] / "models" / "hub.py")
@@ -118,6 +121,30 @@ def test_a_file_that_breaks_off_is_refused_and_nothing_of_it_stays(managing, tmp
 def test_what_no_model_can_be_made_of_is_refused(managing, body, status, words):
     response = managing.post("/api/create", json={"model": "b", **body})
     assert response.status_code == status and words in error(response)
+
+
+def test_few_templates_are_tried_at_once(monkeypatch):
+    """Each takes up to a gigabyte and a core: as many processes ran as clients asked for."""
+    running, over, places = [], threading.Event(), threading.Semaphore(0)
+
+    def try_template(source):
+        running.append(source)
+        places.release()
+        assert over.wait(30)
+
+    monkeypatch.setattr(ollama_manage, "try_template", try_template)
+    trials = ollama_manage.TemplateTrials(2, wait_seconds=0.01)
+    threads = [threading.Thread(target=trials.check, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+        assert places.acquire(timeout=30)
+    with pytest.raises(Unavailable, match="busy trying other templates"):
+        trials.check("c")
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    trials.check("d")
+    assert running == ["a", "b", "d"]
 
 
 def test_a_file_that_is_no_model_is_refused(managing):

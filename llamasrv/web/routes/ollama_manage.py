@@ -6,6 +6,7 @@ A made or copied model is the same file under another name, with what it was giv
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Generator
 from itertools import chain
 from pathlib import Path
@@ -16,7 +17,7 @@ from flask import Blueprint, Response, request
 from llamasrv.chat.renderer import TemplateError
 from llamasrv.chat.trial import TemplateDangerous, try_template
 from llamasrv.concurrency import off_hub
-from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unsupported
+from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, ModelNotFound, Unavailable, Unsupported
 from llamasrv.models import derived, derived_files, gguf
 from llamasrv.models.derived import BlobWriter, DerivedModel
 from llamasrv.models.derived_files import Quantizing
@@ -63,11 +64,34 @@ def blueprint(service: Service) -> Blueprint:
     return routes
 
 
+class TemplateTrials:
+    """Tries clients' templates, a few at a time: each trial may take a gigabyte."""
+
+    def __init__(self, at_once: int = 2, wait_seconds: float = 30.0) -> None:
+        self._places = threading.BoundedSemaphore(at_once)
+        self._wait_seconds = wait_seconds
+
+    def check(self, source: str) -> None:
+        """Raises InvalidRequest, and Unavailable if others take too long. Not for a thread: only the hub's own loop
+        watches child processes."""
+        if not self._places.acquire(timeout=self._wait_seconds):
+            raise Unavailable("The server is busy trying other templates. Try again shortly.")
+        try:
+            try_template(source)  # in another process: a client's template may be anything
+        except TemplateDangerous as error:
+            raise InvalidRequest(f"the template cannot be used: {error}", param="template") from None
+        except TemplateError as error:
+            raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
+        finally:
+            self._places.release()
+
+
 class ManageViews:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._limits = service.options.limits
         self._managing, self._named = Managing(self._limits), NamedModel(self._limits)
+        self._trials = TemplateTrials()
 
     def copy(self) -> Response:
         service = self._service
@@ -80,7 +104,7 @@ class ManageViews:
         if asked.quantize:
             derived_files.check_type(asked.quantize)
         if asked.template is not None:
-            _check_template(asked.template)
+            self._trials.check(asked.template)
         new = off_hub(_made_of, self._service, asked)
         if asked.quantize:
             return self._quantized(new, asked)
@@ -237,16 +261,6 @@ def _as_made(service: Service, model: Model) -> DerivedModel:
     if path is None:
         raise InvalidRequest(f"'{model.name}' has no file to create another model from", param="from")
     return DerivedModel(model.name, model.name, derived.kept_path(path, _folder(service)))
-
-
-def _check_template(source: str) -> None:
-    """Raises InvalidRequest. Not for a thread: only the hub's own loop watches child processes."""
-    try:
-        try_template(source)  # in another process: a client's template may be anything
-    except TemplateDangerous as error:
-        raise InvalidRequest(f"the template cannot be used: {error}", param="template") from None
-    except TemplateError as error:
-        raise InvalidRequest(f"the template is not valid Jinja: {error}", param="template") from None
 
 
 def _made_of(service: Service, asked: Create) -> DerivedModel:
