@@ -424,5 +424,6 @@ PUBLISHED_LAYOUTS = {
         opening="<|begin|>bot", end="", other=("<|begin|>{}<|body|>", "<|done|>"),
     ),
 }  # fmt: skip
-"""Formats that vendors have published: what they taught, one of each kind. Four blind sets of 44, 26, 24 and 22 templates
-passed 911 of 961, 574 of 613, 516 of 554 and 464 of 492 checks at first sight, each with what the set before had taught."""
+"""Formats that vendors have published: what they taught, one of each kind. Five sets of 44, 26, 24, 22 and 22 templates,
+each written down before its outputs were read and after the set before had been mended, passed 911 of 961, 574 of 613,
+516 of 554, 464 of 492 and 523 of 540 checks at first sight."""
