@@ -153,6 +153,26 @@ def test_what_cannot_be_spoken_is_refused_by_field(speak, body, param):
     assert (error["param"], error["type"]) == (param, "invalid_request_error"), error
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"model": "fake", "input": "Hi.", "voice": "alloy"}, "audio/mpeg"),  # Open WebUI
+        ({"model": "fake", "input": "Hi.", "voice": "mia", "response_format": "mp3", "speed": 1}, "audio/mpeg"),
+        ({"input": "Hi.", "model": "fake", "voice": "nova", "response_format": "pcm", "instructions": ""}, "audio/pcm"),
+        ({"input": "Hi.", "model": "fake", "voice": "ash", "response_format": "mp3", "speed": 1.2,
+          "instructions": "Whisper."}, "audio/mpeg"),
+        ({"input": "Hi.", "model": "fake", "voice": "coral", "response_format": "wav", "stream_format": "audio"},
+         "audio/wav"),
+    ],
+    ids=["Open WebUI", "SillyTavern", "pipecat", "LiveKit", "wyoming_openai"],
+)  # fmt: skip
+def test_what_programs_send_is_spoken(speak, body, kind):
+    if kind == "audio/mpeg":
+        pytest.importorskip("av")
+    answer = speak(**body, **({} if "response_format" in body else {"response_format": None}))
+    assert answer.content_type == kind and answer.data
+
+
 def test_without_the_extra_there_are_wav_and_pcm(speak, monkeypatch):
     monkeypatch.setattr(spoken, "has_codecs", lambda: False)
     for body in ({"response_format": "mp3"}, {"speed": 2}):
