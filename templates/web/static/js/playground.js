@@ -198,7 +198,8 @@ const answers = new Answers({
 /** Asks for a title once a conversation has its first answer, unless somebody has given it one. */
 async function nameTalk(turn) {
   const { talk } = page;
-  if (!byId("titles").checked || talk.named || turn.finish !== "stop" || talk.path().length !== 2) return;
+  const isDemo = document.querySelector("#welcome .notice") !== null; // which knows no titles
+  if (isDemo || !byId("titles").checked || talk.named || turn.finish !== "stop" || talk.path().length !== 2) return;
   const asked = naming = new AbortController();
   try {
     const title = await titleOf(settings.request(talk, turn.model), asked.signal);
