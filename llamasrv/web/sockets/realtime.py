@@ -51,7 +51,7 @@ from llamasrv.web.context import RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
 from llamasrv.web.sockets.inner_requests import Application, InnerRefusal, InnerRequests
 from llamasrv.web.sockets.responses import SocketConnection
-from llamasrv.web.sockets.websocket import GOING_AWAY, NORMAL, WebSocket
+from llamasrv.web.sockets.websocket import GOING_AWAY, INTERNAL, NORMAL, WebSocket
 from llamasrv.web.streams.body import CLIENT_CLOSED
 
 log = logging.getLogger("llamasrv")
@@ -197,6 +197,9 @@ class RealtimeSocket:
                         self._closing = NORMAL
                         self._error("session_expired", f"A session lasts at most {LIFETIME / 60:.0f} minutes.")
                 socket.close(self._closing or NORMAL)
+            except Exception:  # not an answer in HTTP, which the connection would write
+                log.exception("a Realtime session failed")
+                socket.close(INTERNAL)
             finally:
                 connection.on_drain = None
                 socket.is_open = False
@@ -384,7 +387,7 @@ class RealtimeSocket:
                 self._jobs.popleft()()
         except Exception:
             log.exception("a Realtime session failed")
-            self._socket.close(1011)
+            self._socket.close(INTERNAL)
         finally:
             self._worker = None
             self._connection.be_busy(False)

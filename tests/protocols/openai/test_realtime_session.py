@@ -55,6 +55,10 @@ def test_what_is_set_is_shown_and_the_rest_stays():
             "session.audio.input.turn_detection.threshold",
         ),
         ({"audio": {"output": {"speed": 9}}}, "session.audio.output.speed"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": {"a": 1}}}}},
+            "session.audio.input.turn_detection.eagerness",
+        ),
         ({"audio": []}, "session.audio"),
     ],
 )
@@ -193,3 +197,17 @@ def test_the_settings_of_voice_frameworks_are_taken(given):
     assert after["instructions"] == "Be kind." and after["audio"]["input"]["noise_reduction"] is None
     assert after["audio"]["input"]["turn_detection"]["silence_duration_ms"] in (700, 800)
     assert after["audio"]["output"]["voice"] == given["audio"]["output"]["voice"]
+
+
+@pytest.mark.parametrize("junk", [None, True, 0, 1.5, "", "x", [], [None], {}, {"type": "x"}])
+def test_nothing_in_an_item_is_more_than_an_invalid_request(junk):
+    """A role that was an object ended the session: a TypeError, and an answer in HTTP on the WebSocket."""
+    whole = {"id": "a", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}
+    for name in whole:
+        try:
+            new_item({**whole, name: junk})
+        except InvalidRequest:
+            pass
+    for part in ({"type": junk}, {"type": "input_text", "text": junk}, {"type": "input_audio", "audio": junk}, junk):
+        with pytest.raises(InvalidRequest):
+            new_item({**whole, "content": [{"type": "input_image", "image_url": []}, part]})

@@ -93,7 +93,7 @@ def new_item(given: Any) -> ConversationItem:
     if kind != "message":
         raise _invalid("expected 'message', 'function_call' or 'function_call_output'.", "item.type")
     role = given.get("role")
-    if role not in _PARTS:
+    if type(role) is not str or role not in _PARTS:
         raise _invalid(f"expected one of {', '.join(_PARTS)}.", "item.role")
     if type(given.get("content")) is not list or not 0 < len(given["content"]) <= 100:
         raise _invalid("expected an array of 1 to 100 parts.", "item.content")

@@ -125,7 +125,7 @@ def _turns(given: JSON, path: str) -> JSON:
     out = {**_VAD, "type": kind}
     if kind == "semantic_vad":  # here turns end by silence, whatever was said
         eagerness = given.get("eagerness") or "auto"
-        if eagerness not in _EAGERNESS:
+        if type(eagerness) is not str or eagerness not in _EAGERNESS:
             raise _invalid(f"expected one of {', '.join(_EAGERNESS)}.", f"{path}.eagerness")
         out |= {"eagerness": eagerness, "silence_duration_ms": _EAGERNESS[eagerness]}
     for name, low, high in (
