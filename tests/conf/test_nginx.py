@@ -456,7 +456,7 @@ def test_a_killed_replica_takes_only_its_own_streams_with_it(tmp_path):
 @pytest.mark.parametrize("notice", ["0", "2"])
 def test_a_rolling_restart_fails_no_request(tmp_path, notice):
     """With a notice it was worse than without: all that time a draining replica got requests and refused them."""
-    ports = [free_port() for _ in range(2)]
+    ports = [free_port() for _ in range(3)]
     flags = ["--fake", "--drain-notice", notice, "--drain-timeout", "20"]
     servers = [ServerProcess(["--port", str(port), *flags]) for port in ports]
     nginx, stop, replies = None, threading.Event(), []
