@@ -34,6 +34,16 @@ NO_COMPILER = (
 )
 
 
+def has_compiled():
+    """Whether pip or uv keep a wheel of llama-cpp-python that they compiled before."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folders = [
+        Path(os.environ.get("PIP_CACHE_DIR") or caches / "pip") / "wheels",
+        *Path(os.environ.get("UV_CACHE_DIR") or caches / "uv").glob("sdists-v*"),
+    ]
+    return any(True for folder in folders for _ in folder.glob("**/llama_cpp_python-*.whl"))
+
+
 class MetadataOfAnInstallation(dist_info):
     """The first that pip and uv ask of a checkout that they install; building a wheel for others skips it."""
 
@@ -41,7 +51,8 @@ class MetadataOfAnInstallation(dist_info):
         configured = [os.environ.get("CXX", ""), sysconfig.get_config_var("CXX") or ""]
         compilers = [*(words[0] for words in map(str.split, configured) if words), "c++", "g++", "clang++"]
         installed = Path(sysconfig.get_path("platlib"), "llama_cpp").is_dir()
-        if not (installed or any(map(shutil.which, compilers)) or any(map(os.environ.get, WHEELS))):
+        named = any(map(os.environ.get, WHEELS))
+        if not (installed or any(map(shutil.which, compilers)) or named or has_compiled()):
             raise SystemExit(NO_COMPILER)
         super().run()
 

@@ -130,10 +130,19 @@ def test_the_package_page_links_to_nothing_that_is_not_on_it(checkout, tmp_path)
 
 @pytest.mark.parametrize(
     ("more", "passes"),
-    [({}, False), ({"PIP_EXTRA_INDEX_URL": "https://host/whl/cpu"}, True)],
+    [
+        ({}, False),
+        ({"PIP_EXTRA_INDEX_URL": "https://host/whl/cpu"}, True),
+        ({"PIP_CACHE_DIR": "pip"}, True),
+        ({"UV_CACHE_DIR": "uv"}, True),
+    ],
 )
 def test_without_a_compiler_an_installation_ends_in_one_line(checkout, tmp_path, more, passes):
-    """It ended in 20 lines of CMake. Building a wheel needs no compiler."""
+    """It ended in 20 lines of CMake. Building a wheel needs no compiler, nor does a wheel that was compiled before."""
+    for folder in ("pip/wheels/7f/a1", "uv/sdists-v9/pypi/llama-cpp-python"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl").touch()
+    more = {name: str(tmp_path / value) if value in ("pip", "uv") else value for name, value in more.items()}
     code = (
         "import sysconfig; get = sysconfig.get_config_var\n"
         "sysconfig.get_config_var = lambda name: None if name == 'CXX' else get(name)\n"
@@ -142,7 +151,12 @@ def test_without_a_compiler_an_installation_ends_in_one_line(checkout, tmp_path,
         f"build_meta.prepare_metadata_for_build_wheel({str(tmp_path)!r})"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=checkout, env={"PATH": "", **more}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        cwd=checkout,
+        env={"PATH": "", "HOME": "/none", **more},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode == 0) is passes, done.stderr
     assert passes or done.stderr.startswith("llamasrv: no C++ compiler") and done.stderr.count("\n") == 1
