@@ -94,8 +94,7 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
         return NotFound(f"{what} is a base URL: clients add a path to it, as in {_BASES[path]}.")
     if error.code == 404 and _REALTIME.match(path):
         return NotFound(
-            "There is no Realtime endpoint here. For text use /v1/chat/completions or /v1/responses, for sound "
-            "/v1/audio/transcriptions and /v1/audio/speech.",
+            "There is no WebRTC here, and there are no client secrets: open a WebSocket to /v1/realtime with a key.",
             code="realtime_not_supported",
         )
     if error.code == 404:

@@ -98,12 +98,10 @@ def test_a_mended_path_takes_the_same_key(start):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize(
-    "path", ["/v1/realtime?model=x", "/realtime", "/v1/realtime/client_secrets", "/v1/realtime/calls"]
-)
-def test_the_error_for_a_realtime_path_says_that_there_is_no_such_api(client, method, path):
+@pytest.mark.parametrize("path", ["/v1/realtime/client_secrets", "/v1/realtime/calls"])
+def test_the_error_for_webrtc_says_what_to_open_instead(client, method, path):
     """It was a 404 that asked to check the URL for typos; voice clients retried."""
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"} if method == "GET" else {}
     reply = client.open(path, method=method, headers=upgrade)
-    assert reply.status_code == 404 and "no Realtime endpoint" in reply.get_json()["error"]["message"]
+    assert reply.status_code == 404 and "a WebSocket to /v1/realtime" in reply.get_json()["error"]["message"]
     assert "typos" in client.get("/v1/realtimes").get_json()["error"]["message"]
