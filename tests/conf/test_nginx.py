@@ -322,7 +322,7 @@ def test_with_no_replica_it_answers_in_json(tmp_path):
 
 
 class Counting(BaseHTTPRequestHandler):
-    """Counts requests, and keeps each waiting until `go` is set."""
+    """Counts requests, and keeps each waiting until `go` is set. Keeps no connection, so that one which was closed is gone."""
 
     protocol_version = "HTTP/1.1"
 
@@ -333,6 +333,7 @@ class Counting(BaseHTTPRequestHandler):
         self.server.go.wait(30)
         self.send_response(200)
         self.send_header("Content-Length", "2")
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(b"{}")
 
