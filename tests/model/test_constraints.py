@@ -139,7 +139,7 @@ while engine.status.state != "ready":
 vocab = engine.vocab
 engine.grammars.is_available()
 try:
-    engine.grammars.compile("start: " + json.dumps("word " * 60_000))
+    engine.grammars.compile("start: " + json.dumps("word " * 200_000))
 except InvalidRequest as error:
     print(error.message)
 assert engine.stop(60)
