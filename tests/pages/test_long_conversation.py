@@ -117,4 +117,4 @@ def test_another_version_of_a_message_stands_where_the_first_one_stood(playgroun
     before = page.locator(".turn.user", has_text="another").evaluate("e => e.getBoundingClientRect().top")
     page.locator(".turn.user", has_text="another").get_by_label("Previous version").click()
     page.locator(f"[data-turn='{asked}']").wait_for()
-    assert abs(page.evaluate(top) - before) < 2
+    page.wait_for_function(f"() => Math.abs({top} - {before}) < 2")
