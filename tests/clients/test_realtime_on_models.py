@@ -8,12 +8,7 @@ import json
 import numpy as np
 import openai
 import pytest
-from clients.conftest import wait_until_ready
-from conftest import ServerProcess
-from model import tiny_speech
-from samples import wav
-
-from llamasrv.config import paths
+from clients.speaking import speaking_server
 
 pytest.importorskip("websockets")
 
@@ -29,20 +24,8 @@ def tone(seconds, level=0.3):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    if paths.demo_model() is None:
-        pytest.skip("the demonstration model is not here")
-    folder = tmp_path_factory.mktemp("realtime")
-    model = tiny_speech.model(folder / "tiny.gguf", "pockettts")
-    projector = tiny_speech.projector(folder / "mmproj-tiny.gguf", "pockettts")
-    (folder / "voices").mkdir()
-    (folder / "voices" / "mia.wav").write_bytes(wav(1.5))
-    (folder / "llamasrv.toml").write_text(
-        f'[models.words]\npath = "{paths.demo_model()}"\n[models.voice]\npath = "{model}"\nmmproj = "{projector}"\n'
-        f'[media]\nvoices = "{folder / "voices"}"\n'
-    )
-    server = wait_until_ready(ServerProcess(["--port", "0", "--config", folder / "llamasrv.toml", "-t", 1]))
-    yield server
-    server.end()
+    with speaking_server(tmp_path_factory.mktemp("realtime")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
