@@ -168,7 +168,7 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     "--requests",
     type=click.IntRange(1, 1_000_000),
     metavar="INT",
-    help="With URL: requests per number.  [two conversations a place]",
+    help="With URL: requests for each of --sequences.  [two conversations per sequence]",
 )
 @click.option(
     "--rate",

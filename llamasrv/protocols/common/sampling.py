@@ -197,7 +197,7 @@ class SessionParams(Object):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         for name in ("rid", "offset"):
             if value.get(name) is not None:
-                raise Refusal("nothing is continued that the request does not contain: send the whole prompt.", name)
+                raise Refusal("earlier requests cannot be continued: send the whole prompt.", name)
         if type(value.get("id")) is not str:
             raise wrong_type("a string", value.get("id"), "id")
         return session_named(value["id"])
