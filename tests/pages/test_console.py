@@ -119,6 +119,7 @@ def test_keys_are_made_changed_rotated_and_revoked(serve, visit, axe, tmp_path):
     secret = page.inner_text("#secret")
     assert secret.startswith("sk-") and secret not in path.read_text()
     page.get_by_role("button", name="Close").click()
+    page.locator("#secret:empty").wait_for(state="attached")  # a dialog says that it closed a task later
     assert secret not in page.content()
     ann = page.locator("[data-key='ann']")
     told = "Chat and completions · only fake, other · 0 of 5,000 tokens this month · 4 requests at once"
