@@ -197,9 +197,13 @@ NATIVE = (
 )  # fmt: skip
 EXACT = {"/metrics": LLAMACPP}
 BY_PATH = (
-    ("/v1/messages", ANTHROPIC), ("/api/", OLLAMA), ("/v1beta/", GEMINI),
-    ("/v1/systemone", SYSTEM_ONE), ("/systemone", SYSTEM_ONE), *((path, LLAMACPP) for path in NATIVE),
-)  # fmt: skip
+    ("/v1/messages", ANTHROPIC),
+    ("/api/", OLLAMA),
+    ("/v1beta/", GEMINI),
+    ("/v1/systemone", SYSTEM_ONE),
+    ("/systemone", SYSTEM_ONE),
+    *((path, LLAMACPP) for path in NATIVE),
+)
 
 
 def dialect(path: str, *, anthropic: bool = False) -> Dialect:

@@ -67,9 +67,12 @@ def _pin(block: Mapping[str, Any], path: str, num_after: int) -> Pin | None:
 
 
 _REASONS = {
-    "model": "model_changed", "adapters": "model_changed", "system": "system_changed", "tools": "tools_changed",
+    "model": "model_changed",
+    "adapters": "model_changed",
+    "system": "system_changed",
+    "tools": "tools_changed",
     "messages": "messages_changed",
-}  # fmt: skip
+}
 """By what changed. It has no word for the rest: another scope, another way to write the same, and what was evicted."""
 
 MAX_ID = 128  # characters

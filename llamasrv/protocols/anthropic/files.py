@@ -19,9 +19,14 @@ def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
 def shown(file: File) -> dict[str, Any]:
     created = datetime.fromtimestamp(file.created_at, timezone.utc).isoformat().replace("+00:00", "Z")
     return {
-        "id": file.id, "type": "file", "filename": file.filename, "size_bytes": file.bytes, "created_at": created,
-        "mime_type": mimetypes.guess_type(file.filename)[0] or "application/octet-stream", "downloadable": True,
-    }  # fmt: skip
+        "id": file.id,
+        "type": "file",
+        "filename": file.filename,
+        "size_bytes": file.bytes,
+        "created_at": created,
+        "mime_type": mimetypes.guess_type(file.filename)[0] or "application/octet-stream",
+        "downloadable": True,
+    }
 
 
 def file_body(file: File) -> bytes:

@@ -29,9 +29,13 @@ from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
 
 _ROLES = {
-    "user": "user", "assistant": "assistant", "system": "system", "developer": "system",
-    "ctx": "system", "msg": "user",  # as Claude Code writes them in the middle of a conversation
-}  # fmt: skip
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+    "ctx": "system",
+    "msg": "user",  # as Claude Code writes them in the middle of a conversation
+}
 _PLAIN = frozenset(("user", "assistant"))
 
 BILLING = "x-anthropic-billing-header:"

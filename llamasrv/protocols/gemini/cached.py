@@ -170,10 +170,13 @@ def cached_list_body(contents: Sequence[CachedContent], start: int, most: int) -
 
 def _entry(content: CachedContent) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "name": PREFIX + content.id, "model": f"models/{content.model}", "createTime": _time(content.created),
-        "updateTime": _time(content.updated), "expireTime": _time(content.expires),
+        "name": PREFIX + content.id,
+        "model": f"models/{content.model}",
+        "createTime": _time(content.created),
+        "updateTime": _time(content.updated),
+        "expireTime": _time(content.expires),
         "usageMetadata": {"totalTokenCount": content.num_tokens},
-    }  # fmt: skip
+    }
     return entry | ({"displayName": content.display_name} if content.display_name else {})
 
 

@@ -22,9 +22,16 @@ SEALED = b"llamasrv:"
 """Starts the signature of a call: the rest of it is what was thought before the call."""
 
 _KINDS = (
-    "text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode", "codeExecutionResult",
-    "toolCall", "toolResponse",
-)  # fmt: skip
+    "text",
+    "inlineData",
+    "fileData",
+    "functionCall",
+    "functionResponse",
+    "executableCode",
+    "codeExecutionResult",
+    "toolCall",
+    "toolResponse",
+)
 _ROLES = {"user": "user", "function": "user", "model": "assistant"}
 
 Given = tuple[dict[str, Any], Path]

@@ -155,9 +155,12 @@ class GeminiDecisions(DecisionsEndpoint):
             reply = {"prompt_feedback": {"block_reason": "OTHER", "block_reason_message": REFUSED}}
         read, thought = made.prompt_tokens, made.reasoning_tokens
         reply["usage"] = {
-            "total_input_tokens": read, "total_cached_tokens": made.cached_tokens, "total_output_tokens": 0,
-            "total_thought_tokens": thought, "total_tokens": read + thought,
-        }  # fmt: skip
+            "total_input_tokens": read,
+            "total_cached_tokens": made.cached_tokens,
+            "total_output_tokens": 0,
+            "total_thought_tokens": thought,
+            "total_tokens": read + thought,
+        }
         return orjson.dumps(reply)
 
 
@@ -172,7 +175,10 @@ def _answer(question: Question, answer: Decided) -> dict[str, Any]:
         reply = {"choice": values[chosen(answer)], "confidence": max(found), "probabilities": dict(zip(values, found))}
         return {"type": "choice", **reply, **mass}
     return {
-        "type": "score", "score": level(answer), "confidence": max(found),
+        "type": "score",
+        "score": level(answer),
+        "confidence": max(found),
         "legend": {str(i): option.value for i, option in enumerate(question.options)},
-        "probabilities": {str(i): p for i, p in enumerate(found)}, **mass,
-    }  # fmt: skip
+        "probabilities": {str(i): p for i, p in enumerate(found)},
+        **mass,
+    }

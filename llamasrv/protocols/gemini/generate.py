@@ -56,10 +56,12 @@ class GenerateContentSchema(WireSchema):
     toolConfig = ToolConfig(
         "`functionCallingConfig`: AUTO, VALIDATED, ANY or NONE, `allowedFunctionNames`",
         ignores=(
-            "retrievalConfig", "includeServerSideToolInvocations", "functionCallingConfig.streamFunctionCallArguments",
+            "retrievalConfig",
+            "includeServerSideToolInvocations",
+            "functionCallingConfig.streamFunctionCallArguments",
         ),
         to="tool_choice",
-    )  # fmt: skip
+    )
     generationConfig = GenerationConfig("see the next table")
     cachedContent = String("the name of a cached content: what it keeps goes before, and stays cached for its time")
     safetySettings = Ignored("nothing is moderated")

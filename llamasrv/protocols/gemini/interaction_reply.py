@@ -56,10 +56,13 @@ def interaction(response: JSON, items: Sequence[JSON] = ()) -> JSON:
 
 def _head(response: JSON) -> JSON:
     return {
-        "id": response["id"], "object": "interaction", "status": _status(response), "model": response["model"],
+        "id": response["id"],
+        "object": "interaction",
+        "status": _status(response),
+        "model": response["model"],
         "created": _time(response["created_at"]),
         "updated": _time(response["completed_at"] or response["created_at"]),
-    }  # fmt: skip
+    }
 
 
 def _time(seconds: float) -> str:
@@ -181,9 +184,13 @@ def _found(item: JSON) -> JSON:
 
 
 _STEPS: Mapping[str, Callable[[JSON], JSON | None]] = {
-    "message": _message, "reasoning": _thought, "function_call": _call, "function_call_output": _result,
-    "tool_search_call": _search, "tool_search_output": _found,
-}  # fmt: skip
+    "message": _message,
+    "reasoning": _thought,
+    "function_call": _call,
+    "function_call_output": _result,
+    "tool_search_call": _search,
+    "tool_search_output": _found,
+}
 
 
 # ---------------------------------------------------------------- events

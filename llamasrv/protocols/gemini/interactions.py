@@ -151,9 +151,14 @@ def _search_result(step: JSON, *path: int | str) -> JSON:
 
 
 _STEPS: Mapping[str, Callable[..., JSON]] = {
-    "user_input": _user_input, "model_output": _model_output, "thought": _thought, "function_call": _function_call,
-    "function_result": _function_result, "tool_search_call": _search_call, "tool_search_result": _search_result,
-}  # fmt: skip
+    "user_input": _user_input,
+    "model_output": _model_output,
+    "thought": _thought,
+    "function_call": _function_call,
+    "function_result": _function_result,
+    "tool_search_call": _search_call,
+    "tool_search_result": _search_result,
+}
 
 
 class InteractionInput(WireField):
@@ -301,13 +306,21 @@ class InteractionSchema(WireSchema):
 
 
 _NAMES = {
-    "previous_interaction_id": "previous_response_id", "system_instruction": "instructions", "tools": "tools",
-    "store": "store", "stream": "stream", "background": "background",
-}  # fmt: skip
+    "previous_interaction_id": "previous_response_id",
+    "system_instruction": "instructions",
+    "tools": "tools",
+    "store": "store",
+    "stream": "stream",
+    "background": "background",
+}
 _CONFIG_NAMES = {
-    "temperature": "temperature", "top_p": "top_p", "seed": "seed", "max_output_tokens": "max_output_tokens",
-    "stop_sequences": "stop", "tool_choice": "tool_choice",
-}  # fmt: skip
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "seed": "seed",
+    "max_output_tokens": "max_output_tokens",
+    "stop_sequences": "stop",
+    "tool_choice": "tool_choice",
+}
 _OURS = {theirs: ours for ours, theirs in _NAMES.items()} | {
     **{theirs: f"generation_config.{ours}" for ours, theirs in _CONFIG_NAMES.items()},
     "text": "response_format",

@@ -47,10 +47,14 @@ def model_body(card: GeminiModel) -> bytes:
 
 def _entry(card: GeminiModel) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "name": f"models/{card.name}", "baseModelId": card.name, "version": "1", "displayName": card.name,
-        "description": "", "supportedGenerationMethods": ["generateContent", "countTokens"] if card.answers else [],
+        "name": f"models/{card.name}",
+        "baseModelId": card.name,
+        "version": "1",
+        "displayName": card.name,
+        "description": "",
+        "supportedGenerationMethods": ["generateContent", "countTokens"] if card.answers else [],
         "thinking": card.thinks,
-    }  # fmt: skip
+    }
     if card.context is not None:
         entry |= {"inputTokenLimit": card.context, "outputTokenLimit": card.context}
     return entry

@@ -291,9 +291,15 @@ class NativeReply(Writer):
 
     def on_progress(self, event: PromptWaits | PromptProgress) -> None:
         body = {
-            "index": event.choice, "content": "", "tokens": [], "stop": False, "id_slot": -1, "tokens_predicted": 0,
-            "tokens_evaluated": self._state(event.choice).num_prompt, **progress_of(event),
-        }  # fmt: skip
+            "index": event.choice,
+            "content": "",
+            "tokens": [],
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": 0,
+            "tokens_evaluated": self._state(event.choice).num_prompt,
+            **progress_of(event),
+        }
         self._out.append(self._with_pace(orjson.dumps(body), event.choice))
 
     def on_finished(self, event: Finished) -> None:

@@ -25,10 +25,15 @@ def settings_of(request: GenerateRequest) -> dict[str, Any]:
     """The settings other than sampling, as `generation_settings` repeats them."""
     most = -1 if request.max_tokens is None else request.max_tokens
     settings: dict[str, Any] = {
-        "n_keep": request.keep or 0, "n_discard": request.discard, "stream": request.stream, "stop": list(request.stop),
-        "n_probs": request.logprobs or 0, "max_tokens": most, "n_predict": most,
+        "n_keep": request.keep or 0,
+        "n_discard": request.discard,
+        "stream": request.stream,
+        "stop": list(request.stop),
+        "n_probs": request.logprobs or 0,
+        "max_tokens": most,
+        "n_predict": most,
         "post_sampling_probs": request.sampled_probs,
-    }  # fmt: skip
+    }
     if request.content is not None and request.content.kind == "gbnf":
         settings["grammar"] = request.content.value
     return settings

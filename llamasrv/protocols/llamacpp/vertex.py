@@ -17,9 +17,14 @@ MOST_INSTANCES = 128
 FORMAT = "@requestFormat"
 
 PATHS: Mapping[str, str] = {
-    "chatCompletions": "/v1/chat/completions", "completions": "/v1/completions", "completion": "/completion",
-    "infill": "/infill", "messages": "/v1/messages", "embeddings": "/v1/embeddings", "rerank": "/v1/rerank",
-}  # fmt: skip
+    "chatCompletions": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "completion": "/completion",
+    "infill": "/infill",
+    "messages": "/v1/messages",
+    "embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+}
 """What an instance may ask for, by its name and the endpoint that answers it; the path is a name, too."""
 
 

@@ -72,13 +72,15 @@ class Embed(SchemaEndpoint):
         return build(EmbedRequest, data, normalise=EUCLIDEAN, timeout=timeout, owner=owner), options
 
     def whole(self, options: OllamaEmbedOptions, made: EmbeddingResult) -> bytes:
-        return dumps({
-            "model": options.model,
-            "embeddings": [vector.tolist() for vector in made.vectors],
-            "total_duration": nanoseconds(time.perf_counter() - options.arrived),
-            "load_duration": 0,
-            "prompt_eval_count": made.prompt_tokens,
-        })  # fmt: skip
+        return dumps(
+            {
+                "model": options.model,
+                "embeddings": [vector.tolist() for vector in made.vectors],
+                "total_duration": nanoseconds(time.perf_counter() - options.arrived),
+                "load_duration": 0,
+                "prompt_eval_count": made.prompt_tokens,
+            }
+        )
 
 
 class OllamaEmbeddings(SchemaEndpoint):

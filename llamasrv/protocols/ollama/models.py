@@ -78,9 +78,13 @@ def ps_body(models: Iterable[Facts]) -> bytes:
 def _entry(model: Facts) -> dict[str, Any]:
     name = with_tag(model.name)
     return {
-        "name": name, "model": name, "size": model.size, "digest": _digest(model),
-        "details": _details(model), "capabilities": list(model.capabilities),
-    }  # fmt: skip
+        "name": name,
+        "model": name,
+        "size": model.size,
+        "digest": _digest(model),
+        "details": _details(model),
+        "capabilities": list(model.capabilities),
+    }
 
 
 def _digest(model: Facts) -> str:
@@ -105,18 +109,20 @@ def _details(model: Facts) -> dict[str, Any]:
 def show_body(model: Facts) -> bytes:
     parameters = "\n".join(f"{name:<30} {value}" for name, value in _parameters(model))
     license = model.license or model.metadata.get("general.license")
-    return dumps({
-        "license": license if isinstance(license, str) else "",
-        "modelfile": _modelfile(model),
-        "parameters": parameters,
-        "template": model.template,
-        "system": model.system,
-        "messages": [{"role": role, "content": content} for role, content in model.messages],
-        "details": _details(model),
-        "model_info": _model_info(model),
-        "capabilities": list(model.capabilities),
-        "modified_at": timestamp(model.modified),
-    })  # fmt: skip
+    return dumps(
+        {
+            "license": license if isinstance(license, str) else "",
+            "modelfile": _modelfile(model),
+            "parameters": parameters,
+            "template": model.template,
+            "system": model.system,
+            "messages": [{"role": role, "content": content} for role, content in model.messages],
+            "details": _details(model),
+            "model_info": _model_info(model),
+            "capabilities": list(model.capabilities),
+            "modified_at": timestamp(model.modified),
+        }
+    )
 
 
 def _model_info(model: Facts) -> dict[str, Any]:

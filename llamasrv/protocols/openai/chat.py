@@ -340,9 +340,12 @@ class ChatReply(ChunkReply):
 
     def on_begin(self) -> None:
         fields: dict[str, Any] = {
-            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.info.model,
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.info.model,
             "system_fingerprint": self.info.fingerprint,
-        }  # fmt: skip
+        }
         if self._options.service_tier:
             fields["service_tier"] = self._options.service_tier
         self._begin_chunks(fields)
@@ -404,9 +407,14 @@ class ChatReply(ChunkReply):
 
     def _chunk(self, choice: int, delta: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b}' % (
-            self._head, choice, delta, logprobs, reason, self._tail,
+            self._head,
+            choice,
+            delta,
+            logprobs,
+            reason,
+            self._tail,
             self._paces.of(choice) if extra is None else extra,
-        )  # fmt: skip
+        )
 
     def _input(self, choice: int, call: int, text: str) -> None:
         if text:

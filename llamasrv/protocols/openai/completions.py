@@ -118,9 +118,12 @@ class CompletionsReply(ChunkReply):
 
     def _fields(self) -> dict[str, Any]:
         return {
-            "id": self.id, "object": "text_completion", "created": self.created, "model": self.info.model,
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.info.model,
             "system_fingerprint": self.info.fingerprint,
-        }  # fmt: skip
+        }
 
     # ------------------------------------------------------------ streaming
 
@@ -141,9 +144,14 @@ class CompletionsReply(ChunkReply):
 
     def _chunk(self, choice: int, content: bytes, logprobs: bytes, reason: bytes, extra: bytes | None = None) -> bytes:
         return b'%b{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b%b}' % (
-            self._head, content, choice, logprobs, reason, self._tail,
+            self._head,
+            content,
+            choice,
+            logprobs,
+            reason,
+            self._tail,
             self._paces.of(choice) if extra is None else extra,
-        )  # fmt: skip
+        )
 
     # ------------------------------------------------------------ whole
 

@@ -235,14 +235,22 @@ def _answer(name: str | None, question: Question, answer: Decided) -> dict[str, 
         shares = [{"value": value, "probability": p} for value, p in zip(values, found)]
         best = values[chosen(answer)]
         return {
-            "type": "choice", "name": name, "choice": best, "confidence": choice_confidence(answer),
-            "probabilities": shares, **mass,
-        }  # fmt: skip
+            "type": "choice",
+            "name": name,
+            "choice": best,
+            "confidence": choice_confidence(answer),
+            "probabilities": shares,
+            **mass,
+        }
     levels = [
         {"value": i, "label": option.value, "probability": p}
         for i, (option, p) in enumerate(zip(question.options, found))
     ]
     return {
-        "type": "score", "name": name, "score": level(answer), "confidence": score_confidence(answer),
-        "probabilities": levels, **mass,
-    }  # fmt: skip
+        "type": "score",
+        "name": name,
+        "score": level(answer),
+        "confidence": score_confidence(answer),
+        "probabilities": levels,
+        **mass,
+    }

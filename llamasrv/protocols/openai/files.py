@@ -69,10 +69,16 @@ def file_name(given: str) -> str:
 
 def shown(file: File) -> dict[str, object]:
     return {
-        "id": file.id, "object": "file", "bytes": file.bytes, "created_at": file.created_at,
-        "filename": file.filename, "purpose": file.purpose, "status": "processed", "status_details": None,
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": file.created_at,
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
         "expires_at": file.expires_at,
-    }  # fmt: skip
+    }
 
 
 def file_body(file: File) -> bytes:

@@ -13,9 +13,13 @@ from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_
 from llamasrv.protocols.openai.custom import custom_arguments
 
 _ROLES = {
-    "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
     "function": "tool",
-}  # fmt: skip
+}
 _PLAIN = frozenset(("system", "user", "assistant"))
 _UNREAD = {"video_url": "video", "input_video": "video"}
 

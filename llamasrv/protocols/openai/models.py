@@ -13,9 +13,13 @@ import orjson
 
 # Texts that llama-server leaves empty as well: what is known of a model is in `meta`.
 _DETAILS = {
-    "parent_model": "", "format": "gguf", "family": "", "families": [""], "parameter_size": "",
+    "parent_model": "",
+    "format": "gguf",
+    "family": "",
+    "families": [""],
+    "parameter_size": "",
     "quantization_level": "",
-}  # fmt: skip
+}
 _MODALITIES = {"vision": "image", "audio": "audio"}
 
 

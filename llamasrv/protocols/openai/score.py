@@ -105,6 +105,10 @@ class ScoreEndpoint(SchemaEndpoint):
 def listed(kind: str, model: str, tokens: int, data: list[Any]) -> dict[str, Any]:
     """The results as vLLM's list."""
     return {
-        "id": f"{kind}-{uuid4().hex}", "object": "list", "created": int(time.time()), "model": model, "data": data,
+        "id": f"{kind}-{uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "data": data,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
-    }  # fmt: skip
+    }

@@ -51,9 +51,10 @@ class SpeechSchema(WireSchema):
         to="voice",
     )
     response_format = OneOf(
-        FORMATS, "wav and pcm; with the extra `media` mp3, opus, aac and flac; absent: mp3 if it can, else wav",
+        FORMATS,
+        "wav and pcm; with the extra `media` mp3, opus, aac and flac; absent: mp3 if it can, else wav",
         to="format",
-    )  # fmt: skip
+    )
     speed = Number(0.25, 4, "the pitch stays; other than 1 with the extra `media`", to="speed")
     stream_format = OneOf(
         ("audio", "sse"), "`audio`: the file, in chunks as it is made; `sse`: events with pieces of it"
@@ -153,8 +154,13 @@ def voice_list(names: Sequence[str], own: Sequence[OwnVoice] = ()) -> bytes:
 
 
 def _shown(voice: OwnVoice) -> dict[str, Any]:
-    return {"id": voice.id, "object": "audio.voice", "created_at": voice.created_at, "name": voice.name,
-            "type": "audio_sample"}  # fmt: skip
+    return {
+        "id": voice.id,
+        "object": "audio.voice",
+        "created_at": voice.created_at,
+        "name": voice.name,
+        "type": "audio_sample",
+    }
 
 
 def speech_models(names: Sequence[str]) -> bytes:

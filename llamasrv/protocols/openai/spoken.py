@@ -18,10 +18,14 @@ from llamasrv.protocols.openai.speech import VoiceName
 
 FORMATS = ("wav", "aac", "mp3", "flac", "opus", "pcm16")
 SPEECH_NAMES = {
-    "speech": "modalities", "speech.voice": "audio.voice", "speech.response_format": "audio.format",
-    "speech.speed": "audio.speed", "speech.model": "audio.model", "speech.language": "audio.language",
+    "speech": "modalities",
+    "speech.voice": "audio.voice",
+    "speech.response_format": "audio.format",
+    "speech.speed": "audio.speed",
+    "speech.model": "audio.model",
+    "speech.language": "audio.language",
     "speech.instructions": "audio.instructions",
-}  # fmt: skip
+}
 """The names of what may be wrong with the speech of an answer."""
 
 KeepTranscript = Callable[[str, str], int]

@@ -36,8 +36,13 @@ from llamasrv.protocols.writer import Writer
 
 INSTRUCTION = "Transcribe audio to text"
 ANSWER_TOKENS = 1024  # of one window: more than can be said in half a minute
-FORMATS = {"json": "application/json", "verbose_json": "application/json", "text": "text/plain; charset=utf-8",
-           "srt": "application/x-subrip; charset=utf-8", "vtt": "text/vtt; charset=utf-8"}  # fmt: skip
+FORMATS = {
+    "json": "application/json",
+    "verbose_json": "application/json",
+    "text": "text/plain; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+}
 
 
 class SomeOf(WireField):
@@ -225,9 +230,13 @@ class Transcription(Writer):
         segments = []
         for id, ((start, end), said, choice) in enumerate(zip(self.info.windows, texts, self.folded.choices)):
             segment: dict[str, Any] = {
-                "id": id, "seek": round(start * 100), "start": round(start, 3), "end": round(end, 3), "text": said,
+                "id": id,
+                "seek": round(start * 100),
+                "start": round(start, 3),
+                "end": round(end, 3),
+                "text": said,
                 "tokens": [entry.token for entry in choice.logprobs],
-            }  # fmt: skip
+            }
             values = [entry.logprob for entry in choice.logprobs if entry.logprob is not None]
             if values:
                 segment["avg_logprob"] = logprob(math.fsum(values) / len(values))

@@ -227,10 +227,17 @@ def _answer(question: Question, levels: Any, answer: Decided) -> dict[str, Any]:
         shares = dict(zip(values, found))
         best = values[chosen(answer)]
         return {
-            "type": "choice", "choice": best, "confidence": choice_confidence(answer), "probabilities": shares, **mass,
-        }  # fmt: skip
+            "type": "choice",
+            "choice": best,
+            "confidence": choice_confidence(answer),
+            "probabilities": shares,
+            **mass,
+        }
     return {
-        "type": "score", "score": level(answer), "confidence": score_confidence(answer),
+        "type": "score",
+        "score": level(answer),
+        "confidence": score_confidence(answer),
         "legend": {str(i): sent for i, sent in enumerate(levels)},
-        "probabilities": {str(i): p for i, p in enumerate(found)}, **mass,
-    }  # fmt: skip
+        "probabilities": {str(i): p for i, p in enumerate(found)},
+        **mass,
+    }

@@ -198,8 +198,11 @@ def chat_messages(items: Iterable[ConversationItem], instructions: str) -> list[
     for item in items:
         wire = item.wire
         if wire["type"] == "function_call":
-            call = {"id": wire["call_id"], "type": "function",
-                    "function": {"name": wire["name"], "arguments": wire["arguments"] or "{}"}}  # fmt: skip
+            call = {
+                "id": wire["call_id"],
+                "type": "function",
+                "function": {"name": wire["name"], "arguments": wire["arguments"] or "{}"},
+            }
             if not out or out[-1]["role"] != "assistant":
                 out.append({"role": "assistant", "content": None})
             out[-1].setdefault("tool_calls", []).append(call)

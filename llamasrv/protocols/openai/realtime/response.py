@@ -80,8 +80,14 @@ class RealtimeResponse:
             if index == self._message:
                 self._end_message(item, index)
             else:
-                self._to(item, index, "response.function_call_arguments.done", call_id=item.wire["call_id"],
-                         name=item.wire["name"], arguments=item.wire["arguments"])  # fmt: skip
+                self._to(
+                    item,
+                    index,
+                    "response.function_call_arguments.done",
+                    call_id=item.wire["call_id"],
+                    name=item.wire["name"],
+                    arguments=item.wire["arguments"],
+                )
             self._send("response.output_item.done", response_id=self.id, output_index=index, item=item.wire)
             if not self._is_apart:
                 self._send("conversation.item.done", previous_item_id=self._before.get(item.id), item=item.wire)
@@ -183,8 +189,11 @@ def _usage(usage: Mapping[str, Any]) -> JSON:
         "input_tokens": usage["prompt_tokens"],
         "output_tokens": usage["completion_tokens"],
         "input_token_details": {
-            "text_tokens": usage["prompt_tokens"], "audio_tokens": 0, "image_tokens": 0, "cached_tokens": cached,
+            "text_tokens": usage["prompt_tokens"],
+            "audio_tokens": 0,
+            "image_tokens": 0,
+            "cached_tokens": cached,
             "cached_tokens_details": {"text_tokens": cached, "audio_tokens": 0, "image_tokens": 0},
         },
         "output_token_details": {"text_tokens": usage["completion_tokens"] - spoken, "audio_tokens": spoken},
-    }  # fmt: skip
+    }

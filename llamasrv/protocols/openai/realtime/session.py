@@ -19,9 +19,14 @@ LIFETIME = 3600.0  # seconds of a session
 MOST_TEXT = 400_000  # characters of instructions
 MOST_TOOLS = 128
 _VAD = {
-    "type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500,
-    "idle_timeout_ms": None, "create_response": True, "interrupt_response": True,
-}  # fmt: skip
+    "type": "server_vad",
+    "threshold": 0.5,
+    "prefix_padding_ms": 300,
+    "silence_duration_ms": 500,
+    "idle_timeout_ms": None,
+    "create_response": True,
+    "interrupt_response": True,
+}
 _EAGERNESS = {"low": 1200, "medium": 700, "high": 400, "auto": 700}  # ms of silence that end a turn
 
 
@@ -33,7 +38,8 @@ def new_session(id: str, model: str, *, speaks: bool, transcribes: bool) -> JSON
         heard["transcription"] = {"model": model, "language": None, "prompt": None}
         return {"type": "transcription", **common, "audio": {"input": heard}}
     return {
-        "type": "realtime", **common,
+        "type": "realtime",
+        **common,
         "model": model,
         "output_modalities": ["audio" if speaks else "text"],
         "instructions": "",
@@ -46,7 +52,7 @@ def new_session(id: str, model: str, *, speaks: bool, transcribes: bool) -> JSON
         "truncation": "disabled",
         "prompt": None,
         "audio": {"input": heard, "output": {"format": PCM, "voice": "alloy", "speed": 1.0}},
-    }  # fmt: skip
+    }
 
 
 def updated(session: JSON, given: Any, path: str = "session") -> JSON:
@@ -54,8 +60,10 @@ def updated(session: JSON, given: Any, path: str = "session") -> JSON:
     given = _object(given, path)
     kind = given.get("type", session["type"])
     if kind != session["type"]:
-        raise _invalid(f"this session is of type '{session['type']}'; connect with intent=transcription for the other.",
-                       f"{path}.type")  # fmt: skip
+        raise _invalid(
+            f"this session is of type '{session['type']}'; connect with intent=transcription for the other.",
+            f"{path}.type",
+        )
     out = {**session, **answer_settings(given, path)} if kind == "realtime" else dict(session)
     if given.get("prompt"):
         raise Unsupported(f"Invalid '{path}.prompt': there are no stored prompts.", param=f"{path}.prompt")
@@ -113,8 +121,10 @@ def _input(before: JSON, given: Any, path: str) -> JSON:
 
 def _transcription(given: JSON, path: str) -> JSON:
     names = ("model", "language", "prompt")
-    return {name: None if given.get(name) is None else _text(given[name], f"{path}.transcription.{name}", 4000)
-            for name in names}  # fmt: skip
+    return {
+        name: None if given.get(name) is None else _text(given[name], f"{path}.transcription.{name}", 4000)
+        for name in names
+    }
 
 
 def _turns(given: JSON, path: str) -> JSON:
@@ -170,8 +180,9 @@ def _tools(given: Any, path: str) -> list[JSON]:
         raise _invalid(f"expected an array of at most {MOST_TOOLS} tools.", path)
     for i, tool in enumerate(given):
         if _object(tool, f"{path}[{i}]").get("type") != "function":
-            raise Unsupported(f"Invalid '{path}[{i}].type': only tools of type 'function' are supported.",
-                              param=f"{path}[{i}].type")  # fmt: skip
+            raise Unsupported(
+                f"Invalid '{path}[{i}].type': only tools of type 'function' are supported.", param=f"{path}[{i}].type"
+            )
         _text(tool.get("name"), f"{path}[{i}].name", 256)
         _object(tool.get("parameters") or {}, f"{path}[{i}].parameters")
     return given

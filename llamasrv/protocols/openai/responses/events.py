@@ -60,9 +60,14 @@ class Events:
         """`response` may be in any later state; what could not be known at the beginning is left out."""
         background = response["background"]
         start = {
-            **response, "status": "queued" if background else "in_progress", "completed_at": None, "error": None,
-            "incomplete_details": None, "output": [], "usage": None,
-        }  # fmt: skip
+            **response,
+            "status": "queued" if background else "in_progress",
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "output": [],
+            "usage": None,
+        }
         self._lifecycle("response.created", start)
         self._lifecycle("response.queued" if background else "response.in_progress", start)
 
@@ -274,9 +279,12 @@ class _Call(_Item):
         self.key = "input" if kind.custom else "arguments"
         self.name = "response.custom_tool_call_input" if kind.custom else "response.function_call_arguments"
         fields = {
-            "type": "custom_tool_call" if kind.custom else "function_call", "status": "in_progress",
-            "call_id": call_id, "name": kind.name, self.key: "",
-        }  # fmt: skip
+            "type": "custom_tool_call" if kind.custom else "function_call",
+            "status": "in_progress",
+            "call_id": call_id,
+            "name": kind.name,
+            self.key: "",
+        }
         if kind.namespace is not None:
             fields["namespace"] = kind.namespace
         super().__init__(events, "ctc" if kind.custom else "fc", fields)

@@ -29,9 +29,14 @@ from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
 
 _ROLES = frozenset(("user", "assistant", "system", "developer"))
 _TEXT_PARTS = {
-    "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
-    "reasoning_text": "text", "output_audio": "transcript",
-}  # fmt: skip
+    "input_text": "text",
+    "output_text": "text",
+    "text": "text",
+    "refusal": "refusal",
+    "summary_text": "text",
+    "reasoning_text": "text",
+    "output_audio": "transcript",
+}
 _UNREAD = {"input_video": "video"}
 
 _CLIENT_OUTPUTS = {
@@ -47,10 +52,16 @@ _HOSTED = {
 }
 CARRIED = frozenset(
     (
-        "web_search_call", "image_generation_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
-        "program", "program_output", "exec",
+        "web_search_call",
+        "image_generation_call",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "program",
+        "program_output",
+        "exec",
     )
-)  # fmt: skip
+)
 
 _ID_PREFIX = {
     "message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco",

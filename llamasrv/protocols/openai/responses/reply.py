@@ -348,9 +348,12 @@ class CompactionReply(ResponseReply):
 
 
 _REASONS = {
-    "model": "model_changed", "adapters": "model_changed", "tools": "tools_changed", "system": "input_changed",
+    "model": "model_changed",
+    "adapters": "model_changed",
+    "tools": "tools_changed",
+    "system": "input_changed",
     "messages": "input_changed",
-}  # fmt: skip
+}
 """By what changed. It has no word for the rest: another scope, another way to write the same, and what was evicted."""
 
 
