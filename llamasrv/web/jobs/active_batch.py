@@ -217,7 +217,9 @@ def tokens_of(body: Any) -> dict[str, int]:
     details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or {}
     of_output = usage.get("output_tokens_details") or usage.get("completion_tokens_details") or {}
     return {
-        "input_tokens": prompt, "output_tokens": output, "total_tokens": prompt + output,
+        "input_tokens": prompt,
+        "output_tokens": output,
+        "total_tokens": prompt + output,
         "cached_tokens": details.get("cached_tokens") or 0,
         "reasoning_tokens": of_output.get("reasoning_tokens") or 0,
-    }  # fmt: skip
+    }

@@ -67,16 +67,25 @@ def _with_adapter(bare: ModelCard, adapter: str) -> ModelCard:
 def card(model: Model) -> ModelCard:
     settings = model.settings
     aliases = tuple(alias for alias in settings.aliases if alias != CATCH_ALL)
-    known: dict[str, Any] = {"capabilities": model.details.capabilities, "tags": settings.tags,
-                             "status": _status(model), "is_found": settings.is_found}  # fmt: skip
+    known: dict[str, Any] = {
+        "capabilities": model.details.capabilities,
+        "tags": settings.tags,
+        "status": _status(model),
+        "is_found": settings.is_found,
+    }
     if model.state != "loaded":
         return ModelCard(model.name, model.created, aliases, model.context or None, **known)
     info = model.engine.info
     meta = {
-        "vocab_type": info.vocab_type, "n_vocab": info.n_vocab, "n_ctx": model.engine.context,
-        "n_ctx_train": info.context_train, "n_embd": info.n_embd, "n_params": info.num_params, "size": info.size_bytes,
+        "vocab_type": info.vocab_type,
+        "n_vocab": info.n_vocab,
+        "n_ctx": model.engine.context,
+        "n_ctx_train": info.context_train,
+        "n_embd": info.n_embd,
+        "n_params": info.num_params,
+        "size": info.size_bytes,
         "ftype": info.file_type,
-    }  # fmt: skip
+    }
     return ModelCard(model.name, model.created, aliases, model.engine.context, meta, **known)
 
 

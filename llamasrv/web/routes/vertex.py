@@ -37,8 +37,10 @@ def blueprint(service: Service) -> Blueprint:
     generating: dict[str, Any] = {
         "/v1/chat/completions": ChatCompletions(limits, transcripts=service.spoken_answers),
         "/v1/completions": Completions(limits),
-        "/completion": NativeCompletion(limits), "/infill": Infill(limits), "/v1/messages": MessagesEndpoint(limits),
-    }  # fmt: skip
+        "/completion": NativeCompletion(limits),
+        "/infill": Infill(limits),
+        "/v1/messages": MessagesEndpoint(limits),
+    }
     computing: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "/v1/embeddings": (EmbeddingsEndpoint(limits), service.pipeline.submit_embed),
         "/v1/rerank": (RerankEndpoint(limits), service.pipeline.submit_rerank),

@@ -44,9 +44,11 @@ class InnerRequests:
         InnerRefusal."""
         environ = {
             **self._environ,
-            "REQUEST_METHOD": "POST", "CONTENT_TYPE": kind, "wsgi.input": io.BytesIO(body),
+            "REQUEST_METHOD": "POST",
+            "CONTENT_TYPE": kind,
+            "wsgi.input": io.BytesIO(body),
             KEY: context,
-        }  # fmt: skip
+        }
         if path is not None:
             environ["PATH_INFO"] = path
         if body:

@@ -261,9 +261,11 @@ class RealtimeSocket:
 
     def _listen_anew(self) -> None:
         turns, self._turn = self._turns, None
-        self._activity = None if turns is None else VoiceActivity(
-            RATE, threshold=turns["threshold"], silence_ms=int(turns["silence_duration_ms"])
-        )  # fmt: skip
+        self._activity = (
+            None
+            if turns is None
+            else VoiceActivity(RATE, threshold=turns["threshold"], silence_ms=int(turns["silence_duration_ms"]))
+        )
         self._sound_ms += len(self._sound) // MS_BYTES
         self._sound.clear()
         self._heard_from = self._sound_ms  # where the activity began to count
@@ -335,9 +337,13 @@ class RealtimeSocket:
     def _take_in(self, said: bytes, id: str) -> None:
         """What was said becomes an item."""
         wire = {
-            "id": id, "object": "realtime.item", "type": "message", "status": "completed", "role": "user",
+            "id": id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
             "content": [{"type": "input_audio", "transcript": None}],
-        }  # fmt: skip
+        }
         item = ConversationItem(wire, said)
         before = self._conversation.add(item)
         self._send("input_audio_buffer.committed", item_id=id, previous_item_id=before)
@@ -420,8 +426,9 @@ class RealtimeSocket:
                     usage = {"type": "duration", "seconds": round(len(item.audio) / MS_BYTES / 1000, 3)}
                     usage = {"type": "tokens", **told["usage"]} if "usage" in told else usage
                     if is_asked:
-                        self._send(f"{name}.completed", item_id=item.id, content_index=0, transcript=told["text"],
-                                   usage=usage)  # fmt: skip
+                        self._send(
+                            f"{name}.completed", item_id=item.id, content_index=0, transcript=told["text"], usage=usage
+                        )
         except InnerRefusal as refusal:
             error = {key: (refusal.error or {}).get(key) for key in ("type", "code", "message", "param")}
             self._send(f"{name}.failed", item_id=item.id, content_index=0, error=error)
@@ -478,9 +485,12 @@ class RealtimeSocket:
         response.begin()
         messages = (items or self._conversation).messages(settings["instructions"])
         body: JSON = {
-            "model": self._model, "messages": messages, "stream": True, "stream_options": {"include_usage": True},
+            "model": self._model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
             **chat_tools(settings),
-        }  # fmt: skip
+        }
         if not self._model:
             del body["model"]
         if settings["max_output_tokens"] != "inf":
