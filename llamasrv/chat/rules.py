@@ -117,11 +117,13 @@ class RuleWriter:
         """A JSON value whose objects are closed. Spaces as the templates write them, or none; line breaks if it may be
         `indented`."""
         options = {
-            "whitespace_flexible": False, "item_separator": separators[0], "key_separator": separators[1],
+            "whitespace_flexible": False,
+            "item_separator": separators[0],
+            "key_separator": separators[1],
             "lenient": lenient,
             # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
             "json_allow_general_unicode_escapes": True,
-        }  # fmt: skip
+        }
         if indented:
             options |= {"item_separator": ",", "key_separator": ":", "whitespace_pattern": INDENT[1:-1]}
         param = "tools" if lenient else "content"

@@ -27,9 +27,17 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "propertyNames")
 _BRANCHES = ("allOf", "anyOf", "oneOf")
-_SAYS = frozenset((
-    "additionalProperties", "unevaluatedProperties", "if", "then", "else", "dependentSchemas", "$dynamicRef",
-))  # fmt: skip
+_SAYS = frozenset(
+    (
+        "additionalProperties",
+        "unevaluatedProperties",
+        "if",
+        "then",
+        "else",
+        "dependentSchemas",
+        "$dynamicRef",
+    )
+)
 
 
 def closed(schema: Any, param: str) -> Any:

@@ -114,8 +114,13 @@ def table(found: Mapping[str, Calibration]) -> Table:
         made.add_column(name, justify="right")
     for name, one in found.items():
         made.add_row(
-            name, str(one.num_cases), f"{one.before.right:.1%}",
-            f"{one.before.log_loss:.3f}", f"{one.after.log_loss:.3f}",
-            f"{one.before.calibration_error:.3f}", f"{one.after.calibration_error:.3f}", f"{one.fit.temperature:.2f}",
-        )  # fmt: skip
+            name,
+            str(one.num_cases),
+            f"{one.before.right:.1%}",
+            f"{one.before.log_loss:.3f}",
+            f"{one.after.log_loss:.3f}",
+            f"{one.before.calibration_error:.3f}",
+            f"{one.after.calibration_error:.3f}",
+            f"{one.fit.temperature:.2f}",
+        )
     return made

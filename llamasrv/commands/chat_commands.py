@@ -160,10 +160,13 @@ def _set(talk: ChatSession, view: View, rest: str) -> str:
 
 
 _VIEWS = {
-    "markdown": ("markdown", True), "nomarkdown": ("markdown", False),
-    "verbose": ("figures", True), "quiet": ("figures", False),
-    "history": ("history", True), "nohistory": ("history", False),
-}  # fmt: skip
+    "markdown": ("markdown", True),
+    "nomarkdown": ("markdown", False),
+    "verbose": ("figures", True),
+    "quiet": ("figures", False),
+    "history": ("history", True),
+    "nohistory": ("history", False),
+}
 
 
 def _parameter(talk: ChatSession, rest: str) -> str:

@@ -30,18 +30,24 @@ OLLAMA, LLAMA, VLLM, TGI, STUDIO = "Ollama", "llama-server", "vLLM", "TGI", "LM 
 PORTS = {OLLAMA: 11434, LLAMA: 8080, VLLM: 8000, TGI: 3000, STUDIO: 1234}  # where each listens by default
 
 _IMAGES = {
-    "vllm/vllm": ["vllm", "serve"], "ollama/ollama": ["ollama"],
+    "vllm/vllm": ["vllm", "serve"],
+    "ollama/ollama": ["ollama"],
     "text-generation-inference": ["text-generation-launcher"],
-    "ggml-org/llama.cpp": ["llama-server"], "ggerganov/llama.cpp": ["llama-server"],
-}  # fmt: skip
+    "ggml-org/llama.cpp": ["llama-server"],
+    "ggerganov/llama.cpp": ["llama-server"],
+}
 _PREFIXES = ("sudo", "exec", "nohup", "env", "time", "nice")
 _OWN = {flag: option for option in OPTIONS for flag in (*option.flags, *option.off)}
 
 # Commands of Ollama and LM Studio, and the same here; those that are not listed keep their name.
 _COMMANDS: Mapping[tuple[str, str], str] = {
-    (OLLAMA, "list"): "ls", (STUDIO, "get"): "pull", (STUDIO, "unload"): "stop", (STUDIO, "load"): "serve",
-    (STUDIO, "status"): "ps", (STUDIO, "server start"): "serve",
-}  # fmt: skip
+    (OLLAMA, "list"): "ls",
+    (STUDIO, "get"): "pull",
+    (STUDIO, "unload"): "stop",
+    (STUDIO, "load"): "serve",
+    (STUDIO, "status"): "ps",
+    (STUDIO, "server start"): "serve",
+}
 _SAME = ("serve", "run", "pull", "ls", "ps", "show", "stop", "rm", "create", "chat")
 
 

@@ -134,10 +134,16 @@ def _on_disk(one: FolderModel) -> ModelLine:
 def _described(one: ModelLine) -> dict[str, Any]:
     details = one.details
     return {
-        "name": one.name, "aliases": list(one.aliases), "path": str(details.path) if details.path else None,
-        "size": details.size, "quantization": details.quantisation or None, "context": one.context or None,
-        "capabilities": list(details.capabilities), "state": one.state, "origin": one.origin or None,
-    }  # fmt: skip
+        "name": one.name,
+        "aliases": list(one.aliases),
+        "path": str(details.path) if details.path else None,
+        "size": details.size,
+        "quantization": details.quantisation or None,
+        "context": one.context or None,
+        "capabilities": list(details.capabilities),
+        "state": one.state,
+        "origin": one.origin or None,
+    }
 
 
 def remove_model(settings: Settings, name: str, *, confirmed: bool) -> int:

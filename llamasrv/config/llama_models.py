@@ -8,10 +8,16 @@ from typing import Any
 _FIM = {"server_port": 8012, "engine_ubatch_size": 1024, "engine_batch_size": 1024, "engine_ctx_size": 0}
 _DRAFT = "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF"
 _OSS = {
-    "server_port": 8013, "engine_ubatch_size": 2048, "engine_batch_size": 32768, "engine_parallel": 2,
-    "engine_ctx_size": 262_144, "sampling_temp": 1.0, "sampling_top_p": 1.0, "sampling_top_k": 0,
+    "server_port": 8013,
+    "engine_ubatch_size": 2048,
+    "engine_batch_size": 32768,
+    "engine_parallel": 2,
+    "engine_ctx_size": 262_144,
+    "sampling_temp": 1.0,
+    "sampling_top_p": 1.0,
+    "sampling_top_k": 0,
     "sampling_min_p": 0.01,
-}  # fmt: skip
+}
 _VISION = {"server_port": 8014, "engine_ctx_size": 0}
 
 # By flag: repository, file ("": chosen by quantisation), and values by option name.

@@ -71,8 +71,16 @@ def sampler_letters(text: str) -> dict[str, Any]:
     return {"sampling_samplers": [SAMPLER_LETTERS[letter] for letter in text]}
 
 
-_SPEC_TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "ngram-simple": "ngram", "ngram-map-k": "ngram",
-               "ngram-map-k4v": "ngram", "ngram-mod": "ngram", "ngram-cache": "ngram", "none": "off"}  # fmt: skip
+_SPEC_TYPES = {
+    "draft-simple": "draft",
+    "draft-mtp": "mtp",
+    "ngram-simple": "ngram",
+    "ngram-map-k": "ngram",
+    "ngram-map-k4v": "ngram",
+    "ngram-mod": "ngram",
+    "ngram-cache": "ngram",
+    "none": "off",
+}
 
 
 def draft_kinds(text: str) -> dict[str, Any]:

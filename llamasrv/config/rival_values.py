@@ -99,10 +99,15 @@ def adapters(text: str) -> dict[str, Any]:
 
 
 _SAMPLING = {
-    "temperature": "sampling_temp", "top_p": "sampling_top_p", "top_k": "sampling_top_k", "min_p": "sampling_min_p",
-    "repetition_penalty": "sampling_repeat_penalty", "presence_penalty": "sampling_presence_penalty",
-    "frequency_penalty": "sampling_frequency_penalty", "max_new_tokens": "limits_n_predict",
-}  # fmt: skip
+    "temperature": "sampling_temp",
+    "top_p": "sampling_top_p",
+    "top_k": "sampling_top_k",
+    "min_p": "sampling_min_p",
+    "repetition_penalty": "sampling_repeat_penalty",
+    "presence_penalty": "sampling_presence_penalty",
+    "frequency_penalty": "sampling_frequency_penalty",
+    "max_new_tokens": "limits_n_predict",
+}
 
 
 def sampling(text: str) -> dict[str, Any]:

@@ -16,9 +16,13 @@ from typing import Any, Protocol
 from llamasrv.domain.speech import wav_head
 
 TYPES = {
-    "mp3": "audio/mpeg", "opus": "audio/opus", "aac": "audio/aac", "flac": "audio/flac", "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "opus": "audio/opus",
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
     "pcm": "audio/pcm",
-}  # fmt: skip
+}
 PLAIN = ("wav", "pcm")
 EXTRA = "media"  # what the others need
 SLOWEST, FASTEST = 0.25, 4.0

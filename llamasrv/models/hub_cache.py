@@ -14,9 +14,12 @@ from pathlib import Path
 
 # Where llama-server and the Hub's library look for it, the first that is set.
 _VARIABLES = (
-    ("LLAMA_CACHE", ""), ("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub"),
+    ("LLAMA_CACHE", ""),
+    ("HF_HUB_CACHE", ""),
+    ("HUGGINGFACE_HUB_CACHE", ""),
+    ("HF_HOME", "hub"),
     ("XDG_CACHE_HOME", "huggingface/hub"),
-)  # fmt: skip
+)
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -51,10 +51,16 @@ def offers(repo: str, *, memory: int, devices: int) -> list[dict[str, Any]]:
             size = sum(one.size for one in choose(files, Reference(reference.repo, wanted)))
         except PullFailed:
             continue  # a projector, or a part of another file
-        found.setdefault(wanted.upper(), {
-            "name": str(Reference(reference.repo, wanted)), "quantization": wanted, "size": size,
-            "needs": need_of_file(size), **verdict(need_of_file(size), memory, devices),
-        })  # fmt: skip
+        found.setdefault(
+            wanted.upper(),
+            {
+                "name": str(Reference(reference.repo, wanted)),
+                "quantization": wanted,
+                "size": size,
+                "needs": need_of_file(size),
+                **verdict(need_of_file(size), memory, devices),
+            },
+        )
     return sorted(found.values(), key=lambda one: one["size"])
 
 

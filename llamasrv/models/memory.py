@@ -52,9 +52,16 @@ _ROLLS_BACK = (
 
 # Bytes per number in KV: bytes of a block / numbers in it.
 _CACHE_BYTES = {
-    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32, "iq4_nl": 18 / 32,
-    "q5_0": 22 / 32, "q5_1": 24 / 32,
-}  # fmt: skip
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "q8_0": 34 / 32,
+    "q4_0": 18 / 32,
+    "q4_1": 20 / 32,
+    "iq4_nl": 18 / 32,
+    "q5_0": 22 / 32,
+    "q5_1": 24 / 32,
+}
 
 
 @dataclass(frozen=True)

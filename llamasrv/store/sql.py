@@ -149,9 +149,14 @@ class SqlStore:
         body = pack(entry.body)
         now = time.time()
         row = {
-            "owner": owner, "id": entry.id, "previous": entry.previous, "used": now, "lease": entry.lease,
-            "size": len(body) + _OVERHEAD, "body": body,
-        }  # fmt: skip
+            "owner": owner,
+            "id": entry.id,
+            "previous": entry.previous,
+            "used": now,
+            "lease": entry.lease,
+            "size": len(body) + _OVERHEAD,
+            "body": body,
+        }
         with self.connection() as db:
             self._run(db, _PUT, row)
             self._written += len(body)
@@ -167,9 +172,13 @@ class SqlStore:
     def chain(self, owner: str, id: str) -> list[StoredEntry]:
         now = time.time()
         named = {
-            "owner": owner, "id": id, "most": self.options.chain, "bytes": self.options.chain_bytes, "now": now,
+            "owner": owner,
+            "id": id,
+            "most": self.options.chain,
+            "bytes": self.options.chain_bytes,
+            "now": now,
             "oldest": now - self.options.max_age,
-        }  # fmt: skip
+        }
         with self.connection() as db:
             rows = self._run(db, _CHAIN, named).fetchall()
             self._run(db, _RENEW, named)

@@ -87,9 +87,13 @@ def _known_to_git(base: str, seconds: float) -> bytes | None:
     try:
         done = subprocess.run(
             [*GIT, "-C", base, *GIT_LIST],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=seconds, check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds,
+            check=True,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout

@@ -20,9 +20,11 @@ log = logging.getLogger("llamasrv")
 MOST_AT_ONCE = 32
 
 _TYPES: Mapping[str, tuple[type, str]] = {
-    "string": (str, "a string"), "integer": (int, "an integer"), "boolean": (bool, "a boolean"),
+    "string": (str, "a string"),
+    "integer": (int, "an integer"),
+    "boolean": (bool, "a boolean"),
     "array": (list, "an array"),
-}  # fmt: skip
+}
 
 
 class Toolbox:

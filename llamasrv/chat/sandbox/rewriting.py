@@ -191,5 +191,12 @@ def _is_text(node: nodes.Node) -> bool:
     return isinstance(node, nodes.TemplateData) or (isinstance(node, nodes.Const) and isinstance(node.value, str))
 
 
-REWRITTEN = {"charge loop": charge_loop, "join text": join_text, "shown": shown, "is in": is_in, "compared": compared,
-             "single": single, "made": made}  # fmt: skip
+REWRITTEN = {
+    "charge loop": charge_loop,
+    "join text": join_text,
+    "shown": shown,
+    "is in": is_in,
+    "compared": compared,
+    "single": single,
+    "made": made,
+}

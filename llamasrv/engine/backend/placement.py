@@ -16,14 +16,20 @@ from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.placement_rules import NO_DEVICE, refusal
 
 LOAD_MODES = {
-    "auto": C.LLAMA_LOAD_MODE_AUTO, "none": C.LLAMA_LOAD_MODE_NONE, "mmap": C.LLAMA_LOAD_MODE_MMAP,
-    "mlock": C.LLAMA_LOAD_MODE_MLOCK, "mmap+mlock": C.LLAMA_LOAD_MODE_MMAP_MLOCK, "dio": C.LLAMA_LOAD_MODE_DIRECT_IO,
-}  # fmt: skip
+    "auto": C.LLAMA_LOAD_MODE_AUTO,
+    "none": C.LLAMA_LOAD_MODE_NONE,
+    "mmap": C.LLAMA_LOAD_MODE_MMAP,
+    "mlock": C.LLAMA_LOAD_MODE_MLOCK,
+    "mmap+mlock": C.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    "dio": C.LLAMA_LOAD_MODE_DIRECT_IO,
+}
 LAZY_MODES = {"auto": C.LLAMA_LAZY_MODE_AUTO, "on": C.LLAMA_LAZY_MODE_ON, "off": C.LLAMA_LAZY_MODE_OFF}
 SPLIT_MODES = {
-    "none": C.LLAMA_SPLIT_MODE_NONE, "layer": C.LLAMA_SPLIT_MODE_LAYER, "row": C.LLAMA_SPLIT_MODE_ROW,
+    "none": C.LLAMA_SPLIT_MODE_NONE,
+    "layer": C.LLAMA_SPLIT_MODE_LAYER,
+    "row": C.LLAMA_SPLIT_MODE_ROW,
     "tensor": C.LLAMA_SPLIT_MODE_TENSOR,
-}  # fmt: skip
+}
 NUMA = {
     "distribute": C.GGML_NUMA_STRATEGY_DISTRIBUTE,
     "isolate": C.GGML_NUMA_STRATEGY_ISOLATE,
@@ -35,9 +41,14 @@ ROPE_SCALINGS = {
     "yarn": C.LLAMA_ROPE_SCALING_TYPE_YARN,
 }
 _POSITIONS = (
-    "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow",
+    "rope_freq_base",
+    "rope_freq_scale",
+    "yarn_orig_ctx",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_slow",
     "yarn_beta_fast",
-)  # fmt: skip
+)
 
 
 class _Override(ctypes.Structure):

@@ -18,8 +18,16 @@ class SequenceDrafts:
     """Belongs to the engine thread."""
 
     __slots__ = (
-        "acceptance", "counts", "warm", "tried", "_prediction", "_ngram", "_sources", "_num_forgotten", "_shadow",
-    )  # fmt: skip
+        "acceptance",
+        "counts",
+        "warm",
+        "tried",
+        "_prediction",
+        "_ngram",
+        "_sources",
+        "_num_forgotten",
+        "_shadow",
+    )
 
     def __init__(self, prediction: array[int] | None, *, ngram: bool, of_all: Acceptance) -> None:
         self._prediction, self._ngram = prediction, ngram
