@@ -16,9 +16,11 @@ from llamasrv.config import paths
 
 HELLO = [{"role": "user", "content": "Hello"}]
 PERSON = {
-    "type": "object", "properties": {"name": {"type": "string", "maxLength": 12}}, "required": ["name"],
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}},
+    "required": ["name"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "", "/", "/v1/v1"])

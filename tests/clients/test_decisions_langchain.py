@@ -23,9 +23,15 @@ def decisions(deciding):
     return OpenAIDecisions(model="demo", base_url=deciding.url + "/v1", api_key="none", max_retries=0)
 
 
-@pytest.mark.parametrize("asked", [
-    "I paid twice.", {"order": 1873}, [SystemMessage("A shop."), HumanMessage("Twice!"), AIMessage("Sorry.")],
-], ids=["text", "object", "conversation"])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "I paid twice.",
+        {"order": 1873},
+        [SystemMessage("A shop."), HumanMessage("Twice!"), AIMessage("Sorry.")],
+    ],
+    ids=["text", "object", "conversation"],
+)
 def test_three_kinds_are_answered_by_name(decisions, asked):
     made = decisions.invoke({"input": asked, "questions": QUESTIONS})
     assert set(made.answers) == set(QUESTIONS) and made.request_id

@@ -10,9 +10,11 @@ from openai.types import Decision
 
 REFUND = {"type": "predicate", "name": "refund", "instructions": "The customer asks for money back."}
 TEAM = {
-    "type": "choice", "name": "team", "instructions": "Who answers?",
+    "type": "choice",
+    "name": "team",
+    "instructions": "Who answers?",
     "choices": [{"value": "billing", "description": "Payments"}, {"value": "technical"}, {"value": True}],
-}  # fmt: skip
+}
 URGENCY = {"type": "score", "instructions": "How soon?", "levels": [{"label": "later"}, {"label": "today"}]}
 TALK = [
     {"role": "user", "content": "Where is my order?"},

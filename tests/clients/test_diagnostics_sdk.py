@@ -17,9 +17,12 @@ def client(server):
 
 def asked(text, previous):
     return {
-        "model": "fake", "max_tokens": 8, "system": SYSTEM, "messages": [{"role": "user", "content": text}],
+        "model": "fake",
+        "max_tokens": 8,
+        "system": SYSTEM,
+        "messages": [{"role": "user", "content": text}],
         "diagnostics": {"previous_message_id": previous},
-    }  # fmt: skip
+    }
 
 
 def test_a_conversation_hears_why_its_prompt_was_computed_again(client):

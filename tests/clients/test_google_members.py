@@ -78,12 +78,19 @@ CALLS = {
     "name": (answered(), HONOURED),
     "args": (answered(), HONOURED),
     **{
-        field: ({"contents": [{"role": "user", "parts": [TEXT]},
-                              {"role": "model", "parts": [{"functionCall": {**CALL["functionCall"], field: [1]}}]},
-                              {"role": "user", "parts": [{"functionResponse": RESULT}]}]}, NAMED)
+        field: (
+            {
+                "contents": [
+                    {"role": "user", "parts": [TEXT]},
+                    {"role": "model", "parts": [{"functionCall": {**CALL["functionCall"], field: [1]}}]},
+                    {"role": "user", "parts": [{"functionResponse": RESULT}]},
+                ]
+            },
+            NAMED,
+        )
         for field in ("partialArgs", "willContinue")
     },
-}  # fmt: skip
+}
 RESULTS = {
     "id": (answered(id="c1"), HONOURED),
     "name": (answered(), HONOURED),
@@ -194,9 +201,13 @@ TABLES = {
     types.Blob: BLOBS,
 }
 CLIENTS_OWN = {
-    "automaticContinuation", "automaticFunctionCalling", "generationOutputConfig", "httpOptions", "modelArmorConfig",
+    "automaticContinuation",
+    "automaticFunctionCalling",
+    "generationOutputConfig",
+    "httpOptions",
+    "modelArmorConfig",
     "shouldReturnHttpResponse",
-}  # fmt: skip
+}
 """Of a config: what the SDK does itself, and what it sends to Vertex AI alone."""
 BESIDE = {
     "cachedContent",
@@ -286,11 +297,17 @@ INTERACTION_TOOLS = {
     **{
         kind: ({}, REFUSED)
         for kind in (
-            "code_execution", "computer_use", "file_search", "google_maps", "google_search", "mcp_server", "retrieval",
+            "code_execution",
+            "computer_use",
+            "file_search",
+            "google_maps",
+            "google_search",
+            "mcp_server",
+            "retrieval",
             "url_context",
         )
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,11 @@ def test_async_is_answered_side_by_side(ask):
 def test_a_talk_with_calls_goes_on(ask):
     call = {"id": "call_1", "type": "function", "function": {"name": "city", "arguments": '{"name": "Oslo"}'}}
     turns = [
-        *HELLO, {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "fine"}, {"role": "user", "content": "And?"},
-    ]  # fmt: skip
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "fine"},
+        {"role": "user", "content": "And?"},
+    ]
     reply = ask(turns, tools=[TOOL])
     assert reply.choices[0].message.content == "You said: And?" and not reply.choices[0].message.tool_calls
 

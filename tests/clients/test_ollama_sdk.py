@@ -74,9 +74,11 @@ def test_logprobs_come_when_asked(client):
 def test_a_turn_with_calls_can_be_sent_back(client):
     call = {"function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
     messages = [
-        *HELLO, ollama.Message(role="assistant", tool_calls=[call]),
-        {"role": "tool", "tool_name": "get_weather", "content": "fine"}, {"role": "user", "content": "And?"},
-    ]  # fmt: skip
+        *HELLO,
+        ollama.Message(role="assistant", tool_calls=[call]),
+        {"role": "tool", "tool_name": "get_weather", "content": "fine"},
+        {"role": "user", "content": "And?"},
+    ]
     assert client.chat("fake", messages, options=GREEDY).message.content == "You said: And?"
 
 

@@ -101,8 +101,13 @@ def test_what_is_said_is_written_down_live(session):
 
 
 def test_what_cannot_be_written_down_is_reported_and_the_session_goes_on(session):
-    session.send("session.update", session={"type": "realtime", "audio": {"input": {
-        "transcription": {"model": "unknown"}, "turn_detection": None}}})  # fmt: skip
+    session.send(
+        "session.update",
+        session={
+            "type": "realtime",
+            "audio": {"input": {"transcription": {"model": "unknown"}, "turn_detection": None}},
+        },
+    )
     session.until("session.updated")
     session.hear(sound(0.5))
     session.send("input_audio_buffer.commit")
@@ -113,8 +118,15 @@ def test_what_cannot_be_written_down_is_reported_and_the_session_goes_on(session
 
 
 def test_a_turn_interrupts_the_answer(session):
-    session.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": {
-        "type": "semantic_vad", "eagerness": "high", "create_response": False}}}})  # fmt: skip
+    session.send(
+        "session.update",
+        session={
+            "type": "realtime",
+            "audio": {
+                "input": {"turn_detection": {"type": "semantic_vad", "eagerness": "high", "create_response": False}}
+            },
+        },
+    )
     session.until("session.updated")
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "word " * 600}]}
     session.send("conversation.item.create", item=item)

@@ -56,20 +56,34 @@ def say(connection, text):
 
 
 def test_a_text_is_answered_by_sound_in_the_order_of_events(talk):
-    talk.session.update(session={
-        "type": "realtime", "instructions": "Be short.", "max_output_tokens": 24,
-        "audio": {"input": {"turn_detection": None}, "output": {"voice": "mia"}}})  # fmt: skip
+    talk.session.update(
+        session={
+            "type": "realtime",
+            "instructions": "Be short.",
+            "max_output_tokens": 24,
+            "audio": {"input": {"turn_detection": None}, "output": {"voice": "mia"}},
+        }
+    )
     session = until(talk, "session.updated")[-1].session
     assert session.audio.output.voice == "mia" and session.audio.input.turn_detection is None
     say(talk, "Tell me a story.")
     talk.response.create()
     events = until(talk, "response.done")
     kinds = [event.type for event in events]
-    assert kinds[:4] == ["response.created", "response.output_item.added", "conversation.item.added",
-                         "response.content_part.added"]  # fmt: skip
-    assert kinds[-6:] == ["response.output_audio.done", "response.output_audio_transcript.done",
-                          "response.content_part.done", "response.output_item.done", "conversation.item.done",
-                          "response.done"]  # fmt: skip
+    assert kinds[:4] == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-6:] == [
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "conversation.item.done",
+        "response.done",
+    ]
     sound = b"".join(base64.b64decode(e.delta) for e in events if e.type == "response.output_audio.delta")
     said = "".join(e.delta for e in events if e.type == "response.output_audio_transcript.delta")
     response = events[-1].response
@@ -128,8 +142,16 @@ def test_functions_are_called(talk):
 
 
 def test_turns_are_heard_and_interrupt(talk):
-    talk.session.update(session={"type": "realtime", "audio": {"input": {
-        "turn_detection": {"type": "server_vad", "silence_duration_ms": 200, "create_response": False}}}})  # fmt: skip
+    talk.session.update(
+        session={
+            "type": "realtime",
+            "audio": {
+                "input": {
+                    "turn_detection": {"type": "server_vad", "silence_duration_ms": 200, "create_response": False}
+                }
+            },
+        }
+    )
     until(talk, "session.updated")
     say(talk, "Tell me a long story about a ship.")
     talk.response.create(response={"output_modalities": ["text"]})

@@ -26,10 +26,17 @@ from pydantic import BaseModel
 from store.conftest import postgres_url, redis_url  # noqa: F401  (fixtures)
 
 ADD = {
-    "type": "function", "name": "add", "description": "Adds.", "strict": True,
-    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
-                   "additionalProperties": False},
-}  # fmt: skip
+    "type": "function",
+    "name": "add",
+    "description": "Adds.",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+}
 
 
 def sdk(server, key="none"):
@@ -58,9 +65,15 @@ def test_a_response_is_made(client):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"top_logprobs": 2}, {"tools": [ADD], "reasoning": {"effort": "low"}, "metadata": {"a": "b"}},
-     {"max_output_tokens": 3}, {"instructions": "x", "truncation": "auto", "user": "u"}, {"background": True}],
-)  # fmt: skip
+    [
+        {},
+        {"top_logprobs": 2},
+        {"tools": [ADD], "reasoning": {"effort": "low"}, "metadata": {"a": "b"}},
+        {"max_output_tokens": 3},
+        {"instructions": "x", "truncation": "auto", "user": "u"},
+        {"background": True},
+    ],
+)
 def test_it_is_strictly_of_its_type(client, options):
     response = create(client, **options)
     Response.model_validate_json(response.model_dump_json(), strict=True)

@@ -104,10 +104,12 @@ def test_nothing_is_generated_where_that_is_asked(socket):
         (json.dumps({"type": "response.create", "input": "x", "stream_id": "a b"}), "invalid_stream_id"),
         (json.dumps({"type": "response.create", "input": 5}), "invalid_type"),
         (json.dumps({"type": "response.create", "input": "x", "background": True}), None),
-        (json.dumps({"type": "response.create", "input": "x", "previous_response_id": "resp_x"}),
-         "previous_response_not_found"),
+        (
+            json.dumps({"type": "response.create", "input": "x", "previous_response_id": "resp_x"}),
+            "previous_response_not_found",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_reported_and_the_connection_goes_on(socket, event, code):
     socket.send(event)
     told = json.loads(socket.recv(timeout=30))

@@ -128,6 +128,9 @@ def test_all_say_the_same_and_count_the_same(server, claude, llama):
     message, answer = claude(SUM), llama(SUM)
     texts = {chat.choices[0].message.content, responses.output_text, message.content[0].text, answer.message.content}
     counts = {
-        chat.usage.prompt_tokens, responses.usage.input_tokens, whole_prompt(message.usage), answer.prompt_eval_count,
-    }  # fmt: skip
+        chat.usage.prompt_tokens,
+        responses.usage.input_tokens,
+        whole_prompt(message.usage),
+        answer.prompt_eval_count,
+    }
     assert len(texts) == len(counts) == 1

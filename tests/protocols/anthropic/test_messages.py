@@ -173,9 +173,13 @@ def test_an_answer_may_have_to_fit_a_schema(field):
 
 END = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=7, reasoning_tokens=2)
 USAGE = {
-    "input_tokens": 6, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 7,
-    "output_tokens_details": {"thinking_tokens": 2}, "service_tier": "standard",
-}  # fmt: skip
+    "input_tokens": 6,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 4,
+    "output_tokens": 7,
+    "output_tokens_details": {"thinking_tokens": 2},
+    "service_tier": "standard",
+}
 EVERYTHING = [
     Reasoning(0, "Hm, "),
     Reasoning(0, "well."),
@@ -313,8 +317,11 @@ def test_an_answer_of_nothing_has_no_blocks():
 
 def test_a_call_that_was_cut_off_is_no_call():
     events = [
-        ToolCallStart(0, 0, "call_a", "f"), ToolCallArguments(0, 0, '{"a":'), Finished(0, FinishReason.LENGTH), END,
-    ]  # fmt: skip
+        ToolCallStart(0, 0, "call_a", "f"),
+        ToolCallArguments(0, 0, '{"a":'),
+        Finished(0, FinishReason.LENGTH),
+        END,
+    ]
     body = whole(events)
     assert (body["content"], body["stop_reason"]) == ([], "max_tokens")
 

@@ -20,9 +20,13 @@ TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
 CREATE = {"type": "create"}
 GO_ON = {"type": "continue", "previous_message_id": "msg_1"}
 CALL = [
-    Reasoning(0, "Hm."), Text(0, "Let me look."), ToolCallStart(0, 0, "call_1", "f"), ToolCallArguments(0, 0, "{}"),
-    Finished(0, FinishReason.TOOL_CALLS), Usage(1, 1),
-]  # fmt: skip
+    Reasoning(0, "Hm."),
+    Text(0, "Let me look."),
+    ToolCallStart(0, 0, "call_1", "f"),
+    ToolCallArguments(0, 0, "{}"),
+    Finished(0, FinishReason.TOOL_CALLS),
+    Usage(1, 1),
+]
 RESULT = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "21"}]}]
 
 

@@ -53,14 +53,17 @@ TAG = (
 )
 
 
-@pytest.mark.parametrize("form", [
-    lambda text: {"guided_json": text},
-    lambda text: {"json_schema": text},
-    lambda text: {"structured_outputs": {"json": text}},
-    lambda text: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": text}}},
-    lambda text: {"response_format": {"type": "json_object", "schema": text}},
-    lambda text: {"structured_outputs": {"structural_tag": TAG.replace("SCHEMA", text)}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: {"guided_json": text},
+        lambda text: {"json_schema": text},
+        lambda text: {"structured_outputs": {"json": text}},
+        lambda text: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": text}}},
+        lambda text: {"response_format": {"type": "json_object", "schema": text}},
+        lambda text: {"structured_outputs": {"structural_tag": TAG.replace("SCHEMA", text)}},
+    ],
+)
 def test_every_field_that_takes_a_schema_as_text_has_the_bound(form):
     endpoint = ChatCompletions(Limits(json_depth=50))
     hello = [{"role": "user", "content": "Hello"}]

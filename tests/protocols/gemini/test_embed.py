@@ -45,11 +45,12 @@ def test_requests_are_texts_in_their_order():
         ({"requests": [5]}, True, "requests[0]"),
         ({"requests": [{"content": content("a")}, {"content": content("")}]}, True, "requests[1].content.parts"),
         (
-            {"requests": [{"content": content("a")}, {"content": content("a"), "outputDimensionality": 2}]}, True,
+            {"requests": [{"content": content("a")}, {"content": content("a"), "outputDimensionality": 2}]},
+            True,
             "requests[1].outputDimensionality",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(body, batch, param):
     with pytest.raises(InvalidRequest) as caught:
         parse(body, batch=batch)

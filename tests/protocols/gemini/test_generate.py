@@ -220,10 +220,11 @@ def test_what_is_wrong_in_the_configuration_is_named(config, param):
     "body",
     [
         {"tools": [{"googleSearch": {}}]},
-        {"generationConfig": {"responseModalities": ["IMAGE"]}}, {"generationConfig": {"responseFormat": [{"image": {}}]}},
+        {"generationConfig": {"responseModalities": ["IMAGE"]}},
+        {"generationConfig": {"responseFormat": [{"image": {}}]}},
         {"generationConfig": {"speechConfig": {"multiSpeakerVoiceConfig": {"speakerVoiceConfigs": []}}}},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_is_refused(body):
     refused(Unsupported, **body)
 
@@ -257,13 +258,15 @@ def test_the_answer_may_have_to_fit_a_form():
 
 def test_googles_schemas_become_json_schemas():
     wire = {
-        "type": "OBJECT", "propertyOrdering": ["b", "a"], "required": ["a"],
+        "type": "OBJECT",
+        "propertyOrdering": ["b", "a"],
+        "required": ["a"],
         "properties": {
             "a": {"type": "ARRAY", "items": {"type": "NUMBER", "format": "float", "minimum": 1}, "minItems": "2"},
             "b": {"type": "STRING", "nullable": True, "format": "date-time", "description": "when", "example": "x"},
             "c": {"any_of": [{"type": "BOOLEAN"}, {"type": "STRING", "enum": ["x"]}]},
         },
-    }  # fmt: skip
+    }
     found = json_schema(wire)
     assert list(found["properties"]) == ["b", "a", "c"]
     assert found == {

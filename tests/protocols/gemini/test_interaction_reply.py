@@ -18,8 +18,11 @@ SEARCH = {
     "arguments": {"paths": ["a"]},
 }
 THOUGHT = {
-    "id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": seal("Hm."),
-}  # fmt: skip
+    "id": "rs_1",
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "Hm."}],
+    "encrypted_content": seal("Hm."),
+}
 
 
 def response(*output, **others):

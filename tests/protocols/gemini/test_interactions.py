@@ -88,9 +88,15 @@ def test_media_are_parts_of_the_user(content, part):
 
 def test_settings_have_the_names_of_responses():
     config = {
-        "temperature": 0.5, "top_p": 0.9, "seed": 3, "max_output_tokens": 7, "stop_sequences": ["x"],
-        "thinking_level": "low", "thinking_summaries": "auto", "tool_choice": "any",
-    }  # fmt: skip
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 3,
+        "max_output_tokens": 7,
+        "stop_sequences": ["x"],
+        "thinking_level": "low",
+        "thinking_summaries": "auto",
+        "tool_choice": "any",
+    }
     request = made(
         tools=[CLOCK], generation_config=config, system_instruction="Be kind.", service_tier="flex", store=False
     )

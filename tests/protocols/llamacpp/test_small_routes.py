@@ -92,9 +92,16 @@ def test_parameters_have_llama_cpps_names_and_values():
 
 def test_free_slots_fill_up_the_number():
     running = {
-        "id": 9, "lane": 7, "slot": 2, "num_prompt": 10, "num_computed": 12, "num_reused": 4, "num_generated": 3,
-        "max_tokens": 5, "params": SamplingParams(),
-    }  # fmt: skip
+        "id": 9,
+        "lane": 7,
+        "slot": 2,
+        "num_prompt": 10,
+        "num_computed": 12,
+        "num_reused": 4,
+        "num_generated": 3,
+        "max_tokens": 5,
+        "params": SamplingParams(),
+    }
     slots = json.loads(slots_body([running], total=3, context=64))
     assert [(slot["id"], slot["is_processing"]) for slot in slots] == [(0, False), (1, False), (2, True)]
     busy = slots[2]
@@ -106,8 +113,15 @@ def test_a_slot_shows_few_of_many_biases():
     """All slots are written on the hub: with 10,000 biases each that took half a second."""
     biases = LogitBias((token, 1.0) for token in range(10_000))
     running = {
-        "id": 9, "lane": 7, "slot": 0, "num_prompt": 10, "num_computed": 12, "num_reused": 4, "num_generated": 3,
-        "max_tokens": 5, "params": SamplingParams(logit_bias=biases),
-    }  # fmt: skip
+        "id": 9,
+        "lane": 7,
+        "slot": 0,
+        "num_prompt": 10,
+        "num_computed": 12,
+        "num_reused": 4,
+        "num_generated": 3,
+        "max_tokens": 5,
+        "params": SamplingParams(logit_bias=biases),
+    }
     (slot,) = json.loads(slots_body([running], total=1, context=64))
     assert len(slot["params"]["logit_bias"]) == MAX_BIASES_SHOWN

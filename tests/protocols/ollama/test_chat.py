@@ -213,8 +213,11 @@ def test_it_says_why_it_ended(reason, told):
 
 def test_a_call_that_was_cut_off_is_no_call():
     events = [
-        ToolCallStart(0, 0, "call_a", "f"), ToolCallArguments(0, 0, '{"a":'), Finished(0, FinishReason.LENGTH), END,
-    ]  # fmt: skip
+        ToolCallStart(0, 0, "call_a", "f"),
+        ToolCallArguments(0, 0, '{"a":'),
+        Finished(0, FinishReason.LENGTH),
+        END,
+    ]
     assert "tool_calls" not in whole(events)["message"]
     assert not any("tool_calls" in line["message"] for line in lines(events))
 

@@ -164,10 +164,12 @@ def test_template_variables_are_handed_on():
         ({"reasoning_effort": "minimal"}, {"reasoning_effort": "minimal"}),
         ({"thinking_budget_tokens": 0}, {"enable_thinking": False, "thinking": False}),
         ({"thinking_budget_tokens": 9}, {}),
-        ({"think": True, "chat_template_kwargs": {"enable_thinking": False}},
-         {"enable_thinking": False, "thinking": True}),
+        (
+            {"think": True, "chat_template_kwargs": {"enable_thinking": False}},
+            {"enable_thinking": False, "thinking": True},
+        ),
     ],
-)  # fmt: skip
+)
 def test_thinking_is_switched_by_many_names(given, variables):
     assert asked(**given).prompts[0].template_kwargs == variables
 

@@ -106,10 +106,13 @@ ARGUMENTS = json.dumps({"input": TEXT_SAID})  # with escapes, pairs of surrogate
 
 def called(*fragments):
     return [
-        ToolCallStart(0, 0, "call_1", "patch"), *(ToolCallArguments(0, 0, fragment) for fragment in fragments),
-        ToolCallStart(0, 1, "call_2", "ping"), ToolCallArguments(0, 1, "{}"),
-        Finished(0, FinishReason.TOOL_CALLS), Usage(),
-    ]  # fmt: skip
+        ToolCallStart(0, 0, "call_1", "patch"),
+        *(ToolCallArguments(0, 0, fragment) for fragment in fragments),
+        ToolCallStart(0, 1, "call_2", "ping"),
+        ToolCallArguments(0, 1, "{}"),
+        Finished(0, FinishReason.TOOL_CALLS),
+        Usage(),
+    ]
 
 
 CUSTOM = frozenset({"patch"})

@@ -95,8 +95,12 @@ def test_items_stand_where_they_are_put_and_are_bounded():
     conversation = RealtimeConversation(most_items=4)
     ids = [f"item_{i}" for i in range(4)]
     items = [new_item(message("user", "input_text", id, id=id)) for id in ids]
-    assert [conversation.add(items[0]), conversation.add(items[1]), conversation.add(items[2], "item_0"),
-            conversation.add(items[3], "root")] == [None, "item_0", "item_0", None]  # fmt: skip
+    assert [
+        conversation.add(items[0]),
+        conversation.add(items[1]),
+        conversation.add(items[2], "item_0"),
+        conversation.add(items[3], "root"),
+    ] == [None, "item_0", "item_0", None]
     assert [one["content"] for one in conversation.messages("")] == ["item_3", "item_0", "item_2", "item_1"]
     with pytest.raises(InvalidRequest):
         conversation.add(items[0])
@@ -111,8 +115,13 @@ def test_items_stand_where_they_are_put_and_are_bounded():
 
 
 def spoken(text, ms, status="completed"):
-    wire = {"id": "a", "type": "message", "role": "assistant", "status": status,
-            "content": [{"type": "output_audio", "transcript": text}]}  # fmt: skip
+    wire = {
+        "id": "a",
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": [{"type": "output_audio", "transcript": text}],
+    }
     item = ConversationItem(wire)
     item.spoken_bytes = ms * MS_BYTES
     return item

@@ -407,8 +407,13 @@ def test_a_reference_stands_for_its_item(reference):
 
 def test_items_are_shown_in_full_and_each_has_an_id_of_its_own():
     earlier = Earlier(({"id": "msg_1", "type": "message", "role": "user", "content": "one"},))
-    items = [{**user("a"), "id": "msg_1"}, {**user("b"), "id": "mine"}, {**user("c"), "id": "mine"},
-             {"role": "assistant", "content": "d"}, CALL]  # fmt: skip
+    items = [
+        {**user("a"), "id": "msg_1"},
+        {**user("b"), "id": "mine"},
+        {**user("c"), "id": "mine"},
+        {"role": "assistant", "content": "d"},
+        CALL,
+    ]
     _, options = parse(earlier, input=items)
     shown = options.input
     ids = [item["id"] for item in shown]
