@@ -61,8 +61,9 @@ def test_the_state_tells_models_and_stores(running):
     [model] = state["models"]
     assert state["state"] == "ready" and (model["name"], model["state"], model["error"]) == ("fake", "loaded", None)
     assert [(store["name"], store["kept"], store["error"]) for store in state["stores"]] == [
-        ("responses", True, None), ("files", False, None),
-    ]  # fmt: skip
+        ("responses", True, None),
+        ("files", False, None),
+    ]
 
 
 def test_a_store_that_does_not_work_is_reported(running, monkeypatch):

@@ -155,10 +155,12 @@ def test_a_prompt_that_is_too_long_can_be_counted(client):
         ({"messages": [{"role": "user", "content": "x" * 1024}]}, 400, "invalid_request_error", "prompt is too long: "),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]}]},
-            400, "invalid_request_error", "image",
+            400,
+            "invalid_request_error",
+            "image",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_known_before_the_first_token_is_an_error_and_no_stream(client, body, status, kind, words, stream):
     response = client.post(MESSAGES, json={**BODY, "stream": stream, **body})
     assert response.status_code == status

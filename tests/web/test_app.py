@@ -153,9 +153,16 @@ def test_a_refusal_is_one_line(client, caplog):
 
 @pytest.mark.parametrize(
     "kind",
-    [None, "application/json", "application/json; charset=utf-8", "application/x-www-form-urlencoded", "text/plain",
-     "application/vnd.api+json", "application/octet-stream"],
-)  # fmt: skip
+    [
+        None,
+        "application/json",
+        "application/json; charset=utf-8",
+        "application/x-www-form-urlencoded",
+        "text/plain",
+        "application/vnd.api+json",
+        "application/octet-stream",
+    ],
+)
 def test_json_is_read_whatever_curl_calls_it(client, kind):
     assert client.post(CHAT, data=json.dumps(HELLO), content_type=kind).status_code == 200
 

@@ -288,10 +288,17 @@ def test_pages_may_send_cookies_where_the_operator_says_so(start):
         assert preflight.headers.get("Access-Control-Allow-Credentials") == answer
 
 
-@pytest.mark.parametrize("origin, allowed", [
-    ("http://localhost:3000", True), ("http://[::1]", True), ("https://127.0.0.1:8443", True),
-    ("http://localhost.evil.example", False), ("http://notlocalhost", False), ("ftp://localhost", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "origin, allowed",
+    [
+        ("http://localhost:3000", True),
+        ("http://[::1]", True),
+        ("https://127.0.0.1:8443", True),
+        ("http://localhost.evil.example", False),
+        ("http://notlocalhost", False),
+        ("ftp://localhost", False),
+    ],
+)
 def test_localhost_among_the_origins_is_every_page_of_this_machine(start, origin, allowed):
     """llama-server's keyword. A preflight of any other page is answered, and the browser sees that it may not go on."""
     client = start(web=WebOptions(origins=("localhost",))).client
@@ -341,10 +348,14 @@ def test_nothing_else_is_open_to_that_network(watched):
 @pytest.mark.parametrize(
     "more",
     [
-        {"HTTP_X_FORWARDED_FOR": "10.1.2.3"}, {"HTTP_FORWARDED": "for=10.1.2.3"}, {"HTTP_X_REAL_IP": "10.1.2.3"},
-        {"HTTP_VIA": "1.1 proxy"}, {"HTTP_ORIGIN": "http://10.9.9.9:8080"}, {"HTTP_AUTHORIZATION": "Bearer wrong"},
+        {"HTTP_X_FORWARDED_FOR": "10.1.2.3"},
+        {"HTTP_FORWARDED": "for=10.1.2.3"},
+        {"HTTP_X_REAL_IP": "10.1.2.3"},
+        {"HTTP_VIA": "1.1 proxy"},
+        {"HTTP_ORIGIN": "http://10.9.9.9:8080"},
+        {"HTTP_AUTHORIZATION": "Bearer wrong"},
     ],
-)  # fmt: skip
+)
 def test_a_proxy_a_page_and_a_wrong_key_are_no_monitor(watched, more):
     assert poll(watched, HTTP_HOST="llm.example.com") == 200
     assert poll(watched, HTTP_HOST="llm.example.com", **more) == 401

@@ -79,11 +79,16 @@ def test_they_are_listed_changed_and_deleted(client, running):
 @pytest.mark.parametrize(
     "body, field",
     [
-        ({"ttl": "5m"}, "ttl"), ({"ttl": "0s"}, "ttl"), ({"expireTime": "soon"}, "expireTime"), ({"model": 5}, "model"),
-        ({"ttl": "5s", "expireTime": "2999-01-01T00:00:00Z"}, "ttl"), ({"contents": [{"role": "x"}]}, "contents[0].role"),
-        ({"expireTime": "2999-01-01T00:00:00.123456789Z"}, "expireTime"), ({"contents": []}, "contents"),
+        ({"ttl": "5m"}, "ttl"),
+        ({"ttl": "0s"}, "ttl"),
+        ({"expireTime": "soon"}, "expireTime"),
+        ({"model": 5}, "model"),
+        ({"ttl": "5s", "expireTime": "2999-01-01T00:00:00Z"}, "ttl"),
+        ({"contents": [{"role": "x"}]}, "contents[0].role"),
+        ({"expireTime": "2999-01-01T00:00:00.123456789Z"}, "expireTime"),
+        ({"contents": []}, "contents"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_refused_and_nothing_kept(client, body, field):
     reply = client.post(PATH, json={"model": "fake", "contents": [HEAD], **body})
     assert reply.status_code == 400 and field in reply.get_data(as_text=True)

@@ -53,10 +53,16 @@ def test_what_is_written_away_at_once_may(coding):
 
 
 @each_coding
-@pytest.mark.parametrize("harm", [
-    lambda packed: packed[:-3], lambda packed: packed[:9], lambda packed: packed + b"x", lambda packed: packed * 2,
-    lambda packed: b"no" + packed,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda packed: packed[:-3],
+        lambda packed: packed[:9],
+        lambda packed: packed + b"x",
+        lambda packed: packed * 2,
+        lambda packed: b"no" + packed,
+    ],
+)
 def test_a_malformed_body_is_400(client, coding, harm):
     response = post(client, harm(PACK[coding](HELLO * 4)), coding)
     assert response.status_code == 400 and coding in response.get_json()["error"]["message"]

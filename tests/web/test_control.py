@@ -22,8 +22,12 @@ THINKS = (
 PATH = "/v1/chat/completions"
 CHAT = {
     "messages": [{"role": "user", "content": "a very long way to think about it, and then some more of it"}],
-    "temperature": 0, "max_tokens": 400, "ignore_eos": True, "stream": True, "reasoning_control": True,
-}  # fmt: skip
+    "temperature": 0,
+    "max_tokens": 400,
+    "ignore_eos": True,
+    "stream": True,
+    "reasoning_control": True,
+}
 ANN = {"Authorization": "Bearer ann-secret"}
 BOB = {"Authorization": "Bearer bob-secret"}
 
@@ -136,10 +140,13 @@ def test_another_keys_chat_is_not_found(start):
 @pytest.mark.parametrize(
     "body, param",
     [
-        ({"id": ""}, "id"), ({"id": 3}, "id"), ({"id": None}, "id"), ({"action": "stop"}, "action"),
+        ({"id": ""}, "id"),
+        ({"id": 3}, "id"),
+        ({"id": None}, "id"),
+        ({"action": "stop"}, "action"),
         ({"action": ["reasoning_end"]}, "action"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused(client, body, param):
     reply = client.post(PATH + "/control", json={"id": "chatcmpl-1", "action": "reasoning_end", **body})
     assert reply.status_code == 400 and reply.get_json()["error"]["param"] == param

@@ -76,9 +76,17 @@ def test_responses_at_once_are_all_added(client, running, made):
 
 
 @pytest.mark.parametrize(
-    "method, path", [("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/items"), ("POST", "/items"),
-                     ("GET", "/items/x"), ("DELETE", "/items/x")],
-)  # fmt: skip
+    "method, path",
+    [
+        ("GET", ""),
+        ("POST", ""),
+        ("DELETE", ""),
+        ("GET", "/items"),
+        ("POST", "/items"),
+        ("GET", "/items/x"),
+        ("DELETE", "/items/x"),
+    ],
+)
 @pytest.mark.parametrize("id", ["conv_x", "conv_" + "0" * 48, "resp_" + "0" * 48])
 def test_what_is_not_there_is_not_found(client, method, path, id):
     reply = client.open(f"{PATH}/{id}{path}", method=method, json={"items": [HELLO]})

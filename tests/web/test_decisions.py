@@ -23,9 +23,12 @@ def deciding():
     from serving import RunningService
 
     service = RunningService(
-        aliases=("demo",), model={"decisions": DecisionSettings(0.0)}, num_cells=32768, context=8192,
+        aliases=("demo",),
+        model={"decisions": DecisionSettings(0.0)},
+        num_cells=32768,
+        context=8192,
         projector=FakeProjector(),
-    )  # fmt: skip
+    )
     yield service
     service.close()
 
@@ -91,10 +94,16 @@ def test_a_recorded_request_is_answered_in_the_recorded_shape(deciding, case):
 
 def test_the_same_question_has_the_same_answer_by_three_wires(ask):
     options = {"billing": "Payments", "technical": ""}
-    _, one = ask("/v1/decisions", openai({
-        "type": "choice", "instructions": "Who?",
-        "choices": [{"value": "billing", "description": "Payments"}, {"value": "technical"}],
-    }))  # fmt: skip
+    _, one = ask(
+        "/v1/decisions",
+        openai(
+            {
+                "type": "choice",
+                "instructions": "Who?",
+                "choices": [{"value": "billing", "description": "Payments"}, {"value": "technical"}],
+            }
+        ),
+    )
     criteria = {"type": "choice", "instructions": "Who?", "criteria": options}
     _, two = ask("/v1beta/decisions", {"model": "models/demo", "input": TEXT, "questions": {"q": criteria}})
     _, three = ask("/v1/systemone", {"model": "demo", "state": TEXT, "questions": {"q": criteria}})
@@ -139,12 +148,18 @@ def test_the_answer_does_not_depend_on_order_where_several_are_averaged(ask):
     assert of("b", "c", "a") == pytest.approx(of("c", "a", "b"), abs=1e-6)
 
 
-@pytest.mark.parametrize(("path", "body", "refused"), [
-    ("/v1/decisions", openai(PREDICATE), lambda b: b["answers"][0]["type"] == "refusal"),
-    ("/v1/systemone", {"model": "fake", "state": TEXT, "questions": NOULS}, lambda b: b["answers"] == {}),
-    ("/v1beta/decisions", {"model": "fake", "input": TEXT, "questions": NOULS},
-     lambda b: "answers" not in b and b["prompt_feedback"]["block_reason"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body", "refused"),
+    [
+        ("/v1/decisions", openai(PREDICATE), lambda b: b["answers"][0]["type"] == "refusal"),
+        ("/v1/systemone", {"model": "fake", "state": TEXT, "questions": NOULS}, lambda b: b["answers"] == {}),
+        (
+            "/v1beta/decisions",
+            {"model": "fake", "input": TEXT, "questions": NOULS},
+            lambda b: "answers" not in b and b["prompt_feedback"]["block_reason"],
+        ),
+    ],
+)
 def test_too_little_mass_is_the_dialects_refusal(start, path, body, refused):
     service = start(model={"decisions": DecisionSettings(1.0)})
     response = service.client.post(path, json={**body, "model": "fake"})
@@ -196,11 +211,16 @@ def test_a_nested_json_part_is_bounded(ask):
     assert (status, told["error"]["param"]) == (400, "input[0].content[0].data")
 
 
-@pytest.mark.parametrize(("questions", "param"), [
-    ({}, "questions"), ({"q": {"type": "choice", "instructions": "?"}}, "questions.q.criteria"),
-    ({"q": {"type": "choice", "instructions": "?", "criteria": {" a": "", "b": ""}}}, "questions.q.criteria. a"),
-    ({"q": {"type": "noul"}}, "questions.q.instructions"), ({"q": {"type": "box"}}, "questions.q.instructions"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("questions", "param"),
+    [
+        ({}, "questions"),
+        ({"q": {"type": "choice", "instructions": "?"}}, "questions.q.criteria"),
+        ({"q": {"type": "choice", "instructions": "?", "criteria": {" a": "", "b": ""}}}, "questions.q.criteria. a"),
+        ({"q": {"type": "noul"}}, "questions.q.instructions"),
+        ({"q": {"type": "box"}}, "questions.q.instructions"),
+    ],
+)
 def test_googles_errors_name_the_field(ask, questions, param):
     status, told = ask("/v1beta/decisions", {"model": "demo", "input": "x", "questions": questions})
     assert status == 400 and told["error"]["status"] == "INVALID_ARGUMENT" and param in told["error"]["message"]
@@ -229,10 +249,15 @@ def test_system_ones_answer_has_a_request_id(deciding):
     assert response.headers["x-typesafe-request-id"]
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"--b--\r\n", b'--b\r\nContent-Disposition: form-data; name="other"\r\n\r\nx\r\n--b--\r\n',
-    b'--b\r\nContent-Disposition: form-data; name="request"\r\n\r\n{"model":\r\n--b--\r\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"--b--\r\n",
+        b'--b\r\nContent-Disposition: form-data; name="other"\r\n\r\nx\r\n--b--\r\n',
+        b'--b\r\nContent-Disposition: form-data; name="request"\r\n\r\n{"model":\r\n--b--\r\n',
+    ],
+)
 def test_a_form_that_is_none_is_refused(deciding, data):
     response = deciding.client.post("/v1/systemone", data=data, content_type="multipart/form-data; boundary=b")
     assert 400 <= response.status_code < 500 and "detail" in response.get_json()

@@ -11,8 +11,11 @@ import pytest
 from serving import openai_error_keys
 
 TALK = [
-    ("system", "Be brief."), ("user", "Hellö wörld 🎈"), ("assistant", "You said: Hellö"), ("user", "And now?"),
-]  # fmt: skip
+    ("system", "Be brief."),
+    ("user", "Hellö wörld 🎈"),
+    ("assistant", "You said: Hellö"),
+    ("user", "And now?"),
+]
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
@@ -151,8 +154,10 @@ def test_a_call_and_its_result_count_the_same(client):
             {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": json.dumps(arguments)},
             {"type": "function_call_output", "call_id": "call_1", "output": "fine"},
         ],
-        "tools": [{"type": "function", **function}], "temperature": 0, "store": False,
-    }  # fmt: skip
+        "tools": [{"type": "function", **function}],
+        "temperature": 0,
+        "store": False,
+    }
     messages = {
         "messages": [
             {"role": "user", "content": "?"},
@@ -162,8 +167,10 @@ def test_a_call_and_its_result_count_the_same(client):
             },
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "fine"}]},
         ],
-        "tools": [{"name": "get_weather", "input_schema": WEATHER}], "temperature": 0, "max_tokens": 500,
-    }  # fmt: skip
+        "tools": [{"name": "get_weather", "input_schema": WEATHER}],
+        "temperature": 0,
+        "max_tokens": 500,
+    }
     ollama = {
         "messages": [
             {"role": "user", "content": "?"},

@@ -48,11 +48,17 @@ def test_lines_may_end_without_a_return():
 @pytest.mark.parametrize(
     "form",
     [
-        b"", b"x", FORM[:-15], b"--x\r\n\r\nno disposition\r\n--x--", b"--x\r\nnonsense\r\n\r\n\r\n--x--",
-        b"--x nonsense\r\n\r\n", b"y" * (HEAD_BYTES + 1) + FORM, b"--x\r\nA: " + b"y" * HEAD_BYTES + b"\r\n\r\n--x--",
+        b"",
+        b"x",
+        FORM[:-15],
+        b"--x\r\n\r\nno disposition\r\n--x--",
+        b"--x\r\nnonsense\r\n\r\n\r\n--x--",
+        b"--x nonsense\r\n\r\n",
+        b"y" * (HEAD_BYTES + 1) + FORM,
+        b"--x\r\nA: " + b"y" * HEAD_BYTES + b"\r\n\r\n--x--",
         b"--x\r\nContent-Disposition: attachment; name=a\r\n\r\n\r\n--x--",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_form_is_refused(form):
     with pytest.raises(Malformed):
         parts(form)

@@ -166,9 +166,15 @@ def test_a_place_is_filled_in(client):
 
 
 WARM_UP = {
-    "n_predict": 0, "samplers": [], "response_fields": [""], "cache_prompt": True, "stream": False, "temperature": 0.0,
-    "t_max_prompt_ms": 1, "t_max_predict_ms": 1,
-}  # fmt: skip
+    "n_predict": 0,
+    "samplers": [],
+    "response_fields": [""],
+    "cache_prompt": True,
+    "stream": False,
+    "temperature": 0.0,
+    "t_max_prompt_ms": 1,
+    "t_max_predict_ms": 1,
+}
 """What editors' plugins send ahead with each piece of context."""
 
 

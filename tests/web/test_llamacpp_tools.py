@@ -107,11 +107,15 @@ def test_a_runtime_is_no_matter_of_mcp_servers(tools):
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [
-        ({}, 400, "tool"), ({"tool": 3}, 400, "tool"), ({"tool": "none"}, 404, "tool"),
-        ({"tool": "read_file", "params": []}, 400, "params"), ({"tool": "read_file"}, 400, "params.path"),
-        ({"tool": "get_info", "stream": True}, 404, "stream"), ({"tool": "fake_say", "stream": 1}, 400, "stream"),
+        ({}, 400, "tool"),
+        ({"tool": 3}, 400, "tool"),
+        ({"tool": "none"}, 404, "tool"),
+        ({"tool": "read_file", "params": []}, 400, "params"),
+        ({"tool": "read_file"}, 400, "params.path"),
+        ({"tool": "get_info", "stream": True}, 404, "stream"),
+        ({"tool": "fake_say", "stream": 1}, 400, "stream"),
     ],
-)  # fmt: skip
+)
 def test_a_call_that_cannot_be_is_refused(tools, body, status, field):
     reply = tools.post("/tools", json=body)
     assert reply.status_code == status and reply.get_json()["error"]["param"] == field

@@ -144,8 +144,11 @@ def test_adapters_in_use_are_named():
         if found.name == "vllm:lora_requests_info"
     ]
     assert family.samples[0].labels == {
-        "model_name": "m", "max_lora": "3", "running_lora_adapters": 'sql,odd"name', "waiting_lora_adapters": "",
-    }  # fmt: skip
+        "model_name": "m",
+        "max_lora": "3",
+        "running_lora_adapters": 'sql,odd"name',
+        "waiting_lora_adapters": "",
+    }
 
 
 @pytest.mark.parametrize("store, told", [("memory", 1), ("none", 0)])

@@ -248,13 +248,18 @@ def source(data):
 
 
 UNDECODABLE = [
-    source(NO_PICTURE), source(base64.b64encode(IMAGE[:60]).decode()),
+    source(NO_PICTURE),
+    source(base64.b64encode(IMAGE[:60]).decode()),
     {"type": "image", "source": {"type": "url", "url": "https://elsewhere.example/x.png"}},
     {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
-]  # fmt: skip
+]
 MALFORMED = [
-    source("?"), source(""), source(None), {"type": "image"}, {"type": "image", "source": {"type": "file"}},
-]  # fmt: skip
+    source("?"),
+    source(""),
+    source(None),
+    {"type": "image"},
+    {"type": "image", "source": {"type": "file"}},
+]
 
 
 @pytest.mark.parametrize("block", UNDECODABLE)

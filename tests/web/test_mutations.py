@@ -29,8 +29,12 @@ CHAT = {
     "stream_options": {"include_usage": True}, "prediction": {"type": "content", "content": "x"},
     "chat_template_kwargs": {"a": "b"}, "prompt_cache_key": "k", "safety_identifier": "s",
 }  # fmt: skip
-FORM = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": "q"}], "response_format": {
-    "type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}}}  # fmt: skip
+FORM = {
+    "model": "fake",
+    "max_tokens": 1,
+    "messages": [{"role": "user", "content": "q"}],
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
+}
 MESSAGES = {
     "model": "fake", "max_tokens": 1, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral", "ttl": "5m"}}],
     "messages": [

@@ -222,10 +222,17 @@ def test_a_request_over_its_time_is_504(start):
     assert response.headers["x-should-retry"] == "false"
 
 
-@pytest.mark.parametrize("fields", [
-    {"guided_choice": ["a", "b"]},
-    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "required"},
-], ids=["a form", "tools"])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_choice": ["a", "b"]},
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+            "tool_choice": "required",
+        },
+    ],
+    ids=["a form", "tools"],
+)
 def test_without_keys_each_address_has_its_own_share_of_compilations(client, monkeypatch, fields):
     """All unnamed clients were one, without a bound: two of its connections kept the compilers from everybody else."""
     owners, compile = [], GrammarCompiler.compile

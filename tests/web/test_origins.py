@@ -32,9 +32,16 @@ def test_what_is_not_known_to_be_ours_is_refused(running, origin):
     assert status(running.client, "/v1/models", method="GET", Origin=origin) == 403
 
 
-@pytest.mark.parametrize("origin", [
-    "http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:8080", "http://app.localhost",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost",
+        "http://localhost:3000",
+        "https://127.0.0.1:8443",
+        "http://[::1]:8080",
+        "http://app.localhost",
+    ],
+)
 def test_pages_of_this_machine_may_use_it(running, origin):
     assert status(running.client, Origin=origin) == 200
     assert status(running.client, Origin=origin, Sec_Fetch_Site="cross-site") == 200

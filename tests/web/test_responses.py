@@ -178,11 +178,15 @@ def test_an_unknown_id_is_404(client, id):
 @pytest.mark.parametrize(
     ("query", "param"),
     [
-        ("?stream=true&starting_after=x", "starting_after"), ("?stream=true&starting_after=-2", "starting_after"),
-        ("/input_items?limit=0", "limit"), ("/input_items?limit=101", "limit"), ("/input_items?order=up", "order"),
-        ("/input_items?after=msg_1", "after"), ("/input_items?limit=9999999999999999999999", "limit"),
+        ("?stream=true&starting_after=x", "starting_after"),
+        ("?stream=true&starting_after=-2", "starting_after"),
+        ("/input_items?limit=0", "limit"),
+        ("/input_items?limit=101", "limit"),
+        ("/input_items?order=up", "order"),
+        ("/input_items?after=msg_1", "after"),
+        ("/input_items?limit=9999999999999999999999", "limit"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_query_is_named(client, query, param):
     assert error(client.get(f"/v1/responses/{made(client)['id']}{query}"), 400)["param"] == param
 
@@ -242,10 +246,12 @@ def test_a_conversation_goes_on_after_a_restart(start, url):
     third = made(other.client, "Again.", previous_response_id=second["id"], instructions="New.")
     sent = [
         {"role": "system", "content": "New."},
-        {"role": "user", "content": "My name is Ada."}, {"role": "assistant", "content": text_of(first)},
-        {"role": "user", "content": "Say it."}, {"role": "assistant", "content": text_of(second)},
+        {"role": "user", "content": "My name is Ada."},
+        {"role": "assistant", "content": text_of(first)},
+        {"role": "user", "content": "Say it."},
+        {"role": "assistant", "content": text_of(second)},
         {"role": "user", "content": "Again."},
-    ]  # fmt: skip
+    ]
     whole = made(one.client, sent)
     assert whole["usage"]["input_tokens"] == third["usage"]["input_tokens"]
     items = other.client.get(f"/v1/responses/{third['id']}/input_items?order=asc").get_json()["data"]

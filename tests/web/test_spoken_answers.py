@@ -88,8 +88,10 @@ def test_the_next_turn_may_name_it_by_its_id(both, chat):
         {"role": "user", "content": "Two."},
     ]
     chat(messages=turns)
-    asked = both.client.post("/apply-template", json={"model": "fake", "messages": [
-        turns[0], {"role": "assistant", "content": "You said: One."}, turns[2]]})  # fmt: skip
+    asked = both.client.post(
+        "/apply-template",
+        json={"model": "fake", "messages": [turns[0], {"role": "assistant", "content": "You said: One."}, turns[2]]},
+    )
     tokens = both.client.post("/tokenize", json={"model": "fake", "content": asked.json["prompt"]}).json["tokens"]
     assert chat(messages=turns).json["usage"]["prompt_tokens"] == len(tokens)
     turns[1]["audio"]["id"] = "audio_unknown"
@@ -135,8 +137,10 @@ def test_a_response_is_spoken_whole_and_can_be_sent_back(both, chat):
     turns = [{"role": "user", "content": "Hello there."}, *body["output"], {"role": "user", "content": "More."}]
     again = both.client.post("/v1/responses", json={"model": "fake", "input": turns}).json
     turns[1]["content"] = [text]
-    assert again["usage"]["input_tokens"] == both.client.post(
-        "/v1/responses", json={"model": "fake", "input": turns}).json["usage"]["input_tokens"]  # fmt: skip
+    assert (
+        again["usage"]["input_tokens"]
+        == both.client.post("/v1/responses", json={"model": "fake", "input": turns}).json["usage"]["input_tokens"]
+    )
     error = both.client.post("/v1/responses", json={**asked, "background": True}).json["error"]
     assert error["param"] == "modalities"
 
@@ -154,8 +158,10 @@ def test_a_response_is_spoken_in_events(both, chat):
 
 
 def gemini(both, method, status=200, modalities=("AUDIO",), **config):
-    body = {"contents": [{"parts": [{"text": "Hello there."}]}],
-            "generationConfig": {"responseModalities": list(modalities), **config}}  # fmt: skip
+    body = {
+        "contents": [{"parts": [{"text": "Hello there."}]}],
+        "generationConfig": {"responseModalities": list(modalities), **config},
+    }
     answer = both.client.post(f"/v1beta/models/fake:{method}", json=body)
     answer.get_data()
     assert answer.status_code == status, answer.text

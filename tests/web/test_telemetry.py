@@ -80,9 +80,16 @@ def test_llama_servers_own_path_says_in_its_words_that_a_prompt_is_too_long(clie
 @pytest.mark.parametrize("temperature, most", [(0.0, 1), (1.0, 4)])
 def test_probabilities_after_sampling_add_up_to_one(client, temperature, most):
     body = {
-        "prompt": "Hello", "n_predict": 2, "n_probs": 4, "post_sampling_probs": True, "temperature": temperature,
-        "top_k": 4, "top_p": 1.0, "min_p": 0.0, "seed": 1,
-    }  # fmt: skip
+        "prompt": "Hello",
+        "n_predict": 2,
+        "n_probs": 4,
+        "post_sampling_probs": True,
+        "temperature": temperature,
+        "top_k": 4,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "seed": 1,
+    }
     told = client.post("/completion", json=body).get_json()["completion_probabilities"]
     assert len(told) == 2
     for token in told:
@@ -155,10 +162,14 @@ def test_a_response_has_them_in_its_events_and_a_replay_has_the_same_numbers(cli
 
 
 OTHERS = [
-    ("/v1/chat/completions", CHAT[1]), ("/v1/completions", TEXT[1]), ("/completion", TEXT[1]),
-    ("/v1/responses", {"input": "Hello"}), ("/v1/messages", CHAT[1]), ("/api/chat", {**CHAT[1], "model": "fake"}),
+    ("/v1/chat/completions", CHAT[1]),
+    ("/v1/completions", TEXT[1]),
+    ("/completion", TEXT[1]),
+    ("/v1/responses", {"input": "Hello"}),
+    ("/v1/messages", CHAT[1]),
+    ("/api/chat", {**CHAT[1], "model": "fake"}),
     ("/api/generate", {"prompt": "Hello", "model": "fake"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("path, body", OTHERS, ids=[path for path, _ in OTHERS])

@@ -34,8 +34,12 @@ def test_each_instance_is_answered_by_its_endpoint(predict):
 
 def test_one_that_is_wrong_spoils_no_other(predict):
     wrong = [
-        "x", {}, {"@requestFormat": "slots"}, {"@requestFormat": "chatCompletions"}, {**CHAT, "temperature": "hot"}
-    ]  # fmt: skip
+        "x",
+        {},
+        {"@requestFormat": "slots"},
+        {"@requestFormat": "chatCompletions"},
+        {**CHAT, "temperature": "hot"},
+    ]
     told = predict(*wrong, CHAT).get_json()["predictions"]
     assert all(one["error"]["code"] == 400 and one["error"]["type"] == "invalid_request_error" for one in told[:-1])
     assert "expected one of chatCompletions, completions" in told[2]["error"]["message"]
