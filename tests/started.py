@@ -8,8 +8,14 @@ from types import SimpleNamespace
 def facts(**facts):
     """What a reply learns of its run."""
     given = {
-        "model": "m", "fingerprint": "fp", "cache": None, "num_prompt": 10, "num_media": 0, "left_out": 0, "windows": (),
-    }  # fmt: skip
+        "model": "m",
+        "fingerprint": "fp",
+        "cache": None,
+        "num_prompt": 10,
+        "num_media": 0,
+        "left_out": 0,
+        "windows": (),
+    }
     return SimpleNamespace(**{**given, **facts})
 
 

@@ -37,8 +37,11 @@ def test_every_block_has_a_language():
     """But pictures: the map, a header of a reply, code of another program's file."""
     unnamed = [str(block) for block in blocks("")]
     assert [name.partition(":")[0] for name in unnamed] == [
-        "README.md", "conf/growing.md", "llamasrv/protocols/README.md", "llamasrv/protocols/README.md",
-    ]  # fmt: skip
+        "README.md",
+        "conf/growing.md",
+        "llamasrv/protocols/README.md",
+        "llamasrv/protocols/README.md",
+    ]
 
 
 @pytest.mark.parametrize("block", SHELL, ids=str)

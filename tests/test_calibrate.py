@@ -47,10 +47,15 @@ def test_a_line_that_is_none_is_named(tmp_path, text):
         list(read(path))
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"answer": "c"}, "not one of the options"), ({"answer": 1}, "not one of the options"),
-    ({"question": {**QUESTION, "choices": []}}, "choices"), ({"input": 7}, "input"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"answer": "c"}, "not one of the options"),
+        ({"answer": 1}, "not one of the options"),
+        ({"question": {**QUESTION, "choices": []}}, "choices"),
+        ({"input": 7}, "input"),
+    ],
+)
 def test_a_line_that_cannot_be_asked_is_named(tmp_path, capsys, change, told):
     path = tmp_path / "cases.jsonl"
     path.write_text(json.dumps({**json.loads(lines(1)[0]), **change}))

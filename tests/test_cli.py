@@ -58,8 +58,12 @@ def command(*arguments, **options):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     return subprocess.run(
         [sys.executable, "-m", "llamasrv", *map(str, arguments)],
-        env=clean, capture_output=True, text=True, timeout=100, **options,
-    )  # fmt: skip
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        **options,
+    )
 
 
 def one_line(code, out, err):
@@ -273,10 +277,13 @@ class Terminal:
         self.fd = master
         self.process = subprocess.Popen(
             [sys.executable, "-m", "llamasrv", *map(str, arguments)],
-            stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
             preexec_fn=self._as_a_shell_would,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-        )  # fmt: skip
+        )
         os.close(slave)
         self.raw = b""
         self.seen = 0

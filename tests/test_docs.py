@@ -207,12 +207,16 @@ def test_python_examples_work_as_written(serve):
 
 
 PAGES = [
-    "CHANGES.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", *(f"conf/{page}.md" for page in manual.GUIDE if page != "README"),
+    "CHANGES.md",
+    ".github/CONTRIBUTING.md",
+    ".github/SECURITY.md",
+    *(f"conf/{page}.md" for page in manual.GUIDE if page != "README"),
     *sorted(
-        str(p.relative_to(ROOT)) for p in {*ROOT.glob("**/README.md"), *ROOT.glob("llamasrv/**/*.md")}
+        str(p.relative_to(ROOT))
+        for p in {*ROOT.glob("**/README.md"), *ROOT.glob("llamasrv/**/*.md")}
         if not {".tox", ".venv", "build"} & set(p.parts)
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -305,5 +309,6 @@ def test_so_do_those_in_the_first_docstring_of_a_module(here):
 
 def test_a_name_that_is_gone_is_found(here):
     assert missing("`engine/gone_by.py` `EngineCore.flee` `Engine.submit` `tests/test_docs.py`", here) == [
-        "EngineCore.flee", "engine/gone_by.py",
-    ]  # fmt: skip
+        "EngineCore.flee",
+        "engine/gone_by.py",
+    ]

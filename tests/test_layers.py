@@ -329,11 +329,12 @@ def test_no_class_name_is_used_twice():
 PATCHED = re.compile(r"""setattr\((?:[\w.()]+, ["']|f?["'][\w.{}]+\.)_?[A-Z][A-Z_]+["']""")
 STILL_PATCHED = {
     "SMALL_VOCABULARY": 3,  # the fake vocabulary has 263 tokens
-    "GROUP_INPUTS": 1, "GROUP_TOKENS": 2,  # of contexts that `open_model` makes
+    "GROUP_INPUTS": 1,
+    "GROUP_TOKENS": 2,  # of contexts that `open_model` makes
     "LONG_TEXT": 1,  # `pipeline/sizes.py`, functions that share it
     "NOTATIONS": 1,  # a notation that only a test has
     "SERVICE_FOLDERS": 2,  # folders of the machine that runs the tests
-}  # fmt: skip
+}
 
 
 def test_constants_that_tests_change_are_constructor_arguments():

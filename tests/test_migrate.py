@@ -91,9 +91,14 @@ def test_a_unit_keeps_its_shape_and_its_secrets_out_of_the_command_line(migrate,
     )
     code, _, out, _ = migrate(path)
     assert code == 0 and out.splitlines() == [
-        "[Unit]", "Description=x", "[Service]", 'Environment="LLAMASRV_API_KEY=secret"', 'Environment="HF_HOME=/h"',
-        "ExecStart=/usr/local/bin/llamasrv serve m --port 8000 --parallel 32", "Restart=always",
-    ]  # fmt: skip
+        "[Unit]",
+        "Description=x",
+        "[Service]",
+        'Environment="LLAMASRV_API_KEY=secret"',
+        'Environment="HF_HOME=/h"',
+        "ExecStart=/usr/local/bin/llamasrv serve m --port 8000 --parallel 32",
+        "Restart=always",
+    ]
 
 
 def test_a_compose_file_keeps_its_other_services(migrate, tmp_path):
@@ -107,8 +112,11 @@ def test_a_compose_file_keeps_its_other_services(migrate, tmp_path):
     command = "serve --models-from ollama --keep-alive 3600 --port 11434 --host 0.0.0.0".split()
     assert code == 0 and services["web"] == {"image": "ui"}
     assert services["llm"] == {
-        "image": "llamasrv", "ports": ["11434:11434"], "command": command, "environment": {"A": "b"},
-    }  # fmt: skip
+        "image": "llamasrv",
+        "ports": ["11434:11434"],
+        "command": command,
+        "environment": {"A": "b"},
+    }
 
 
 def test_a_script_gives_a_line_for_each_command(migrate, tmp_path):

@@ -208,10 +208,10 @@ LEARNED_BY_MARKS: dict[str, str] = {
     "letters": _letters(" to=", "<|says|>", "<|next|>", _INVOKE),
     "letters to marks": _letters("<|to|>", "<|says|>", "<|next|>", _INVOKE),
     "letters with arguments": _letters(" @", "<|:|>", "<|+|>", "{{- f.arguments | tojson -}}", "fn."),
-    "ends of roles": family(
-        "{{- '<call>' -}}" + _OBJECT + "{{- '</call>' -}}", between="{{- '\\n' -}}"
-    ).replace("<|end|>", "</turn>"),
+    "ends of roles": family("{{- '<call>' -}}" + _OBJECT + "{{- '</call>' -}}", between="{{- '\\n' -}}").replace(
+        "<|end|>", "</turn>"
+    ),
     "wrapped": family("{{- '<run=\"' + f.name + '\">' -}}" + _WRAPPED + "{{- '</run>' -}}", between="{{- '\\n' -}}"),
     "kinds": family("{{- '<run=\"' + f.name + '\">' -}}" + _KINDS + "{{- '</run>' -}}", between="{{- '\\n' -}}"),
-}  # fmt: skip
+}
 """Templates whose marks, names and order no table knows."""

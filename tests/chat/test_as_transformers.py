@@ -15,8 +15,14 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 
-WEATHER = {"type": "object", "required": ["city"], "properties": {
-    "city": {"type": "string", "description": "Where <to> look"}, "days": {"type": "integer", "description": "Ahead"}}}  # fmt: skip
+WEATHER = {
+    "type": "object",
+    "required": ["city"],
+    "properties": {
+        "city": {"type": "string", "description": "Where <to> look"},
+        "days": {"type": "integer", "description": "Ahead"},
+    },
+}
 TOOLS = (Tool("get_weather", "The weather's forecast", WEATHER), Tool("get_time", "The time", WEATHER))
 IDS = ("call00001", "call00002")
 

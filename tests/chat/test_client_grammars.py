@@ -63,10 +63,16 @@ def test_depth_rules_and_length_are_bounded(check, text):
     assert caught.value.param == "content"
 
 
-@pytest.mark.parametrize("text", [
-    'start: "a"~1000000000', 'start: ("a" | "b") y{1000}\ny: x{1000}\nx: "abc"', f'start: x{{1000}}\nx: "{"ab" * 100}"',
-    "start: /((ab){1000}){1000}/", 'start: a a a a\na: b b b b\nb: c c c c\nc: "' + "x" * 1000 + '"',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "a"~1000000000',
+        'start: ("a" | "b") y{1000}\ny: x{1000}\nx: "abc"',
+        f'start: x{{1000}}\nx: "{"ab" * 100}"',
+        "start: /((ab){1000}){1000}/",
+        'start: a a a a\na: b b b b\nb: c c c c\nc: "' + "x" * 1000 + '"',
+    ],
+)
 def test_a_long_text_without_a_choice_is_refused(text):
     with pytest.raises(InvalidRequest, match="fixes a text"):
         check_lark(text)
@@ -142,9 +148,15 @@ def test_reading_takes_time_that_grows_with_the_length_alone(check, piece):
         assert time.process_time() - started < 5
 
 
-@pytest.mark.parametrize("check, text", [
-    (check_lark, 'start: "a'), (check_lark, "start: a\nb: /x"), (check_gbnf, "root ::= [a"), (check_pattern, "[a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "check, text",
+    [
+        (check_lark, 'start: "a'),
+        (check_lark, "start: a\nb: /x"),
+        (check_gbnf, "root ::= [a"),
+        (check_pattern, "[a"),
+    ],
+)
 def test_a_mark_without_an_end_is_refused(check, text):
     with pytest.raises(InvalidRequest, match="has no end"):
         check(text)

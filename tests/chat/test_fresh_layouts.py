@@ -17,14 +17,19 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import ChatPrompt, Message, Tool
 
 FORECAST = {
-    "type": "object", "required": ["city", "days", "detail"],
+    "type": "object",
+    "required": ["city", "days", "detail"],
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "detail": {"type": "boolean"}},
-}  # fmt: skip
+}
 NOTE = {
-    "type": "object", "required": ["text", "tags", "to"],
-    "properties": {"text": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}, "to": {
-        "type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "number"}}}},
-}  # fmt: skip
+    "type": "object",
+    "required": ["text", "tags", "to"],
+    "properties": {
+        "text": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "to": {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "number"}}},
+    },
+}
 TOOLS = (Tool("get_forecast", "What the weather will be", FORECAST), Tool("send-note", "Sends a note", NOTE))
 PARIS = ("get_forecast", {"city": "São Paulo, 2nd", "days": 3, "detail": True})
 LINES = (

@@ -393,8 +393,12 @@ def test_arrays_have_as_many_items_as_they_may(name, format):
 
 # -- schemas that nothing satisfies
 
-LOOP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"],
-        "$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"allOf": [{"$ref": "#/$defs/x"}]}}}  # fmt: skip
+LOOP = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/x"}},
+    "required": ["a"],
+    "$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"allOf": [{"$ref": "#/$defs/x"}]}},
+}
 ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
 LIST = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
 

@@ -44,9 +44,13 @@ eof_line: "*** End of File" LF
 TOOL = custom_tool("apply_patch", "", {"type": "grammar", "syntax": "lark", "definition": APPLY_PATCH})
 PATCH = '*** Begin Patch\n*** Update File: src\\a "b".c\n@@ int f()\n-\treturn "<a>";\n+\treturn \'ä\';\n }\n*** End Patch\n'
 WRONG = (
-    "*** Begin Patch\n*** End Patch\n", PATCH[1:], PATCH.replace("\n-", "\n/"), PATCH.replace("*** End Patch\n", ""),
-    PATCH + "\nmore", "",
-)  # fmt: skip
+    "*** Begin Patch\n*** End Patch\n",
+    PATCH[1:],
+    PATCH.replace("\n-", "\n/"),
+    PATCH.replace("*** End Patch\n", ""),
+    PATCH + "\nmore",
+    "",
+)
 
 
 def formats():

@@ -13,9 +13,14 @@ from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.domain.request import Tool
 
 META = {
-    "type": "object", "required": ["prio"],
-    "properties": {"prio": {"type": "integer", "maximum": 9}, "tags": {"type": "array", "items": {"type": "string"}}, "any": {}},
-}  # fmt: skip
+    "type": "object",
+    "required": ["prio"],
+    "properties": {
+        "prio": {"type": "integer", "maximum": 9},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "any": {},
+    },
+}
 MAIL = Tool("mail", "", {"type": "object", "properties": {"meta": META, "to": {"enum": ["a", "b's"]}}})
 PYTHON = ChatFormat("python", calls=Calls(KeywordCall(), section_start="<py>", section_end="</py>", separator="\n"))
 IN_TEXT = ChatFormat("text", calls=Calls(JsonObject(arguments_in_text=True), call_start="<fn>", call_end="</fn>"))

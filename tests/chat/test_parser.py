@@ -426,13 +426,13 @@ def test_references_in_schemas_are_followed():
 @pytest.mark.parametrize(
     "written, arguments",
     [
-        ('ping()', {}),
+        ("ping()", {}),
         ('note(text="a\\n\\"b\\"", maybe=None)', {"text": 'a\n"b"', "maybe": None}),
         ("note(text='it\\'s', tags=['a', \"b\"])", {"text": "it's", "tags": ["a", "b"]}),
         ("note(meta={'n': 1.5, \"m\": True}, tags=('x', y, ))", {"meta": {"n": 1.5, "m": True}, "tags": ["x", "y"]}),
         ('note(text="\\u00e9\\x41", maybe=-3e5)', {"text": "éA", "maybe": -3e5}),
     ],
-)  # fmt: skip
+)
 def test_python_values_become_json(written, arguments):
     text = f"<|tool_call_start|>[{written}]<|tool_call_end|>"
     calls = outcome(TABLE["lfm2"], text)[2]
@@ -547,8 +547,16 @@ def test_its_work_is_linear(step):
     prose = ("The quick <b>brown</b> fox jumps over [1, 2] {dogs}.\n" * 2000)[:100_000]
     long_call = GENERIC_CALLS.write([("note", json.dumps({"text": prose}))])
     long_value = f"<fn=note>\n<arg=tags>\n{json.dumps(list(range(16000)))}\n</arg>\n</fn>"
-    cases = [(PLAIN, prose), (PLAIN, "<think>" + prose), (PLAIN, long_call), (LINES, long_value), (PLAIN, "<" * 100_000),
-             (PLAIN, "\n" * 100_000), (PLAIN, "<tool_cal" * 11_000), (LINES, f"<fn=note>\n<arg=text>\n{prose}\n</arg>")]  # fmt: skip
+    cases = [
+        (PLAIN, prose),
+        (PLAIN, "<think>" + prose),
+        (PLAIN, long_call),
+        (LINES, long_value),
+        (PLAIN, "<" * 100_000),
+        (PLAIN, "\n" * 100_000),
+        (PLAIN, "<tool_cal" * 11_000),
+        (LINES, f"<fn=note>\n<arg=text>\n{prose}\n</arg>"),
+    ]
     for format, text in cases:
         text = text[: 25_000 if step == 1 else None]
         parser = Parser(format, tools=TOOLS)

@@ -123,8 +123,10 @@ def test_an_agents_loop_keeps_its_prefix(source):
 
 def test_a_summary_stands_for_the_turns_before_it_sent_or_not():
     template = ChatTemplate(HERMES, special_tokens=())
-    short = [{"role": "assistant", "content": [{"type": "compaction", "content": "xy9x"}, {"type": "text", "text": "On."}]},
-             {"role": "user", "content": "xu9x"}]  # fmt: skip
+    short = [
+        {"role": "assistant", "content": [{"type": "compaction", "content": "xy9x"}, {"type": "text", "text": "On."}]},
+        {"role": "user", "content": "xu9x"},
+    ]
     whole = template.render(prompt_of("anthropic", body({"role": "user", "content": "xu0x"}, *short))).text
     assert whole == template.render(prompt_of("anthropic", body(*short))).text
     assert "xu0x" not in whole and whole.index("xy9x") < whole.index("On.") < whole.index("xu9x")

@@ -71,10 +71,17 @@ def test_names_of_branches_that_hold_together_count_together(schema, good, bad):
     test_what_is_not_declared_cannot_be_written(schema, good, bad)
 
 
-@pytest.mark.parametrize("schema", [
-    {"type": "object"}, {"type": "object", "properties": {}}, {**A, "additionalProperties": True}, {**A, "additionalProperties": {}},
-    {"allOf": [{**A, "additionalProperties": True}, B]}, {**A, "anyOf": [{"additionalProperties": True}]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {}},
+        {**A, "additionalProperties": True},
+        {**A, "additionalProperties": {}},
+        {"allOf": [{**A, "additionalProperties": True}, B]},
+        {**A, "anyOf": [{"additionalProperties": True}]},
+    ],
+)
 def test_what_declares_nothing_or_says_that_it_is_open_stays_free(schema):
     assert accepts(constrain(PLAIN, content=Content("json", schema)), json.dumps({"a": 1, "b": 2, "zz": 3}))
 

@@ -29,10 +29,18 @@ def constraint(value):
 
 
 @pytest.mark.parametrize("value", [OLD, json.dumps(OLD)], ids=["object", "text"])
-@pytest.mark.parametrize("text, fits", [
-    ("Free text, <b>as it comes</b>.", True), ("", True), ('Now <f=a>{"n": 1}</f> and <f=b>7</f>.', True),
-    ("Now <f=c>1</f>", False), ('<f=a>{"n": "1"}</f>', False), ('<f=a>{"n": 1}', False), ("<f=b>{}</f>", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, fits",
+    [
+        ("Free text, <b>as it comes</b>.", True),
+        ("", True),
+        ('Now <f=a>{"n": 1}</f> and <f=b>7</f>.', True),
+        ("Now <f=c>1</f>", False),
+        ('<f=a>{"n": "1"}</f>', False),
+        ('<f=a>{"n": 1}', False),
+        ("<f=b>{}</f>", False),
+    ],
+)
 def test_a_tag_that_is_begun_holds_what_it_must(value, text, fits):
     assert accepts(constraint(value), text) == fits
 

@@ -120,9 +120,14 @@ def test_it_hands_over_the_templates_own_sentence():
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ nothing.at.all }}", "{{ 1 + 'a' }}", "{{ messages[0].content.missing() }}", "{{ 1 / 0 }}",
-     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"],
-)  # fmt: skip
+    [
+        "{{ nothing.at.all }}",
+        "{{ 1 + 'a' }}",
+        "{{ messages[0].content.missing() }}",
+        "{{ 1 / 0 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
 def test_a_failing_template_is_a_wrong_request_not_a_crash(source):
     with pytest.raises(InvalidRequest):
         render(source)
@@ -322,9 +327,11 @@ def test_it_renders_every_template_of_the_collection_as_it_is(template_file):
     messages = (
         Message("system", "Be <|im_end|> kind </s>"),
         Message("user", 'Hello <|im_start|>system\n <|eot_id|>[INST] " <|"|> x'),
-        Message("assistant", None, reasoning="a </s> b", tool_calls=(ToolCall("abcdefgh1", "weather", '{"town": "</s>"}'),)),
+        Message(
+            "assistant", None, reasoning="a </s> b", tool_calls=(ToolCall("abcdefgh1", "weather", '{"town": "</s>"}'),)
+        ),
         Message("tool", "wet <|im_end|>", tool_call_id="abcdefgh1"),
-    )  # fmt: skip
+    )
     prompt = ChatPrompt(messages, tools=(WEATHER,))
     both = [ChatTemplate(source, "<BOS>", "<EOS>", special_tokens=special) for special in (SPECIAL, ())]
     assert all(template.format for template in both)  # learned before, since some write the time to the second

@@ -22,11 +22,14 @@ LOOK = Tool(
     {
         "type": "object",
         "properties": {
-            "at": {"type": "string"}, "n": {"type": "integer"}, "deep": {"type": "boolean"}, "any": {},
+            "at": {"type": "string"},
+            "n": {"type": "integer"},
+            "deep": {"type": "boolean"},
+            "any": {},
             "tags": {"type": "array", "items": {"type": "string"}},
         },
     },
-)  # fmt: skip
+)
 
 
 def read(format, text):

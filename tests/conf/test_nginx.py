@@ -276,9 +276,17 @@ def test_too_many_requests_from_one_address_are_429(replicas, tmp_path):
 
 @pytest.mark.parametrize(
     "path, times",
-    [(CHAT, 2), ("/v1/messages", 2), ("/v1/v1/embeddings/", 2), ("/api/chat", 2), ("/v1/responses", 1),
-     ("/v1/batches", 1), ("/v1/chat/completions/control", 1), ("/v1/conversations", 1)],
-)  # fmt: skip
+    [
+        (CHAT, 2),
+        ("/v1/messages", 2),
+        ("/v1/v1/embeddings/", 2),
+        ("/api/chat", 2),
+        ("/v1/responses", 1),
+        ("/v1/batches", 1),
+        ("/v1/chat/completions/control", 1),
+        ("/v1/conversations", 1),
+    ],
+)
 def test_only_a_request_that_leaves_nothing_behind_is_sent_again(tmp_path, path, times):
     """#79: two replicas that take a request and close without an answer: each saw it at most once."""
     seen = []

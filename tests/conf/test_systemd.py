@@ -143,9 +143,11 @@ def test_it_takes_a_socket_that_it_is_handed(serve, tmp_path):
     start += "; os.execv(sys.executable, [sys.executable, '-m', 'llamasrv', 'serve', '--fake'])"
     os.set_inheritable(listener.fileno(), True)
     process = subprocess.Popen(
-        [sys.executable, "-c", start, str(listener.fileno())], pass_fds=[listener.fileno()],
-        cwd=Path(__file__).resolve().parents[2], stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-c", start, str(listener.fileno())],
+        pass_fds=[listener.fileno()],
+        cwd=Path(__file__).resolve().parents[2],
+        stderr=subprocess.DEVNULL,
+    )
     try:
         client.settimeout(20)
         assert status_of(client.recv(65536)) == 200

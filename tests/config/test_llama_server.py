@@ -376,9 +376,15 @@ def test_a_variable_that_cannot_be_honoured_is_refused(environ, line):
 
 def test_variables_that_ask_for_nothing_are_accepted():
     environ = {
-        "LLAMA_ARG_ENDPOINT_METRICS": "1", "LLAMA_ARG_NO_CONTEXT_SHIFT": "1", "LLAMA_ARG_MLOCK": "1",
-        "LLAMA_ARG_CPU_MOE": "false", "LLAMA_ARG_CONTEXT_SHIFT": "0", "LLAMA_ARG_MMPROJ": "", "LLAMA_ARG_NO_UI": "1", "SSL_CERT_FILE": "/x",
-    }  # fmt: skip
+        "LLAMA_ARG_ENDPOINT_METRICS": "1",
+        "LLAMA_ARG_NO_CONTEXT_SHIFT": "1",
+        "LLAMA_ARG_MLOCK": "1",
+        "LLAMA_ARG_CPU_MOE": "false",
+        "LLAMA_ARG_CONTEXT_SHIFT": "0",
+        "LLAMA_ARG_MMPROJ": "",
+        "LLAMA_ARG_NO_UI": "1",
+        "SSL_CERT_FILE": "/x",
+    }
     settings = load(environ=environ)
     assert settings.server.ui is False
     assert any("LLAMA_ARG_MLOCK: unknown variable, ignored" in note for note in settings.notes)
@@ -554,9 +560,14 @@ def test_a_file_written_for_llama_server_starts_llamasrv_with_the_programs_name_
 def test_a_container_made_for_llama_server_starts_with_its_variables_alone(place, serve):
     """Its image sets LLAMA_ARG_HOST, its composition the rest; the program gets no argument, and is asked /health."""
     environ = {
-        "LLAMA_ARG_HOST": "0.0.0.0", "LLAMA_ARG_PORT": "0", "LLAMA_ARG_MODEL": "model.gguf", "LLAMA_ARG_CTX_SIZE": "4096",
-        "LLAMA_ARG_N_PARALLEL": "2", "LLAMA_ARG_ENDPOINT_METRICS": "1", "container": "docker",
-    }  # fmt: skip
+        "LLAMA_ARG_HOST": "0.0.0.0",
+        "LLAMA_ARG_PORT": "0",
+        "LLAMA_ARG_MODEL": "model.gguf",
+        "LLAMA_ARG_CTX_SIZE": "4096",
+        "LLAMA_ARG_N_PARALLEL": "2",
+        "LLAMA_ARG_ENDPOINT_METRICS": "1",
+        "container": "docker",
+    }
     server = serve(command=(sys.executable, "-m", "llamasrv"), environ=environ)
     assert status(server) == 200
     assert "no API key is set" in server.log

@@ -95,9 +95,16 @@ def drive():
 
     def make(backend=None, **settings):
         names = {
-            "num_lanes", "num_cells", "context", "batch_size", "ubatch_size", "traits", "idle_cells",
-            "projector", "max_rollback",
-        }  # fmt: skip
+            "num_lanes",
+            "num_cells",
+            "context",
+            "batch_size",
+            "ubatch_size",
+            "traits",
+            "idle_cells",
+            "projector",
+            "max_rollback",
+        }
         fake = {name: settings.pop(name) for name in list(settings) if name in names}
         drivers.append(Driver(backend or RecordingBackend(**fake), **settings))
         return drivers[-1]

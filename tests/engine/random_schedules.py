@@ -101,10 +101,13 @@ class Episode:
         if self.memory == "split":
             lanes, cells = self.parallel, self.parallel * self.context
         self.backend_settings = MEMORIES[self.memory] | {
-            "num_lanes": lanes, "num_cells": cells, "context": self.context,
-            "batch_size": max(ubatch, rng.choice([32, 256]), lanes), "ubatch_size": ubatch,
+            "num_lanes": lanes,
+            "num_cells": cells,
+            "context": self.context,
+            "batch_size": max(ubatch, rng.choice([32, 256]), lanes),
+            "ubatch_size": ubatch,
             "idle_cells": rng.choice([0, 100, cells]),
-        }  # fmt: skip
+        }
         self.attributes = {
             "max_outputs": max(lanes, rng.choice([16, 64])),
             "together": rng.choice([Together.ANY] * 4 + [Together.ONE_PROMPT, Together.ONE_LANE]),

@@ -139,15 +139,20 @@ def long_lists(dice: random.Random) -> bytes:
 
 
 def nearly_json(dice: random.Random) -> bytes:
-    return whole(dice.choice((CHAT, TEXT, "/v1/messages", "/api/chat")), dice.choice((
-        lambda: b'{"' + b'\\"' * 99 + b'":[' + b" " * 3_850 + b"]",
-        lambda: b"[" * 200_000,
-        lambda: b'{"a":' * 100_000,
-        lambda: b'{"messages":"' + b"\\u" * 200_000,
-        lambda: b" " * dice.choice((10**5, 10**7)),
-        lambda: b'{"x":' + b"9" * 300_000 + b"}",
-        lambda: b'{"messages": [{"role": [], "content": {}}], "max_tokens": 1}',
-    ))())  # fmt: skip
+    return whole(
+        dice.choice((CHAT, TEXT, "/v1/messages", "/api/chat")),
+        dice.choice(
+            (
+                lambda: b'{"' + b'\\"' * 99 + b'":[' + b" " * 3_850 + b"]",
+                lambda: b"[" * 200_000,
+                lambda: b'{"a":' * 100_000,
+                lambda: b'{"messages":"' + b"\\u" * 200_000,
+                lambda: b" " * dice.choice((10**5, 10**7)),
+                lambda: b'{"x":' + b"9" * 300_000 + b"}",
+                lambda: b'{"messages": [{"role": [], "content": {}}], "max_tokens": 1}',
+            )
+        )(),
+    )
 
 
 def template(dice: random.Random) -> bytes:
@@ -155,9 +160,11 @@ def template(dice: random.Random) -> bytes:
         "{% set ns=namespace(x=3**4000000) %}{% for i in range(2) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
         "{% set ns=namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         "{% set x=[1] %}{% for i in range(40) %}{% set _ = x.extend(x) %}{% endfor %}",
-        "{{ ('x'|e).ljust(10**9) }}", "{{ [1]|batch(2*10**8, 0)|list }}", "{{ 3**20000000 }}",
+        "{{ ('x'|e).ljust(10**9) }}",
+        "{{ [1]|batch(2*10**8, 0)|list }}",
+        "{{ 3**20000000 }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
-    )  # fmt: skip
+    )
     content = {"model": f"made{dice.randrange(1000)}", "from": "demo", "template": dice.choice(bodies), "stream": False}
     return whole("/api/create", content)
 

@@ -163,9 +163,14 @@ def test_05_head_is_get_without_a_body_and_options_follows_cors(server):
 
 @pytest.mark.parametrize(
     "kind, status",
-    [(None, 200), ("application/json; charset=utf-8", 200), ("text/plain", 200), ("application/xml", 415),
-     ("multipart/form-data; boundary=x", 415)],
-)  # fmt: skip
+    [
+        (None, 200),
+        ("application/json; charset=utf-8", 200),
+        ("text/plain", 200),
+        ("application/xml", 415),
+        ("multipart/form-data; boundary=x", 415),
+    ],
+)
 def test_06_content_types(server, kind, status):
     reply = talk(server.address, request(TEXT, SHORT, headers=[f"Content-Type: {kind}"] if kind else []))
     assert status_of(reply) == status

@@ -29,9 +29,10 @@ def refused(server, body, path=TEXT, param=..., code=None):
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"prompt":"\xff"}', b"\xef\xbb\xbf{}", '{"prompt":"x"}'.encode("utf-16"), b'{"prompt":"\xc0\x80"}'],
+    "body",
+    [b'{"prompt":"\xff"}', b"\xef\xbb\xbf{}", '{"prompt":"x"}'.encode("utf-16"), b'{"prompt":"\xc0\x80"}'],
     ids=["bytes", "mark", "utf-16", "overlong"],
-)  # fmt: skip
+)
 def test_15_what_is_not_utf_8_is_refused(server, body):
     refused(server, body, code="invalid_json")
 
@@ -109,9 +110,16 @@ def test_25_stop_strings_are_bounded(server, stop):
 
 @pytest.mark.parametrize(
     "bias",
-    [{str(i): 1 for i in range(100_000)}, {"99999999": 1}, {"-1": 1}, {"x": "y"}, {"1": 1e9}, {str(i): -100 for i in range(300)}],
+    [
+        {str(i): 1 for i in range(100_000)},
+        {"99999999": 1},
+        {"-1": 1},
+        {"x": "y"},
+        {"1": 1e9},
+        {str(i): -100 for i in range(300)},
+    ],
     ids=["many", "outside", "negative", "words", "huge", "everything"],
-)  # fmt: skip
+)
 def test_26_biases_are_bounded(server, bias):
     refused(server, {"prompt": "x", "max_tokens": 2, "logit_bias": bias})
 
@@ -170,9 +178,14 @@ def test_32_template_markup_is_text(server, text):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"chat_template": "{{ 7*7 }}"}, {"chat_template_kwargs": {"messages": []}}, {"chat_template_kwargs": {"tools": []}},
-     {"chat_template_kwargs": {str(i): i for i in range(1000)}}, {"chat_template_kwargs": "x"}],
-)  # fmt: skip
+    [
+        {"chat_template": "{{ 7*7 }}"},
+        {"chat_template_kwargs": {"messages": []}},
+        {"chat_template_kwargs": {"tools": []}},
+        {"chat_template_kwargs": {str(i): i for i in range(1000)}},
+        {"chat_template_kwargs": "x"},
+    ],
+)
 def test_33_a_template_is_the_models_own(server, fields):
     error = refused(server, {"messages": USER, **fields}, CHAT)
     assert error["param"].startswith("chat_template")
@@ -185,9 +198,17 @@ def test_34_seeds_are_reduced(server, seed):
 
 @pytest.mark.parametrize(
     "url",
-    ["http://127.0.0.1:1/x", "http://169.254.169.254/latest", "file:///etc/passwd", "http://[::1]/", "http://a@127.0.0.1/",
-     "http:\\\\127.0.0.1\\x", "data:image/png;base64,AAAA", "ftp://x/"],
-)  # fmt: skip
+    [
+        "http://127.0.0.1:1/x",
+        "http://169.254.169.254/latest",
+        "file:///etc/passwd",
+        "http://[::1]/",
+        "http://a@127.0.0.1/",
+        "http:\\\\127.0.0.1\\x",
+        "data:image/png;base64,AAAA",
+        "ftp://x/",
+    ],
+)
 def test_35_36_no_address_is_fetched_for_a_client(server, url):
     """The model sees nothing, so every picture is refused; that is before anybody looks at its address."""
     content = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]

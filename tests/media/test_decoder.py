@@ -293,9 +293,17 @@ def test_the_child_ends_with_its_parent() -> None:
 
 @pytest.mark.parametrize(
     ("data", "kind"),
-    [(b"\x89PNG\r\n\x1a\n", "png"), (b"RIFF\0\0\0\0WEBP", "webp"), (b"RIFF\0\0\0\0WAVE", "wav"), (b"\xff\xfb\x90\0", "mp3"),
-     (b"\0\0\0\x20ftypM4A ", "mp4"), (b"RIFF\0\0\0\0AVI ", None), (b"\xff\xff", None), (b"", None)],
-)  # fmt: skip
+    [
+        (b"\x89PNG\r\n\x1a\n", "png"),
+        (b"RIFF\0\0\0\0WEBP", "webp"),
+        (b"RIFF\0\0\0\0WAVE", "wav"),
+        (b"\xff\xfb\x90\0", "mp3"),
+        (b"\0\0\0\x20ftypM4A ", "mp4"),
+        (b"RIFF\0\0\0\0AVI ", None),
+        (b"\xff\xff", None),
+        (b"", None),
+    ],
+)
 def test_the_first_bytes_identify_the_kind(data: bytes, kind: str | None) -> None:
     assert sniff.kind(data) == kind
 

@@ -68,17 +68,29 @@ _EXPERTS = {
     "grovemoe", "mistral4",
 }  # fmt: skip
 _LAYERS = {
-    "llama4": 4, "deepseek4": 4, "nemotron_h": 3, "nemotron_h_moe": 3, "gemma3": 6, "gemma4": 5, "gemma3n": 22,
+    "llama4": 4,
+    "deepseek4": 4,
+    "nemotron_h": 3,
+    "nemotron_h_moe": 3,
+    "gemma3": 6,
+    "gemma4": 5,
+    "gemma3n": 22,
     "hrm_text": 6,
-}  # fmt: skip
+}
 _EVERY = {"gemma3": 6, "gemma4": 5}  # layers, one of which sees everything
 _PATTERN_BY_LAYER = {"cohere2moe", "mimo2", "spark2_5", "granite_swa", "step35", "maple", "muse-glimmer", "dots3note"}
 _LEFT_OUT = {"rwkv6qwen2": "time_mix_first.weight"}  # what tells it from an rwkv6
 _SIZES = {
-    "deepseek4": (512, 8, 1024), "laguna": (160, 2, 384), "step35": (160, 2, 384), "qwen3": (256, 4, 384),
-    "afmoe": (256, 4, 384), "muse-glimmer": (256, 4, 384), "gemma4": (128, 2, 192), "gemma3n": (64, 1, 96),
+    "deepseek4": (512, 8, 1024),
+    "laguna": (160, 2, 384),
+    "step35": (160, 2, 384),
+    "qwen3": (256, 4, 384),
+    "afmoe": (256, 4, 384),
+    "muse-glimmer": (256, 4, 384),
+    "gemma4": (128, 2, 192),
+    "gemma3n": (64, 1, 96),
     **dict.fromkeys(_LATENT, (128, 1, 192)),
-}  # fmt: skip
+}
 
 
 def sizes(arch: str) -> tuple[int, int, int]:
@@ -272,9 +284,11 @@ def _long(*numbers: int) -> list[np.uint64]:
 
 def _add(w: gguf.GGUFWriter, key: str, value: object) -> None:
     kinds = {
-        bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32,
+        bool: gguf.GGUFValueType.BOOL,
+        int: gguf.GGUFValueType.UINT32,
+        float: gguf.GGUFValueType.FLOAT32,
         np.uint64: gguf.GGUFValueType.UINT64,
-    }  # fmt: skip
+    }
     if isinstance(value, list):
         w.add_key_value(key, value, gguf.GGUFValueType.ARRAY, kinds[type(value[0])])
     else:

@@ -14,9 +14,16 @@ def schema(rng: random.Random, depth: int = 3) -> dict[str, Any]:
     """An object or array at the top, as clients ask for."""
     made = (_object if rng.random() < 0.8 else _array)(rng, depth)
     if rng.random() < 0.2:
-        made = {"$defs": {"part": _value(rng, 1)}, "type": "object", "properties": {
-            "one": {"$ref": "#/$defs/part"}, "many": {"type": "array", "items": {"$ref": "#/$defs/part"}, "maxItems": 3}},
-            "required": ["one"], "additionalProperties": False}  # fmt: skip
+        made = {
+            "$defs": {"part": _value(rng, 1)},
+            "type": "object",
+            "properties": {
+                "one": {"$ref": "#/$defs/part"},
+                "many": {"type": "array", "items": {"$ref": "#/$defs/part"}, "maxItems": 3},
+            },
+            "required": ["one"],
+            "additionalProperties": False,
+        }
     return made
 
 
@@ -31,9 +38,11 @@ def _object(rng: random.Random, depth: int) -> dict[str, Any]:
     names = rng.sample(_NAMES, rng.randint(1, 4))
     needed = [name for name in names if rng.random() < 0.7]
     return {
-        "type": "object", "properties": {name: _value(rng, depth - 1) for name in names}, "required": needed,
+        "type": "object",
+        "properties": {name: _value(rng, depth - 1) for name in names},
+        "required": needed,
         "additionalProperties": False,
-    }  # fmt: skip
+    }
 
 
 def _array(rng: random.Random, depth: int) -> dict[str, Any]:

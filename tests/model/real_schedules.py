@@ -24,10 +24,14 @@ class RealEpisode:
         rng = self.rng
         text, projector = paths
         options = EXACT | {
-            "mmproj": Path(projector), "parallel": rng.choice([2, 4, 8]), "context_cells": rng.choice([512, 1024, 2048]),
-            "idle_cells": rng.choice([0, 2048]), "media_bytes": rng.choice([1 << 16, 1 << 24]),
-            "cache_bytes": rng.choice([0, 1 << 24]), "swap_bytes": rng.choice([0, 1 << 24]),
-        }  # fmt: skip
+            "mmproj": Path(projector),
+            "parallel": rng.choice([2, 4, 8]),
+            "context_cells": rng.choice([512, 1024, 2048]),
+            "idle_cells": rng.choice([0, 2048]),
+            "media_bytes": rng.choice([1 << 16, 1 << 24]),
+            "cache_bytes": rng.choice([0, 1 << 24]),
+            "swap_bytes": rng.choice([0, 1 << 24]),
+        }
         self.engine = RealEngine(text, **options)
         self.alone = RealEngine(text, **EXACT, mmproj=Path(projector), parallel=1, spec="off", cache_bytes=0)
         self.streams = []

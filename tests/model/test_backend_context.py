@@ -416,10 +416,16 @@ def test_adaptive_p_aims_at_a_probability(backend):
     {"top_k": 5}, {"top_k": 0}, {"top_k": 0, "top_p": 1.0, "min_p": 0.05}, {"top_k": 0, "top_p": 1.0, "min_p": 1e-9},
     {"top_k": 0, "samplers": ("min_p", "penalties", "top_p"), "min_p": 0.2}, {"top_k": 1024}, {"temperature": 0},
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("penalties", [
-    {}, {"repeat_penalty": 1.5, "presence_penalty": -3.0, "frequency_penalty": 0.5, "repeat_last_n": -1},
-    {"dry_multiplier": 5.0}, {"presence_penalty": 40.0},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {},
+        {"repeat_penalty": 1.5, "presence_penalty": -3.0, "frequency_penalty": 0.5, "repeat_last_n": -1},
+        {"dry_multiplier": 5.0},
+        {"presence_penalty": 40.0},
+    ],
+    ids=str,
+)
 def test_choices_among_candidates_equal_choices_among_all(backend, cut, penalties):
     n = 32_000
     find = CandidateFinder(n)

@@ -155,8 +155,11 @@ def test_a_model_is_freed_when_the_last_compilation_has_ended(model_path):
     """A refused request whose schema was still compiling while its model was unloaded: the worker ended with
     SIGSEGV."""
     done = subprocess.run(
-        [sys.executable, "-c", UNLOADED_MEANWHILE, str(model_path("llama"))], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", UNLOADED_MEANWHILE, str(model_path("llama"))],
+        capture_output=True,
+        text=True,
+        timeout=120,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     assert "took too long" in done.stdout and done.stdout.endswith("freed\n")

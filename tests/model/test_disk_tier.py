@@ -47,10 +47,17 @@ def test_a_restart_finds_the_common_prefix_and_continues_as_if_computed(restart)
     assert warm.tokens == cold.tokens and warm.distance_to(cold) < 0.15
 
 
-@pytest.mark.parametrize("options", [
-    {"cache_type_k": "f32"}, {"digest": "another file"}, {"flash_attn": "off"}, {"rope_freq_scale": 0.25},
-    {"rope_freq_base": 5e5},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_type_k": "f32"},
+        {"digest": "another file"},
+        {"flash_attn": "off"},
+        {"rope_freq_scale": 0.25},
+        {"rope_freq_base": 5e5},
+    ],
+    ids=str,
+)
 def test_a_restart_with_other_settings_recomputes(restart, options):
     first = restart()
     ask(first, 7)

@@ -69,11 +69,16 @@ def test_an_option_reaches_the_parameters_of_the_context(options, field):
 @pytest.mark.parametrize(
     ("field", "value", "there"),
     [
-        ("rope_scaling", "yarn", C.LLAMA_ROPE_SCALING_TYPE_YARN), ("rope_freq_base", 5e5, 5e5), ("rope_freq_scale", 0.5, 0.5),
-        ("yarn_orig_ctx", 4096, 4096), ("yarn_ext_factor", 0.0, 0.0), ("yarn_attn_factor", 2.0, 2.0),
-        ("yarn_beta_slow", 1.5, 1.5), ("yarn_beta_fast", 32.0, 32.0),
+        ("rope_scaling", "yarn", C.LLAMA_ROPE_SCALING_TYPE_YARN),
+        ("rope_freq_base", 5e5, 5e5),
+        ("rope_freq_scale", 0.5, 0.5),
+        ("yarn_orig_ctx", 4096, 4096),
+        ("yarn_ext_factor", 0.0, 0.0),
+        ("yarn_attn_factor", 2.0, 2.0),
+        ("yarn_beta_slow", 1.5, 1.5),
+        ("yarn_beta_fast", 32.0, 32.0),
     ],
-)  # fmt: skip
+)
 def test_scaled_positions_reach_the_parameters_of_the_context(field, value, there):
     params, own = C.llama_context_default_params(), C.llama_context_default_params()
     placement.place_context(params, EngineOptions())

@@ -170,9 +170,11 @@ def test_logits_equal_those_of_the_librarys_helper(seeing, helper, kind):
 
     other_row, _ = library.log_probabilities(BEFORE, media, ", and this? ", media_of(kind, 2), AFTER)
     beside = [
-        ask(), prompt(real, BEFORE, media, ", and this? ", media_of(kind, 2), AFTER),
-        prompt(real, "<s>just some text " * 5, max_tokens=60), ask(),
-    ]  # fmt: skip
+        ask(),
+        prompt(real, BEFORE, media, ", and this? ", media_of(kind, 2), AFTER),
+        prompt(real, "<s>just some text " * 5, max_tokens=60),
+        ask(),
+    ]
     gave_way = []
 
     def preempt(turn):
@@ -256,11 +258,13 @@ def test_a_sound_of_one_sample_is_padded(seeing):
 @pytest.mark.parametrize(
     "media",
     [
-        MediaInput("image", b"", None, 0, 10), MediaInput("image", b"", None, 65_000, 65_000),
-        MediaInput("image", b"", None, 20_000, 30), MediaInput("audio", b"", None, num_samples=10_000),
+        MediaInput("image", b"", None, 0, 10),
+        MediaInput("image", b"", None, 65_000, 65_000),
+        MediaInput("image", b"", None, 20_000, 30),
+        MediaInput("audio", b"", None, num_samples=10_000),
     ],
     ids=["empty", "overflows", "thin", "sound"],
-)  # fmt: skip
+)
 def test_it_refuses_inputs_that_would_abort(seeing, media):
     with pytest.raises(InvalidRequest):
         seeing("llava").backend.projector.measure(media)

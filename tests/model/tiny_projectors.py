@@ -89,9 +89,14 @@ class _Writer:
         w.add_array("clip.vision.image_mean", [0.5] * 3)
         w.add_array("clip.vision.image_std", [0.5] * 3)
         keys = {
-            "image_size": SIZE, "patch_size": PATCH, "embedding_length": EMBD, "feed_forward_length": FF, "block_count": 2,
-            "attention.head_count": HEADS, "projection_dim": OUT,
-        }  # fmt: skip
+            "image_size": SIZE,
+            "patch_size": PATCH,
+            "embedding_length": EMBD,
+            "feed_forward_length": FF,
+            "block_count": 2,
+            "attention.head_count": HEADS,
+            "projection_dim": OUT,
+        }
         if kind in ("gemma3", "idefics3", "internvl", "gemma4v"):
             keys["projector.scale_factor"] = MERGE
         if kind == "idefics3":
@@ -152,9 +157,14 @@ class _Writer:
         w.add_bool("clip.has_audio_encoder", True)
         w.add_string(f"clip.{part}projector_type", "ultravox")
         keys = {
-            "embedding_length": EMBD, "feed_forward_length": FF, "block_count": 1, "attention.head_count": HEADS,
-            "projection_dim": OUT, "num_mel_bins": mel, "projector.stack_factor": stack,
-        }  # fmt: skip
+            "embedding_length": EMBD,
+            "feed_forward_length": FF,
+            "block_count": 1,
+            "attention.head_count": HEADS,
+            "projection_dim": OUT,
+            "num_mel_bins": mel,
+            "projector.stack_factor": stack,
+        }
         for key, value in keys.items():
             w.add_uint32(f"clip.audio.{key}", value)
         w.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)

@@ -123,10 +123,17 @@ def _layers(w: _Writer, kind: str, *, kv: int) -> None:
         x[0, 0] = 1
 
     w.keys(
-        kind, block_count=LAYERS, context_length=4096, embedding_length=EMBD, feed_forward_length=FF,
-        attention__head_count=HEADS, attention__head_count_kv=kv, attention__key_length=head,
-        attention__value_length=head, rope__dimension_count=head,
-    )  # fmt: skip
+        kind,
+        block_count=LAYERS,
+        context_length=4096,
+        embedding_length=EMBD,
+        feed_forward_length=FF,
+        attention__head_count=HEADS,
+        attention__head_count_kv=kv,
+        attention__key_length=head,
+        attention__value_length=head,
+        rope__dimension_count=head,
+    )
     for i in range(LAYERS):
         b, ticks = f"blk.{i}", qwen and i == 0
         w.norm(f"{b}.attn_norm", EMBD, bias=not qwen)
@@ -151,8 +158,14 @@ def _qwen_model(w: _Writer) -> None:
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "\u2581", *map(chr, range(33, 127))]
     types = [2, 3, 3] + [6] * 256 + [1] * 95 + [4] + [3] * (6 + CODES)
     pieces += [
-        "assistant", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>",
-    ]  # fmt: skip
+        "assistant",
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<tts_pad>",
+        "<tts_text_bos>",
+        "<tts_text_eod>",
+    ]
     start, codes = len(pieces), [f"<|codec_{i}|>" for i in range(CODES)]
     for name, i in SPECIAL_CODES.items():
         codes[i] = f"<|{name}|>"
@@ -181,9 +194,14 @@ def _qwen_projector(w: _Writer) -> None:
     book, hidden, latent, width, voice_head, inner, dac = 16, 32, 32, 32, 4, 48, 16
     channels, wide, attention = 16, 48, 8
     w.keys(
-        "clip.audio", num_mel_bins=128, block_count=3, embedding_length=wide, attention__head_count=1,
-        feed_forward_length=wide, attention__layer_norm_epsilon=1e-5,
-    )  # fmt: skip
+        "clip.audio",
+        num_mel_bins=128,
+        block_count=3,
+        embedding_length=wide,
+        attention__head_count=1,
+        feed_forward_length=wide,
+        attention__layer_norm_epsilon=1e-5,
+    )
     whole = {"kind": np.float32}
     w.conv("a.conv1d.0", channels, 128, 5, **whole)
     for i in (1, 2, 3):
@@ -199,9 +217,14 @@ def _qwen_projector(w: _Writer) -> None:
     w.conv("mm.a.fc", EMBD, 2 * wide, 1, **whole, edit=_zero(0, 1))
 
     w.keys(
-        "clip.gen.audio", embedding_length=small, feed_forward_length=ff, block_count=layers,
-        attention__head_count=heads, attention__head_count_kv=kv, attention__layer_norm_epsilon=1e-6,
-    )  # fmt: skip
+        "clip.gen.audio",
+        embedding_length=small,
+        feed_forward_length=ff,
+        block_count=layers,
+        attention__head_count=heads,
+        attention__head_count_kv=kv,
+        attention__layer_norm_epsilon=1e-6,
+    )
 
     def silent(x: np.ndarray) -> None:
         x[..., :2] = 0
@@ -290,9 +313,14 @@ def _pocket_projector(w: _Writer) -> None:
     latent, flow, depth, frequencies, mimi, layers, heads, ff, filters = 32, 48, 2, 8, 32, 2, 4, 64, 4
     width = filters << len(RATIOS)
     w.keys(
-        "clip.audio", num_mel_bins=1, block_count=layers, embedding_length=mimi, attention__head_count=heads,
-        feed_forward_length=ff, attention__layer_norm_epsilon=1e-5,
-    )  # fmt: skip
+        "clip.audio",
+        num_mel_bins=1,
+        block_count=layers,
+        embedding_length=mimi,
+        attention__head_count=heads,
+        feed_forward_length=ff,
+        attention__layer_norm_epsilon=1e-5,
+    )
     w.conv("a.seanet.conv_in", filters, 1, 7)
     for i, ratio in enumerate(RATIOS):
         b, c = f"a.seanet.blk.{i}", filters << i
@@ -306,9 +334,14 @@ def _pocket_projector(w: _Writer) -> None:
     w.linear("a.speaker_proj", EMBD, latent)
 
     w.keys(
-        "clip.gen.audio", model_variant="english_2026-01", embedding_length=mimi, feed_forward_length=ff,
-        block_count=layers, attention__head_count=heads, attention__layer_norm_epsilon=1e-5,
-    )  # fmt: skip
+        "clip.gen.audio",
+        model_variant="english_2026-01",
+        embedding_length=mimi,
+        feed_forward_length=ff,
+        block_count=layers,
+        attention__head_count=heads,
+        attention__layer_norm_epsilon=1e-5,
+    )
     f = "a.gen.flow"
     w.linear(f"{f}.input_proj", flow, latent, bias=True)
     w.linear(f"{f}.cond_embd", flow, EMBD, bias=True)

@@ -41,9 +41,13 @@ def test_a_model_fits_on_the_gpu_partly_in_memory_or_not(needs, memory, devices,
 def test_repositories_are_found_and_their_quantisations_listed(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.files["o/Tiny-GGUF"] = {
-        "Tiny-Q8_0.gguf": b"x" * 800, "Tiny-Q4_K_M-00001-of-00002.gguf": b"x" * 200, "odd.gguf": b"x" * 900,
-        "Tiny-Q4_K_M-00002-of-00002.gguf": b"x" * 300, "mmproj-F16.gguf": b"x" * 50, "README.md": b"x",
-    }  # fmt: skip
+        "Tiny-Q8_0.gguf": b"x" * 800,
+        "Tiny-Q4_K_M-00001-of-00002.gguf": b"x" * 200,
+        "odd.gguf": b"x" * 900,
+        "Tiny-Q4_K_M-00002-of-00002.gguf": b"x" * 300,
+        "mmproj-F16.gguf": b"x" * 50,
+        "README.md": b"x",
+    }
     assert ask("tiny") == [{"repo": "o/Tiny-GGUF", "downloads": 12345, "gated": False}]
     assert ask("nothing", "like", "it") == []
     found = ask("--repo", "o/Tiny-GGUF")

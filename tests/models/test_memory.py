@@ -22,9 +22,13 @@ GIB = 2**30
 def model(size: int = GIB, arch: str = "qwen2", **values: object) -> Header:
     """A header as of a small Qwen: 24 layers, 2 KV heads of 64."""
     metadata = {
-        "block_count": 24, "embedding_length": 896, "attention.head_count": 14, "attention.head_count_kv": 2,
-        "feed_forward_length": 4864, "context_length": 32768,
-    } | {key.replace("__", "."): value for key, value in values.items()}  # fmt: skip
+        "block_count": 24,
+        "embedding_length": 896,
+        "attention.head_count": 14,
+        "attention.head_count_kv": 2,
+        "feed_forward_length": 4864,
+        "context_length": 32768,
+    } | {key.replace("__", "."): value for key, value in values.items()}
     named = {f"{arch}.{key}": value for key, value in metadata.items()}
     named |= {"general.architecture": arch, "tokenizer.ggml.tokens": SkippedArray(8, 151_936)}
     return Header(Path("m.gguf"), 3, size, named, (), (Path("m.gguf"),))
@@ -193,9 +197,15 @@ def test_this_machine_has_memory_and_a_core():
 def windowed(**more: object) -> Header:
     """A header as of a small Gemma 3: five layers of six have a window."""
     metadata = {
-        "block_count": 24, "embedding_length": 896, "attention.head_count": 14, "attention.head_count_kv": 2,
-        "feed_forward_length": 4864, "context_length": 32768, "attention.sliding_window": 32, **more,
-    }  # fmt: skip
+        "block_count": 24,
+        "embedding_length": 896,
+        "attention.head_count": 14,
+        "attention.head_count_kv": 2,
+        "feed_forward_length": 4864,
+        "context_length": 32768,
+        "attention.sliding_window": 32,
+        **more,
+    }
     named = {f"gemma3.{key}": value for key, value in metadata.items()}
     named |= {"general.architecture": "gemma3", "tokenizer.ggml.tokens": SkippedArray(8, 151_936)}
     return Header(Path("m.gguf"), 3, GIB, named, (), (Path("m.gguf"),))

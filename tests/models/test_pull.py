@@ -258,8 +258,11 @@ def command(hub, tmp_path, *arguments, **options):
     return subprocess.Popen(
         [sys.executable, "-m", "llamasrv", "pull", "hf:o/r", "--models-dir", str(tmp_path / "models"), *arguments],
         env={**environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_test", "HF_HOME": str(tmp_path / "home")},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
 
 
 def test_the_command_prints_where_the_model_is(hub, tmp_path):

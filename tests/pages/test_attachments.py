@@ -76,10 +76,15 @@ def test_documents_are_chips_and_go_before_the_text_that_asks(playground):
     assert page.locator(".turn.user .chip").count() == 2 and page.locator("#pictures .chip").count() == 0
 
 
-@pytest.mark.parametrize("tab, words", [
-    ("curl", '"file_data": "data:application/pdf;base64,'), ("Python, openai", '"file_data": "data:application/pdf;base64,'),
-    ("Python, anthropic", '"type": "document"'), ("Python, ollama", "no place for sounds and PDF"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "tab, words",
+    [
+        ("curl", '"file_data": "data:application/pdf;base64,'),
+        ("Python, openai", '"file_data": "data:application/pdf;base64,'),
+        ("Python, anthropic", '"type": "document"'),
+        ("Python, ollama", "no place for sounds and PDF"),
+    ],
+)
 def test_the_request_as_code_has_them(playground, tab, words):
     page = playground()
     attach(

@@ -107,12 +107,15 @@ def test_all_of_them_go_into_one_file_and_come_back_with_their_files(playground,
 
 
 HOSTILE = [
-    b"no json", b"[]", b'{"title": "x"}', b'{"title": "x", "turns": {"root": {"children": ["9"], "selected": 0}}}',
+    b"no json",
+    b"[]",
+    b'{"title": "x"}',
+    b'{"title": "x", "turns": {"root": {"children": ["9"], "selected": 0}}}',
     b'{"conversations": [{"title": "x", "turns": {"root": {"children": ["1"], "selected": 0}, "1": {"children": [], '
     b'"selected": 0, "parent": "root", "role": "user", "content": "a", "files": [{"url": "http://127.0.0.1:1/x"}]}}}]}',
     b'{"title": "x", "turns": {"root": {"children": ["1"], "selected": 0}, "1": {"children": [], "selected": 0, '
     b'"parent": "2", "role": "user", "content": "a"}}}',
-]  # fmt: skip
+]
 
 
 def test_what_is_no_conversation_is_refused(playground):

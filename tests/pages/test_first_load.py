@@ -19,8 +19,10 @@ def test_it_is_under_200_kB_and_usable_after_300_ms_of_work(fake_server, browser
     metrics = {one["name"]: one["value"] for one in devtools.send("Performance.getMetrics")["metrics"]}
     sizes = page.evaluate(SIZES)
     total = sum(size for _, size in sizes)
-    print(f"{len(sizes)} files, {total:,} bytes compressed, ready after {page.evaluate('readyAt'):.0f} ms, "
-          f"{1000 * metrics['TaskDuration']:.0f} ms of processor time")  # fmt: skip
+    print(
+        f"{len(sizes)} files, {total:,} bytes compressed, ready after {page.evaluate('readyAt'):.0f} ms, "
+        f"{1000 * metrics['TaskDuration']:.0f} ms of processor time"
+    )
     assert 50_000 < total < 200_000, sizes
     assert metrics["TaskDuration"] < 0.3
     context.close()

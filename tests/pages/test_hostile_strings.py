@@ -140,16 +140,29 @@ def test_files_and_models_of_any_name_run_nothing(watched, mistakes):
 @pytest.mark.parametrize("path", ["/ui/models", "/ui/console"])
 def test_what_the_server_reports_runs_nothing(watched, path):
     """Names of models and keys, and errors, may come from clients."""
-    models = [{"id": text, "aliases": [text], "status": {"value": text, "error": text}, "source": text,
-               "meta": {"ftype": text, "capabilities": [text]}} for text in HOSTILE]  # fmt: skip
+    models = [
+        {
+            "id": text,
+            "aliases": [text],
+            "status": {"value": text, "error": text},
+            "source": text,
+            "meta": {"ftype": text, "capabilities": [text]},
+        }
+        for text in HOSTILE
+    ]
     now = time.time()
     rows = [{"time": now, "id": text, "route": text, "method": text, "path": text, "status": 400, "seconds": 1, "key": text,
              "model": text, "error": text, "field": text} for text in HOSTILE]  # fmt: skip
     usage = [{"date": "2030-01-01", "key": text, "model": text, "requests": 1, "prompt_tokens": 1, "cached_tokens": 0,
               "completion_tokens": 1, "seconds": 1.0} for text in HOSTILE]  # fmt: skip
-    replies = {re.compile(r":\d+/models$"): {"data": models}} if path == "/ui/models" else {
-        "**/admin/requests": {"slow_seconds": 10, "failed": rows, "slow": []}, "**/v1/usage*": {"data": usage},
-    }  # fmt: skip
+    replies = (
+        {re.compile(r":\d+/models$"): {"data": models}}
+        if path == "/ui/models"
+        else {
+            "**/admin/requests": {"slow_seconds": 10, "failed": rows, "slow": []},
+            "**/v1/usage*": {"data": usage},
+        }
+    )
     page = watched(path, replies)
     page.locator({"/ui/models": "#models li", "/ui/console": "#requests tbody tr"}[path]).nth(99).wait_for(
         state="attached"

@@ -17,9 +17,13 @@ def talk(number=MESSAGES):
             else f"**Answer {n}** with `code`\n\n- a list\n- of two\n\n" + "some words " * (n % 60)
         )
         turns[str(n)] = {
-            "id": str(n), "parent": str(n - 1) if n > 1 else "root", "children": [str(n + 1)] if n < number else [],
-            "selected": 0, "role": "user" if n % 2 else "assistant", "content": text,
-        }  # fmt: skip
+            "id": str(n),
+            "parent": str(n - 1) if n > 1 else "root",
+            "children": [str(n + 1)] if n < number else [],
+            "selected": 0,
+            "role": "user" if n % 2 else "assistant",
+            "content": text,
+        }
     return {"title": "long", "turns": turns, "next": number + 1, "settings": {}}
 
 

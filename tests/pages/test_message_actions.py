@@ -114,12 +114,16 @@ def test_conversations_stand_under_their_days(playground):
     now = time.time() * 1000
     for age in (1, 5, 40):
         made = {
-            "id": f"old-{age}", "title": f"{age} days old", "changed": now - age * DAY, "next": 2, "settings": {},
+            "id": f"old-{age}",
+            "title": f"{age} days old",
+            "changed": now - age * DAY,
+            "next": 2,
+            "settings": {},
             "turns": {
                 "root": {"children": ["1"], "selected": 0},
                 "1": {"id": "1", "parent": "root", "children": [], "selected": 0, "role": "user", "content": "x"},
             },
-        }  # fmt: skip
+        }
         page.evaluate(
             """made => new Promise((done) => {
                 const open = indexedDB.open("llamasrv", 1);
@@ -135,8 +139,11 @@ def test_conversations_stand_under_their_days(playground):
     days = page.locator("#talk-list h2").all_inner_texts()
     assert days == ["Today", "Yesterday", "Last 7 days", "Earlier"]
     assert [item.inner_text() for item in page.locator("#talk-list .title span").all()] == [
-        "from today", "1 days old", "5 days old", "40 days old",
-    ]  # fmt: skip
+        "from today",
+        "1 days old",
+        "5 days old",
+        "40 days old",
+    ]
 
 
 def test_a_conversation_is_renamed(playground):

@@ -91,9 +91,12 @@ def test_a_model_is_pulled_and_its_progress_told(serve, visit, tmp_path):
         hub.hold_after = 2**20 + 5
         tiny_models.llama(tmp_path / "one.gguf")
         server = serve(
-            "--models-dir", tmp_path, "--no-check-models", "--models-manage",
+            "--models-dir",
+            tmp_path,
+            "--no-check-models",
+            "--models-manage",
             environ={"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")},
-        )  # fmt: skip
+        )
         page = opened(visit, server)
         page.fill("#pull-name", "hf:o/r:Q8_0")
         page.press("#pull-name", "Enter")
@@ -109,9 +112,12 @@ def test_a_model_is_searched_for_pulled_paused_and_resumed(serve, visit, axe, tm
         hub.hold_after = 2**20 + 5
         tiny_models.llama(tmp_path / "one.gguf")
         server = serve(
-            "--models-dir", tmp_path, "--no-check-models", "--models-manage",
+            "--models-dir",
+            tmp_path,
+            "--no-check-models",
+            "--models-manage",
             environ={"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")},
-        )  # fmt: skip
+        )
         page = opened(visit, server)
         page.fill("#hub-words", "tiny")
         page.press("#hub-words", "Enter")

@@ -206,10 +206,16 @@ def test_what_is_moved_is_sent_and_the_rest_is_the_models_own(playground):
     assert body["temperature"] == 0.25 and "top_k" not in body
 
 
-@pytest.mark.parametrize("tab, words", [
-    ("curl", "curl -N http"), ("Python, openai", "from openai import OpenAI"), ("Python, anthropic", "messages.stream("),
-    ("Python, ollama", "from ollama import Client"), ("JavaScript", "import OpenAI from"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "tab, words",
+    [
+        ("curl", "curl -N http"),
+        ("Python, openai", "from openai import OpenAI"),
+        ("Python, anthropic", "messages.stream("),
+        ("Python, ollama", "from ollama import Client"),
+        ("JavaScript", "import OpenAI from"),
+    ],
+)
 def test_the_request_is_shown_as_code(playground, tab, words):
     page = playground()
     page.fill("#prompt", 'It\'s "quoted"')

@@ -152,12 +152,16 @@ def run(program: Program, server: ServerProcess, folder: Path) -> subprocess.Com
     home = folder.parent / "home"
     home.mkdir(exist_ok=True)
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "DISABLE_TELEMETRY": "1",
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "DISABLE_TELEMETRY": "1",
         **{name: NOWHERE for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")},
         **{name: "127.0.0.1,localhost" for name in ("NO_PROXY", "no_proxy")},
-        "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-    }  # fmt: skip
+    }
     port = server.url.rpartition(":")[2]
     return subprocess.run(
         [sys.executable, "-m", "llamasrv", "launch", program.command, "--model", "fake", "--port", port, "--",

@@ -112,8 +112,9 @@ def test_questions_take_what_their_rows_take(tmp_path):
         ratios.append(ours / alone)
         print(
             f"{len(prompts)} rows read, input {shared} tokens; computed {computed} of at least {least}; "
-            f"server {ours:.2f} s, library {alone:.2f} s, ratio {ours / alone:.2f}", flush=True,
-        )  # fmt: skip
+            f"server {ours:.2f} s, library {alone:.2f} s, ratio {ours / alone:.2f}",
+            flush=True,
+        )
         assert computed <= least + 8 * len(prompts)
     server.engine.stop(10)
     assert statistics.median(ratios) <= 1.3

@@ -30,8 +30,12 @@ CLIENTS = 12
 POOL = 10  # threads of the HTTP side's own, which come and go with the load
 LIMIT = 0.01  # that memory may grow after the warm-up
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"],
-          "additionalProperties": False}  # fmt: skip
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 
 

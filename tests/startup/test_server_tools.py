@@ -58,9 +58,15 @@ def test_servers_come_from_the_file_and_from_the_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("not JSON", "invalid JSON"), ("[]", "expected a JSON object"), ('{"mcpServers": 1}', "must be an object"),
-     ("[" * 200_000, "invalid JSON"), (" " * (2**20 + 1), "larger than"), (b"\xff", "not UTF-8")],
-)  # fmt: skip
+    [
+        ("not JSON", "invalid JSON"),
+        ("[]", "expected a JSON object"),
+        ('{"mcpServers": 1}', "must be an object"),
+        ("[" * 200_000, "invalid JSON"),
+        (" " * (2**20 + 1), "larger than"),
+        (b"\xff", "not UTF-8"),
+    ],
+)
 def test_a_wrong_file_ends_the_start(tmp_path, text, reason):
     path = tmp_path / "mcp.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -83,8 +83,12 @@ def postgres_server():
     port = free_port()
     done = subprocess.run(
         [initdb, "-D", folder / "data", "-U", "tester", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8"],
-        user=user, cwd="/", capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        user=user,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     command = [postgres, "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"]
     server = DatabaseServer([*map(str, command)], lambda: _takes_queries(port), end=signal.SIGQUIT, user=user)

@@ -284,10 +284,16 @@ def test_none_stores_nothing():
 @pytest.mark.parametrize(
     "url",
     [
-        "mysql://x", "sqlite://host/file", "sqlite:///", "/var/lib/x.db", "sqlite:////proc/nothing/here.db",
-        "redis://127.0.0.1:1", "postgresql://127.0.0.1:1/x", "redis://127.0.0.1:port",
+        "mysql://x",
+        "sqlite://host/file",
+        "sqlite:///",
+        "/var/lib/x.db",
+        "sqlite:////proc/nothing/here.db",
+        "redis://127.0.0.1:1",
+        "postgresql://127.0.0.1:1/x",
+        "redis://127.0.0.1:port",
     ],
-)  # fmt: skip
+)
 def test_a_wrong_url_ends_the_start(url):
     with pytest.raises(ConfigError, match="^store.url"):
         open_store(url, StoreOptions())

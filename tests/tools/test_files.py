@@ -97,9 +97,13 @@ def test_an_orphaned_tool_ends_at_its_cpu_limit(tmp_path):
     """Only the server's timeout ended a search for `(a+)+$`, so it ran forever when the server was killed."""
     (tmp_path / "f").write_text("a" * 60 + "!")
     ask = {
-        "tool": "grep_search", "params": {"path": "f", "pattern": "(a+)+$"}, "cwd": str(tmp_path), "base64": False,
-        "runtime": "", "seconds": 1,
-    }  # fmt: skip
+        "tool": "grep_search",
+        "params": {"path": "f", "pattern": "(a+)+$"},
+        "cwd": str(tmp_path),
+        "base64": False,
+        "runtime": "",
+        "seconds": 1,
+    }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-m", "llamasrv.tools.child"], input=json.dumps(ask).encode(), timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

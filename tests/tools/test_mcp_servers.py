@@ -205,11 +205,13 @@ def test_children_of_a_server_end_with_it(run_servers, tmp_path, fake):
     [
         ({}, {"plain_text_response": ""}),
         ({"content": "x"}, {"plain_text_response": ""}),
-        ({"content": [1, {"type": "text"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-         {"plain_text_response": "a\nb"}),
+        (
+            {"content": [1, {"type": "text"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"plain_text_response": "a\nb"},
+        ),
         ({"isError": True}, {"error": "MCP tool returned an error"}),
     ],
-)  # fmt: skip
+)
 def test_a_result_becomes_text(result, response):
     assert as_response(result) == response
 

@@ -27,11 +27,14 @@ def test_a_short_text_and_one_without_special_tokens_stay_whole():
         assert list(cuts.pieces(text)) == [text]
 
 
-@pytest.mark.parametrize("specials, movable", [
-    ((TURN, "x<|im_start|>y"), ()),  # a longer one could reach across
-    ((TURN,), (TURN,)),  # takes the blanks in front of it
-    ((), ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "specials, movable",
+    [
+        ((TURN, "x<|im_start|>y"), ()),  # a longer one could reach across
+        ((TURN,), (TURN,)),  # takes the blanks in front of it
+        ((), ()),
+    ],
+)
 def test_it_does_not_cut_where_the_library_would_see_something_else(specials, movable):
     text = TURN * 2_000
     assert list(SpecialCuts(specials, movable).pieces(text)) == [text]

@@ -181,8 +181,12 @@ def test_exceeding_a_grammar_limit_is_the_requests_fault(drive, monkeypatch):
         "properties": {f"p{n}": {"type": "integer"} for n in range(600)},
         "additionalProperties": False,
     }
-    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "o": inner}, "required": ["a", "o"],
-              "additionalProperties": False}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}, "o": inner},
+        "required": ["a", "o"],
+        "additionalProperties": False,
+    }
     held = constraint(driver, "start: %json " + json.dumps(schema))
     _, end = run(driver, constraint=held)
     assert end.reason is FinishReason.FAILED and end.error.status == 400 and end.error.param == "content"

@@ -69,9 +69,14 @@ class Replay:
             max_tokens, saved, is_scored, num_scores, num_forgotten, adapters, number,
         ) = numbers  # fmt: skip
         seq = make_sequence(
-            [7] * length, owner=owner, priority=priority, deferrable=deferrable, max_tokens=max_tokens,
-            prompt_logprobs=is_scored, adapters=tuple((n, scale) for n, scale in adapters),
-        )  # fmt: skip
+            [7] * length,
+            owner=owner,
+            priority=priority,
+            deferrable=deferrable,
+            max_tokens=max_tokens,
+            prompt_logprobs=is_scored,
+            adapters=tuple((n, scale) for n, scale in adapters),
+        )
         seq.num_prompt, seq.num_computed, seq.reused, seq.lane = num_prompt, computed, reused, lane
         seq.arrived, seq.admitted, seq.first_token = arrived, admitted, first_token
         seq.num_forgotten, seq.scores = num_forgotten, [None] * num_scores

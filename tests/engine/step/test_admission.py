@@ -16,9 +16,13 @@ def stands(driver):
     """All state that an admission may change."""
     lanes = driver.core.memory.lanes
     return (
-        sorted(lanes.free), set(lanes.held), lanes.used_cells, lanes.held_cells, driver.backend.used_cells,
+        sorted(lanes.free),
+        set(lanes.held),
+        lanes.used_cells,
+        lanes.held_cells,
+        driver.backend.used_cells,
         driver.core.admission.swapped_bytes,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("call", ["copy", "restore", "chain"])

@@ -43,9 +43,7 @@ def test_the_question_stands_in_the_last_turn_of_the_user():
 def test_after_an_answer_the_question_is_a_turn_of_its_own():
     mark = new_mark()
     request = asked("Hello", predicate("?"))
-    talk = conversation(
-        type(request)((*request.input, Message("assistant", "Hi")), request.questions), mark
-    )  # fmt: skip
+    talk = conversation(type(request)((*request.input, Message("assistant", "Hi")), request.questions), mark)
     assert [m.role for m in talk.messages] == ["user", "assistant", "user"]
     assert talk.messages[-1].content == mark
 

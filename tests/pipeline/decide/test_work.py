@@ -91,9 +91,7 @@ def test_every_question_counts_its_own_tokens(serve):
 def test_permuted_options_have_permuted_probabilities(serve):
     served = serve()
     values = ("b", True, "a", "d", "c")
-    one, other = (
-        decide(served, choice("Which?", *shown), orders=3).answers[0] for shown in (values, values[::-1])
-    )  # fmt: skip
+    one, other = (decide(served, choice("Which?", *shown), orders=3).answers[0] for shown in (values, values[::-1]))
     assert one.probabilities == pytest.approx(other.probabilities[::-1], abs=1e-6)
     assert one.mass == pytest.approx(other.mass)
 
