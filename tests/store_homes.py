@@ -13,7 +13,6 @@ import tiny_models
 import tiny_projectors
 
 from llamasrv.domain.option import PREFIX
-from llamasrv.models.stores import ollama
 
 OLD, NEW = "1" * 40, "2" * 40  # commits
 LAYER = "application/vnd.ollama.image."
@@ -45,7 +44,7 @@ def move_in(patch: pytest.MonkeyPatch, home: Path) -> None:
     for name in [n for n in os.environ if n.startswith((PREFIX, "OLLAMA_", "HF_", "LLAMA_", "XDG_"))]:
         patch.delenv(name)
     patch.setenv("HOME", str(home))
-    patch.setattr(ollama, "SERVICE_FOLDERS", ())
+    patch.setenv("OLLAMA_MODELS", str(home / ".ollama" / "models"))
 
 
 def fill(home: Path) -> None:

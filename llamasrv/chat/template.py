@@ -20,6 +20,8 @@ from llamasrv.chat.families import GENERIC
 from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.guard import END, LOOKS_SPECIAL, MEDIA, STAND_INS, Guard, Segment, any_of
 from llamasrv.chat.media import marked, media_of
+from llamasrv.chat.notations import NOTATIONS
+from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.renderer import Renderer
 from llamasrv.chat.round_trip import cost_of_losses, round_trip, unsure
 from llamasrv.chat.traits import Traits, examine, tools_elsewhere
@@ -53,11 +55,19 @@ class ChatTemplate:
     """One template of one model. Compiled once; what it accepts is learned at the first rendering."""
 
     def __init__(
-        self, source: str, bos_token: str = "", eos_token: str = "", special_tokens: Iterable[str] | None = None
+        self,
+        source: str,
+        bos_token: str = "",
+        eos_token: str = "",
+        special_tokens: Iterable[str] | None = None,
+        *,
+        notations: Sequence[type[Notation]] = NOTATIONS,
     ) -> None:
+        """`notations`: the ways of writing calls that it may show."""
         self.renderer = Renderer(source, bos_token, eos_token)
         self.bos_token = bos_token
         self.eos_token = eos_token
+        self._notations = notations
         if special_tokens is None:
             self._special = re.compile(LOOKS_SPECIAL)
         else:
@@ -97,7 +107,7 @@ class ChatTemplate:
         """What was learned, in the order in which it was tried, up to the first that loses nothing."""
         if self._candidates is None:
             tried: list[ChatFormat] = []
-            for format in probe.candidates(self._on_trial(GENERIC)):
+            for format in probe.candidates(self._on_trial(GENERIC), self._notations):
                 if "zq" in str(format):
                     continue  # a word of the trial is no mark
                 tried.append(self._tried(format))

@@ -39,11 +39,8 @@ from llamasrv.pipeline.detokenizer import ChatDetokenizer, Detokenizer, Numbered
 from llamasrv.pipeline.infill import encode_infill
 from llamasrv.pipeline.media import NO_MEDIA, RequestMedia
 from llamasrv.pipeline.sampling import defaults_of, merged
-from llamasrv.pipeline.sizes import LONG_TEXT, is_long
+from llamasrv.pipeline.sizes import is_long, refuse_endless
 from llamasrv.pipeline.unseen import described
-
-_CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
-_SLICE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +261,7 @@ class LoadedModel:
         """A conversation as the model's template writes it, and what is known of that template."""
         profile = self._profile(prompt)
         rendered = profile.template.render(prompt)
-        self._refuse_endless(rendered.text)
+        refuse_endless(rendered.text, self.vocab, self.context)
         return rendered, profile
 
     def tokens_of(
@@ -300,7 +297,7 @@ class LoadedModel:
 
     def _encode_text(self, prompt: TextPrompt) -> list[int]:
         vocab = self.vocab
-        self._refuse_endless(prompt.text)
+        refuse_endless(prompt.text, vocab, self.context)
         if prompt.suffix is None:
             tokens = vocab.tokenize(prompt.text, add_special=True, parse_special=True)
             if vocab.add_bos and len(tokens) > 1 and tokens[0] == tokens[1] == vocab.bos:
@@ -313,17 +310,6 @@ class LoadedModel:
         after = vocab.tokenize(prompt.suffix, parse_special=False)
         return [*start, vocab.fim_pre, *before, vocab.fim_suf, *after, vocab.fim_mid]
 
-    def _refuse_endless(self, text: str) -> None:
-        """Raises for a text that is far too long, without reading all of it. The count in the error is an estimate."""
-        if len(text) <= self.context * _CHARS_A_TOKEN or len(text) <= LONG_TEXT:
-            return
-        count = 0
-        for start in range(0, len(text), _SLICE):
-            count += len(self.vocab.tokenize(text[start : start + _SLICE], parse_special=False))
-            if count > self.context * 1.1 + 64:  # cutting may cost a token a slice
-                read = min(start + _SLICE, len(text))
-                raise ContextTooLong(num_prompt=count * len(text) // read, context=self.context, param="prompt")
-
     def _encode_mixed(self, prompt: MixedPrompt, media: RequestMedia) -> TokenizedPrompt:
         self._checked(TokenPrompt(tuple(part for part in prompt.parts if isinstance(part, int))))
         tokens: list[int] = []
@@ -335,7 +321,7 @@ class LoadedModel:
                 tokens = tokens or self._start([])
                 spans += media.of(part).append_to(tokens)
             else:
-                self._refuse_endless(part)
+                refuse_endless(part, self.vocab, self.context)
                 tokens += self.vocab.tokenize(part, add_special=i == 0)
         return TokenizedPrompt(tokens, tuple(spans))
 

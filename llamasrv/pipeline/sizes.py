@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llamasrv.domain.request import ChatPrompt, InfillPrompt, Message, MixedPrompt, Prompt, TextPart, TextPrompt
-from llamasrv.errors import InvalidRequest
+from llamasrv.engine.base.interface import Vocabulary
+from llamasrv.errors import ContextTooLong, InvalidRequest
 
 EACH = 40  # characters that take as long to render and tokenise as a message, or a part of one, without any text
 MOST_PARTS = 20_000  # of all messages together; looking through them takes some 10 ms
 LONG_TEXT = 20_000  # characters, some 10 ms; beyond, rendering and tokenising go to a native thread
+_CHARS_A_TOKEN = 6  # no real text has as many; beyond, a prompt is counted in slices until it is too long
+_SLICE = 8192  # characters
 LONG_FORM = 4_000  # characters of schemas whose grammar takes some 5 ms to build
 
 
@@ -41,6 +44,19 @@ def check_parts(prompts: Iterable[Prompt]) -> None:
             if number > MOST_PARTS:
                 text = f"The messages have {number} content parts in all; at most {MOST_PARTS} are accepted."
                 raise InvalidRequest(text, param="messages")
+
+
+def refuse_endless(text: str, vocab: Vocabulary, context: int, *, short: int = LONG_TEXT) -> None:
+    """Raises ContextTooLong for a text that is far too long for a context of that many tokens, without reading all of
+    it: the count in the error is an estimate. A text of up to `short` characters is not looked at."""
+    if len(text) <= context * _CHARS_A_TOKEN or len(text) <= short:
+        return
+    count = 0
+    for start in range(0, len(text), _SLICE):
+        count += len(vocab.tokenize(text[start : start + _SLICE], parse_special=False))
+        if count > context * 1.1 + 64:  # cutting may cost a token a slice
+            read = min(start + _SLICE, len(text))
+            raise ContextTooLong(num_prompt=count * len(text) // read, context=context, param="prompt")
 
 
 def _size(prompt: Prompt) -> int:

@@ -13,7 +13,7 @@ from chat_samples import family
 from test_grammar import accepts
 from vectors import message_of
 
-from llamasrv.chat import notations, probe, values
+from llamasrv.chat import notations, values
 from llamasrv.chat.argument_rules import members, properties
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.grammar import constrain
@@ -45,14 +45,18 @@ LOOK = Tool(
 
 
 @pytest.fixture
-def labelled(monkeypatch):
-    """The class of the example, in the list of notations."""
+def labelled():
+    """The class of the example."""
     readme = (Path(notations.__file__).parents[1] / "README.md").read_text("utf-8")
     code = re.search(r"```python\n(@dataclass.*?)```", readme, re.DOTALL)[1]
     found = dict(globals())
     exec(compile(code, "README.md", "exec"), found)
-    monkeypatch.setattr(probe, "NOTATIONS", (*notations.NOTATIONS, found["Labelled"]))
     return found["Labelled"]
+
+
+@pytest.fixture
+def template(labelled):
+    return ChatTemplate(SOURCE, notations=(*notations.NOTATIONS, labelled))
 
 
 def read(format, *pieces):
@@ -62,16 +66,15 @@ def read(format, *pieces):
     return message["content"], [(c["name"], c["arguments"]) for c in message["tool_calls"]], parser.complete_calls
 
 
-def test_it_is_learned_and_every_kind_of_turn_comes_back(labelled):
-    template = ChatTemplate(SOURCE)
+def test_it_is_learned_and_every_kind_of_turn_comes_back(template, labelled):
     assert template.format.calls == Calls(labelled(), call_start="<do>", call_end="</do>")
     trips = round_trip(template)
     assert trips["call"].verdict == trips["two calls"].verdict == trips["text and call"].verdict == OK
     assert LOST not in {trip.verdict for trip in trips.values()}
 
 
-def test_it_reads_the_same_for_every_cut(labelled):
-    format = ChatTemplate(SOURCE).format
+def test_it_reads_the_same_for_every_cut(template):
+    format = template.format
     text = "Now.<do>look the <sea> (at), 7 (n)</do>"
     whole = ("Now.", [("look", '{"at": "the <sea>", "n": 7}')], 1)
     assert read(format, text) == read(format, *text) == whole
@@ -79,15 +82,15 @@ def test_it_reads_the_same_for_every_cut(labelled):
         assert read(format, text[:cut], text[cut:]) == whole, f"cut at {cut}"
 
 
-def test_what_is_no_call_stays_text_and_what_is_cut_off_stays_incomplete(labelled):
-    format = ChatTemplate(SOURCE).format
+def test_what_is_no_call_stays_text_and_what_is_cut_off_stays_incomplete(template):
+    format = template.format
     assert read(format, "Say <do>") == ("Say <do>", [], 0)
     _, calls, complete = read(format, "<do>look there (at), 7 (")
     assert calls == [("look", '{"at": "there"')] and complete == 0
 
 
-def test_the_grammar_accepts_what_it_writes(labelled):
-    format = ChatTemplate(SOURCE).format
+def test_the_grammar_accepts_what_it_writes(template):
+    format = template.format
     constraint = constrain(format, tools=(LOOK,), must_call=True)
     assert accepts(constraint, format.calls.write([("look", json.dumps({"at": "sea", "n": 7}))]))
     assert not accepts(constraint, format.calls.write([("look", json.dumps({"at": "sea", "n": "x"}))]))

@@ -104,6 +104,7 @@ def drive():
             "idle_cells",
             "projector",
             "max_rollback",
+            "num_tokens",
         }
         fake = {name: settings.pop(name) for name in list(settings) if name in names}
         drivers.append(Driver(backend or RecordingBackend(**fake), **settings))

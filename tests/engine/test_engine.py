@@ -12,6 +12,7 @@ from llamasrv.engine.backend.fake import BOS
 from llamasrv.engine.base.channels import Delta
 from llamasrv.engine.base.interface import ATTENTION, RECURRENT, DecodeFailed, OutOfCells
 from llamasrv.engine.base.sequence import SequenceState
+from llamasrv.engine.sampling.candidates import SMALL_VOCABULARY
 from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -748,11 +749,11 @@ def test_ended_sequences_are_in_their_last_state(drive):
     assert seq.state is SequenceState.ENDED
 
 
-def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive, monkeypatch):
-    monkeypatch.setattr("llamasrv.engine.sampling.candidates.SMALL_VOCABULARY", 0)
+def test_chains_that_look_at_every_token_work_side_by_side_and_choose_the_same(drive):
+    large = {"num_tokens": SMALL_VOCABULARY}
     heavy = [SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(6)]
-    alone = [drive().answer(chat("side by side"), params=params) for params in heavy]
-    driver = drive(threads=3)
+    alone = [drive(**large).answer(chat("side by side"), params=params) for params in heavy]
+    driver = drive(threads=3, **large)
     streams = [driver.submit(chat("side by side"), params=params) for params in heavy]
     driver.finish()
     assert [text_of(stream.take()) for stream in streams] == alone and driver.engine.pool.num_threads == 2

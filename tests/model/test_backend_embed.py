@@ -12,8 +12,8 @@ from engine_driver import spec
 from serving import wait_until
 
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, RerankRequest, TextPrompt, TokenPrompt
-from llamasrv.engine.backend import embed as backend_embed
 from llamasrv.engine.backend.context import open_model
+from llamasrv.engine.backend.embed import LlamaEmbeddings
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.engine import Engine, EngineOptions
 from llamasrv.errors import ContextTooLong, InvalidRequest, Unsupported
@@ -26,13 +26,21 @@ KINDS = ["llama", "swa", "mamba", "hybrid", "bert"]
 
 @pytest.fixture
 def embedder(model_path):
-    """`embedder(kind, **options)`: a backend's embeddings."""
+    """`embedder(kind, **options)`: a backend's embeddings; `path`: of another file; `groups`: their sizes."""
     opened = []
 
-    def make(kind, **options):
+    def make(kind, *, path=None, groups=None, **options):
         settings = {"threads": 1, "threads_batch": 1, "context_cells": 512, "embeddings": True} | options
-        opened.append(open_model(model_path(kind), EngineOptions(**settings), lambda share: True))
-        return opened[-1].embeddings
+        path, options = path or model_path(kind), EngineOptions(**settings)
+        backend = open_model(path, options, lambda share: True)
+        opened.append(backend)
+        if groups is None:
+            return backend.embeddings
+        info = backend.info
+        known = {"path": path, "vocab_size": info.n_vocab, "context_train": info.context_train}
+        made = LlamaEmbeddings(backend._model, options, info.metadata, threads=1, reason=str, **known, **groups)
+        opened.insert(0, made)
+        return made
 
     yield make
     for backend in opened:
@@ -59,12 +67,10 @@ def test_a_vector_is_the_same_alone_and_in_a_group(embedder, kind):
 
 @pytest.mark.parametrize("kind", ["llama", "swa", "mamba", "hybrid"])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_an_input_may_span_several_calls(embedder, monkeypatch, kind, pooling):
+def test_an_input_may_span_several_calls(embedder, kind, pooling):
     long = inputs(100, 7, 90)
     whole = embedder(kind, pooling=pooling).embed(long)
-    monkeypatch.setattr(backend_embed, "GROUP_TOKENS", 64)
-    monkeypatch.setattr(backend_embed, "GROUP_INPUTS", 8)
-    cut = embedder(kind, pooling=pooling).embed(long)
+    cut = embedder(kind, pooling=pooling, groups={"group_tokens": 64, "group_inputs": 8}).embed(long)
     for a, b in zip(whole, cut):
         assert cosine(a, b) > 0.9999
 
@@ -85,12 +91,9 @@ def test_a_causal_model_sees_only_earlier_tokens(embedder):
     assert np.abs(both.embed([a])[0][:3] - both.embed([b])[0][:3]).max() > 0.01
 
 
-def test_a_bidirectional_model_whose_file_does_not_say_so(embedder, tmp_path, monkeypatch):
-    monkeypatch.setattr(backend_embed, "GROUP_TOKENS", 64)
+def test_a_bidirectional_model_whose_file_does_not_say_so(embedder, tmp_path):
     path = tiny_models.bert(tmp_path / "mute.gguf", says=False)
-    backend = open_model(str(path), EngineOptions(threads=1, threads_batch=1), lambda share: True)
-    found = backend.embeddings.embed(inputs(120))[0]
-    backend.close()
+    found = embedder("bert", path=str(path), groups={"group_tokens": 64}).embed(inputs(120))[0]
     assert cosine(found, embedder("bert").embed(inputs(120))[0]) > 0.9999
 
 

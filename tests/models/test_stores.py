@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from functools import partial
 
 import pytest
 from models.test_gguf import write_model
@@ -17,14 +18,15 @@ LAYER = "application/vnd.ollama.image."
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(tmp_path):
     warn_once.cache_clear()
-    monkeypatch.setattr(ollama, "SERVICE_FOLDERS", ())
     return tmp_path
 
 
 def found(home, *names, **environ):
-    return {one.name: one for one in stores.models(names or (stores.ALL,), {"HOME": str(home), **environ})}
+    """Without the folders of this machine's own service."""
+    mine = {**stores.STORES, "ollama": (partial(ollama.folders, service=()), ollama.models)}
+    return {one.name: one for one in stores.models(names or (stores.ALL,), {"HOME": str(home), **environ}, mine)}
 
 
 class OllamaStore:

@@ -12,8 +12,9 @@ from llamasrv.domain.request import (
     Tool,
     ToolCall,
 )
-from llamasrv.errors import InvalidRequest
-from llamasrv.pipeline.sizes import LONG_TEXT, MOST_PARTS, check_parts, is_long, is_long_form
+from llamasrv.engine.backend.fake import FakeVocabulary
+from llamasrv.errors import ContextTooLong, InvalidRequest
+from llamasrv.pipeline.sizes import LONG_TEXT, MOST_PARTS, check_parts, is_long, is_long_form, refuse_endless
 
 LONG = "x" * (LONG_TEXT + 1)
 
@@ -50,3 +51,10 @@ def test_parts_are_bounded_over_all_messages():
     check_parts([ChatPrompt((message,) * (MOST_PARTS // 1_000)), TextPrompt("x")])
     with pytest.raises(InvalidRequest, match="content parts in all"):
         check_parts([ChatPrompt((message,) * (MOST_PARTS // 1_000 + 1))])
+
+
+def test_a_prompt_that_was_read_to_its_end_is_counted_exactly():
+    """The last slice, which is shorter than the others, was taken for a whole one: 8,000 letters became 7,814 tokens."""
+    with pytest.raises(ContextTooLong) as caught:
+        refuse_endless("x" * 8_000, FakeVocabulary(), 1_000, short=1_000)
+    assert caught.value.num_prompt == 8_000

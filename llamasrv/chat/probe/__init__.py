@@ -9,12 +9,13 @@ the generic format. Several may fit what is shown: all are candidates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llamasrv.chat.families import GENERIC_CALLS, known_families, wrapped
 from llamasrv.chat.formats import Calls, ChatFormat, ReasoningMarks
 from llamasrv.chat.notations import NOTATIONS
+from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.keyword_call import PYTHON_MARKS, KeywordCall
 from llamasrv.chat.notations.named import Named
@@ -36,29 +37,29 @@ _OPENED = re.compile(r"\s*<\w+>\s*\Z")
 _INSTRUCTED = re.compile(r"""([^\s\[\]{}"'`]+)\[\s*\{\s*["']name["']""")
 
 
-def candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
+def candidates(template: ProbedTemplate, notations: Sequence[type[Notation]] = NOTATIONS) -> Iterator[ChatFormat]:
     """How this template's model may write, the likeliest first: a row of the table, what each notation learns, and at
     last the generic format. Which of them is right shows in a round trip."""
-    for format in _candidates(template):
+    for format in _candidates(template, notations):
         yield wrapped(format, template.source)
 
 
-def _candidates(template: ProbedTemplate) -> Iterator[ChatFormat]:
+def _candidates(template: ProbedTemplate, notations: Sequence[type[Notation]]) -> Iterator[ChatFormat]:
     shown = TrialTurns.of(template)
     for known in known_families(template.source):
         yield replace(known, role_ends=role_ends(template, shown, known.calls))
     headers = learn_headers(shown)
     if headers is not None:
-        yield format_of_messages(shown, headers)
+        yield format_of_messages(shown, headers, notations)
     addressed = learn_recipient(shown)
     if addressed is not None:
         yield replace(addressed, role_ends=role_ends(template, shown, addressed.calls))
     blocks = learn_blocks(shown)
     if blocks is not None:
-        yield format_of_blocks(template, shown, blocks)
+        yield format_of_blocks(template, shown, blocks, notations)
     for text in learn_text(shown):
         reasoning = learn_reasoning(template, shown, text)
-        for notation in NOTATIONS if template.traits.calls else ():
+        for notation in notations if template.traits.calls else ():
             calls = learn_calls(template, shown, reasoning, notation, text)
             if calls is not None:
                 calls = _begun_by_prompt(shown, calls)

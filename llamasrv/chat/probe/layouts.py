@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers, ReasoningMarks
-from llamasrv.chat.notations import NOTATIONS, trial
-from llamasrv.chat.notations.base import decoded
+from llamasrv.chat.notations import trial
+from llamasrv.chat.notations.base import Notation, decoded
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.named import Named
 from llamasrv.chat.probe.call_marks import with_section
@@ -45,12 +46,12 @@ def learn_headers(shown: TrialTurns) -> Headers | None:
     return Headers(start[0], to, body, user, thinker, tools, more or last, last)
 
 
-def format_of_messages(shown: TrialTurns, headers: Headers) -> ChatFormat:
+def format_of_messages(shown: TrialTurns, headers: Headers, notations: Sequence[type[Notation]]) -> ChatFormat:
     """An answer made of messages: a call is a message to a tool, with the arguments as its body."""
     reasoning = ReasoningMarks(headers.opening(headers.thinker), headers.next) if headers.thinker else None
     begin = len(shown.prompt + headers.opening(headers.tools + trial.NAMES[0]))
     turn = shown.call
-    learned = (notation.learn(turn, begin, 0) for notation in NOTATIONS) if turn else ()
+    learned = (notation.learn(turn, begin, 0) for notation in notations) if turn else ()
     found = next(filter(None, learned), None)
     if found is None:
         alone = any(value == trial.ARGUMENTS for _, _, value in decoded(turn, begin)[:1])
@@ -112,8 +113,10 @@ def learn_blocks(shown: TrialTurns) -> Blocks | None:
     return Blocks(start[0], text_start, thought_start, more, last)
 
 
-def format_of_blocks(template: ProbedTemplate, shown: TrialTurns, blocks: Blocks) -> ChatFormat:
-    calls = _calls_in_blocks(shown, blocks) if shown.call.startswith(shown.prompt) else None
+def format_of_blocks(
+    template: ProbedTemplate, shown: TrialTurns, blocks: Blocks, notations: Sequence[type[Notation]]
+) -> ChatFormat:
+    calls = _calls_in_blocks(shown, blocks, notations) if shown.call.startswith(shown.prompt) else None
     return ChatFormat(
         "blocks",
         reasoning=ReasoningMarks(blocks.thought_start, blocks.next),
@@ -124,10 +127,10 @@ def format_of_blocks(template: ProbedTemplate, shown: TrialTurns, blocks: Blocks
     )
 
 
-def _calls_in_blocks(shown: TrialTurns, blocks: Blocks) -> Calls | None:
+def _calls_in_blocks(shown: TrialTurns, blocks: Blocks, notations: Sequence[type[Notation]]) -> Calls | None:
     """Each call in a block of its own, or all of them as a list in one."""
     turn, begin, name = shown.calls or shown.call, len(shown.prompt), trial.NAMES[0]
-    for notation in NOTATIONS:
+    for notation in notations:
         first = notation.learn(turn, begin, 0)
         if first is None:
             continue

@@ -87,8 +87,11 @@ class LlamaEmbeddings:
         reason: Callable[[], str],
         projector: LlamaProjector | None = None,
         most_whole: int = 0,
+        group_inputs: int = GROUP_INPUTS,
+        group_tokens: int = GROUP_TOKENS,
     ) -> None:
-        """`most_whole`: max rows of an image that must be computed in one step. Raises LoadFailed."""
+        """`most_whole`: max rows of an image that must be computed in one step. `group_inputs`, `group_tokens`: what is
+        computed together; a longer input takes several calls. Raises LoadFailed."""
         self._model, self._options = model, options
         self._path, self._threads, self._reason = path, threads, reason
         self._cores = CoreShare(self._threads, lambda n: C.llama_set_n_threads(self._context, n, n))
@@ -97,10 +100,11 @@ class LlamaEmbeddings:
         self.pooling = pooling_of(metadata, options.pooling)
         self._bidirectional = is_bidirectional(model, metadata)
         stateful = bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
-        self.group_inputs = GROUP_STATES if stateful else GROUP_INPUTS
+        self.group_inputs = min(GROUP_STATES, group_inputs) if stateful else group_inputs
         longest = context_train or LONGEST
         self.context = min(longest, options.embedding_ctx) if options.embedding_ctx else min(longest, LONGEST)
-        self.group_tokens = max(self.context, min(GROUP_TOKENS, LOGIT_ROOM // vocab_size))
+        self.group_tokens = max(self.context, min(group_tokens, LOGIT_ROOM // vocab_size))
+        self._tokens_a_call = self.group_tokens if self._bidirectional else min(self.group_tokens, group_tokens)
         if self.pooling == "rank" and not _has_head(path):
             raise LoadFailed(f"{path}: cannot rank documents: the model has no classification head")
         self._open_context()
@@ -119,8 +123,7 @@ class LlamaEmbeddings:
     def _open_context(self) -> None:
         p = C.llama_context_default_params()
         p.n_ctx = self.group_tokens
-        p.n_batch = self.group_tokens if self._bidirectional else min(self.group_tokens, GROUP_TOKENS)
-        p.n_batch = max(p.n_batch, self.group_inputs, self._most_whole)
+        p.n_batch = max(self._tokens_a_call, self.group_inputs, self._most_whole)
         p.n_ubatch = p.n_batch
         p.n_seq_max = self.group_inputs
         p.n_threads = p.n_threads_batch = self._threads

@@ -53,8 +53,8 @@ class _Pieces(list[bytes]):
 
 
 class FakeVocabulary:
-    size = N_VOCAB
-    pieces = _Pieces([bytes([b]) for b in range(256)] + [b""] * len(SPECIALS))
+    """Bytes and special tokens, then unused tokens up to `size`."""
+
     specials = SPECIALS
     controls = {text: 256 + n for n, text in enumerate(SPECIALS)}
     eog = frozenset({IM_END, END_OF_TEXT})
@@ -70,6 +70,10 @@ class FakeVocabulary:
     fim_rep: int | None = None
     fim_sep: int | None = None
     native: tuple[int, int] | None = None
+
+    def __init__(self, size: int = N_VOCAB) -> None:
+        self.size = size
+        self.pieces = _Pieces([bytes([b]) for b in range(256)] + [b""] * (size - 256))
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         if not parse_special:
@@ -154,20 +158,21 @@ class FakeBackend:
         adapters: tuple[Adapter, ...] = (),
         projector: FakeProjector | None = None,
         speech: FakeSpeech | None = None,
+        num_tokens: int = N_VOCAB,
     ) -> None:
         """With `pooling` it also makes embeddings; with a `projector` it takes images and sounds; with `speech` it does
-        nothing but speak."""
+        nothing but speak. `num_tokens`: size of its vocabulary."""
         self.info = ModelInfo(
             name="fake",
             description="fake model: echoes",
             architecture="fake",
-            n_vocab=N_VOCAB,
+            n_vocab=num_tokens,
             context_train=context or num_cells,
             chat_template=CHATML,
             bos_token=SPECIALS[0],
             eos_token=SPECIALS[2],
         )
-        self.vocab = FakeVocabulary()
+        self.vocab = FakeVocabulary(num_tokens)
         self.num_lanes, self.num_cells = num_lanes, num_cells
         self.context = context or num_cells
         self.batch = Batch(batch_size, dimensions=4 if projector is not None and projector.mrope else 1)
@@ -187,8 +192,8 @@ class FakeBackend:
         self._places: list[list[int]] = []  # the position of each cell
         self._used: Adapters = ()
         self._marks: list[int] = []  # by lane: hash of the adapters it was computed with
-        self._logits = np.empty((0, N_VOCAB), np.float32)
-        self._noise = np.random.default_rng(7).random((1024, N_VOCAB), np.float32) * _NOISE
+        self._logits = np.empty((0, num_tokens), np.float32)
+        self._noise = np.random.default_rng(7).random((1024, num_tokens), np.float32) * _NOISE
         self.reset()
 
     def reset(self) -> None:
@@ -237,7 +242,7 @@ class FakeBackend:
             batch.lane[:n].tolist(),
             batch.wants_logits[:n].tolist(),
         ):
-            assert (token < 0) is (batch.media is not None) and token < N_VOCAB and 0 <= lane < self.num_lanes
+            assert (token < 0) is (batch.media is not None) and token < self.vocab.size and 0 <= lane < self.num_lanes
             self._check_place(lane, token, position)
             assert position < self.context, "past the context"
             assert lane not in self._behind, "a state of another position"
@@ -248,7 +253,7 @@ class FakeBackend:
             self._places[lane].append(position)
             if wanted:
                 rows.append(self._row(self._kv[lane]))
-        self._logits = np.stack(rows) if rows else np.empty((0, N_VOCAB), np.float32)
+        self._logits = np.stack(rows) if rows else np.empty((0, self.vocab.size), np.float32)
         if self.lane_chains:
             self._sample(batch.lane[:n][batch.wants_logits[:n] != 0].tolist())
 
@@ -284,7 +289,7 @@ class FakeBackend:
         for number, (lane, row) in enumerate(zip(lanes, self._logits)):
             chain = self.lane_chains.get(lane)
             if chain is not None:
-                self._sampled[number] = chain.choose(np.arange(N_VOCAB), row.copy())
+                self._sampled[number] = chain.choose(np.arange(self.vocab.size), row.copy())
                 row[:] = np.nan
 
     def length(self, lane: int) -> int:

@@ -19,9 +19,10 @@ from llamasrv.models import hub_cache
 from llamasrv.models.scan import FolderModel, scan
 from llamasrv.models.stores import llamacpp, lmstudio, ollama
 
-Folders = Callable[[Mapping[str, str]], list[Path]]
+Store = tuple[Callable[[Mapping[str, str]], list[Path]], Callable[[Path], list[FolderModel]]]
+"""Its folders in an environment, and the models in a folder."""
 
-_STORES: Mapping[str, tuple[Folders, Callable[[Path], list[FolderModel]]]] = {
+STORES: Mapping[str, Store] = {
     "ollama": (ollama.folders, ollama.models),
     "lmstudio": (lmstudio.folders, scan),
     "hub": (lambda environ: [hub_cache.folder(environ)], scan),
@@ -30,10 +31,14 @@ _STORES: Mapping[str, tuple[Folders, Callable[[Path], list[FolderModel]]]] = {
 ALL = "auto"
 
 
-def models(names: Collection[str] = (ALL,), environ: Mapping[str, str] = os.environ) -> Iterator[FolderModel]:
+def models(
+    names: Collection[str] = (ALL,),
+    environ: Mapping[str, str] = os.environ,
+    stores: Mapping[str, Store] = STORES,
+) -> Iterator[FolderModel]:
     """The models of these stores, each with its `origin`. A folder that is in several of them is read once."""
     seen: set[Path] = set()
-    for name, (folders, read) in _STORES.items():
+    for name, (folders, read) in stores.items():
         for folder in folders(environ) if name in names or ALL in names else ():
             real = folder.resolve()
             if real in seen or not folder.is_dir():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from llamasrv.errors import ConfigError
@@ -33,11 +33,11 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _LAYER = "application/vnd.ollama.image."
 
 
-def folders(environ: Mapping[str, str]) -> list[Path]:
+def folders(environ: Mapping[str, str], service: Iterable[Path] = SERVICE_FOLDERS) -> list[Path]:
     if environ.get("OLLAMA_MODELS"):
         return [Path(environ["OLLAMA_MODELS"]).expanduser()]
     home = Path(environ.get("HOME") or Path.home())
-    return [home / ".ollama" / "models", *SERVICE_FOLDERS]
+    return [home / ".ollama" / "models", *service]
 
 
 def is_store(folder: Path) -> bool:

@@ -257,6 +257,7 @@ class CountedVocabulary(FakeVocabulary):
     """Counts its holders, and records what was called without one."""
 
     def __init__(self):
+        super().__init__()
         self.held, self.most, self.is_gone = 0, 0, False
 
     def hold(self):

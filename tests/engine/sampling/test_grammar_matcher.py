@@ -37,7 +37,7 @@ def test_large_masks_are_lists_of_banned_tokens_or_dense(compiler):
     grammar.few = 3
     few.compute_mask()
     assert few.banned.dtype == bool and few.banned[97] and not few.banned[100]
-    row = np.zeros(FakeVocabulary.size, np.float32)
+    row = np.zeros(FakeVocabulary().size, np.float32)
     row[few.banned] = -np.inf
     assert row[98] == -np.inf and row[100] == 0
 

@@ -7,7 +7,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.native_pool import NativePool
-from llamasrv.engine.sampling import candidates
+from llamasrv.engine.sampling.candidates import SMALL_VOCABULARY
 from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.step.outputs import Outputs
 
@@ -21,12 +21,15 @@ def pool():
     pool.close()
 
 
-def outputs(pool, threads):
-    return Outputs(RecordingBackend(), pool, threads, lambda seq: None)
+LARGE = RecordingBackend(num_tokens=SMALL_VOCABULARY)
 
 
-def rows(params):
-    backend = RecordingBackend()
+def outputs(pool, threads, backend=None):
+    return Outputs(backend or RecordingBackend(), pool, threads, lambda seq: None)
+
+
+def rows(params, backend=None):
+    backend = backend or RecordingBackend()
     states = [
         SamplingState(spec(list(b"prompt"), params=p), array("i", list(b"prompt")), None, backend) for p in params
     ]
@@ -47,15 +50,13 @@ def test_a_row_without_candidates_does_not_affect_others(pool):
     assert choices[1] is None and choices[0] and choices[2]
 
 
-def test_heavy_chains_run_in_parallel_and_choose_the_same(pool, monkeypatch):
-    monkeypatch.setattr(candidates, "SMALL_VOCABULARY", 0)
+def test_heavy_chains_run_in_parallel_and_choose_the_same(pool):
     params = [SamplingParams(seed=n, **HEAVY) for n in range(12)]
-    alone = [outputs(pool, 1).choose([row])[0] for row in rows(params)]
+    alone = [outputs(pool, 1, LARGE).choose([row])[0] for row in rows(params, LARGE)]
     assert pool.num_threads == 0
-    assert outputs(pool, 3).choose(rows(params)) == alone and pool.num_threads == 2
+    assert outputs(pool, 3, LARGE).choose(rows(params, LARGE)) == alone and pool.num_threads == 2
 
 
-def test_one_heavy_chain_needs_no_thread(pool, monkeypatch):
-    monkeypatch.setattr(candidates, "SMALL_VOCABULARY", 0)
-    outputs(pool, 3).choose(rows([SamplingParams(seed=1, **HEAVY), GREEDY]))
+def test_one_heavy_chain_needs_no_thread(pool):
+    outputs(pool, 3, LARGE).choose(rows([SamplingParams(seed=1, **HEAVY), GREEDY], LARGE))
     assert pool.num_threads == 0

@@ -12,6 +12,7 @@ class Words(FakeVocabulary):
     """Bytes, and the words it is given as tokens of their own."""
 
     def __init__(self, *words):
+        super().__init__()
         self.words = {word: 300 + i for i, word in enumerate(sorted(words, key=len, reverse=True))}
 
     def tokenize(self, text, *, add_special=False, parse_special=True):
