@@ -329,7 +329,7 @@ class Pipeline:
     def _look_ahead(self, talk: LongConversation, turn: Message, num_tokens: int) -> None:
         """After an answer: if the conversation nears its limit, write its summary and compute the shortened prompt
         while the engine is idle."""
-        if num_tokens >= AHEAD * talk.limit and self.summaries.take_job():
+        if num_tokens >= AHEAD * talk.limit:
             self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit))
 
     def _readable(self, request: GenerateRequest, served: LoadedModel) -> GenerateRequest:

@@ -118,31 +118,26 @@ def write_ahead(
     talk: LongConversation, turn: Message, book: SummaryBook, submit: Callable[[GenerateRequest], Run]
 ) -> None:
     """Write the summary that will be needed, unless it is there, and compute the prompt that follows from it and ends
-    with this turn, or the latest one if the conversation has gone on meanwhile. The book has a job for it."""
+    with this turn; then with the latest one, as long as the conversation goes on meanwhile."""
+    talk.look()
+    number = talk.ready or talk.writing or talk.ahead()
+    if not number or not book.join(key := talk.keys[number - 1], talk, turn):
+        return
     try:
-        talk.look()
-        if talk.writing:
-            if book.follow(talk.keys[talk.writing - 1], talk, turn):
-                return  # the job that writes the summary computes the prompt
+        if not talk.summary(number).is_written:
+            text, usage = written(submit(replace(talk.order(number), deferrable=True, timeout=JOB_SECONDS)))
+            if not text:
+                return
+            book.put(key, text, usage)
+        while (latest := book.next_turn(key)) is not None:
+            talk, turn = latest
             talk.look()
-        number = talk.ahead()
-        if number and book.begin(key := talk.keys[number - 1]):
-            text = ""
-            try:
-                text, usage = written(submit(replace(talk.order(number), deferrable=True, timeout=JOB_SECONDS)))
-            finally:
-                if not text:
-                    book.drop(key)
-            if text:
-                book.put(key, text, usage)
-                talk, turn = book.take_latest(key) or (talk, turn)
-                talk.look()
-        if talk.ready:
-            written(submit(_warm_up(talk, turn)))
+            if talk.ready:  # else a turn that fitted no more has used it
+                written(submit(_warm_up(talk, turn)))
     except LlamasrvError:
         pass  # the conversation is summarised when it passes its limit
     finally:
-        book.end_job()
+        book.end_job(key)
 
 
 def _warm_up(talk: LongConversation, turn: Message) -> GenerateRequest:

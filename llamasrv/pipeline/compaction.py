@@ -4,9 +4,9 @@
     from AHEAD on               after an answer, the summary is written while the engine is idle, like a batch, from the
                                 cached prefix; then the shortened conversation is computed, also while idle, and again
                                 after each answer
-    beyond the limit            the request is answered from the shortened conversation; while its summary is
-                                being written it is answered as it is, up to WRITING_SHARE of the context; if no summary
-                                was begun, it is written first
+    beyond the limit            the request is answered from the shortened conversation; while its summary is being
+                                written, or that conversation computed, it is answered as it is, up to WRITING_SHARE of
+                                the context; if no summary was begun, it is written first
 
 A summary is keyed by the messages that it replaces, so all requests of a conversation use the same one.
 """
@@ -28,7 +28,8 @@ from llamasrv.pipeline.fingerprint import conversation_keys
 AHEAD = 0.7
 """Share of the limit from which on a summary is written while the engine is idle."""
 WRITING_SHARE = 0.9
-"""Share of the context to which a conversation may grow while its summary is being written."""
+"""Share of the context to which a conversation may grow while its summary is being written, or what follows from it
+computed."""
 MOST_SUMMARIES = 512
 MOST_BYTES = 16 << 20  # of all summaries
 MOST_JOBS = 4  # max idle-time jobs at once
@@ -46,7 +47,8 @@ class Summary:
     usage: Usage = Usage()
     is_written: bool = False
     is_used: bool = False  # an answer was computed from it
-    latest: tuple[LongConversation, Message] | None = None  # while it is being written: the conversation and its answer
+    has_job: bool = False  # one writes it, or computes the prompt that follows from it
+    latest: tuple[LongConversation, Message] | None = None  # what the job computes next: a conversation and its answer
     most_words: int = 0  # max characters of the user's own words to quote; 0: not decided yet
 
 
@@ -69,12 +71,20 @@ class SummaryBook:
                 self._by_key.move_to_end(key)
             return found
 
-    def begin(self, key: bytes) -> bool:
-        """False if the summary exists or is being written."""
+    def join(self, key: bytes, talk: LongConversation, turn: Message) -> bool:
+        """True: the caller is the job of this summary now; its first `next_turn` is this one. False: the summary has a
+        job, which gets the turn; or it could not be written, or there are MOST_JOBS."""
         with self._lock:
-            if key in self._by_key:
+            summary = self._by_key.get(key)
+            if summary is not None and summary.has_job:
+                summary.latest = talk, turn
                 return False
-            self._by_key[key] = Summary()
+            if self.num_jobs >= self._most_jobs or (summary is not None and not summary.text):
+                return False
+            if summary is None:
+                summary = self._by_key[key] = Summary()
+            summary.has_job, summary.latest = True, (talk, turn)
+            self.num_jobs += 1
             self._shrink()
             return True
 
@@ -86,39 +96,26 @@ class SummaryBook:
             self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
             self._shrink()
 
-    def follow(self, key: bytes, talk: LongConversation, turn: Message) -> bool:
-        """Note how far a conversation has come while its summary is being written. False if no job writes it now."""
-        with self._lock:
-            summary = self._by_key.get(key)
-            if summary is None or summary.is_written:
-                return False
-            summary.latest = talk, turn
-            return True
-
-    def take_latest(self, key: bytes) -> tuple[LongConversation, Message] | None:
-        """What `follow` noted last. Call it after `put`: from then on nothing more is noted."""
+    def next_turn(self, key: bytes) -> tuple[LongConversation, Message] | None:
+        """How far the conversation has come: its latest turn if the job has not had it. None: the job is done."""
         with self._lock:
             summary = self._by_key.get(key)
             if summary is None:
                 return None
             latest, summary.latest = summary.latest, None
+            summary.has_job = latest is not None
             return latest
 
-    def drop(self, key: bytes) -> None:
-        """It was not written; another request may try again."""
-        with self._lock:
-            self._remove(key)
-
-    def take_job(self) -> bool:
-        with self._lock:
-            if self.num_jobs >= self._most_jobs:
-                return False
-            self.num_jobs += 1
-            return True
-
-    def end_job(self) -> None:
+    def end_job(self, key: bytes) -> None:
+        """Its job has ended, done or not. A summary that is not written is dropped: another request may try again."""
         with self._lock:
             self.num_jobs -= 1
+            summary = self._by_key.get(key)
+            if summary is None:
+                return
+            summary.has_job, summary.latest = False, None
+            if not summary.is_written:
+                self._remove(key)
 
     def _shrink(self) -> None:
         while len(self._by_key) > 1 and (len(self._by_key) > self._most or self._num_bytes > self._most_bytes):
@@ -173,6 +170,12 @@ class LongConversation:
             elif summary.text and not self.ready:
                 self.ready = number
 
+    @property
+    def has_job(self) -> bool:
+        """Whether its next summary is being written, or the prompt that follows from it computed."""
+        number = self.ready or self.writing
+        return bool(number) and self.summary(number).has_job
+
     def summary(self, number: int) -> Summary:
         found = self._book.find(self.keys[number - 1])
         return found or Summary()
@@ -224,11 +227,11 @@ class LongConversation:
         self._per_token = sum(map(length_of, before.messages)) / max(1, length)
         if length <= self.limit:
             return 0
+        if length <= WRITING_SHARE * self._context and self.has_job:
+            return 0  # neither wait for a second summary nor compute what the job computes; JOB_SECONDS bound it
         if self.ready:
             self.use(self.ready)
             return 0
-        if self.writing and length <= WRITING_SHARE * self._context:
-            return 0  # a second summary, now, would make the turn wait; JOB_SECONDS bound the first
         number = last_request(self.messages)
         if not self._is_worth_it(number):
             return 0

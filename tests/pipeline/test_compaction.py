@@ -11,6 +11,7 @@ from llamasrv.domain.context_edits import ClearResults, Compact, ContextEdits
 from llamasrv.domain.events import Finished, FinishReason, Text, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
 from llamasrv.domain.summary import LEFT_OUT, SUMMARISE, SUMMARY, WORDS, last_request, summarised, whole_cut
+from llamasrv.errors import ContextTooLong, Unavailable
 from llamasrv.pipeline.compacted_run import write_ahead
 from llamasrv.pipeline.compaction import AHEAD, LongConversation, SummaryBook
 from llamasrv.pipeline.context_edits import edited
@@ -88,11 +89,11 @@ def test_while_its_summary_is_being_written_a_conversation_goes_on_as_long_as_it
     messages = long()
     beyond, full = talk_of(messages, book), talk_of(messages, book, context=210)
     assert size(beyond.prompt) > 1.1 * beyond.limit and size(full.prompt) > 210
-    assert book.begin(beyond.keys[-3])
+    assert book.join(beyond.keys[-3], beyond, calls(12)[0])
     beyond.look()
     full.look()
     assert beyond.plan(size) == 0 and full.plan(size) > 0
-    book.drop(beyond.keys[-3])  # it was given up
+    book.end_job(beyond.keys[-3])  # it was given up
     beyond.look()
     assert beyond.plan(size) > 0
 
@@ -126,11 +127,51 @@ def test_what_follows_from_a_summary_is_computed_up_to_where_the_conversation_is
     assert ahead.deferrable and ahead.max_tokens == 0
     assert ahead.prompts[0].messages[-4:] == (*later[-3:], answer)
     assert ahead.prompts[0].messages[1].content.startswith(SUMMARY + "Sum.")
-    # Nothing is noted for a summary that is written, or was given up.
-    talk = talk_of(later, book)
-    assert not book.follow(talk.keys[talk.ready - 1], talk, answer)
-    book.drop(talk.keys[talk.ready - 1])
-    assert not book.follow(talk.keys[talk.ready - 1], talk, answer)
+    assert talk_of(later, book).ready and not book.num_jobs
+
+
+def test_a_summary_is_used_once_the_prompt_that_follows_from_it_is_computed(book):
+    """It was used as soon as it was written, and with half a second between turns the one that crossed the limit
+    computed all of that prompt: its first token took up to 4.6 times that of the turn before."""
+    messages, answer = long(), Message("assistant", "Now it works.")
+    later = [*messages, *calls(12)]
+    requests = []
+
+    def submit(request):
+        requests.append(request)
+        if len(requests) == 2:  # the first prompt is being computed: a turn beyond the limit is answered as it is
+            beyond, full = talk_of(later, book), talk_of(later, book, context=250)
+            assert beyond.ready and beyond.plan(size) == 0 and not beyond.used
+            assert size(beyond.prompt) > beyond.limit
+            assert full.plan(size) == 0 and full.used  # and one that does not fit uses it
+            book.find(full.keys[full.used - 1]).is_used = False
+            write_ahead(talk_of(later, book), answer, book, submit)
+            assert len(requests) == 2  # that job goes on to this turn
+        return WrittenRun()
+
+    write_ahead(talk_of(messages, book), calls(12)[0], book, submit)
+    assert [request.prompts[0].messages[-1] for request in requests[1:]] == [calls(12)[0], answer]
+    after = talk_of([*later, answer, Message("user", "And now?")], book)
+    assert after.plan(size) == 0 and after.used
+
+
+@pytest.mark.parametrize("wrong", ["", "the prompt"])
+def test_a_job_that_fails_leaves_nothing_to_wait_for(book, wrong):
+    """No text: another may try again. A summary whose prompt cannot be computed is used as it is."""
+    requests = []
+
+    def submit(request):
+        requests.append(request)
+        if not wrong:
+            raise Unavailable("no time")
+        if len(requests) == 2:
+            raise ContextTooLong(num_prompt=2, context=1)
+        return WrittenRun()
+
+    write_ahead(talk_of(long(), book), calls(12)[0], book, submit)
+    talk = talk_of(long(), book)
+    assert len(requests) == (2 if wrong else 1) and not book.num_jobs and not talk.writing and not talk.has_job
+    assert (talk.plan(size), talk.used > 0) == (0, True) if wrong else talk.plan(size) > 0
 
 
 def test_the_second_summary_knows_the_first_and_repeats_the_users_words(book):
@@ -178,9 +219,11 @@ def test_the_book_is_bounded():
     assert len(book) == 3 and book.find(bytes([0])) is None
     book.put(b"long", "y" * 11, Usage())
     assert len(book) == 1
-    assert book.take_job() and not book.take_job()
-    book.end_job()
-    assert book.take_job()
+    talk, turn = talk_of(long(), book), calls(12)[0]
+    assert book.join(b"one", talk, turn) and not book.join(b"other", talk, turn)
+    assert not book.join(b"one", talk, turn)  # its job has the turn now
+    book.end_job(b"one")
+    assert book.join(b"other", talk, turn)
 
 
 # ---------------------------------------------------------------- pairs
