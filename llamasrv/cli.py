@@ -7,13 +7,14 @@ wrong option is reported at once.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -547,9 +548,21 @@ def migrate(words: tuple[str, ...]) -> int:
 def main(arguments: Iterable[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
     try:
+        code = _run(arguments)
+    except BrokenPipeError:  # `llamasrv ls | head -1`
+        code = 1  # as click has it
+    except OSError as error:
+        code = _refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", EX_IOERR)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # None: closed
+            code = _flushed(stream, code)
+    sys.exit(code)
+
+
+def _run(arguments: Iterable[str] | None) -> int:
+    """The exit code of one command, whose errors have been printed. Raises OSError."""
+    try:
         code = cli.main(None if arguments is None else list(arguments), "llamasrv", standalone_mode=False)
-        if sys.stdout is not None:  # None: closed
-            sys.stdout.flush()
     except ConfigError as error:
         code = _refuse(str(error), EX_CONFIG)
     except click.NoSuchOption as error:
@@ -566,16 +579,28 @@ def main(arguments: Iterable[str] | None = None) -> NoReturn:
         code = _refuse(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except BrokenPipeError:  # `llamasrv ls | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 1  # as click has it
+    return code if isinstance(code, int) else 0
+
+
+def _flushed(stream: TextIO, code: int) -> int:
+    """Write what is left in a standard stream, or drop it, so that Python does not try again on its way out. Returns
+    the exit code."""
+    try:
+        stream.flush()
+        return code
     except OSError as error:
-        code = _refuse(f"{error.filename or 'standard output'}: {error.strerror or error}", EX_IOERR)
-    sys.exit(code if isinstance(code, int) else 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is sys.stderr or code == EX_IOERR:
+            return code
+        if isinstance(error, BrokenPipeError):
+            return code or 1
+        return _refuse(f"standard output: {error.strerror}", code or EX_IOERR)
 
 
 def _refuse(line: str, code: int) -> int:
-    print(f"llamasrv: {' '.join(line.split())}", file=sys.stderr)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"llamasrv: {' '.join(line.split())}", file=sys.stderr)
     return code
 
 

@@ -334,19 +334,33 @@ def test_no_command_line_ends_in_a_traceback(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "line"), [("full", 74, "llamasrv: standard output: No space left"), ("pipe", 1, "")]
+    ("target", "words", "code", "line"),
+    [
+        ("full", ["help"], 74, "llamasrv: standard output: No space left"),
+        ("full", [], 74, "llamasrv: standard output: No space left"),
+        ("pipe", ["help"], 1, ""),
+        ("pipe", [], 1, ""),
+    ],
 )
-def test_output_that_cannot_be_written_is_no_traceback(target, code, line):
-    """`llamasrv help | head -1` and a full disk ended in one."""
+def test_output_that_cannot_be_written_is_no_traceback(target, words, code, line):
+    """`llamasrv help | head -1`, a full disk, and the help of a bare `llamasrv` there ended in one."""
     into = os.open("/dev/full", os.O_WRONLY)
     if target == "pipe":
         reader, into = os.pipe()
         os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "llamasrv", "help"], stdout=into, stderr=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-m", "llamasrv", *words], stdout=into, stderr=subprocess.PIPE, text=True, timeout=60
     )
     os.close(into)
     assert (done.returncode, done.stderr.count("\n")) == (code, bool(line)) and done.stderr.startswith(line)
+
+
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "llamasrv", "nonsense"], stdout=subprocess.PIPE, stderr=full, text=True, timeout=60
+        )
+    assert (done.returncode, done.stdout) == (64, "")
 
 
 @pytest.mark.parametrize("reply", [b"[]", b"no JSON", b'{"data": 7}', b'{"data": [7, {"id": null}, {"name": "x"}]}'])
