@@ -104,7 +104,11 @@ def printed():
 
 
 MESSAGES = [one.title for one in manual.sections(("messages",))]
-OF_THE_SYSTEM = ("Address already in use",)
+OF_THE_SYSTEM = (
+    "Address already in use",
+    "CMAKE_CXX_COMPILER not set",
+    "Killed signal terminated program cc1plus",
+)
 
 
 def test_every_message_of_the_manual_is_printed_by_the_program():
@@ -117,6 +121,8 @@ def test_every_message_of_the_manual_is_printed_by_the_program():
 
 
 PASTED = [
+    "CMake Error: CMAKE_CXX_COMPILER not set, after EnableLanguage",
+    "c++: fatal error: Killed signal terminated program cc1plus",
     "llamasrv: cannot listen on 127.0.0.1 port 8080: Address already in use",
     "llamasrv: no file and no local model 'qwen3'; here: demo. `llamasrv pull hf:OWNER/REPO:QUANT` downloads one",
     "llamasrv: --ctx-sise: unknown option; do you mean --ctx-size?",
@@ -155,6 +161,15 @@ def test_a_message_that_is_pasted_finds_its_entry(line):
     best = manual.search(line, manual.sections())[0]
     assert best.page == "messages"
     assert any(piece.strip(" .:") in line for piece in best.title.split("...") if len(piece) > 8), best.title
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ERROR: Failed building wheel for llama-cpp-python", "CMake Error at CMakeDetermineCCompiler.cmake:48 (message):"],
+)
+def test_what_pip_prints_without_a_compiler_finds_what_to_do(line):
+    best = manual.search(line, manual.sections())[0]
+    assert best.title == "CMAKE_CXX_COMPILER not set" and "build-essential" in best.text
 
 
 def test_rows_of_the_reference_are_found_by_parts_of_their_names():
