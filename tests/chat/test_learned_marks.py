@@ -277,3 +277,13 @@ def test_a_text_that_begins_with_the_name_of_a_tool_is_none_of_its_calls():
     format = learned("{{- '\\n' + m.content if m.content -}}", call=call)
     assert read(format, 'weather\n{"town": "Oslo"}', "<|assistant|>") == ("", "", [("weather", {"town": "Oslo"})])
     assert read(format, "weather\nis what I like", "<|assistant|>") == ("weather\nis what I like", "", [])
+
+
+def test_a_text_behind_a_mark_of_its_own_may_have_several_lines():
+    """It ended with its first line, and the rest of the call was content."""
+    pairs = "{%- for k, v in f.arguments.items() -%}{{- '<|p|>' + k + ' = ' + (v if v is string else v | tojson) + '\\n' -}}{%- endfor -%}"
+    call = "{{- '<|invoke|>' + f.name + '\\n' -}}" + pairs + "{{- '<|done|>' -}}"
+    format = learned("{{- m.content or '' -}}", call=call)
+    made = {"town": "Oslo\nand = 1\n\tBergen", "days": 2}
+    text = f"<|invoke|>weather\n<|p|>town = {made['town']}\n<|p|>days = 2\n<|done|>"
+    assert read(format, text) == ("", "", [("weather", made)])

@@ -140,7 +140,12 @@ class KeywordCall(Notation):
             return (yield from read_literal(text, call.argue))
         # Some write texts without quotes.
         keys = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
-        stops = ("\n",) if self.on_lines else (*ends.words, *(f"{self.between}{other}{self.assign}" for other in keys))
+        if not self.on_lines:
+            stops = (*ends.words, *(f"{self.between}{other}{self.assign}" for other in keys))
+        elif _WORD.search(self.key_start):  # a mark of its own before each key: a text may have several lines
+            stops = ("\n" + self.key_start.strip(), *ends.words)
+        else:
+            stops = ("\n",)
         said: list[str] = []
         mark = yield from text.until(marks(*stops), said.append)
         word = "".join(said).strip()
