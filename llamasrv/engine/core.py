@@ -484,6 +484,7 @@ class EngineCore:
             self.waiting,
             memory.lanes,
             swapped,
+            self.encoder.used if self.encoder is not None else 0,
             memory.host.pins,
             memory.sessions.standing,
         )

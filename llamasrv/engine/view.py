@@ -90,6 +90,7 @@ class EngineView:
     resident_lanes: int = 0
     strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane with cells
     swapped_bytes: int = 0  # host memory of preempted sequences
+    media_bytes: int = 0  # host memory of encoded images and audio
     pins: tuple[int, int] = (0, 0)  # number of pinned prefixes, and their bytes
     num_sessions: int = 0  # prefixes kept while a client runs a tool
 
@@ -111,6 +112,7 @@ class ViewPublisher:
         waiting: Iterable[Sequence],
         lanes: LaneTable,
         swapped_bytes: int,
+        media_bytes: int,
         pins: Pins,
         num_sessions: Callable[[], int],
     ) -> None:
@@ -133,6 +135,7 @@ class ViewPublisher:
             len(lanes.resident),
             tuple(lanes.strip()),
             swapped_bytes,
+            media_bytes,
             pins.standing(),
             num_sessions(),
         )

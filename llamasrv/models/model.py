@@ -67,6 +67,7 @@ class LoadPlan:
     # LoadFailed.
     fit: Callable[[Mapping[str, int]], LoadPlan] | None = None
     beside: int = 0  # the part of `memory` that is loaded next to the model, or reserved for it
+    reserved: int = 0  # the part of `beside` that fills with use: bounds of checkpoints and encoded media
     measure: Callable[[], int | None] | None = None  # measures `memory` without `beside`
 
 
@@ -215,6 +216,14 @@ class Model:
     def memory(self) -> int:
         """Host bytes that it takes or is estimated to take; 0 if unknown."""
         return self.load_plan.memory if self.load_plan is not None else 0
+
+    @property
+    def memory_used(self) -> int:
+        """Host bytes that it takes now: what its caches hold instead of what they may hold. 0 unless it is loaded."""
+        engine, plan = self.current, self.load_plan
+        if engine is None or plan is None or self.state != "loaded":
+            return 0
+        return plan.memory - plan.reserved + self.prefixes.used + engine.view.swapped_bytes + engine.view.media_bytes
 
     @property
     def devices(self) -> Mapping[str, DeviceShare]:

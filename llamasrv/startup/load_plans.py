@@ -140,6 +140,7 @@ def _of_this_machine(settings: Settings, header: gguf.Header, *, several: bool, 
         context=options.longest_sequence(need.context),
         windows_save=need.windows_save,
         beside=beside + need.checkpoints,
+        reserved=_media_rows(options) + need.checkpoints,
         measure=partial(_host_bytes, path, options),
     )
 
@@ -192,6 +193,7 @@ def _fitted_when_loaded(
             fit=fitted,
             windows_save=need.windows_save,
             beside=beside,
+            reserved=_media_rows(found.options) + need.checkpoints,
             devices={} if settings.engine.fit == "off" else shares,
         )
 
@@ -258,8 +260,12 @@ def _options(settings: Settings, cells: int, known: Mapping[str, Any]) -> Engine
 def _beside(options: EngineOptions) -> int:
     """Bytes that are loaded next to the model and not measured with it."""
     paths = [Path(adapter.path) for adapter in options.adapters]
-    rows = options.media_bytes if options.mmproj is not None else 0
-    return sum(path.stat().st_size for path in paths) + _projector(options) + rows
+    return sum(path.stat().st_size for path in paths) + _projector(options) + _media_rows(options)
+
+
+def _media_rows(options: EngineOptions) -> int:
+    """Max bytes of encoded images and audio."""
+    return options.media_bytes if options.mmproj is not None else 0
 
 
 def _projector(options: EngineOptions) -> int:

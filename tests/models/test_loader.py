@@ -6,15 +6,18 @@ import contextlib
 import logging
 import threading
 import tracemalloc
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from engine_driver import spec
 from recording_backend import RecordingBackend
 from serving import wait_until
 
 from llamasrv.engine.base.interface import Adapter, LoadFailed
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
 from llamasrv.errors import ModelUnavailable, Unavailable
 from llamasrv.models import adapters
@@ -638,3 +641,15 @@ def test_once_it_is_loaded_the_librarys_own_figure_counts(farm, monkeypatch):
     f = farm(limit=80).add("a", size=40)
     f.load("a")
     assert f["a"].memory == f.loader.budget.taken == 33
+
+
+def test_what_a_model_takes_now_counts_what_its_caches_hold_not_what_they_may_hold(farm):
+    """`llamasrv ps` showed 788 MiB for a model of 1 MiB: bounds of checkpoints and of encoded media."""
+    f = farm(limit=2000).add("a", size=1000)
+    f["a"].load_plan = replace(f["a"].load_plan, beside=900, reserved=890)
+    assert f["a"].memory_used == 0
+    f.load("a")
+    assert (f["a"].memory, f["a"].memory_used) == (1000, 110)
+    f["a"].prefixes.host.limit = 10_000
+    f["a"].prefixes.host.put(SavedState(array("i", range(4)), np.zeros(20, np.uint8)))
+    assert f["a"].memory_used == 110 + f["a"].prefixes.used > 130

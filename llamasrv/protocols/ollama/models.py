@@ -43,7 +43,8 @@ class Facts(NamedTuple):
     parent: str = ""
     license: str = ""
     messages: tuple[tuple[str, str], ...] = ()  # role and content
-    memory: int = 0  # bytes, while it is loaded
+    memory: int = 0  # bytes of host memory, while it is loaded
+    device_memory: int = 0  # bytes, while it is loaded
     expires: float | None = None  # seconds since 1970; None: never
 
 
@@ -64,9 +65,9 @@ def ps_body(models: Iterable[Facts]) -> bytes:
             "models": [
                 {
                     **_entry(model),
-                    "size": model.memory or model.size,
+                    "size": model.memory + model.device_memory or model.size,
                     "expires_at": timestamp(NEVER if model.expires is None else model.expires),
-                    "size_vram": 0,
+                    "size_vram": model.device_memory,
                     "context_length": model.context,
                 }
                 for model in models

@@ -106,7 +106,8 @@ class ServiceCollector(Collector):
             "llamasrv_",
             (
                 ("model_loaded", "1 while the model is loaded.", int(loaded)),
-                ("model_memory_bytes", "Memory the loaded model takes.", model.memory * loaded),
+                ("model_memory_bytes", "Memory the loaded model may take, its caches full.", model.memory * loaded),
+                ("model_memory_used_bytes", "Memory the loaded model takes now.", model.memory_used),
                 (
                     "windows_saved_bytes",
                     "Estimated KV saved by sliding windows; --swa-full would take it.",

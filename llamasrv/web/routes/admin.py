@@ -79,7 +79,7 @@ def _model(model: Model) -> dict[str, Any]:
         "name": model.name,
         "state": model.state,
         "progress": round(model.progress, 3),
-        "memory": model.memory or None,
+        "memory": model.memory_used or model.memory or None,
         "error": None if model.failure is None else model.failure.message,
         "running": None if snapshot is None else len(snapshot["running"]),
         "waiting": None if snapshot is None else snapshot["num_waiting"],

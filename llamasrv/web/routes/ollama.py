@@ -147,7 +147,8 @@ def facts(model: Model) -> Facts:
         parameters=parameters,
         metadata=details.metadata,
         file=details.path.name if details.path is not None else "",
-        memory=model.memory,
+        memory=model.memory_used,
+        device_memory=sum(share.size for share in model.devices.values()),
         expires=model.expires_at,
     )
 

@@ -208,7 +208,8 @@ class Snapshots:
 
 
 def _describe(model: Model) -> dict[str, Any]:
-    return {"name": model.name, "state": model.state, "progress": model.progress, "memory": model.memory or None}
+    memory = model.memory_used or model.memory or None
+    return {"name": model.name, "state": model.state, "progress": model.progress, "memory": memory}
 
 
 def _figures(model: Model) -> dict[str, Any]:

@@ -66,6 +66,8 @@ def test_loaded_models_say_when_they_go():
     loaded, for_ever = json.loads(ps_body([QWEN._replace(expires=7.0), QWEN]))["models"]
     assert loaded["expires_at"] == "1970-01-01T00:00:07.000000000Z" and for_ever["expires_at"] > "2200"
     assert (loaded["size"], loaded["size_vram"], loaded["context_length"]) == (200, 0, 4096)
+    partly = json.loads(ps_body([QWEN._replace(memory=50, device_memory=70)]))["models"][0]
+    assert (partly["size"], partly["size_vram"]) == (120, 70)
 
 
 def test_a_page_has_what_clients_look_for():
