@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +39,17 @@ class ResponseChain(Protocol):
     def keep(self, stored: Any) -> None: ...
 
 
+class TakesOver(Protocol):
+    """What takes a connection that is no longer HTTP. `web/sockets` makes them."""
+
+    def serve(self, connection: Any) -> None: ...
+
+    def fail(self) -> None:
+        """Say that the server had an error, and close; called where `serve` has raised."""
+
+    def end(self) -> None: ...
+
+
 class RequestContext:
     """Made by the connection, or by whatever sends a request without one; the front opens its record."""
 
@@ -69,7 +80,7 @@ class RequestContext:
         self.chain = chain  # of a socket
         self.json = json  # the body, if it was read before
         self.dialect: Dialect | None = None  # of errors, where the body decides and not the path
-        self.takes_over: Callable[[Any], None] | None = None  # takes the connection, which is no longer HTTP
+        self.takes_over: TakesOver | None = None
         self.has_large_body = has_large_body  # what is done with it is done off the hub
         self.found: FoundRoute | None = None  # by the front, for Flask
         self.ignored: list[str] = []  # fields of the body, and types of parts of it, that have no effect

@@ -24,7 +24,7 @@ from gunicorn.http import errors, wsgi
 from gunicorn.http.parser import RequestParser
 
 from llamasrv.protocols.errors import refused_request
-from llamasrv.web.context import KEY, RequestContext
+from llamasrv.web.context import KEY, RequestContext, TakesOver
 from llamasrv.web.http.gate import Gate
 from llamasrv.web.http.incoming import Incoming, InputLimitReached
 
@@ -207,7 +207,7 @@ class Connection:
         body = self._server.application(environ, start)
         try:
             if environ[KEY].takes_over is not None:
-                environ[KEY].takes_over(self)
+                self._hand_over(environ[KEY].takes_over)
                 return False
             for data in body:
                 response.write(data)
@@ -224,6 +224,16 @@ class Connection:
             if close is not None:
                 close()
         return not response.should_close()
+
+    def _hand_over(self, taker: TakesOver) -> None:
+        """From here on the connection is not HTTP, so no failure may be answered as such."""
+        try:
+            taker.serve(self)
+        except Exception:
+            log.exception("what took a connection over failed")
+            taker.fail()
+        finally:
+            taker.end()
 
     def _closing(self, response: Response, length: int) -> Callable[..., Any]:
         """`start_response` for a request with a body: announces that the connection closes if more of the body is left

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from flask import Blueprint, Response, current_app, request
 from werkzeug.exceptions import MethodNotAllowed
 
@@ -40,8 +38,9 @@ def blueprint(service: Service) -> Blueprint:
         hearing = [one for one in service.registry.models if "audio" in one.details.capabilities]
         ears = tuple(name for one in hearing for name in (one.name, *one.settings.aliases))
         here = ModelsHere(bool(service.pipeline.speaking()), model in hearing, ears, service.registry.any_name)
-        socket = RealtimeSocket(current_app.wsgi_app, environ, service.options.limits, hearing=here, count=count)
-        current().takes_over = partial(socket.serve, owner)
+        limits = service.options.limits
+        socket = RealtimeSocket(current_app.wsgi_app, environ, limits, owner=owner, hearing=here, count=count)
+        current().takes_over = socket
         return Response(status=101)
 
     for upgrade in (False, True):

@@ -215,7 +215,7 @@ class ResponseViews:
             )
         limits = self._service.options.limits
         socket = ResponsesSocket(current_app.wsgi_app, environ, limits)
-        current().takes_over = socket.serve
+        current().takes_over = socket
         return Response(status=101)
 
     def _body(self, owner: str) -> tuple[Mapping[str, Any], Earlier]:

@@ -9,8 +9,6 @@ has the admission, quotas and log line of one.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,11 +48,8 @@ from llamasrv.web.access.auth import key_in_protocols
 from llamasrv.web.context import RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
 from llamasrv.web.sockets.inner_requests import Application, InnerRefusal, InnerRequests
-from llamasrv.web.sockets.responses import SocketConnection
-from llamasrv.web.sockets.websocket import GOING_AWAY, INTERNAL, NORMAL, WebSocket
+from llamasrv.web.sockets.socket_session import PATIENCE, SocketConnection, SocketSession
 from llamasrv.web.streams.body import CLIENT_CLOSED
-
-log = logging.getLogger("llamasrv")
 
 PROTOCOL = "realtime"  # as browsers name it
 MOST_SESSIONS = 1000  # of a key
@@ -62,8 +57,6 @@ MOST_HELD = 512 << 20  # bytes of sound, texts and pictures in all sessions of a
 MOST_BUFFER = 32 << 20  # bytes of sound that is not committed: eleven minutes
 MOST_JOBS = 64  # that wait
 LEAST_COMMIT_MS = 100
-LOOK = 5.0  # seconds between two looks at the time
-PATIENCE = 10.0  # seconds for what was cancelled to end
 
 
 class ModelsHere(NamedTuple):
@@ -140,20 +133,24 @@ class CancellableRun(ResponseChain):
             self._run.cancel()
 
 
-class RealtimeSocket:
+class RealtimeSocket(SocketSession):
+    _lifetime, _protocol = LIFETIME, PROTOCOL
+
     def __init__(
         self,
         application: Application,
         environ: Mapping[str, Any],
         limits: Limits,
         *,
+        owner: str,
         hearing: ModelsHere,
         count: SessionCount,
     ) -> None:
         """`environ` is the request for the socket: its key and headers are those of every answer."""
+        super().__init__(environ, most_bytes=limits.body_bytes)
         query = parse_qs(environ.get("QUERY_STRING", ""))
         self._model = query.get("model", [""])[0]
-        self._environ, self._limits, self._hearing, self._count = dict(environ), limits, hearing, count
+        self._limits, self._hearing, self._count, self._owner = limits, hearing, count, owner
         if "HTTP_AUTHORIZATION" not in environ and (key := key_in_protocols(environ)):
             environ = {**environ, "HTTP_AUTHORIZATION": f"Bearer {key}"}
         self._requests = InnerRequests(application, environ)
@@ -169,60 +166,46 @@ class RealtimeSocket:
         self._jobs: deque[Callable[[], None]] = deque()
         self._worker: Greenlet | None = None
         self._answer: CancellableRun | None = None  # that is asked for or under way
-        self._closing: int | None = None
-        self._owner, self._held = "", 0  # bytes, as counted
-        self._socket: WebSocket
-        self._connection: SocketConnection
+        self._held = 0  # bytes, as counted
 
-    def serve(self, owner: str, connection: SocketConnection) -> None:
-        """Until the client leaves, the time is up or the server stops."""
-        self._connection, self._owner = connection, owner
-        connection.sock.settimeout(None)
-        most = self._limits.body_bytes
-        socket = self._socket = WebSocket(
-            connection.sock, self._environ, most_bytes=most, write_timeout=connection.write_timeout
-        )
-        socket.accept([], PROTOCOL)
-        connection.be_busy(False)
-        connection.on_drain = self._drain
-        deadline = time.monotonic() + LIFETIME
-        with self._count.counted(owner):
+    def serve(self, connection: SocketConnection) -> None:
+        with self._count.counted(self._owner):
             try:
-                self._listen_anew()
-                self._send("session.created", session=self._session)
-                while socket.is_open and not (self._closing and self._worker is None):
-                    for text in socket.receive(LOOK if self._closing is None else 0.2):
-                        self._read(text)
-                    if time.monotonic() > deadline and self._closing is None:
-                        self._closing = NORMAL
-                        self._error("session_expired", f"A session lasts at most {LIFETIME / 60:.0f} minutes.")
-                socket.close(self._closing or NORMAL)
-            except Exception:  # not an answer in HTTP, which the connection would write
-                log.exception("a Realtime session failed")
-                socket.close(INTERNAL)
+                super().serve(connection)
             finally:
-                connection.on_drain = None
-                socket.is_open = False
-                self._end()
-                self._count.hold(owner, -self._held)
+                self._count.hold(self._owner, -self._held)
 
-    def _drain(self) -> None:
-        self._closing = GOING_AWAY
+    def _begin(self) -> None:
+        self._listen_anew()
+        self._send("session.created", session=self._session)
 
-    def _end(self) -> None:
+    @property
+    def _is_working(self) -> bool:
+        return self._worker is not None
+
+    def _cancel(self) -> None:
         self._jobs.clear()
         if self._answer is not None:
             self._answer.cancel("client_cancelled")
         if self._worker is not None:
             self._worker.join(PATIENCE)
 
+    def _say_expired(self) -> None:
+        self._error("session_expired", f"A session lasts at most {LIFETIME / 60:.0f} minutes.")
+
+    def _say_failed(self, message: str) -> None:
+        self._error("internal_error", message, kind="server_error")
+
     # ------------------------------------------------------------ events
 
     def _send(self, kind: str, **fields: Any) -> None:
-        self._socket.send(orjson.dumps({"type": kind, "event_id": new_id("event_"), **fields}).decode())
+        self._send_text(orjson.dumps({"type": kind, "event_id": new_id("event_"), **fields}).decode())
 
-    def _error(self, code: str | None, message: str, param: str | None = None, cause: Any = None) -> None:
-        error = {"type": "invalid_request_error", "code": code, "message": message, "param": param, "event_id": cause}
+    def _error(
+        self, code: str | None, message: str, param: str | None = None, cause: Any = None,
+        *, kind: str = "invalid_request_error",
+    ) -> None:  # fmt: skip
+        error = {"type": kind, "code": code, "message": message, "param": param, "event_id": cause}
         self._send("error", error=error)
 
     def _read(self, text: str) -> None:
@@ -384,16 +367,13 @@ class RealtimeSocket:
             raise InvalidRequest(f"At most {MOST_JOBS} turns may wait.", code="too_many_turns")
         self._jobs.append(job)
         if self._worker is None:
-            self._worker = gevent.spawn(self._work)
+            self._worker = gevent.spawn(self._guarded, self._work)
             self._connection.be_busy(True)
 
     def _work(self) -> None:
         try:
-            while self._jobs and self._socket.is_open:
+            while self._jobs and self._is_open:
                 self._jobs.popleft()()
-        except Exception:
-            log.exception("a Realtime session failed")
-            self._socket.close(INTERNAL)
         finally:
             self._worker = None
             self._connection.be_busy(False)

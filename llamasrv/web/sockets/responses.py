@@ -12,13 +12,12 @@ admission, limits, quotas, logs and errors. Closing the socket cancels what runs
 
 from __future__ import annotations
 
-import logging
 import re
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import gevent
 import orjson
@@ -34,37 +33,18 @@ from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
 from llamasrv.web.context import RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
 from llamasrv.web.sockets.inner_requests import Application, InnerRefusal, InnerRequests
-from llamasrv.web.sockets.websocket import GOING_AWAY, NORMAL, WebSocket
+from llamasrv.web.sockets.socket_session import PATIENCE, SocketSession
 from llamasrv.web.streams.body import CLIENT_CLOSED
-
-log = logging.getLogger("llamasrv")
 
 MOST_LANES = 32  # names on one connection
 AT_ONCE = 16  # responses under way on one connection; more wait
 MOST_WAITING = 64  # that wait
 LIFETIME = 3600.0  # seconds
-LOOK = 5.0  # seconds between two looks at the time
-PATIENCE = 10.0  # seconds for what was cancelled to end
 
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 _ENDED = ("response.completed", "response.incomplete", "response.failed")
 
 JSON = dict[str, Any]
-
-
-class SocketConnection(Protocol):
-    """The part of a client's connection that a socket uses."""
-
-    @property
-    def sock(self) -> Any: ...
-
-    @property
-    def write_timeout(self) -> float: ...
-
-    def be_busy(self, busy: bool) -> None:
-        """Whether a shutdown has to wait for it."""
-
-    on_drain: Callable[[], None] | None  # called when the server stops
 
 
 class KeptResponse(NamedTuple):
@@ -123,59 +103,26 @@ class SocketChain(ResponseChain):
             self._lane.latest = KeptResponse(stored.response["id"], (*self._before, *stored.items))
 
 
-class ResponsesSocket:
+class ResponsesSocket(SocketSession):
+    _lifetime = LIFETIME
+
     def __init__(self, application: Application, environ: Mapping[str, Any], limits: Limits) -> None:
         """`environ` is the request for the socket: its key and headers are those of every response."""
+        super().__init__(environ, most_bytes=limits.body_bytes)
         self._limits = limits
-        self._environ = dict(environ)
         self._requests = InnerRequests(application, environ)
         self._lanes: dict[str | None, SocketLane] = {}
         self._places = BoundedSemaphore(AT_ONCE)
         self._num_steers = 0
-        self._closing: int | None = None  # the code, once nothing new is begun
-        self._socket: WebSocket
-        self._connection: SocketConnection
 
-    def serve(self, connection: SocketConnection) -> None:
-        """Until the client leaves, the time is up or the server stops."""
-        self._connection = connection
-        connection.sock.settimeout(None)
-        socket = self._socket = WebSocket(
-            connection.sock,
-            self._environ,
-            most_bytes=self._limits.body_bytes,
-            write_timeout=connection.write_timeout,
-        )
-        socket.accept([])
-        connection.be_busy(False)
-        connection.on_drain = self._drain
-        deadline = time.monotonic() + LIFETIME
-        try:
-            while socket.is_open and not (self._closing and not self._num_running):
-                for text in socket.receive(LOOK if self._closing is None else 0.2):
-                    self._read(text)
-                if time.monotonic() > deadline and self._closing is None:
-                    self._closing = NORMAL
-                    self._refuse(
-                        "websocket_connection_limit_reached",
-                        f"Responses websocket connection limit reached ({LIFETIME / 60:.0f} minutes). Create a new "
-                        "websocket connection to continue.",
-                    )
-            socket.close(self._closing or NORMAL)
-        finally:
-            connection.on_drain = None
-            socket.is_open = False
-            self._end()
+    def _begin(self) -> None:
+        """The client speaks first."""
 
     @property
-    def _num_running(self) -> int:
-        return sum(lane.greenlet is not None for lane in self._lanes.values())
+    def _is_working(self) -> bool:
+        return any(lane.greenlet is not None for lane in self._lanes.values())
 
-    def _drain(self) -> None:
-        self._closing = GOING_AWAY
-
-    def _end(self) -> None:
-        """The client is gone: cancel what runs, and let it be counted."""
+    def _cancel(self) -> None:
         greenlets = [lane.greenlet for lane in self._lanes.values() if lane.greenlet is not None]
         for lane in self._lanes.values():
             lane.waiting.clear()
@@ -184,6 +131,17 @@ class ResponsesSocket:
             elif lane.greenlet is not None:
                 lane.greenlet.kill(block=False)
         gevent.joinall(greenlets, PATIENCE)
+
+    def _say_expired(self) -> None:
+        self._refuse(
+            "websocket_connection_limit_reached",
+            f"Responses websocket connection limit reached ({LIFETIME / 60:.0f} minutes). Create a new websocket "
+            "connection to continue.",
+        )
+
+    def _say_failed(self, message: str) -> None:
+        error = {"type": "server_error", "code": "internal_error", "message": message, "param": None}
+        self._send(_error(500, error))
 
     # ------------------------------------------------------------ events of the client
 
@@ -232,21 +190,19 @@ class ResponsesSocket:
 
     def _start(self, lane: SocketLane) -> None:
         if lane.greenlet is None:
-            lane.greenlet = gevent.spawn(self._run, lane)
+            lane.greenlet = gevent.spawn(self._guarded, partial(self._run, lane))
             self._connection.be_busy(True)
 
     def _run(self, lane: SocketLane) -> None:
         """Make the responses of a lane until none waits."""
         try:
-            while lane.waiting and self._socket.is_open:
+            while lane.waiting and self._is_open:
                 with self._places:
-                    if lane.waiting and self._socket.is_open:
+                    if lane.waiting and self._is_open:
                         self._respond(lane, lane.waiting.popleft())
-        except Exception:
-            log.exception("a response on a WebSocket failed")
         finally:
             lane.greenlet = None
-            if not self._num_running:
+            if not self._is_working:
                 self._connection.be_busy(False)
 
     # ------------------------------------------------------------ one response
@@ -343,7 +299,7 @@ class ResponsesSocket:
     def _send(self, event: bytes, lane: SocketLane | None = None) -> None:
         if lane is not None and lane.name is not None:
             event = event[:-1] + b',"stream_id":' + orjson.dumps(lane.name) + b"}"
-        self._socket.send(event.decode())
+        self._send_text(event.decode())
 
 
 _LARGE = "\0large"  # beside a body that waits: whether what is done with it is done off the hub

@@ -25,17 +25,32 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, NOT_TEXT, TOO_BIG, INTERNAL, TRY_LATER = 100
 """Close codes: RFC 6455, section 7.4.1."""
 
 VERSION = "13"
+_HEAD = ("CONNECTION", "UPGRADE", "SEC_WEBSOCKET_KEY", "SEC_WEBSOCKET_PROTOCOL", "SEC_WEBSOCKET_VERSION")
 
 
 def is_handshake(environ: Mapping[str, Any]) -> bool:
     """Whether a request can become a WebSocket of the one version that there is."""
-    return (
-        environ.get("HTTP_UPGRADE", "").lower() == "websocket"
-        and "upgrade" in environ.get("HTTP_CONNECTION", "").lower()
-        and environ.get("HTTP_SEC_WEBSOCKET_VERSION") == VERSION
-        and bool(environ.get("HTTP_SEC_WEBSOCKET_KEY"))
-        and environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
-    )
+    values = [environ.get(f"HTTP_{name}", "") for name in _HEAD]
+    if environ.get("SERVER_PROTOCOL") != "HTTP/1.1" or not environ.get("HTTP_SEC_WEBSOCKET_KEY"):
+        return False
+    if not all(value.isascii() and value.isprintable() for value in values):
+        return False
+    with suppress(RemoteProtocolError):
+        _upgraded(environ)
+        return True
+    return False
+
+
+def _upgraded(environ: Mapping[str, Any]) -> WSConnection:
+    """Raises RemoteProtocolError."""
+    frames = WSConnection(ConnectionType.SERVER)
+    headers = [
+        (name.replace("_", "-").lower().encode(), environ[f"HTTP_{name}"].encode())
+        for name in _HEAD
+        if f"HTTP_{name}" in environ
+    ]
+    frames.initiate_upgrade_connection([(b"host", b"localhost"), *headers], "/")
+    return frames
 
 
 class WebSocket:
@@ -44,26 +59,19 @@ class WebSocket:
         self.is_open = False
         self._sock = sock
         self._most, self._write_timeout = most_bytes, write_timeout
-        self._frames = WSConnection(ConnectionType.SERVER)
+        self._frames = _upgraded(environ)
         self._sending = RLock()
         self._text: list[str] = []
         self._size = 0
         self._is_awaiting_pong = False
-        headers = [
-            (name[5:].replace("_", "-").lower().encode(), str(value).encode("latin-1"))
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
-        ]
-        self._frames.initiate_upgrade_connection(headers, environ["PATH_INFO"])
 
-    def accept(self, headers: list[tuple[str, str]], protocol: str | None = None) -> None:
+    def accept(self, protocol: str | None = None) -> None:
         """Answer the request; `protocol` is chosen if the client offers it. Raises OSError if the client is gone."""
         request = next(iter(self._frames.events()))
         assert isinstance(request, Request)
         chosen = protocol if protocol in request.subprotocols else None
-        extra = [(name.encode(), value.encode()) for name, value in headers]
         self.is_open = True
-        self._send(AcceptConnection(subprotocol=chosen, extra_headers=extra))
+        self._send(AcceptConnection(subprotocol=chosen))
 
     def send(self, text: str) -> None:
         """Send one message; does nothing once the socket is closed."""

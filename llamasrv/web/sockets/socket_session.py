@@ -1,0 +1,124 @@
+"""What the sessions of all WebSockets have in common: their loop, their end, and what a failure looks like.
+
+The route makes one; the connection runs it, and asks it to `fail` when it raises. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from llamasrv.web.sockets.websocket import GOING_AWAY, INTERNAL, NORMAL, WebSocket
+
+log = logging.getLogger("llamasrv")
+
+LOOK = 5.0  # seconds between two looks at the time
+PATIENCE = 10.0  # seconds for what was cancelled to end
+FAILED = "The server had an error. The connection is closed."
+
+
+class SocketConnection(Protocol):
+    """The part of a client's connection that a socket uses."""
+
+    @property
+    def sock(self) -> Any: ...
+
+    @property
+    def write_timeout(self) -> float: ...
+
+    def be_busy(self, busy: bool) -> None:
+        """Whether a shutdown has to wait for it."""
+
+    on_drain: Callable[[], None] | None  # called when the server stops
+
+
+class SocketSession(ABC):
+    """`serve`; if that raises, `fail`; in any case `end`."""
+
+    _lifetime: float  # seconds
+    _protocol: str | None = None  # as browsers name it
+    _socket: WebSocket | None = None
+
+    def __init__(self, environ: Mapping[str, Any], *, most_bytes: int) -> None:
+        """`environ` is the request for the socket; `most_bytes` bounds a message."""
+        self._environ, self._most_bytes = dict(environ), most_bytes
+        self._closing: int | None = None  # the code, once nothing new is begun
+        self._connection: SocketConnection
+
+    def serve(self, connection: SocketConnection) -> None:
+        """Until the client leaves, the time is up or the server stops."""
+        self._connection = connection
+        connection.sock.settimeout(None)
+        self._socket = socket = WebSocket(
+            connection.sock, self._environ, most_bytes=self._most_bytes, write_timeout=connection.write_timeout
+        )
+        socket.accept(self._protocol)
+        connection.be_busy(False)
+        connection.on_drain = self._drain
+        deadline = time.monotonic() + self._lifetime
+        self._begin()
+        while socket.is_open and not (self._closing and not self._is_working):
+            for text in socket.receive(LOOK if self._closing is None else 0.2):
+                self._read(text)
+            if time.monotonic() > deadline and self._closing is None:
+                self._closing = NORMAL
+                self._say_expired()
+        socket.close(self._closing or NORMAL)
+
+    def fail(self) -> None:
+        """Say in the client's dialect that the server had an error, and close."""
+        if self._socket is not None:
+            self._say_failed(FAILED)
+            self._socket.close(INTERNAL)
+
+    def end(self) -> None:
+        """Cancel what still runs, and let it be counted."""
+        self._connection.on_drain = None
+        if self._socket is not None:
+            self._socket.is_open = False
+        self._cancel()
+
+    def _drain(self) -> None:
+        self._closing = GOING_AWAY
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """In a greenlet of the session."""
+        try:
+            work()
+        except Exception:
+            log.exception("a session on a WebSocket failed")
+            self.fail()
+
+    def _send_text(self, text: str) -> None:
+        if self._socket is not None:
+            self._socket.send(text)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._socket is not None and self._socket.is_open
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Called once it is open."""
+
+    @property
+    @abstractmethod
+    def _is_working(self) -> bool:
+        """Whether the end has to wait."""
+
+    @abstractmethod
+    def _read(self, text: str) -> None:
+        """Take a message of the client's."""
+
+    @abstractmethod
+    def _say_expired(self) -> None: ...
+
+    @abstractmethod
+    def _say_failed(self, message: str) -> None: ...
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Cancel what runs, and wait for it."""
