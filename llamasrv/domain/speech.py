@@ -8,6 +8,7 @@ from typing import Any
 
 SAMPLE_RATE = 24_000  # of all speech models
 MAX_LANES = 8  # utterances that are spoken together
+MAX_CHARS = 4096  # of a text that clients send
 LANE_CELLS = 1024  # of each: a voice of 30 s (375 rows), a chunk of text, and its frames
 _STREAMED = 0xFFFFFFFF  # the size of a WAV file that is not finished
 
@@ -32,7 +33,7 @@ class UtteranceSpec:
 class SpeechRequest:
     """What a client wants to hear. None: the model's default."""
 
-    text: str
+    text: str  # "": an answer, which is not written yet
     model: str | None = None
     voice: str | None = None
     language: str | None = None
@@ -46,6 +47,7 @@ class SpeechRequest:
     max_frames: int | None = None
     timeout: float | None = None
     owner: str = ""
+    may_read: bool = False  # of an answer: a model that only speaks reads the prompt aloud
 
 
 def wav_head(rate: int, size: int | None = None) -> bytes:

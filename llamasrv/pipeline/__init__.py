@@ -48,6 +48,7 @@ from llamasrv.pipeline.load_wait import LoadWait
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
 from llamasrv.pipeline.media import NO_MEDIA, MediaOptions, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
+from llamasrv.pipeline.read_aloud import ReadAloud, text_to_read
 from llamasrv.pipeline.run import Run, RunInfo, Stage, Submitted
 from llamasrv.pipeline.search_run import SearchRun
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, has_parts, is_long, is_long_form
@@ -195,6 +196,8 @@ class Pipeline:
         """Start a generation. Raises everything that can be known to be wrong. If the model is not loaded, its loading
         begins, and errors show as the run's first event. `on_start` is called when the engine has taken it, before
         there are events; `explain` rewords an error for the caller."""
+        if request.speech is not None and request.speech.may_read and self._only_speaks(request.model):
+            return self._read_aloud(request, on_start, explain)
         if request.speech is not None:
             voice = self._voice_for(request.speech, request.owner, explain)
             try:
@@ -445,6 +448,27 @@ class Pipeline:
         """Start to speak. Raises everything that can be known to be wrong."""
         with self._lease_for(request) as served:
             return SpeechWork(served, request, self.voices)
+
+    def _only_speaks(self, name: str | None) -> bool:
+        return "speech" in self.registry.for_request(name).details.capabilities
+
+    def _read_aloud(
+        self,
+        request: GenerateRequest,
+        on_start: Callable[[RunInfo], None] | None,
+        explain: Callable[[LlamasrvError], LlamasrvError] | None,
+    ) -> Run:
+        """Waits for the model to be loaded. Fields in errors begin with `speech` where they are of the speech."""
+        try:
+            speech = text_to_read(request)
+            try:
+                with self._lease_for(speech) as served:
+                    return ReadAloud(SpeechWork(served, speech, self.voices), served, on_start)
+            except LlamasrvError as error:
+                field = error.param
+                raise error.but(param="prompt" if field == "input" else field and f"speech.{field}") from None
+        except LlamasrvError as error:
+            raise (error if explain is None else explain(error)) from None
 
     def _voice_for(
         self, speech: SpeechRequest, owner: str, explain: Callable[[LlamasrvError], LlamasrvError] | None

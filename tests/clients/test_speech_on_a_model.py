@@ -48,6 +48,32 @@ def test_a_text_is_heard_as_a_file_as_a_stream_and_as_events(client):
     assert events[-1]["usage"]["output_tokens"] == len(samples) // 3840
 
 
+def test_googles_example_of_speech_is_heard(client):
+    genai = pytest.importorskip("google.genai")
+    google = genai.Client(api_key="none", http_options={"base_url": str(client.base_url).removesuffix("v1/")})
+    types = genai.types
+    prebuilt = types.PrebuiltVoiceConfig(voice_name="Kore")
+    config = types.GenerateContentConfig(
+        response_modalities=["AUDIO"],
+        speech_config=types.SpeechConfig(voice_config=types.VoiceConfig(prebuilt_voice_config=prebuilt)),
+    )
+    asked = {"model": "gemini-2.5-flash-preview-tts", "contents": "Say cheerfully: Have a wonderful day!"}
+    answer = google.models.generate_content(**asked, config=config)
+    (part,) = answer.candidates[0].content.parts
+    assert part.inline_data.mime_type == "audio/L16;codec=pcm;rate=24000"
+    direct = client.audio.speech.create(
+        model="tiny", voice="alloy", input=asked["contents"], response_format="pcm", extra_body={"seed": 7}
+    ).read()
+    config.seed = 7
+    pieces = [
+        part.inline_data.data
+        for chunk in google.models.generate_content_stream(**asked, config=config)
+        for part in chunk.candidates[0].content.parts
+        if part.inline_data
+    ]
+    assert len(pieces) > 1 and b"".join(pieces) == direct
+
+
 def test_a_client_may_leave_in_the_middle(client):
     asked = {"model": "tiny", "voice": "alloy", "response_format": "pcm"}
     before = np.frombuffer(client.audio.speech.create(**asked, input="Hello.").read(), "<i2")

@@ -99,7 +99,8 @@ def spoken_answer(config: Mapping[str, Any], *, owner: str, timeout: float | Non
     """How the answer is spoken; None if it is not."""
     if "AUDIO" not in config.get("responseModalities", ()):
         return None
-    return SpeechRequest("", format="pcm", owner=owner, timeout=timeout, **config.get("speechConfig", {}))
+    how = config.get("speechConfig", {})
+    return SpeechRequest("", format="pcm", owner=owner, timeout=timeout, may_read=True, **how)
 
 
 class MimeType(String):
@@ -161,7 +162,8 @@ class GenerationSchema(WireSchema):
         via=attrgetter("budget"),
     )
     responseModalities = ResponseModalities(
-        "TEXT, AUDIO or both; AUDIO: a speech model that is served as well speaks the answer"
+        "TEXT, AUDIO or both; AUDIO: a speech model that is served as well speaks the answer; a model that only speaks "
+        "reads the texts aloud"
     )
     responseFormat = ResponseFormatField("`text` with `mimeType` and `schema` (a JSON schema); wins over the others")
     speechConfig = SpeechConfig(

@@ -29,6 +29,12 @@ SPEECH_NAMES = {
     "speech": "generationConfig.responseModalities",
     "speech.voice": "generationConfig.speechConfig.voiceConfig.prebuiltVoiceConfig.voiceName",
     "speech.language": "generationConfig.speechConfig.languageCode",
+    "speech.instructions": "systemInstruction",
+    "stop": "generationConfig.stopSequences",
+    "thinking_budget": "generationConfig.thinkingConfig",
+    "logprobs": "generationConfig.responseLogprobs",
+    "sampling.presence_penalty": "generationConfig.presencePenalty",
+    "sampling.frequency_penalty": "generationConfig.frequencyPenalty",
 }
 PARTS_IGNORED = tuple(
     f"parts.{name}"

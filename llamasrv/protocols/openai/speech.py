@@ -12,14 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from llamasrv.domain.events import Usage
-from llamasrv.domain.speech import SpeechRequest
+from llamasrv.domain.speech import MAX_CHARS, SpeechRequest
 from llamasrv.errors import InvalidRequest, LlamasrvError, Unsupported
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.schema import Count, Flag, Invalid, Number, OneOf, Refused, String, WireField, WireSchema
 from llamasrv.protocols.errors import openai_body
 
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
-MAX_CHARS = 4096
 MAX_FRAMES = 100_000
 MAX_CONSENT = 4000  # characters
 
