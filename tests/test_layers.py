@@ -89,6 +89,7 @@ HOMES = {
         "llamasrv.media.pictures",
         "llamasrv.media.sounds",
         "llamasrv.media.spoken",
+        "llamasrv.media.telephony",
         "llamasrv.media.voice_activity",
     ),
     "PIL": ("llamasrv.media.pictures",),

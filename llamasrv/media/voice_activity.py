@@ -1,17 +1,20 @@
 """When somebody speaks: turns in a recording that is still going on, told by its energy.
 
-A frame is speech where it is louder than a fixed level and clearly louder than the noise before. Knows samples (16
-bits, little-endian, mono), no model and no protocol.
+A frame is speech where it is louder than a fixed level and clearly louder than the quietest moment lately. Speech has
+such moments between its words, and noise that stays is one: so a fan that is switched on begins no turn, or a short
+one, and none goes on for ever. Knows samples (16 bits, little-endian, mono), no model and no protocol.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 FRAME_MS = 20
-LOUD = 0.02  # root mean square of a threshold of 1; full scale is 1
-ABOVE_NOISE = 3.0  # times its level
-RISE = 1.01  # of the noise's level in a frame of a pause: it doubles in 1.4 s
+LOUD = 0.02  # root mean square of a threshold of 1, which falls with its square; full scale is 1
+ABOVE_NOISE, STILL_ABOVE = 3.0, 2.5  # times its level, for a turn to begin and to go on
+SMOOTH_FRAMES = 5  # whose mean is a moment: a frame that is lost is not the level of the noise
+BLOCK_FRAMES, NUM_BLOCKS = 10, 12  # frames of a block, and blocks that are "lately": 2.4 s
 SPOKEN_FRAMES = 3  # at a stretch, which make a turn: 60 ms; shorter ones are clicks
 
 
@@ -20,15 +23,35 @@ class TurnEdge(NamedTuple):
     ms: int  # since the recording began
 
 
+class NoiseFloor:
+    """The quietest moment of the last seconds."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=SMOOTH_FRAMES)
+        self._quietest: deque[float] = deque(maxlen=NUM_BLOCKS)  # of each block
+        self._left = 0  # frames of the newest block
+
+    def take(self, level: float) -> float:
+        """The floor, with this frame."""
+        self._recent.append(level)
+        moment = sum(self._recent) / len(self._recent)
+        if not self._left:
+            self._quietest.append(moment)
+            self._left = BLOCK_FRAMES
+        self._quietest[-1] = min(self._quietest[-1], moment)
+        self._left -= 1
+        return min(self._quietest)
+
+
 class VoiceActivity:
     """`feed` the recording in pieces of any size."""
 
     def __init__(self, rate: int, *, threshold: float = 0.5, silence_ms: int = 500) -> None:
         self._samples = rate * FRAME_MS // 1000
-        self._loud, self._silence_ms = LOUD * threshold, silence_ms
+        self._loud, self._silence_ms = LOUD * threshold**2, silence_ms
         self._rest = b""
         self._ms = 0  # of whole frames
-        self._noise = self._loud / ABOVE_NOISE
+        self._floor = NoiseFloor()
         self._num_loud = 0  # frames at a stretch
         self._last_loud = 0  # ms
         self.is_speaking = False
@@ -50,7 +73,8 @@ class VoiceActivity:
     def _take(self, level: float) -> TurnEdge | None:
         start = self._ms
         self._ms += FRAME_MS
-        if level > max(self._loud, ABOVE_NOISE * self._noise):
+        times = STILL_ABOVE if self.is_speaking else ABOVE_NOISE
+        if level > max(self._loud, times * self._floor.take(level)):
             self._num_loud += 1
             self._last_loud = self._ms
             if not self.is_speaking and self._num_loud >= SPOKEN_FRAMES:
@@ -58,9 +82,7 @@ class VoiceActivity:
                 return TurnEdge(True, start - (SPOKEN_FRAMES - 1) * FRAME_MS)
             return None
         self._num_loud = 0
-        if not self.is_speaking:
-            self._noise = min(max(level, 1e-5), self._noise * RISE)
-        elif self._ms - self._last_loud >= self._silence_ms:
+        if self.is_speaking and self._ms - self._last_loud >= self._silence_ms:
             self.is_speaking = False
             return TurnEdge(False, self._ms)
         return None

@@ -13,6 +13,8 @@ pytest.importorskip("websockets")
 
 from websockets.sync.client import connect
 
+from llamasrv.media.telephony import TelephoneEncoder
+
 RATE = 24_000
 
 
@@ -87,6 +89,21 @@ def test_a_model_that_hears_needs_nothing_written_down(session):
     session.send("response.create")
     response = session.until("response.done")[-1]["response"]
     assert response["output"][0]["content"] == [{"type": "output_text", "text": "You said: [audio]"}]
+
+
+@pytest.mark.parametrize("law", ["mu", "a"])
+def test_a_turn_on_a_telephone_is_heard(session, law):
+    session.send("session.update", session={"type": "realtime", "audio": {"input": {
+        "format": {"type": f"audio/pcm{law[0].replace('m', 'u')}"}, "transcription": {"model": "fake"}}}})  # fmt: skip
+    session.until("session.updated")
+    encoder = TelephoneEncoder(law)
+    for one in (sound(0.4, 0), sound(0.7), sound(0.8, 0)):
+        octets = encoder.encode(base64.b64decode(one))
+        session.hear(base64.b64encode(octets).decode())
+    events = session.until("response.done")
+    started, stopped = (event for event in events if event["type"].startswith("input_audio_buffer.speech"))
+    assert started["audio_start_ms"] == 100 and 1560 <= stopped["audio_end_ms"] <= 1700
+    assert any(event["type"].endswith("transcription.completed") and event["transcript"] for event in events)
 
 
 @pytest.mark.parametrize("session", ["intent=transcription&model=fake"], indirect=True)

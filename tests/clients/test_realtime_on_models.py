@@ -99,6 +99,23 @@ def test_a_text_is_answered_by_sound_in_the_order_of_events(talk):
     assert "already shorter" in until(talk, "error")[-1].error.message
 
 
+def test_a_telephone_hears_the_same_answer(talk):
+    update = {"type": "realtime", "max_output_tokens": 16, "audio": {"input": {"turn_detection": None}}}
+    lengths = {}
+    for kind in ("audio/pcm", "audio/pcmu", "audio/pcma"):
+        update["audio"]["output"] = {"voice": "mia", "format": {"type": kind}}
+        talk.session.update(session=update)
+        assert until(talk, "session.updated")[-1].session.audio.output.format.type == kind
+        talk.response.create(response={"conversation": "none", "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}]})  # fmt: skip
+        events = until(talk, "response.done")
+        sound = b"".join(base64.b64decode(e.delta) for e in events if e.type == "response.output_audio.delta")
+        frames = events[-1].response.usage.output_token_details.audio_tokens
+        lengths[kind] = len(sound) - frames * (3840 if kind == "audio/pcm" else 640)
+        assert len(set(sound)) > 10
+    assert lengths == {"audio/pcm": 0, "audio/pcmu": 20, "audio/pcma": 20}
+
+
 def test_text_only_and_what_is_said_next_follows_from_it(talk):
     talk.session.update(session={"type": "realtime", "output_modalities": ["text"], "max_output_tokens": 8})
     until(talk, "session.updated")

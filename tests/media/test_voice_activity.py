@@ -49,3 +49,66 @@ def test_noise_that_stays_is_no_turn_and_speech_above_it_is():
 def test_the_threshold_says_how_loud():
     data = pcm((0.5, 0), (0.5, 0.02), (1, 0))
     assert len(edges(data, threshold=0.5)) == 2 and edges(data, threshold=1.0) == []
+
+
+def decibels(level):
+    return 10 ** (level / 20)
+
+
+def spoken(*turns, lead=1.0, noise=-90.0, louder=(), seed=1):
+    """Syllables of noise, four a second with gaps between words, at a level in dBFS: (seconds, pause after, level);
+    `louder`: (second, dB) where the noise becomes louder. Returns the sound and its turns in ms."""
+    random = np.random.default_rng(seed)
+    pieces, edges = [np.zeros(int(lead * RATE))], []
+    for seconds, pause, level in turns:
+        at = np.arange(int(seconds * RATE)) / RATE
+        word = np.where(at % 0.9 < 0.75, np.abs(np.sin(np.pi * 4 * at)) ** 0.7, 0.0)
+        sound = random.standard_normal(len(at)) * word
+        start = sum(map(len, pieces)) * 1000 // RATE
+        edges.append((start, start + int(seconds * 1000)))
+        pieces += [sound / sound.std() * decibels(level), np.zeros(int(pause * RATE))]
+    samples = np.concatenate(pieces)
+    levels = np.full(len(samples), decibels(noise))
+    for second, more in louder:
+        levels[int(second * RATE) :] *= decibels(more)
+    samples = samples + random.standard_normal(len(samples)) * levels
+    return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes(), edges
+
+
+@pytest.mark.parametrize(
+    ("level", "noise"),
+    [(-12, -90), (-20, -60), (-20, -50), (-20, -40), (-20, -35), (-14, -30), (-26, -45), (-32, -70), (-38, -80)],
+)
+def test_turns_of_speech_are_found_in_the_noise_of_rooms(level, noise):
+    """At -40 dBFS of noise and above a turn began with the session and never ended."""
+    data, turns = spoken((2.2, 1.2, level), (3.1, 1.5, level), (1.1, 1.2, level), noise=noise)
+    found = edges(data)
+    assert [start for start, _ in found] == [True, False] * 3
+    for (start, end), (_, began), (_, ended) in zip(turns, found[::2], found[1::2]):
+        assert abs(began - start) <= 120 and abs(ended - 500 - end) <= 250
+
+
+@pytest.mark.parametrize("noise", [-50, -40, -30, -20])
+def test_noise_alone_is_no_turn(noise):
+    assert edges(spoken(lead=5.0, noise=noise)[0]) == []
+
+
+def test_noise_that_becomes_louder_ends_what_it_began():
+    data, turns = spoken((2.0, 6.0, -20), (2.0, 1.2, -20), noise=-60, louder=[(5.0, 22)])
+    found = edges(data)
+    starts, ends = [ms for is_start, ms in found if is_start], [ms for is_start, ms in found if not is_start]
+    assert len(starts) == len(ends) == 3  # the second is the noise, for as long as it is new
+    assert abs(starts[1] - 5000) <= 60 and ends[1] - starts[1] < 3500
+    assert abs(starts[2] - turns[1][0]) <= 120 and abs(ends[2] - 500 - turns[1][1]) <= 250
+
+
+def test_speech_without_a_pause_before_it_is_found_at_its_first_gap():
+    (began, ended) = edges(spoken((3.0, 1.0, -20), lead=0.0, noise=-45)[0])
+    assert began[0] and began[1] <= 400 and abs(ended[1] - 3500) <= 250
+
+
+def test_frames_that_were_lost_are_not_the_level_of_the_noise():
+    data, _ = spoken(lead=4.0, noise=-35)
+    samples = np.frombuffer(data, "<i2").copy()
+    samples[RATE : RATE + 480] = 0
+    assert edges(samples.tobytes()) == []

@@ -49,23 +49,27 @@ class Client:
         self.job = gevent.spawn(connection.serve)
         self.frames = WSConnection(ConnectionType.CLIENT)
         self.send(Request(host="a", target="/"))
+        assert isinstance(self.next()[0], AcceptConnection)
 
     def send(self, event):
         self.sock.sendall(self.frames.send(event))
+
+    def next(self):
+        data = self.sock.recv(65536)
+        assert data, "the connection was cut"
+        self.frames.receive_data(data)
+        return list(self.frames.events())
 
     def events(self):
         """Until the socket is closed."""
         out = []
         while not any(isinstance(event, CloseConnection) for event in out):
-            data = self.sock.recv(65536)
-            assert data, "the connection was cut"
-            self.frames.receive_data(data)
-            out += self.frames.events()
+            out += self.next()
         self.send(out[-1].response())
+        self.sock.close()
         self.job.join(5)
         assert self.job.ready() and not self.server.errors
-        assert isinstance(out[0], AcceptConnection)
-        return out[1:]
+        return out
 
 
 def failure(events):

@@ -149,7 +149,7 @@ class Connection:
                 self.sock.close()
 
     def _close_gently(self) -> None:
-        """Close so that the client receives the reply although its body was not read completely.
+        """Close so that the client receives the reply although not all that it sent was read.
 
         Closing a socket with unread bytes resets the connection, and the client may lose the reply.
         """
@@ -232,6 +232,7 @@ class Connection:
         except Exception:
             log.exception("what took a connection over failed")
             taker.fail()
+            self._close_gently()
         finally:
             taker.end()
 

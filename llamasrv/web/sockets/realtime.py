@@ -22,10 +22,12 @@ from gevent import Greenlet
 
 from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, QueueFull
+from llamasrv.media.telephony import TelephoneDecoder, TelephoneEncoder
 from llamasrv.media.voice_activity import VoiceActivity
 from llamasrv.protocols.common.wire import new_id
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.realtime.items import (
+    G711_GROWS,
     MS_BYTES,
     ConversationItem,
     RealtimeConversation,
@@ -36,6 +38,7 @@ from llamasrv.protocols.openai.realtime.items import (
 from llamasrv.protocols.openai.realtime.response import RealtimeResponse
 from llamasrv.protocols.openai.realtime.session import (
     JSON,
+    LAWS,
     LIFETIME,
     RATE,
     answer_settings,
@@ -161,6 +164,7 @@ class RealtimeSocket(SocketSession):
         self._conversation = RealtimeConversation()
         self._sound = bytearray()  # not committed
         self._sound_ms = 0  # since the session began, at the buffer's start
+        self._decoder: TelephoneDecoder | None = None  # of what arrives, if that is no PCM
         self._activity: VoiceActivity | None = None
         self._turn: str | None = None  # id of the item that is being said
         self._jobs: deque[Callable[[], None]] = deque()
@@ -229,9 +233,12 @@ class RealtimeSocket(SocketSession):
             self._error(error.code, error.message, error.param, cause if type(cause) is str else None)
 
     def _update(self, event: JSON) -> None:
-        before = self._session["audio"]["input"]["turn_detection"]
+        before = self._session["audio"]["input"]
         self._session = updated(self._session, event.get("session"))
-        if self._session["audio"]["input"]["turn_detection"] != before:
+        heard = self._session["audio"]["input"]
+        if heard["format"] != before["format"]:
+            self._decoder = _decoder(heard["format"])
+        if heard["turn_detection"] != before["turn_detection"]:
             self._listen_anew()
         self._send("session.updated", session=self._session)
 
@@ -255,8 +262,10 @@ class RealtimeSocket(SocketSession):
 
     def _append(self, event: JSON) -> None:
         text = event.get("audio")
-        is_long = type(text) is str and len(text) > 1 << 18
-        pcm = compute_off_hub(partial(pcm_of, text, "audio")) if is_long else pcm_of(text, "audio")
+        grows, decode = (1, None) if self._decoder is None else (G711_GROWS, self._decoder.decode)
+        is_long = type(text) is str and len(text) * grows > 1 << 18
+        read = partial(pcm_of, text, "audio", decode)
+        pcm = compute_off_hub(read) if is_long else read()
         if len(self._sound) + len(pcm) > MOST_BUFFER:
             raise InvalidRequest(
                 f"The buffer holds at most {MOST_BUFFER} bytes. Commit or clear it.", param="audio", code="buffer_full"
@@ -340,11 +349,16 @@ class RealtimeSocket(SocketSession):
             self._send(kind, previous_item_id=before, item=item.wire)
 
     def _create_item(self, event: JSON) -> None:
-        item = new_item(event.get("item"))
+        item = self._new_item(event.get("item"))
         after = event.get("previous_item_id")
         self._show(item, self._conversation.add(item, after if type(after) is str else None))
         if item.audio and item.transcript is None:
             self._write_down_later(item)
+
+    def _new_item(self, given: Any) -> ConversationItem:
+        decoder = _decoder(self._session["audio"]["input"]["format"])
+        make = partial(new_item, given, None if decoder is None else decoder.decode)
+        return make() if decoder is None else compute_off_hub(make)
 
     def _delete_item(self, event: JSON) -> None:
         self._conversation.delete(event.get("item_id"))
@@ -449,7 +463,7 @@ class RealtimeSocket(SocketSession):
             items = RealtimeConversation()
             for one in given["input"]:
                 is_reference = type(one) is dict and one.get("type") == "item_reference"
-                items.add(self._conversation.find(one.get("id")) if is_reference else new_item(one))
+                items.add(self._conversation.find(one.get("id")) if is_reference else self._new_item(one))
         active = self._answer = CancellableRun()
         is_apart = given.get("conversation") == "none"
         try:
@@ -461,7 +475,8 @@ class RealtimeSocket(SocketSession):
     def _respond(
         self, active: CancellableRun, settings: JSON, items: RealtimeConversation | None, *, is_apart: bool
     ) -> None:
-        response = RealtimeResponse(self._send, settings, self._conversation, is_apart=is_apart)
+        encoder = _encoder(settings["output"]["format"])
+        response = RealtimeResponse(self._send, settings, self._conversation, is_apart=is_apart, encoder=encoder)
         response.begin()
         messages = (items or self._conversation).messages(settings["instructions"])
         body: JSON = {
@@ -514,6 +529,16 @@ _HANDLERS: dict[str, Callable[[RealtimeSocket, JSON], None]] = {
 
 
 _KEPT = ("input_audio_buffer.append", "conversation.item.create")
+
+
+def _decoder(format: JSON) -> TelephoneDecoder | None:
+    law = LAWS.get(format["type"])
+    return None if law is None else TelephoneDecoder(law)
+
+
+def _encoder(format: JSON) -> TelephoneEncoder | None:
+    law = LAWS.get(format["type"])
+    return None if law is None else TelephoneEncoder(law)
 
 
 def _form(fields: Mapping[str, str], sound: bytes, boundary: str) -> bytes:

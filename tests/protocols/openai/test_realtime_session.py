@@ -48,7 +48,10 @@ def test_what_is_set_is_shown_and_the_rest_stays():
         ({"tools": [{"type": "mcp"}]}, "session.tools[0].type"),
         ({"tool_choice": "look"}, "session.tool_choice"),
         ({"prompt": {"id": "x"}}, "session.prompt"),
-        ({"audio": {"input": {"format": {"type": "audio/pcmu"}}}}, "session.audio.input.format"),
+        ({"audio": {"input": {"format": {"type": "audio/g722"}}}}, "session.audio.input.format.type"),
+        ({"audio": {"output": {"format": {"type": ["audio/pcmu"]}}}}, "session.audio.output.format.type"),
+        ({"audio": {"input": {"format": {"type": "audio/pcm", "rate": 8000}}}}, "session.audio.input.format.rate"),
+        ({"audio": {"input": {"format": {"type": "audio/pcmu", "rate": 24000}}}}, "session.audio.input.format.rate"),
         ({"audio": {"input": {"turn_detection": {"type": "x"}}}}, "session.audio.input.turn_detection.type"),
         (
             {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
@@ -68,6 +71,56 @@ def test_what_cannot_be_set_is_named(given, param):
     with pytest.raises(InvalidRequest) as caught:
         session(**given)
     assert caught.value.param == param
+
+
+def test_the_formats_of_telephones_are_taken_for_each_direction():
+    after = session(audio={"input": {"format": {"type": "audio/pcmu", "rate": 8000}}})
+    assert after["audio"]["input"]["format"] == {"type": "audio/pcmu"} and after["audio"]["output"]["format"] == _PCM
+    after = updated(
+        after, {"audio": {"input": {"format": {"type": "audio/pcm"}}, "output": {"format": {"type": "audio/pcma"}}}}
+    )
+    assert after["audio"]["input"]["format"] == _PCM and after["audio"]["output"]["format"] == {"type": "audio/pcma"}
+
+
+def test_the_sound_of_an_item_is_in_the_format_of_the_session():
+    part = {"type": "input_audio", "audio": base64.b64encode(b"abc").decode()}
+    item = new_item({"type": "message", "role": "user", "content": [part]}, lambda octets: octets.upper() * 2)
+    assert item.audio == b"ABCABC"
+    with pytest.raises(InvalidRequest):
+        new_item({"type": "message", "role": "user", "content": [part]})
+
+
+class Doubled:
+    """Gives what it was fed at the call after."""
+
+    def __init__(self):
+        self.held = b""
+
+    def encode(self, pcm):
+        out, self.held = self.held, pcm
+        return out
+
+    def end(self):
+        return self.encode(b"")
+
+
+def test_an_answer_is_heard_in_the_format_of_the_session_to_its_end():
+    sent = []
+    settings = {**session(), "output_modalities": ["audio"], "output": {"format": {"type": "audio/pcmu"}, "voice": "a"}}
+    response = RealtimeResponse(
+        lambda kind, **fields: sent.append((kind, fields)), settings, RealtimeConversation(), is_apart=False,
+        encoder=Doubled(),
+    )  # fmt: skip
+    response.begin()
+    for piece in (b"one ", b"two "):
+        data = base64.b64encode(piece).decode()
+        response.chunk({"choices": [{"delta": {"audio": {"data": data}}}]})
+    response.end()
+    assert [base64.b64decode(fields["delta"]) for kind, fields in sent if kind == "response.output_audio.delta"] == [
+        b"one ", b"two ",
+    ]  # fmt: skip
+    kinds = [kind for kind, _ in sent]
+    assert kinds.index("response.output_audio.done") > kinds.index("response.output_audio.delta")
 
 
 def test_items_become_a_chat():

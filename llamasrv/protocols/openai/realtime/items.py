@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from llamasrv.domain.speech import wav_head
@@ -14,8 +14,13 @@ from llamasrv.protocols.openai.realtime.session import JSON, RATE
 MOST_ITEMS = 1000
 MOST_AUDIO = 48 << 20  # bytes of what users said that is kept: a quarter of an hour
 MOST_CHARS = 400_000  # of an item
+MOST_BASE64 = 1 << 26  # characters of a sound
+G711_GROWS = 6  # an octet at 8 kHz is three samples of two
 MS_BYTES = 2 * RATE // 1000  # of a millisecond
 SPOKEN_CHARS = 15  # of a second of speech, where a response broke off
+Decode = Callable[[bytes], bytes]
+"""Makes samples of what clients send."""
+
 _PARTS = {
     "user": ("input_text", "input_audio", "input_image", "text"),
     "system": ("input_text", "text"),
@@ -76,8 +81,8 @@ class ConversationItem:
         self.spoken_bytes = int(audio_end_ms * MS_BYTES)
 
 
-def new_item(given: Any) -> ConversationItem:
-    """An item that a client creates. Raises InvalidRequest."""
+def new_item(given: Any, decode: Decode | None = None) -> ConversationItem:
+    """An item that a client creates; `decode`: where its sound is not PCM. Raises InvalidRequest."""
     if type(given) is not dict:
         raise _invalid("expected an object.", "item")
     id, kind = given.get("id") or new_id("item_"), given.get("type")
@@ -99,13 +104,13 @@ def new_item(given: Any) -> ConversationItem:
         raise _invalid("expected an array of 1 to 100 parts.", "item.content")
     audio, parts = b"", []
     for i, part in enumerate(given["content"]):
-        made, sound = _part(part, role, f"item.content[{i}]")
+        made, sound = _part(part, role, f"item.content[{i}]", decode)
         audio += sound
         parts.append(made)
     return ConversationItem({**common, "role": role, "content": parts}, audio)
 
 
-def _part(part: Any, role: str, path: str) -> tuple[JSON, bytes]:
+def _part(part: Any, role: str, path: str, decode: Decode | None) -> tuple[JSON, bytes]:
     kind = part.get("type") if type(part) is dict else None
     if kind not in _PARTS[role]:
         raise _invalid(f"expected one of {', '.join(_PARTS[role])} for the role '{role}'.", f"{path}.type")
@@ -114,7 +119,7 @@ def _part(part: Any, role: str, path: str) -> tuple[JSON, bytes]:
     if kind == "input_audio":
         transcript = part.get("transcript")
         return {"type": kind, "transcript": transcript if type(transcript) is str else None}, pcm_of(
-            part.get("audio"), f"{path}.audio"
+            part.get("audio"), f"{path}.audio", decode
         )
     if kind in ("output_audio", "audio"):
         return {"type": "output_audio", "transcript": _string(part.get("transcript"), f"{path}.transcript")}, b""
@@ -122,12 +127,15 @@ def _part(part: Any, role: str, path: str) -> tuple[JSON, bytes]:
     return {"type": kind, "text": _string(part.get("text"), f"{path}.text")}, b""
 
 
-def pcm_of(text: Any, path: str) -> bytes:
+def pcm_of(text: Any, path: str, decode: Decode | None = None) -> bytes:
     """Samples from base64. Raises InvalidRequest."""
+    most = MOST_BASE64 if decode is None else MOST_BASE64 // G711_GROWS
     try:
-        data = b64decode(_string(text, path, 1 << 26), validate=True)
+        data = b64decode(_string(text, path, most), validate=True)
     except ValueError:
         raise _invalid("expected base64.", path) from None
+    if decode is not None:
+        return decode(data)
     if len(data) % 2:
         raise _invalid("expected samples of 16 bits: the number of bytes is odd.", path)
     return data

@@ -9,9 +9,9 @@ Items go into the conversation as they are opened. Sound may lag behind its text
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.wire import new_id
@@ -21,17 +21,32 @@ from llamasrv.protocols.openai.realtime.session import JSON
 Send = Callable[..., None]
 """Sends an event: its type, then its fields."""
 
+
+class SoundEncoder(Protocol):
+    """Makes of samples what the client hears."""
+
+    def encode(self, pcm: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class RealtimeResponse:
     def __init__(
-        self, send: Send, settings: Mapping[str, Any], conversation: RealtimeConversation, *, is_apart: bool
+        self,
+        send: Send,
+        settings: Mapping[str, Any],
+        conversation: RealtimeConversation,
+        *,
+        is_apart: bool,
+        encoder: SoundEncoder | None = None,
     ) -> None:
-        """`is_apart`: its items do not become part of the conversation."""
+        """`is_apart`: its items do not become part of the conversation; `encoder`: where its sound is not PCM."""
         self.id = new_id("resp_")
         self._send, self._settings, self._is_apart = send, settings, is_apart
-        self._conversation = conversation
+        self._conversation, self._encoder = conversation, encoder
         self._speaks = settings["output_modalities"] == ["audio"]
         self._items: list[ConversationItem] = []
         self._message: int | None = None  # its index
@@ -119,8 +134,16 @@ class RealtimeResponse:
 
     def _sound(self, data: str) -> None:
         item, index = self._opened_message()
-        item.spoken_bytes += len(b64decode(data))
-        self._to(item, index, "response.output_audio.delta", content_index=0, delta=data)
+        pcm = b64decode(data)
+        item.spoken_bytes += len(pcm)
+        if self._encoder is not None:
+            self._encoded(item, index, self._encoder.encode(pcm))
+        else:
+            self._to(item, index, "response.output_audio.delta", content_index=0, delta=data)
+
+    def _encoded(self, item: ConversationItem, index: int, sound: bytes) -> None:
+        if sound:
+            self._to(item, index, "response.output_audio.delta", content_index=0, delta=b64encode(sound).decode())
 
     def _opened_message(self) -> tuple[ConversationItem, int]:
         if self._message is None:
@@ -141,6 +164,8 @@ class RealtimeResponse:
     def _end_message(self, item: ConversationItem, index: int) -> None:
         part = self._part(item)
         if self._speaks:
+            if self._encoder is not None:
+                self._encoded(item, index, self._encoder.end())
             self._to(item, index, "response.output_audio.done", content_index=0)
             self._to(
                 item, index, "response.output_audio_transcript.done", content_index=0, transcript=part["transcript"]

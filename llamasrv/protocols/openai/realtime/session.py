@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from llamasrv.errors import InvalidRequest, Unsupported
 
 JSON = dict[str, Any]
+Law = Literal["mu", "a"]
 
 RATE = 24_000
 PCM = {"type": "audio/pcm", "rate": RATE}
+LAWS: dict[str, Law] = {"audio/pcmu": "mu", "audio/pcma": "a"}  # of G.711
+_RATES = {"audio/pcm": RATE, **dict.fromkeys(LAWS, 8000)}
 LIFETIME = 3600.0  # seconds of a session
 MOST_TEXT = 400_000  # characters of instructions
 MOST_TOOLS = 128
@@ -109,7 +112,8 @@ def output_settings(before: JSON, given: Any, path: str) -> JSON:
 
 def _input(before: JSON, given: Any, path: str) -> JSON:
     out, given = dict(before), _object(given or {}, path)
-    _check_format(given.get("format"), f"{path}.format")
+    if given.get("format") is not None:
+        out["format"] = _format(given["format"], f"{path}.format")
     if "transcription" in given:
         asked = given["transcription"]
         out["transcription"] = None if asked is None else _transcription(_object(asked, f"{path}.transcription"), path)
@@ -156,7 +160,8 @@ def _turns(given: JSON, path: str) -> JSON:
 
 def _output(before: JSON, given: Any, path: str) -> JSON:
     out, given = dict(before), _object(given or {}, path)
-    _check_format(given.get("format"), f"{path}.format")
+    if given.get("format") is not None:
+        out["format"] = _format(given["format"], f"{path}.format")
     if given.get("voice") is not None:
         voice = given["voice"]
         out["voice"] = _text(voice.get("id") if type(voice) is dict else voice, f"{path}.voice", 64)
@@ -167,12 +172,13 @@ def _output(before: JSON, given: Any, path: str) -> JSON:
     return out
 
 
-def _check_format(given: Any, path: str) -> None:
-    if given is None:
-        return
-    kind, rate = _object(given, path).get("type", "audio/pcm"), given.get("rate", RATE)
-    if kind != "audio/pcm" or rate not in (RATE, None):
-        raise Unsupported(f"Invalid '{path}': only 'audio/pcm' at {RATE} Hz is supported.", param=path)
+def _format(given: Any, path: str) -> JSON:
+    kind = _object(given, path).get("type", "audio/pcm")
+    if type(kind) is not str or kind not in _RATES:
+        raise Unsupported(f"Invalid '{path}.type': expected one of {', '.join(_RATES)}.", param=f"{path}.type")
+    if given.get("rate") not in (_RATES[kind], None):
+        raise Unsupported(f"Invalid '{path}.rate': '{kind}' has {_RATES[kind]} Hz.", param=f"{path}.rate")
+    return PCM if kind == "audio/pcm" else {"type": kind}
 
 
 def _tools(given: Any, path: str) -> list[JSON]:
