@@ -43,7 +43,7 @@ from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.step.plan import Plan, Pool
 from llamasrv.engine.step.queue_places import QueuePlaces
 from llamasrv.engine.step.refused_steps import RefusedSteps
-from llamasrv.engine.step.scheduler import scheduler_for
+from llamasrv.engine.step.scheduler import MAY_WAIT, scheduler_for
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
@@ -303,13 +303,14 @@ class EngineCore:
         """Has no effects on what is kept, waits or runs."""
         lanes, reads = self.memory.lanes, self.reads
         some_wait = self.outputs.late or reads and reads.num_waiting or self.encoder and self.encoder.num_waiting
-        waiting = self.waiting.lines(SequenceState.WAITING) if some_wait else self.waiting.lines()
+        states = (SequenceState.WAITING,) if some_wait else MAY_WAIT
+        waiting = self.waiting
         if (suspect := self._refused.suspect) is not None:
-            waiting = tuple([(suspect,) for line in waiting if suspect in line])
+            waiting = WaitingSequences([suspect] if suspect in waiting else [])
         num_lanes = len(lanes.free) + len(lanes.resident)
         pool = Pool(lanes.reclaimable_cells, num_lanes, self.backend.max_outputs)
         scheduler = self.scheduler
-        return scheduler.plan(scheduler.look(waiting, self.running, pool, now, self.memory.lookup))
+        return scheduler.plan(scheduler.look(waiting, self.running, pool, now, self.memory.lookup, states))
 
     def _carry_out(self, plan: Plan) -> StepRows:
         """Do what the plan says. Returns what is left to compute."""

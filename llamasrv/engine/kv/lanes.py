@@ -49,6 +49,10 @@ class LaneTable:
         cells = self._cells[lane]
         return self.lengths[lane] - int(np.count_nonzero(self._holds[cells]))
 
+    def num_held(self, lane: int, length: int) -> int:
+        """Of the first `length` cells of a lane, those that held lanes refer to."""
+        return length if lane in self.held else int(np.count_nonzero(self._holds[self._cells[lane][:length]]))
+
     def strip(self) -> list[tuple[int, int, str]]:
         """(lane, cells, "held" or "resident") of each lane with cells. Safe to call from any thread."""
         held = self.held

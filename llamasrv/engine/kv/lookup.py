@@ -114,6 +114,9 @@ class PrefixLookup:
                 generation = lanes.generations[lane]
                 best = Match(lane, have, total - have, is_held, source=source, generation=generation)
                 best_total = total
+        if best is not None and best.lane is not None:
+            num_held = lanes.num_held(best.lane, best.length)
+            best = replace(best, num_held=num_held) if num_held else best
         return best
 
     def _in_memory(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Iterable[tuple[SavedState, int, str]]:

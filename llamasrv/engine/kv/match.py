@@ -19,7 +19,8 @@ class Match:
     """The first `length` tokens are in the KV of `lane`, or in `saved`, a state in host memory.
 
     `coming`: number of further tokens being computed in that lane, or read from `file`, which is worth waiting
-    `seconds` for. `held`: a running sequence holds the lane, so its cells are taken anyway. `checkpoint`: brings the
+    `seconds` for. `held`: a running sequence holds the lane; `num_held`: cells
+    of the prefix that running sequences hold anyway. `checkpoint`: brings the
     lane back to `length`; None if it ends there or can be cut. `generation`: the lane's at the time of the lookup; if
     it has changed, the match is stale."""
 
@@ -34,6 +35,7 @@ class Match:
     file: StoredState | None = None
     seconds: float = 0.0
     generation: int = 0
+    num_held: int = 0
 
     @property
     def end(self) -> int:

@@ -6,24 +6,127 @@ A sequence's priority rises while it waits, so that none starves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import merge
-from itertools import chain, islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain, count, islice
+from math import inf
 
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.step.plan import Line, Situation
 
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
 
+Rank = tuple[bool, int, float, float, int]
+Served = Mapping[str, float]
+
+
+def _rank(seq: Sequence, now: float, served: Served) -> Rank:
+    """Of two sequences the one with the lower rank is admitted first."""
+    level = -seq.spec.priority - int((now - seq.arrived) / AGEING)
+    return not seq.is_resumed, level, served.get(seq.spec.owner, 0.0), seq.arrived, seq.id
+
+
+class _Line:
+    """Sequences of one kind, in order of arrival. `rank`: that of the first, when it was last looked at."""
+
+    __slots__ = ("sequences", "rank")
+
+    def __init__(self) -> None:
+        self.sequences: dict[Sequence, None] = {}
+        self.rank: Rank | None = None
+
+
+class FairQueue:
+    """Lines in order of their first sequences' ranks, so that a look costs the number of sequences looked for, never
+    the number of owners.
+
+    A rank mostly rises, as owners are served and first sequences leave: that is noticed when the line comes up. It
+    falls with age alone, for which each line has a time to be ranked again."""
+
+    def __init__(self) -> None:
+        self.sequences: dict[Sequence, None] = {}  # in order of arrival
+        self._lines: dict[str, _Line] = {}
+        self._numbers = count()
+        self._heap: list[tuple[Rank, int, _Line]] = []  # outdated where the rank is not the line's
+        self._due: list[tuple[float, int, _Line]] = []  # when to rank a line again
+
+    def add(self, seq: Sequence) -> None:
+        self.sequences[seq] = None
+        line = self._lines.get(seq.kind)
+        if line is None:
+            line = self._lines[seq.kind] = _Line()
+            heappush(self._due, (-inf, next(self._numbers), line))
+        line.sequences[seq] = None
+
+    def remove(self, seq: Sequence) -> None:
+        del self.sequences[seq]
+        line = self._lines[seq.kind]
+        del line.sequences[seq]
+        if not line.sequences:
+            del self._lines[seq.kind]
+            line.rank = None
+
+    def in_order(
+        self, now: float, served: Served, *, beside: Iterable[Sequence] = (), without: Collection[str] = ()
+    ) -> Iterator[Sequence]:
+        """The sequences here and those `beside`, next one first, except those of owners `without`. Nothing may change
+        before it is exhausted or closed, but `without` may grow."""
+        self._rank_due(now, served)
+        heap, used = self._heap, []
+        none: Iterator[Sequence] = iter(())
+        ahead = [(_rank(seq, now, served), seq, none) for seq in beside]
+        heapify(ahead)
+        try:
+            while heap or ahead:
+                if heap and not self._is_current(now, served):
+                    continue
+                if heap and not (ahead and ahead[0][0] < heap[0][0]):
+                    used.append(heappop(heap))
+                    rest = iter(used[-1][2].sequences)
+                else:
+                    _, seq, rest = heappop(ahead)
+                    if seq.spec.owner not in without:
+                        yield seq
+                following = next(rest, None)
+                if following is not None and following.spec.owner not in without:
+                    heappush(ahead, (_rank(following, now, served), following, rest))
+        finally:
+            for entry in used:
+                heappush(heap, entry)
+
+    def _rank_due(self, now: float, served: Served) -> None:
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due.append(heappop(self._due)[2])
+        for line in due:
+            if line.sequences:
+                first, number = next(iter(line.sequences)), next(self._numbers)
+                line.rank = _rank(first, now, served)
+                heappush(self._heap, (line.rank, number, line))
+                older = first.arrived + AGEING * (int((now - first.arrived) / AGEING) + 1)
+                heappush(self._due, (older, number, line))
+        if len(self._heap) > 2 * len(self._lines) + 64:
+            self._heap = [entry for entry in self._heap if entry[0] is entry[2].rank]
+            heapify(self._heap)
+
+    def _is_current(self, now: float, served: Served) -> bool:
+        """Whether the first rank of the heap is that of its line; if not, it is replaced."""
+        rank, _, line = self._heap[0]
+        if rank is not line.rank:
+            heappop(self._heap)
+            return False
+        now_rank = _rank(next(iter(line.sequences)), now, served)
+        if now_rank != rank:
+            line.rank = now_rank
+            heapreplace(self._heap, (now_rank, next(self._numbers), line))
+        return now_rank == rank
+
 
 class WaitingSequences:
-    """Preempted ones first, then in order of arrival. Kept by kind, too, so that planning costs the number of kinds:
-    those of one kind are admitted in order of arrival."""
+    """Preempted ones first, then the others in order of arrival, deferrable ones last."""
 
     def __init__(self, sequences: Iterable[Sequence] = ()) -> None:
         self._preempted: dict[Sequence, None] = {}  # the one preempted last is first
-        self._arrived: dict[Sequence, None] = {}
-        self._kinds: dict[str, dict[Sequence, None]] = {}
+        self._queues = FairQueue(), FairQueue()  # the second of deferrable ones
         for seq in sequences:
             self.add(seq)
 
@@ -31,55 +134,47 @@ class WaitingSequences:
         if seq.admitted is not None:
             self._preempted = {seq: None, **self._preempted}
         else:
-            self._arrived[seq] = None
-            self._kinds.setdefault(seq.kind, {})[seq] = None
+            self._queues[seq.spec.deferrable].add(seq)
 
     def remove(self, seq: Sequence) -> None:
         if seq in self._preempted:
             del self._preempted[seq]
-            return
-        del self._arrived[seq]
-        line = self._kinds[seq.kind]
-        del line[seq]
-        if not line:
-            del self._kinds[seq.kind]
+        else:
+            self._queues[seq.spec.deferrable].remove(seq)
 
     def __len__(self) -> int:
-        return len(self._preempted) + len(self._arrived)
+        return len(self._preempted) + sum(len(queue.sequences) for queue in self._queues)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return chain(self._preempted, self._arrived)
+        return chain(self._preempted, *(queue.sequences for queue in self._queues))
 
-    def lines(self, *states: SequenceState) -> tuple[Line, ...]:
-        """One line per kind, in order of arrival, and one of each preempted sequence; with `states`, of these only."""
-        lines = (*((seq,) for seq in self._preempted), *map(tuple, self._kinds.values()))
-        if not states:
-            return lines
-        filtered = (tuple([seq for seq in line if seq.state in states]) for line in lines)
-        return tuple([line for line in filtered if line])
+    def oldest(self, states: Collection[SequenceState], *, deferrable: bool) -> Sequence | None:
+        """The one that arrived first, of those in one of the `states`."""
+        fresh = (seq for seq in self._queues[deferrable].sequences if seq.state in states)
+        back = [seq for seq in self._preempted if seq.spec.deferrable is deferrable and seq.state in states]
+        return min((*back, *islice(fresh, 1)), key=lambda seq: seq.arrived, default=None)
 
-
-def in_order(waiting: tuple[Line, ...], situation: Situation, most: int) -> list[Sequence]:
-    """The first `most` of those that wait, the next one first."""
-    now, served = situation.now, situation.served
-
-    def rank(s: Sequence) -> tuple[object, ...]:
-        return (
-            not s.is_resumed,
-            -s.spec.priority - int((now - s.arrived) / AGEING),
-            served.get(s.spec.owner, 0.0),
-            s.arrived,
-            s.id,
-        )
-
-    return [*islice(merge(*waiting, key=rank), most)]
-
-
-def left_out(waiting: tuple[Line, ...], running: list[Sequence]) -> tuple[Line, ...]:
-    """The oldest sequence of each owner with nothing running: candidates for the extra places."""
-    here = {s.spec.owner for s in running}
-    eldest: dict[str, Sequence] = {}
-    for seq in sorted([line[0] for line in waiting], key=lambda s: (s.admitted is None, s.arrived)):
-        if seq.spec.owner not in here:
-            eldest.setdefault(seq.spec.owner, seq)
-    return tuple([(seq,) for seq in eldest.values()])
+    def first(
+        self,
+        most: int,
+        now: float,
+        served: Served,
+        states: Collection[SequenceState],
+        *,
+        deferrable: bool = False,
+        extra: Iterable[Sequence] = (),
+        besides: Collection[str] | None = None,
+    ) -> list[Sequence]:
+        """The first `most` in one of the `states`, and `extra` ones, next one first. `besides`: one of each owner that
+        is none of these."""
+        without = set(besides or ())
+        back = [seq for seq in self._preempted if seq.spec.deferrable is deferrable]
+        found: list[Sequence] = []
+        for seq in self._queues[deferrable].in_order(now, served, beside=[*back, *extra], without=without):
+            if len(found) == most:
+                break
+            if seq.state in states:
+                found.append(seq)
+                if besides is not None:
+                    without.add(seq.spec.owner)
+        return found

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.batch import Part
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.match import Match
-
-Line = tuple[Sequence, ...]
 
 
 class Pool(NamedTuple):
@@ -35,19 +31,20 @@ class PlanTurns(NamedTuple):
 class Situation(NamedTuple):
     """Everything a plan depends on, except what the cost model has learnt.
 
-    `waiting`: sequences that may be admitted, by kind, each in order of arrival; `running`: those with a lane.
-    `hits`: those of the waiting sequences that may be admitted in this step, in order, with the prefixes found for
-    them.
-    `served`: tokens per owner; the owner with the fewest goes first."""
+    `running`: sequences with a lane that may compute; `resting`: deferrable ones with a lane that may not, now.
+    `hits`: the next waiting sequences, in order, with the prefixes found for them; at most `places` may be admitted."""
 
-    waiting: tuple[Line, ...]
     running: tuple[Sequence, ...]
     pool: Pool
     now: float
     turns: PlanTurns = PlanTurns()
+    resting: tuple[Sequence, ...] = ()
     hits: tuple[tuple[Sequence, Match | None], ...] = ()
-    served: Mapping[str, float] = {}
-    holds_until: float = -inf  # until then deferrable sequences are held back
+    places: int = 0
+    any_wait: bool = False  # whether any sequence might be admitted
+    more_wait: bool = False  # beyond `hits`
+    lacks_lanes: bool = False  # whether `places` are few for want of lanes
+    most_seconds: float | None = None  # of a step that no reader waits for
 
 
 class Plan(NamedTuple):

@@ -37,6 +37,6 @@ class QueuePlaces:
         self._told = news
 
     def _news(self, asking: list[Sequence], waiting: WaitingSequences, now: float) -> dict[int, QueuePlace]:
-        line = self._scheduler.in_order(waiting.lines(SequenceState.WAITING, SequenceState.AWAITING_DISK), now)
+        line = self._scheduler.in_order(waiting, now, (SequenceState.WAITING, SequenceState.AWAITING_DISK))
         places = {seq.id: place for place, seq in enumerate(line, 1)}
         return {s.id: QueuePlace(s.spec.choice, places.get(s.id), len(line)) for s in asking}

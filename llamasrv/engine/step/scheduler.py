@@ -16,20 +16,21 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from math import inf
 
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.batch import Part, StepRows
 from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
-from llamasrv.engine.base.sequence import Sequence
+from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.order import in_order, left_out
-from llamasrv.engine.step.plan import Line, Plan, PlanDraft, PlanTurns, Pool, Situation
+from llamasrv.engine.step.order import WaitingSequences
+from llamasrv.engine.step.plan import Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.step.step_policy import StepPolicy
 
@@ -41,6 +42,8 @@ BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
 QUIET_SECONDS = 5.0
 OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: on a busy server none would end
 
+
+MAY_WAIT = frozenset(SequenceState)
 
 Lookup = Callable[[Sequence], "Match | None"]
 
@@ -57,7 +60,9 @@ class Scheduler:
         target: float = 0.2,
         deterministic: bool = False,
         one_prompt: bool = False,
+        shares: bool = True,
     ) -> None:
+        """`shares`: whether the cells of a prefix are held once, however many sequences begin with it."""
         self.newcomers: Callable[[], Newcomers] = Newcomers
         self.parallel = parallel
         self.one_prompt = one_prompt  # at most one sequence per step has several tokens
@@ -65,32 +70,76 @@ class Scheduler:
         self.ubatch_size = ubatch_size
         self.target = target
         self.deterministic = deterministic
+        self.shares = shares
         self.cost = CostModel()
         self.restore_cost = RestoreCost(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner
         self._next_look, self._were_here = -inf, set[str]()  # next check of owners, and those seen at the last one
         self._policy = StepPolicy(self.cost, batch_size=batch_size, ubatch_size=ubatch_size, target=target)
-        self._any_deferrable = False  # whether there may be deferrable sequences
         self.holds_until = -inf  # on the engine's clock: until then deferrable sequences are held back
         self.turns = PlanTurns()  # after the last plan that was carried out
 
     def look(
-        self, waiting: tuple[Line, ...], running: list[Sequence], pool: Pool, now: float, lookup: Lookup
+        self,
+        waiting: WaitingSequences,
+        running: Iterable[Sequence],
+        pool: Pool,
+        now: float,
+        lookup: Lookup,
+        states: Collection[SequenceState] = MAY_WAIT,
     ) -> Situation:
-        """The situation, with the prefixes of the sequences that a step can admit; the others are not looked up."""
-        situation = Situation(waiting, tuple(running), pool, now, self.turns, (), self.served, self.holds_until)
-        return situation._replace(hits=self._look_up(situation, lookup)) if waiting else situation
+        """The situation, with the prefixes of the sequences that a step can admit; the others are not looked up.
+        `states`: of waiting sequences that may be admitted.
 
-    def _look_up(self, situation: Situation, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
+        If there are other sequences, or one is about to arrive, the deferrable ones are set aside, but for one that is
+        overdue: running ones stay seated without a step until their place is needed."""
+        running = tuple(running)
+        situation = Situation(running, pool, now, self.turns)
+        oldest = waiting.oldest(states, deferrable=True)
+        others_wait = waiting.oldest(states, deferrable=False) is not None
+        seated = [s for s in running if s.spec.deferrable]
+        deferrable, extra = False, []
+        if others_wait or len(seated) < len(running):
+            if seated or oldest is not None:
+                first = min((*seated, *([] if oldest is None else [oldest])), key=lambda s: s.arrived)
+                overdue = first if now - first.arrived >= OVERDUE else None
+                resting = tuple([s for s in seated if s is not overdue])
+                situation = situation._replace(running=tuple([s for s in running if s not in resting]), resting=resting)
+                extra = [first] if overdue is oldest is not None else []
+        elif now < self.holds_until:
+            return situation._replace(running=(), resting=running)
+        elif seated or oldest is not None:
+            deferrable = True
+            longest = DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
+            situation = situation._replace(most_seconds=min(self.target, longest))
+        if not (extra or (oldest is not None if deferrable else others_wait)):
+            return situation
+
+        decodes, prompts, _ = _by_need(situation.running)
+        num_running, besides = len(decodes) + len(prompts), None
+        places = self.parallel - num_running
+        if places <= 0 and len(self.served) > 1:
+            most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
+            places, besides = most - num_running, {s.spec.owner for s in (*decodes, *prompts)}
+        usable = min(places, pool.available_lanes)
+        line = waiting.first(
+            0 if places <= 0 else usable * LOOK_AHEAD + 1,
+            now, self.served, states, deferrable=deferrable, extra=extra, besides=besides,
+        )  # fmt: skip
+        hits = self._look_up(line[: usable * LOOK_AHEAD], self.batch_size - sum(s.owed for s in prompts), lookup)
+        return situation._replace(
+            hits=hits,
+            places=usable,
+            any_wait=True,
+            more_wait=len(hits) < len(line),
+            lacks_lanes=bool(line) and usable < places,
+        )
+
+    def _look_up(self, line: list[Sequence], budget: int, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
+        """The sequences of a line that a step of `budget` prompt tokens can reach, with the prefixes found."""
         hits: list[tuple[Sequence, Match | None]] = []
-        waiting, running, _ = self._set_aside(situation)
-        decodes, prompts, _ = _by_need(running)
-        waiting, places, _ = self._places(situation, waiting, decodes, prompts)
-        if places <= 0 or not waiting:
-            return ()
-        budget = self.batch_size - sum(s.owed for s in prompts)
         begun = self.newcomers()
-        for seq in in_order(waiting, situation, places * LOOK_AHEAD):
+        for seq in line:
             if budget <= 0 and begun:
                 break
             hit = None if seq.saved is not None else lookup(seq)
@@ -112,27 +161,22 @@ class Scheduler:
 
     def _fill(self, plan: PlanDraft, situation: Situation) -> None:
         now, pool = situation.now, situation.pool
-        waiting, running, deferred = self._set_aside(situation)
-        decodes, prompts, media = _by_need(running)
-        cells = self._make_room(plan, decodes, prompts, deferred, pool.reclaimable_cells) - len(decodes)
-        if not (prompts or waiting or deferred or self.deterministic):
+        resting = situation.resting
+        decodes, prompts, media = _by_need(situation.running)
+        cells = self._make_room(plan, decodes, prompts, resting, pool.reclaimable_cells) - len(decodes)
+        if not (prompts or situation.any_wait or resting or self.deterministic):
             self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
             return
-        only_deferrable = self._any_deferrable and all(
-            s.spec.deferrable for s in (*running, *(line[0] for line in waiting))
-        )
-        most_seconds = min(self.target, _deferred_seconds(situation)) if only_deferrable else None
         starts = {s.id: _start(s, m) for s, m in situation.hits}
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
         pieces += [(s.num_tokens - starts[s.id], starts[s.id]) for s, _ in situation.hits]
-        choice = self._policy.choose(decodes, pieces, now, most_seconds)
+        choice = self._policy.choose(decodes, pieces, now, situation.most_seconds)
         self._mark_growing(plan, situation)
         if not plan.preempt:  # do not re-admit what was just preempted
-            resting = {s.lane for s in deferred}
-            kept_out = self._admit(plan, situation, waiting, decodes, prompts, cells, choice.tokens, resting)
-            if kept_out and deferred:
+            kept_out = self._admit(plan, situation, decodes, prompts, cells, choice.tokens)
+            if kept_out and resting:
                 # A plan that takes lanes away admits none: matches must be looked up again after it.
-                plan.preempt += deferred
+                plan.preempt += resting
                 plan.admit.clear()
         prompts += [s for s, _ in plan.admit if s.media is None]  # with media, the first part is known once seated
         plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
@@ -246,25 +290,28 @@ class Scheduler:
         if now < self._next_look:
             return
         self._next_look = now + AWAY
-        self._any_deferrable = any(s.spec.deferrable for s in (*waiting, *running))
         here = {s.spec.owner for s in waiting} | {s.spec.owner for s in running}
         self.served = {owner: served for owner, served in self.served.items() if owner in here | self._were_here}
         self._were_here = here
 
     def arrive(self, seq: Sequence) -> None:
         """Register a newcomer; a new owner starts level with the one served least."""
-        self._any_deferrable = self._any_deferrable or seq.spec.deferrable
         if seq.spec.owner not in self.served:
             self.served[seq.spec.owner] = min(self.served.values(), default=0.0)
 
     def _make_room(
-        self, plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence], deferred: Line, cells: int
+        self,
+        plan: PlanDraft,
+        decodes: list[Sequence],
+        prompts: list[Sequence],
+        resting: tuple[Sequence, ...],
+        cells: int,
     ) -> int:
         """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
         cells available."""
-        if deferred and len(decodes) + 1 > cells:
-            plan.preempt += deferred
-            cells += sum(s.num_computed - s.reused for s in deferred)
+        if resting and len(decodes) + 1 > cells:
+            plan.preempt += resting
+            cells += sum(s.num_computed - s.reused for s in resting)
         while len(decodes) > cells or (not decodes and prompts and cells < 1):
             leaves = victim(decodes + prompts, self.restore_cost.seconds)
             (decodes if leaves in decodes else prompts).remove(leaves)
@@ -274,62 +321,27 @@ class Scheduler:
                 break
         return cells
 
-    def _set_aside(self, situation: Situation) -> tuple[tuple[Line, ...], Line, Line]:
-        """(waiting, running, deferred). If there are other sequences, or one is about to arrive, the deferrable ones
-        are set aside, but for one that is overdue: running ones stay seated without a step until their place is needed.
-        """
-        waiting, running = situation.waiting, situation.running
-        if not self._any_deferrable:
-            return waiting, running, ()
-        in_line = tuple([line for line in waiting if not line[0].spec.deferrable])
-        at_work = tuple([s for s in running if not s.spec.deferrable])
-        if not in_line and not at_work:
-            return ((), (), running) if situation.now < situation.holds_until else (waiting, running, ())
-        deferrable = [s for s in (*running, *(line[0] for line in waiting)) if s.spec.deferrable]
-        oldest = min(deferrable, key=lambda s: s.arrived, default=None)
-        overdue = oldest if oldest is not None and situation.now - oldest.arrived >= OVERDUE else None
-        if overdue is not None:
-            in_line += tuple([line[:1] for line in waiting if line[0] is overdue])
-            at_work = tuple([s for s in running if not s.spec.deferrable or s is overdue])
-        return in_line, at_work, tuple([s for s in running if s.spec.deferrable and s is not overdue])
-
-    def _places(
-        self, situation: Situation, waiting: tuple[Line, ...], decodes: list[Sequence], prompts: list[Sequence]
-    ) -> tuple[tuple[Line, ...], int, bool]:
-        """(candidates, how many of them may be admitted, whether lanes are too few for that)."""
-        pool, num_running = situation.pool, len(decodes) + len(prompts)
-        places = self.parallel - num_running
-        if places <= 0 and len(situation.served) > 1:
-            waiting = left_out(waiting, [*decodes, *prompts])
-            most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
-            places = most - num_running
-        lacks_lanes = bool(waiting) and pool.available_lanes < places
-        return waiting, min(places, pool.available_lanes), lacks_lanes
-
     def _admit(
         self,
         plan: PlanDraft,
         situation: Situation,
-        waiting: tuple[Line, ...],
         decodes: list[Sequence],
         prompts: list[Sequence],
         cells: int,
         budget: int,
-        resting: set[int | None],
     ) -> bool:
-        """Choose newcomers. Returns whether a lack of lanes or cells keeps one out. `resting`: lanes of deferred
-        sequences, whose prefixes do not grow: do not wait for them."""
-        waiting, places, lacks_lanes = self._places(situation, waiting, decodes, prompts)
-        if places <= 0 or not waiting:
-            return lacks_lanes
+        """Choose newcomers. Returns whether a lack of lanes or cells keeps one out."""
+        places = situation.places
         owed = sum(s.owed for s in prompts)
         budget -= owed
         cells -= owed
         growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
+        resting = {s.lane for s in situation.resting}  # their prefixes do not grow: do not wait for them
+        taken: dict[int | None, int] = {}  # by lane: cells of its prefix that newcomers of this plan hold
         begun = self.newcomers()
         for seq, match in situation.hits:
             if not places:
-                return lacks_lanes
+                return situation.lacks_lanes
             if budget <= 0 and plan.admit:
                 return False
             have = _start(seq, match)
@@ -346,7 +358,9 @@ class Scheduler:
                 plan.marks.append(leader)
                 if leader[1] - have >= FOLLOW:
                     continue
-            need = seq.num_tokens + 1 - (have if match and match.held else 0)
+            need = seq.num_tokens + 1
+            if match is not None and match.lane is not None and self.shares:
+                need -= max(match.num_held, min(have, taken.get(match.lane, 0)))
             alone = not (decodes or prompts or plan.admit or resting)
             growing.append((left(seq), need))
             ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
@@ -354,16 +368,17 @@ class Scheduler:
                 return True  # a smaller one behind might fit, but would starve this one
             plan.admit.append((seq, match))
             begun.add(seq)
+            if match is not None:
+                taken[match.lane] = max(have, taken.get(match.lane, 0))
             places -= 1
             cells -= need
             budget -= seq.num_tokens - have
-        return lacks_lanes and not places and len(situation.hits) < sum(map(len, waiting))
+        return situation.lacks_lanes and not places and situation.more_wait
 
-    def in_order(self, waiting: tuple[Line, ...], now: float) -> list[Sequence]:
+    def in_order(self, waiting: WaitingSequences, now: float, states: Collection[SequenceState]) -> list[Sequence]:
         """All waiting sequences in the current order, the next one first."""
-        situation = Situation(waiting, (), Pool(0, 0, 0), now, served=self.served)
-        line = in_order(waiting, situation, sum(map(len, waiting)))
-        return sorted(line, key=lambda s: s.spec.deferrable)
+        both = (waiting.first(len(waiting), now, self.served, states, deferrable=late) for late in (False, True))
+        return [*chain.from_iterable(both)]
 
     @staticmethod
     def _mark_growing(plan: PlanDraft, situation: Situation) -> None:
@@ -407,12 +422,7 @@ class Scheduler:
             plan.num_decodes, plan.num_prompt = (1, 0) if seq.num_tokens - start == 1 else (0, count)
 
 
-def _deferred_seconds(situation: Situation) -> float:
-    """Seconds of the longest step for deferrable sequences."""
-    return DEFERRED_SECONDS if situation.now - situation.holds_until > QUIET_SECONDS else BESIDE_SECONDS
-
-
-def _by_need(running: Line) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+def _by_need(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
     """(decodes, prompts, media): sequences that owe one token, those that owe more, and those of the latter that
     continue with media rows. A sequence that waits for a mask owes nothing."""
     decodes: list[Sequence] = []
@@ -439,6 +449,7 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         target=options.step_target,
         deterministic=options.deterministic or backend.together is Together.ONE_LANE,
         one_prompt=backend.together is Together.ONE_PROMPT,
+        shares=backend.traits.can_share,
     )
 
 

@@ -34,6 +34,8 @@ def test_shared_cells_count_once():
         table.share(first, other := table.take(), 30)
         table.extend(other, 5)
     assert table.used_cells == 50
+    table.release(first)
+    assert [table.num_held(first, length) for length in (10, 30, 40)] == [10, 30, 30]
     table.drop(first)
     assert table.used_cells == 40, "the shared 30 live on, the 10 of its own are gone"
     table.check()

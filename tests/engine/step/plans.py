@@ -21,7 +21,7 @@ class PlannedStep(StepRows):
 
 def planned(scheduler, waiting, running, pool, now, *, lookup=lambda seq: None):
     """The next step. Planned twice: an equal situation must give an equal plan."""
-    situation = scheduler.look(WaitingSequences(waiting).lines(), list(running), pool, now, lookup)
+    situation = scheduler.look(WaitingSequences(waiting), list(running), pool, now, lookup)
     plan = scheduler.plan(situation)
     assert scheduler.plan(situation) == plan
     scheduler.turns = plan.turns

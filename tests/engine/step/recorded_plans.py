@@ -89,7 +89,7 @@ class Replay:
         if numbers is None:
             return None
         length, coming, held, lane, is_file = numbers
-        return Match(lane, length, coming, held, file="a file" if is_file else None)
+        return Match(lane, length, coming, held, file="a file" if is_file else None, num_held=length if held else 0)
 
     def lookup(self, seq):
         return self.hits.get(self.numbers[seq.id])

@@ -180,3 +180,15 @@ def test_a_newcomer_whose_match_is_evicted_before_it_is_seated_is_computed(drive
         memory.evict()
     driver.finish()
     assert text_of(follower.take()) == "You said: hello again"
+
+
+def test_many_that_share_a_resident_prefix_start_together_where_their_own_tokens_fit(drive):
+    """The prefix was counted once for each of them: of six, whose own tokens take 200 cells, one started."""
+    driver = drive(num_cells=1100, context=800, num_lanes=16, parallel=8, batch_size=256)
+    begin = "<|im_start|>system\n" + "be kind. " * 60 + "<|im_end|>\n"
+    driver.answer(begin + chat("first"))
+    streams = [driver.submit(begin + chat(f"question {n}"), max_tokens=4) for n in range(6)]
+    driver.turn()
+    assert len(driver.core.running) == 6
+    driver.finish()
+    assert all(end_of(stream.take()).num_reused >= 540 for stream in streams)

@@ -13,7 +13,6 @@ RECORDS = recorded_plans.load()
 
 def situation_of(replay):
     record, scheduler = replay.record, replay.scheduler
-    scheduler._any_deferrable = record["any_deferrable"]
     scheduler.newcomers = replay.newcomers
     scheduler.turns = PlanTurns(
         tuple(tuple((n, scale) for n, scale in adapters) for adapters in record["line"]),
@@ -22,9 +21,7 @@ def situation_of(replay):
     )
     if record["holds"] is not None:
         scheduler.holds_until = record["holds"]
-    return scheduler.look(
-        WaitingSequences(replay.waiting).lines(), replay.running, replay.pool, replay.now, replay.lookup
-    )
+    return scheduler.look(WaitingSequences(replay.waiting), replay.running, replay.pool, replay.now, replay.lookup)
 
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
