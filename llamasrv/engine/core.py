@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
@@ -47,6 +48,11 @@ from llamasrv.engine.step.scheduler import MAY_WAIT, scheduler_for
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
+if TYPE_CHECKING:
+    from llamasrv.engine.embedder import Embedder
+    from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
+    from llamasrv.engine.speaker import Speaker
+
 log = logging.getLogger("llamasrv.engine")
 
 CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane table; a check takes 2 µs
@@ -60,6 +66,22 @@ class CoreCommand(NamedTuple):
     refuse: Callable[[LlamasrvError], object] | None = None
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Thread-safe objects that the engine thread shares with others."""
+
+    mailbox: Mailbox[CoreCommand]
+    doorbell: Doorbell
+    publisher: ViewPublisher
+    metrics: EngineMetrics
+    embedder: Embedder
+    speaker: Speaker
+    grammars: GrammarCompiler
+    pool: NativePool
+    prefixes: HostCache
+    should_stop: Callable[[], bool]
+
+
 class EngineCore:
     """The loop and its state, for one loaded model. Tests without a thread call `turn`."""
 
@@ -67,23 +89,14 @@ class EngineCore:
         self,
         backend: Backend,
         options: EngineOptions,
+        shared: Shared,
         *,
-        mailbox: Mailbox[CoreCommand],
-        doorbell: Doorbell,
-        publisher: ViewPublisher,
-        metrics: EngineMetrics,
-        pool: NativePool,
-        prefixes: HostCache,
         clock: Callable[[], float],
-        check_every: int = CHECK_EVERY,
     ) -> None:
-        self.backend = backend
-        self.check_every = check_every
-        self.prefixes = prefixes
-        self.options = options
-        self.mailbox = mailbox
-        self.metrics = metrics
-        self.clock = clock
+        self.backend, self.options, self.clock = backend, options, clock
+        self.check_every = CHECK_EVERY
+        self.mailbox, self.metrics, self.prefixes = shared.mailbox, shared.metrics, shared.prefixes
+        mailbox, metrics, pool = shared.mailbox, shared.metrics, shared.pool
         self.scheduler = scheduler_for(backend, options)
         self.waiting = WaitingSequences()  # those without a lane
         self.running: list[Sequence] = []  # those that hold a lane
@@ -91,7 +104,7 @@ class EngineCore:
         self.places = QueuePlaces(self.scheduler)
         self.outputs = Outputs(backend, pool, options.threads or available_cpus(), self._note_first_token)
         self._pace = Pacer(self.scheduler.cost, coalesce=options.coalesce)
-        self._doorbell, self._publisher = doorbell, publisher
+        self._doorbell, self._publisher = shared.doorbell, shared.publisher
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
         self._watch = StepWatch(metrics.slow_step_parts, clock)
@@ -99,7 +112,7 @@ class EngineCore:
         self.disk = open_disk(
             backend,
             options,
-            prefixes.tree,
+            self.prefixes.tree,
             work=pool.queue(1).put,
             post=lambda act: mailbox.put(CoreCommand(lambda _: act())),
             clock=clock,

@@ -27,9 +27,9 @@ from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import Adapter, EngineOptions, Status
 from llamasrv.engine.base.sequence import Sequence, end_of
 from llamasrv.engine.base.side_thread import STOPPING
-from llamasrv.engine.core import CoreCommand, EngineCore
+from llamasrv.engine.core import CoreCommand, EngineCore, Shared
 from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.host import EngineHost, Shared
+from llamasrv.engine.host import EngineHost
 from llamasrv.engine.kv.host_cache import HostCache
 from llamasrv.engine.kv.manager import Unclean
 from llamasrv.engine.kv.state import SavedState

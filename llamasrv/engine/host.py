@@ -10,40 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from llamasrv.concurrency import Mailbox
-from llamasrv.engine.base.channels import Doorbell
 from llamasrv.engine.base.interface import Backend, CheckpointKind, LoadFailed, ModelFacts, Progress
-from llamasrv.engine.base.metrics import EngineMetrics
-from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.options import EngineOptions, Status
 from llamasrv.engine.base.side_thread import FAILED, STOPPING, turn_or_recover
-from llamasrv.engine.core import CoreCommand, EngineCore
-from llamasrv.engine.embedder import Embedder
-from llamasrv.engine.kv.host_cache import HostCache
-from llamasrv.engine.sampling.grammar_compiler import GrammarCompiler
-from llamasrv.engine.speaker import Speaker
-from llamasrv.engine.view import ViewPublisher
+from llamasrv.engine.core import EngineCore, Shared
 from llamasrv.errors import EngineFailure, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Thread-safe objects that the engine thread shares with others."""
-
-    mailbox: Mailbox[CoreCommand]
-    doorbell: Doorbell
-    publisher: ViewPublisher
-    metrics: EngineMetrics
-    embedder: Embedder
-    speaker: Speaker
-    grammars: GrammarCompiler
-    pool: NativePool
-    prefixes: HostCache
-    should_stop: Callable[[], bool]
 
 
 class EngineHost:
@@ -97,17 +71,7 @@ class EngineHost:
         try:
             if backend.generates:
                 shared.grammars.open(backend.vocab)
-            self.core = EngineCore(
-                backend,
-                self._options,
-                mailbox=shared.mailbox,
-                doorbell=shared.doorbell,
-                publisher=publisher,
-                metrics=shared.metrics,
-                pool=shared.pool,
-                prefixes=shared.prefixes,
-                clock=self._clock,
-            )
+            self.core = EngineCore(backend, self._options, shared, clock=self._clock)
         except BaseException:
             backend.close()
             raise

@@ -6,40 +6,17 @@ They apply to all sequences of a context. The files have a tensor `direction.N` 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.options import Adapter, EngineOptions
-
-_ggml = ctypes.CDLL(C._lib._name)
-_F32 = 0
-
-
-class _Init(ctypes.Structure):
-    _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
-
-
-def _declare(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(_ggml, name)
-    function.restype, function.argtypes = result, list(arguments)
-    return function
-
-
-_P, _I = ctypes.c_void_p, ctypes.c_int64
-_open = _declare("gguf_init_from_file", _P, ctypes.c_char_p, _Init)
-_free = _declare("gguf_free", None, _P)
-_count = _declare("gguf_get_n_tensors", _I, _P)
-_name = _declare("gguf_get_tensor_name", ctypes.c_char_p, _P, _I)
-_type = _declare("gguf_get_tensor_type", ctypes.c_int, _P, _I)
-_size = _declare("gguf_get_tensor_size", ctypes.c_size_t, _P, _I)
-_offset = _declare("gguf_get_tensor_offset", ctypes.c_size_t, _P, _I)
-_data = _declare("gguf_get_data_offset", ctypes.c_size_t, _P)
 
 
 def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> Floats:
@@ -58,23 +35,19 @@ def directions(vectors: tuple[Adapter, ...], width: int, layers: int) -> Floats:
 
 
 def _read(path: str) -> list[tuple[int, Floats]]:
-    file = _open(os.fsencode(path), _Init(True, None))
-    if not file:
-        raise LoadFailed(f"{path}: not a GGUF file")
-    try:
+    with opened(Path(path)) as file:
+        if file is None:
+            raise LoadFailed(f"{path}: not a GGUF file")
         found = []
-        for number in range(_count(file)):
-            match = re.fullmatch(rb"direction\.(\d{1,4})", _name(file, number))
-            if match is None or _type(file, number) != _F32:
-                raise LoadFailed(f"{path}: not a control vector: its tensors must be direction.LAYER, of type F32")
-            start, size = _data(file) + _offset(file, number), _size(file, number)
-            direction = np.fromfile(path, np.float32, size // 4, offset=start)
-            if direction.nbytes != size:
-                raise LoadFailed(f"{path}: truncated")
+        for name in file.tensors():
+            match = re.fullmatch(r"direction\.(\d{1,4})", name, re.ASCII)
+            if match is None:
+                raise LoadFailed(f"{path}: not a control vector: its tensors must be direction.LAYER")
+            direction = file.numbers(name)
+            if direction is None:
+                raise LoadFailed(f"{path}: truncated, or its directions are not floats")
             found.append((int(match[1]), direction))
         return found
-    finally:
-        _free(file)
 
 
 def steer(context: Any, model: Any, options: EngineOptions, path: str) -> None:

@@ -32,6 +32,14 @@ _logits_of = fast.llama_get_logits_ith
 _logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
 
 
+def likeliest(context: Any, row: int, vocab_size: int) -> tuple[int, float]:
+    """The most likely token of a row of logits, and its gap to the next one."""
+    logits = np.ctypeslib.as_array(_logits_of(context, row), (vocab_size,))
+    token = int(logits.argmax())
+    best, logits[token] = float(logits[token]), -np.inf
+    return token, best - float(logits.max())
+
+
 class LlamaDraftModel:
     """Belongs to the engine thread."""
 
@@ -157,7 +165,7 @@ class LlamaDraftModel:
                 return proposals
             row, rows, going_on = 0, [], []
             for i, at in zip(active, last):
-                token, gap = self._best(at)
+                token, gap = likeliest(self._context, at, self._vocab_size)
                 if token >= self._size:
                     continue
                 proposals[i].tokens.append(token)
@@ -174,12 +182,6 @@ class LlamaDraftModel:
                 row += 1
             active, last = going_on, list(range(row))
         return proposals
-
-    def _best(self, row: int) -> tuple[int, float]:
-        logits = np.ctypeslib.as_array(_logits_of(self._context, row), (self._vocab_size,))
-        token = int(logits.argmax())
-        best, logits[token] = float(logits[token]), -np.inf
-        return token, best - float(logits.max())
 
     def _begin(self, timeline: Timeline) -> int:
         """Cut the lane to its common prefix with the timeline, or copy a longer one from another lane; returns its

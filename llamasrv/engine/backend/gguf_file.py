@@ -39,6 +39,8 @@ _free = _call("gguf_free", [_P], None)
 _find_key = _call("gguf_find_key", [_P, ctypes.c_char_p], _ID)
 _key_type = _call("gguf_get_kv_type", [_P, _ID], ctypes.c_int)
 _text = _call("gguf_get_val_str", [_P, _ID], ctypes.c_char_p)
+_num_tensors = _call("gguf_get_n_tensors", [_P], _ID)
+_tensor_name = _call("gguf_get_tensor_name", [_P, _ID], ctypes.c_char_p)
 _find_tensor = _call("gguf_find_tensor", [_P, ctypes.c_char_p], _ID)
 _tensor_type = _call("gguf_get_tensor_type", [_P, _ID], ctypes.c_int)
 _tensor_size = _call("gguf_get_tensor_size", [_P, _ID], ctypes.c_size_t)
@@ -77,18 +79,27 @@ class GgufFile:
             return ""
         return str(_text(self._pointer, at).decode("utf-8", "replace"))
 
+    def tensors(self) -> list[str]:
+        """The names of all tensors."""
+        numbers = range(_num_tensors(self._pointer))
+        return [_tensor_name(self._pointer, number).decode("utf-8", "replace") for number in numbers]
+
     def has_tensor(self, name: str) -> bool:
         return bool(_find_tensor(self._pointer, name.encode()) >= 0)
 
     def numbers(self, tensor: str) -> Floats | None:
-        """All numbers of a small tensor, as float32; None if it does not exist or is quantised."""
+        """All numbers of a small tensor, as float32; None if it does not exist, is quantised, or is cut
+        off."""
         at = _find_tensor(self._pointer, tensor.encode())
         kind = _tensor_type(self._pointer, at) if at >= 0 else -1
         if kind not in (_F32, _F16, _BF16):
             return None
         with open(self._path, "rb") as file:
             file.seek(_data_offset(self._pointer) + _tensor_offset(self._pointer, at))
-            raw = file.read(_tensor_size(self._pointer, at))
+            size = _tensor_size(self._pointer, at)
+            raw = file.read(size)
+        if len(raw) < size:
+            return None
         if kind == _BF16:
             return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
         return np.frombuffer(raw, np.float32 if kind == _F32 else np.float16).astype(np.float32)

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
-from llamasrv.engine.backend.library import C, drop_errors, fast, hidden_states, reason
+from llamasrv.engine.backend.draft_model import likeliest
+from llamasrv.engine.backend.library import C, drop_errors, hidden_states, reason
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.batch import Batch
 from llamasrv.engine.base.interface import LoadFailed, Proposal, Timeline
 
 MOST_WAITING = 64  # queued rows of a lane above which they are computed without waiting for a draft
-
-_logits_of = fast.llama_get_logits_ith
-_logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
 
 
 def binding() -> Any:
@@ -219,7 +217,7 @@ class LlamaMtp:
             if not step:
                 for number in asked:
                     self._lanes[number].advance(len(self._lanes[number].tokens))
-            found = [(i, at, *self._best(at)) for i, at in active]
+            found = [(i, at, *likeliest(self.context, at, self._vocab_size)) for i, at in active]
             active, row = [], 0
             for i, at, token, gap in found:
                 proposals[i].tokens.append(token)
@@ -233,12 +231,6 @@ class LlamaMtp:
         for number in asked:
             C.llama_memory_seq_rm(self._memory, number, self._lanes[number].computed, -1)
         return proposals
-
-    def _best(self, row: int) -> tuple[int, float]:
-        logits = np.ctypeslib.as_array(_logits_of(self.context, row), (self._vocab_size,))
-        token = int(logits.argmax())
-        best, logits[token] = float(logits[token]), -np.inf
-        return token, best - float(logits.max())
 
     def _decode(self, num_rows: int) -> bool:
         """Decode; if it fails, drop all lanes, whose contents are unknown then."""
