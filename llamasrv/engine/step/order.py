@@ -25,7 +25,7 @@ def _rank(seq: Sequence, now: float, served: Served) -> Rank:
     return not seq.is_resumed, level, served.get(seq.spec.owner, 0.0), seq.arrived, seq.id
 
 
-class _Line:
+class _KindLine:
     """Sequences of one kind, in order of arrival. `rank`: that of the first, when it was last looked at."""
 
     __slots__ = ("sequences", "rank")
@@ -44,16 +44,16 @@ class FairQueue:
 
     def __init__(self) -> None:
         self.sequences: dict[Sequence, None] = {}  # in order of arrival
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _KindLine] = {}
         self._numbers = count()
-        self._heap: list[tuple[Rank, int, _Line]] = []  # outdated where the rank is not the line's
-        self._due: list[tuple[float, int, _Line]] = []  # when to rank a line again
+        self._heap: list[tuple[Rank, int, _KindLine]] = []  # outdated where the rank is not the line's
+        self._due: list[tuple[float, int, _KindLine]] = []  # when to rank a line again
 
     def add(self, seq: Sequence) -> None:
         self.sequences[seq] = None
         line = self._lines.get(seq.kind)
         if line is None:
-            line = self._lines[seq.kind] = _Line()
+            line = self._lines[seq.kind] = _KindLine()
             heappush(self._due, (-inf, next(self._numbers), line))
         line.sequences[seq] = None
 
