@@ -22,6 +22,11 @@ def is_long(prompt: Prompt) -> bool:
     return _size(prompt) > LONG_TEXT
 
 
+def are_long(texts: Iterable[str]) -> bool:
+    """Whether tokenising all of them would block the hub for too long."""
+    return _until_long(map(len, texts)) > LONG_TEXT
+
+
 def is_long_form(form: Any) -> bool:
     """Whether building a grammar of the schemas in a value would block the hub for too long."""
     return _json_size(form) > LONG_FORM

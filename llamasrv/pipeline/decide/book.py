@@ -12,12 +12,22 @@ from llamasrv.concurrency import off_hub
 from llamasrv.domain.decide import DecideRequest
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, TextPart
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.errors import ContextTooLong
 from llamasrv.pipeline.decide.labels import LabelMaker
-from llamasrv.pipeline.decide.questions import Thought, conversation, cut, has_media, new_mark, orders, written
+from llamasrv.pipeline.decide.questions import (
+    Thought,
+    conversation,
+    cut,
+    has_media,
+    new_mark,
+    orders,
+    texts_of,
+    written,
+)
 from llamasrv.pipeline.decide.work import DecisionWork, ShownQuestion
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.media import RequestMedia
-from llamasrv.pipeline.sizes import is_long
+from llamasrv.pipeline.sizes import are_long, is_long, refuse_endless
 
 ENDS_KEPT = 16  # max prompt ends per model whose tokenised labels are cached
 FEW = 8  # max questions to prepare on the hub
@@ -49,7 +59,8 @@ class DecisionBook:
         first, *others = (prompt for prompt in carried.prompts if isinstance(prompt, ChatPrompt))
         prepare = partial(self._prepare, served, request, mark, first, dict(zip(seeing, others)), media)
         few = len(request.questions) * request.orders <= FEW and not is_long(first)
-        head, asked, thought = prepare() if few else off_hub(prepare)
+        short = few and not are_long(text for question in request.questions for text in texts_of(question))
+        head, asked, thought = prepare() if short else off_hub(prepare)
         return DecisionWork(served, request, head, asked, cache_key, thought)
 
     def _prepare(
@@ -75,6 +86,10 @@ class DecisionBook:
                     asked.append(ShownQuestion(number, order, labels, found.tail, found.spans))
                     continue
                 text = written(question, labels.texts, order)
+                try:
+                    refuse_endless(text, served.vocab, served.context)
+                except ContextTooLong as error:
+                    raise error.but(param=question.param) from None
                 own = served.vocab.tokenize(text, parse_special=False)
                 asked.append(ShownQuestion(number, order, labels, [*own, *base.tail], base.spans))
         return base.head, asked, base.thought

@@ -7,7 +7,7 @@ its own. So all questions of a request begin with the same tokens, and none can 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from llamasrv.chat.formats import ChatFormat
@@ -138,6 +138,15 @@ def _text(text: str, trusted: bool) -> list[tuple[str, bool]]:
 
 def has_media(question: Question) -> bool:
     return any(isinstance(part, MediaPart) for part in question.instructions)
+
+
+def texts_of(question: Question) -> Iterator[str]:
+    """All that the client wrote."""
+    yield from (part.text for part in question.instructions if isinstance(part, TextPart))
+    for option in question.options:
+        yield option.description
+        if isinstance(option.value, str):
+            yield option.value
 
 
 def orders(question: Question, most: int) -> list[tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """Decisions through the pipeline on the fake model, which knows bytes only: `yes` is a tree of three nodes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from decisions import asked, choice, predicate, score
@@ -11,6 +12,7 @@ from llamasrv.domain.events import Text
 from llamasrv.domain.request import GenerateRequest, Message, TokenPrompt
 from llamasrv.engine.engine import EngineOptions
 from llamasrv.errors import BodyTooLarge, ContextTooLong, InvalidRequest, Unavailable
+from llamasrv.pipeline.decide import book
 
 INPUT = "The same input for all of them. " * 4
 ALL = (predicate("Is it so?"), choice("Which?", "a", "b", "c"), score("How much?", *map(str, range(12))))
@@ -196,3 +198,30 @@ def test_thoughts_count_towards_the_bounds(serve):
         decide(serve(template=THINKS), ALL[0], thinking=1000)
     with pytest.raises(BodyTooLarge):
         decide(serve(template=THINKS), *ALL, thinking=300, most_tokens=1000)
+
+
+MUCH = "word " * 5000
+
+
+@pytest.mark.parametrize(
+    "question",
+    [predicate(MUCH), choice("Which?", MUCH, "b"), predicate("Is it?", true=MUCH)],
+    ids=["asked", "option", "described"],
+)
+def test_a_long_question_is_worked_on_beside_the_hub(serve, question, monkeypatch):
+    served, beside = serve(), []
+    monkeypatch.setattr(book, "off_hub", lambda function: beside.append(function) or function())
+    with pytest.raises(ContextTooLong):
+        decide(served, predicate("Is it so?"), question)
+    assert len(beside) == 1
+    decide(served, predicate("Is it so?"))
+    assert len(beside) == 1
+
+
+def test_a_question_far_too_long_is_refused_by_its_place_before_it_is_read_whole(serve, monkeypatch):
+    served, read = serve(), []
+    vocab, tokenize = served.service.pipeline.peek(None).vocab, type(served.service.pipeline.peek(None).vocab).tokenize
+    monkeypatch.setattr(type(vocab), "tokenize", lambda *a, **k: read.append(len(a[1])) or tokenize(*a, **k))
+    with pytest.raises(ContextTooLong) as caught:
+        decide(served, predicate("Is it so?"), replace(predicate("word " * 200_000), param="questions[1]"))
+    assert caught.value.param == "questions[1]" and sum(read) < 500_000
