@@ -244,8 +244,13 @@ class EngineCore:
 
     def hold_session(self, spec: SequenceSpec) -> None:
         seconds = self.options.session_seconds
+        if self.disk is not None:
+            self.memory.sessions.remember(spec.session, spec.owner, spec.tokens, spec.cache_key)
         self.memory.sessions.hold(spec.session, spec.owner, spec.tokens, spec.cache_key, seconds)
         self._publisher.is_stale = True
+
+    def prefetch(self, session: str, owner: str) -> None:
+        self.memory.prefetch(session, owner)
 
     def close_session(self, session: str, owner: str) -> None:
         self.memory.sessions.close(session, owner)

@@ -255,6 +255,11 @@ class Engine:
         say."""
         self._mailbox.put(CoreCommand(lambda core: core.hold_session(spec)))
 
+    def prefetch(self, session: str, owner: str) -> None:
+        """A session speaks, and its prompt is not known yet: start reading its last prefix if only the disk has it."""
+        if self.options.disk_bytes:
+            self._mailbox.put(CoreCommand(lambda core: core.prefetch(session, owner)))
+
     def close_session(self, session: str, owner: str) -> None:
         """Keep nothing for this session any more."""
         self._mailbox.put(CoreCommand(lambda core: core.close_session(session, owner)))

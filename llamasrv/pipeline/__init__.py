@@ -219,6 +219,8 @@ class Pipeline:
         return Run(RequestStarter(self, model, request), on_start=on_start, explain=explain)
 
     def _submit(self, served: LoadedModel, request: GenerateRequest) -> Submitted:
+        if request.session:
+            served.engine.prefetch(request.session, request.owner)
         request = served.model.settings.chat_defaults.of(request)
         sent, media, windows = self._taken_apart(request, served)
         request, applied = _edited(sent, served, media)

@@ -62,12 +62,12 @@ class DiskReads:
         answer is there, its state is WAITING again."""
         seq.enter(SequenceState.AWAITING_DISK)
         self.num_waiting += 1
-        read = self._reads.get(stored)
-        if read is None:
-            read = self._reads[stored] = _Read()
-            self._hold(stored.size)
-            self._disk.read(stored, self._arrived)
-        read.until[seq] = self._clock() + max(self.patience, seconds)
+        self._begin(stored).until[seq] = self._clock() + max(self.patience, seconds)
+
+    def read_ahead(self, stored: StoredState) -> None:
+        """Start reading a file for a sequence that has not arrived. Unless one wants it before the answer is there, its
+        state becomes a prefix in host memory."""
+        self._begin(stored)
 
     def state_for(self, seq: Sequence) -> SavedState | None:
         """The state that was read for this sequence, if any."""
@@ -102,6 +102,14 @@ class DiskReads:
             read.until.clear()
         self.num_waiting, self.held = 0, sum(stored.size for stored in self._reads)
         self._answered.clear()
+
+    def _begin(self, stored: StoredState) -> _Read:
+        read = self._reads.get(stored)
+        if read is None:
+            read = self._reads[stored] = _Read()
+            self._hold(stored.size)
+            self._disk.read(stored, self._arrived)
+        return read
 
     def _arrived(self, stored: StoredState, state: SavedState | None) -> None:
         read = self._reads[stored]

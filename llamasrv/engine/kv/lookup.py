@@ -7,10 +7,12 @@ preferred to those that must be copied or read first. A lookup has no effects.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
 from llamasrv.engine.base.media_timeline import MediaTimeline
@@ -79,6 +81,29 @@ class PrefixLookup:
         if point is None or self._ends_at(match):
             return match
         return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
+
+    def file_ahead(self, tokens: array[int], cache_key: CacheKey) -> StoredState | None:
+        """The file that a prompt beginning with these tokens would wait for."""
+        disk = self._disk
+        if disk is None:
+            return None
+        path = self._tree.walk(tokens, len(tokens), cache_key)
+        whole, can_cut, room = self._checkpoints.whole, self._traits.can_cut_saved, self._host.room
+        cuts = [] if whole else sorted(point.length for point in self._checkpoints.on(path))
+
+        def may_use(holder: Holder) -> bool:
+            return not isinstance(holder, StoredState) or holder.size <= min(disk.largest, room)
+
+        def longest_of(kind: HolderKind) -> tuple[Holder | None, int]:
+            found = most_usable(path, kind, can_cut=can_cut, cuts=cuts, may_use=may_use)
+            return (None, 0) if found is None else found
+
+        stored, length = longest_of(HolderKind.FILE)
+        near = max(longest_of(kind)[1] for kind in (HolderKind.LANE, HolderKind.STATE))
+        if whole:
+            near = max([near, *(point.length for point in self._checkpoints.on(path))])
+        worth = self._time.prompt_seconds(length - near) > WORTH_READING
+        return stored if worth and isinstance(stored, StoredState) else None
 
     def is_stale(self, match: Match) -> bool:
         """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have

@@ -94,6 +94,15 @@ class KVCacheManager:
         assert self._reads is not None and match.file is not None
         self._reads.want(seq, match.file, match.seconds)
 
+    def prefetch(self, session: str, owner: str) -> None:
+        """A session speaks: start reading its last prefix from disk, if that saves enough beyond what is nearer."""
+        last = self.sessions.last(session, owner)
+        if self._reads is None or last is None:
+            return
+        stored = self._lookup.file_ahead(*last)
+        if stored is not None:
+            self._reads.read_ahead(stored)
+
     def release(self, seq: Sequence) -> None:
         """A sequence is seated or has ended: release what was read for it."""
         if self._reads is not None:

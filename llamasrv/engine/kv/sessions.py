@@ -2,12 +2,14 @@
 
 A hold costs nothing as long as the prefix is in KV. When its lane must go, the state moves to host memory as a pin, for
 the rest of the hold's time and within its owner's share. A hold ends when its session goes on from it, when the session
-is closed, or with its time. Belongs to the engine thread.
+is closed, or with its time. Where there is a disk, a session's last prefix is remembered beyond that: once the session
+speaks again, its file is read before its prompt is there. Belongs to the engine thread.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
@@ -19,6 +21,7 @@ from llamasrv.engine.kv.timelines import LaneTimeline
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
 
 MOST_HOLDS = 64  # of one owner; the oldest ends first
+MOST_TOKENS = 4 << 20  # of the last prefixes of all sessions, 4 bytes each
 
 
 class Hold(Holder):
@@ -35,9 +38,19 @@ class Hold(Holder):
 class Sessions:
     """The holds of one context."""
 
-    def __init__(self, host: HostTier, tree: PrefixTree, backend: Backend, *, most: int = MOST_HOLDS) -> None:
+    def __init__(
+        self,
+        host: HostTier,
+        tree: PrefixTree,
+        backend: Backend,
+        *,
+        most: int = MOST_HOLDS,
+        most_tokens: int = MOST_TOKENS,
+    ) -> None:
         self._host, self._tree, self._backend = host, tree, backend
-        self._most = most
+        self._most, self._most_tokens = most, most_tokens
+        self._last: OrderedDict[tuple[str, str], tuple[array[int], CacheKey]] = OrderedDict()  # by owner and session
+        self._num_tokens = 0  # of those
         self._holds: dict[str, list[Hold]] = {}  # by owner, oldest first
         tree.drop_kinds(HolderKind.HOLD)
 
@@ -58,6 +71,24 @@ class Sessions:
         if self._in_kv(hold) is None:  # it was evicted before its reply was read
             self._pin_state(hold)
 
+    def remember(self, session: str, owner: str, tokens: array[int], cache_key: CacheKey) -> None:
+        """This is the session's last prefix. Those that were remembered longest ago are forgotten beyond the limit."""
+        self._forget(session, owner)
+        self._last[owner, session] = tokens, cache_key
+        self._num_tokens += len(tokens)
+        while self._num_tokens > self._most_tokens:
+            other, name = next(iter(self._last))
+            self._forget(name, other)
+
+    def last(self, session: str, owner: str) -> tuple[array[int], CacheKey] | None:
+        """The session's last prefix, if it is remembered."""
+        return self._last.get((owner, session))
+
+    def _forget(self, session: str, owner: str) -> None:
+        last = self._last.pop((owner, session), None)
+        if last is not None:
+            self._num_tokens -= len(last[0])
+
     def go_on(self, spec: SequenceSpec, tokens: array[int]) -> int:
         """A session speaks: end its holds that this prompt begins with. Returns the length of the longest."""
         found = [hold for hold in self._along(tokens, len(tokens), spec.cache_key) if hold.session == spec.session]
@@ -67,6 +98,7 @@ class Sessions:
 
     def close(self, session: str, owner: str) -> int:
         """End all holds of a session; returns how many there were."""
+        self._forget(session, owner)
         self._expire()
         found = [hold for hold in self._holds.get(owner, ()) if hold.session == session]
         for hold in found:

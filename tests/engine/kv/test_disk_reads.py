@@ -177,3 +177,78 @@ def test_sequences_waiting_for_a_file_survive_a_context_reset(tmp_path, monkeypa
         again.engine.host.turn()
     assert end_of(stream.take()).num_reused > len(SYSTEM)
     again.end()
+
+
+@pytest.fixture
+def conversation(tmp_path):
+    """A session has called a tool, and only the disk has its prompt."""
+    served = Served(tmp_path, session_seconds=0.0)
+    served.ask(chat(SYSTEM), session="s")
+    served.engine.hold_session(served.sequences[-1].spec)
+    served.now += 30.0
+    served.turn()
+    served.written(1)
+    forget_all(served)
+    yield served
+    served.end()
+
+
+def forget_all(served):
+    memory = served.core.memory
+    while memory.lanes.resident:
+        memory.evict()
+    for state in memory.host.entries():
+        memory.host.drop(state.tokens, state.cache_key)
+
+
+def arrived(served, number):
+    while served.core.disk.num_read < number:
+        served.engine.take_mail(1)
+
+
+def test_when_a_session_speaks_its_last_prefix_is_read_before_its_prompt_is_there(conversation):
+    served = conversation
+    served.engine.prefetch("other", "")
+    served.engine.prefetch("s", "somebody else")
+    served.turn()
+    assert served.core.reads.held == 0, "they have said nothing before"
+    served.engine.prefetch("s", "")
+    arrived(served, 1)
+    assert served.core.reads.held == served.core.reads.num_waiting == 0
+    stream = served.submit(chat(SYSTEM) + "the result")
+    served.turn()
+    assert served.sequences[-1].state is not SequenceState.AWAITING_DISK, "it waits for nothing"
+    served.finish()
+    assert end_of(stream.take()).num_reused >= len(SYSTEM) and served.core.disk.num_read == 1
+    served.engine.prefetch("s", "")
+    served.turn()
+    assert served.core.reads.held == 0, "it is at hand"
+
+
+def test_a_prompt_that_comes_while_its_session_is_read_gets_that_state(conversation, monkeypatch):
+    served = conversation
+    gate = slow_disk(monkeypatch)
+    served.engine.prefetch("s", "")
+    served.turn()
+    assert served.core.reads.held > 0
+    stream = served.submit(chat(SYSTEM) + "the result")
+    served.turn()
+    assert served.sequences[-1].state is SequenceState.AWAITING_DISK
+    gate.set()
+    while served.engine.num_open:
+        served.now += 0.01
+        served.engine.host.turn()
+    assert end_of(stream.take()).num_reused >= len(SYSTEM) and served.core.disk.num_read == 1
+
+
+def test_a_session_that_is_closed_or_long_past_is_not_read(conversation):
+    served, sessions = conversation, conversation.core.memory.sessions
+    tokens, cache_key = sessions.last("s", "")
+    sessions._most_tokens = 2 * len(tokens)
+    for name in ("a", "b"):
+        sessions.remember(name, "", tokens, cache_key)
+    assert sessions.last("s", "") is None and sessions.last("a", "")
+    sessions.close("a", "")
+    served.engine.prefetch("a", "")
+    served.turn()
+    assert served.core.reads.held == 0 and sessions.last("b", "")
