@@ -84,6 +84,15 @@ def test_without_a_server_one_is_started_and_ends_with_the_program(program, capf
         urllib.request.urlopen(told()["url"] + "/models", timeout=5)
 
 
+def test_codex_gets_a_catalogue_with_the_model():
+    """Without one it warned at each start, and its first prompt had 3,500 tokens of instructions."""
+    codex = PROGRAMS["codex"]
+    facts = {"model": "demo", "context": 8192, "folder": "/f", "url": "http://h", "key": "none"}
+    (model,) = json.loads(json.dumps(filled(codex.files, facts)))["models.json"]["models"]
+    assert (model["slug"], model["context_window"]) == ("demo", 8192) and "apply_patch" in model["base_instructions"]
+    assert 'model_catalog_json="/f/models.json"' in [filled(one, facts) for one in codex.arguments]
+
+
 def test_sigterm_ends_the_server_that_was_started(program, tmp_path):
     told = program("aider", more="import time; time.sleep(60)")
     words = [sys.executable, "-m", "llamasrv", "launch", "aider", "--model", "demo", "--port", "9"]

@@ -27,6 +27,52 @@ class LaunchedProgram:
     files: Mapping[str, Any] = field(default_factory=dict)  # JSON files in a temporary folder
 
 
+# Codex has instructions of its own for models that it knows, and 3,500 tokens of them for all others.
+_CODEX_INSTRUCTIONS = """\
+You are a coding agent in the Codex CLI, on the user's computer. Work until the user's request is done, then say \
+briefly what you changed and how you checked it.
+
+- Look before you change: read the files that matter, and search with `rg` or `grep`. Follow the instructions of \
+AGENTS.md files in the folder of what you change and above it.
+- Make the smallest change that solves the problem at its root, in the style of the code around it. Leave alone what \
+the request is not about, and what the user has changed. Never undo changes that you did not make.
+- Edit files by running `apply_patch` in the shell:
+
+apply_patch <<'EOF'
+*** Begin Patch
+*** Update File: path/to/file.py
+@@ def function_that_changes():
+-    a line that goes
++    a line that comes
+*** End Patch
+EOF
+
+  Lines that stay begin with a space; show three around each change. `*** Add File: PATH` (each line begins with +) \
+and `*** Delete File: PATH` stand in the place of `*** Update File: PATH`. Paths are relative.
+- Run the tests or the program when there is something to run, and mend what you broke. Do not commit, and do not \
+install anything, unless you are asked to.
+- If a command is refused or needs rights that you do not have, say so instead of working around it. If the request is \
+unclear in a way that matters, ask; otherwise choose and say what you chose.
+- Write plain text, short: paths as `path:line`, no long listings of what the user can see in the files.
+"""
+_CODEX_MODEL: Mapping[str, Any] = {
+    "slug": "{model}",
+    "display_name": "{model}",
+    "context_window": "{context}",
+    "base_instructions": _CODEX_INSTRUCTIONS,
+    "shell_type": "unified_exec",
+    "supports_parallel_tool_calls": True,
+    "support_verbosity": False,
+    "supported_reasoning_levels": (),
+    "truncation_policy": {"mode": "bytes", "limit": 10_000},
+    "experimental_supported_tools": (),
+    "visibility": "list",
+    "supported_in_api": True,
+    "priority": 0,
+}
+"""What Codex asks of a catalogue of models; without one it warns at each start that it does not know the model."""
+
+
 PROGRAMS: Mapping[str, LaunchedProgram] = {
     "claude": LaunchedProgram(
         "claude",
@@ -58,16 +104,18 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
     "codex": LaunchedProgram(
         "codex",
         "npm install -g @openai/codex",
-        10_000,
+        7_000,
         {"LLAMASRV_KEY": "{key}"},
         (
             "-c", 'model="{model}"',
             "-c", 'model_provider="llamasrv"',
             "-c", "model_context_window={context}",
             "-c", 'web_search="disabled"',
+            "-c", 'model_catalog_json="{folder}/models.json"',
             "-c", 'model_providers.llamasrv={name="llamasrv", base_url="{url}/v1", wire_api="responses", '
             'env_key="LLAMASRV_KEY", stream_idle_timeout_ms=1800000}',
         ),
+        files={"models.json": {"models": [_CODEX_MODEL]}},
     ),
     "opencode": LaunchedProgram(
         "opencode",

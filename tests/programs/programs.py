@@ -203,6 +203,7 @@ def test_it_reads_edits_and_tests(name, template, folder, server):
     assert done.returncode == 0, told
     assert (folder / "greeting.py").read_text("utf-8") == AFTER, told
     assert "it passed" in done.stdout and DONE in done.stdout, told
+    assert "fallback metadata" not in done.stdout, told  # Codex's word for a model that it does not know
     turns = main_turns(answered(running))
     assert [turn["finish"] for turn in turns] == ["tool_calls"] * len(calls) + ["stop"], told
     check_reuse(turns)
