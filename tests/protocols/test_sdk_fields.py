@@ -13,10 +13,15 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.anthropic.messages import MessagesSchema
 from llamasrv.protocols.common.schema import HONOURED, IGNORED, REFUSED, rows
 from llamasrv.protocols.limits import Limits
+from llamasrv.protocols.openai.batches import BatchSchema
 from llamasrv.protocols.openai.chat import ChatCompletions, ChatSchema
 from llamasrv.protocols.openai.completions import CompletionsSchema
+from llamasrv.protocols.openai.conversations import ConversationSchema, ItemsSchema
+from llamasrv.protocols.openai.embeddings import EmbeddingsSchema
 from llamasrv.protocols.openai.responses import Responses
 from llamasrv.protocols.openai.responses.schema import ResponsesSchema
+from llamasrv.protocols.openai.speech import SpeechSchema
+from llamasrv.protocols.openai.transcriptions import TranscriptionSchema
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
@@ -72,6 +77,39 @@ def test_every_field_of_the_sdk_has_its_verdict(schema):
     by_verdict = {name: {field for field in sent if verdicts[field] == name} for name in (HONOURED, IGNORED, REFUSED)}
     assert by_verdict[IGNORED] <= HARMLESS[schema]  # an older SDK knows fewer
     assert by_verdict[REFUSED] <= REFUSALS[schema]
+
+
+SMALLER: dict[str, tuple[type, set[str]]] = {
+    "openai.types.embedding_create_params.EmbeddingCreateParams": (EmbeddingsSchema, {"user"}),
+    "openai.types.batch_create_params.BatchCreateParams": (BatchSchema, {"output_expires_after"}),
+    "openai.types.audio.speech_create_params.SpeechCreateParams": (SpeechSchema, set()),
+    "openai.types.audio.transcription_create_params.TranscriptionCreateParamsStreaming": (
+        TranscriptionSchema, {"chunking_strategy", "keywords", "languages"},
+    ),
+    "openai.types.responses.response_compact_params.ResponseCompactParams": (ResponsesSchema, {"image"}),
+    "openai.types.responses.input_token_count_params.InputTokenCountParams": (ResponsesSchema, {"personality"}),
+    "openai.types.conversations.conversation_create_params.ConversationCreateParams": (ConversationSchema, set()),
+    "openai.types.conversations.item_create_params.ItemCreateParams": (ItemsSchema, set()),
+    "anthropic.types.message_count_tokens_params.MessageCountTokensParams": (
+        MessagesSchema, HARMLESS[MessagesSchema],
+    ),
+    "anthropic.types.beta.message_count_tokens_params.MessageCountTokensParams": (
+        MessagesSchema, HARMLESS[MessagesSchema],
+    ),
+}  # fmt: skip
+"""By type of an SDK: the schema that reads it, and what of it has no effect and is named in a header."""
+IN_THE_ADDRESS = {"include"}  # fields of these types that the SDKs send in the query
+
+
+@pytest.mark.parametrize("path", SMALLER)
+def test_every_field_of_a_smaller_request_has_its_verdict(path):
+    schema, without_effect = SMALLER[path]
+    module, _, name = path.rpartition(".")
+    verdicts = {row.field: row.verdict for row in rows(schema)}
+    sent = fields_of(getattr(pytest.importorskip(module), name))
+    if "include" not in verdicts:
+        sent -= IN_THE_ADDRESS
+    assert {field for field in sent if verdicts.get(field, IGNORED) == IGNORED} <= without_effect
 
 
 NESTED = {

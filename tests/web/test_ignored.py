@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
+
 import pytest
+from serving import RunningService
 
 from llamasrv.protocols.common.headers import IGNORED, MAX_NAMES
+from llamasrv.web.service import WebOptions
 
 HELLO = [{"role": "user", "content": "Hello"}]
+SEARCHED = {
+    "role": "user",
+    "content": [{"type": "container_upload", "file_id": "file_1"}, {"type": "text", "text": "x"}],
+}
 CONTENTS = [{"role": "user", "parts": [{"text": "Hello"}]}]
 BODIES = {
     "/v1/chat/completions": {"messages": HELLO},
@@ -25,7 +34,19 @@ BODIES = {
     "/v1/messages/count_tokens": {"messages": HELLO},
     "/v1/responses/input_tokens": {"input": "Hello"},
     "/v1/chat/completions/input_tokens": {"messages": HELLO},
+    "/tokenize": {"content": "Hello"},
+    "/detokenize": {"tokens": [72]},
+    "/v1/messages/batches": {"requests": [{"custom_id": "a", "params": {"messages": HELLO, "max_tokens": 5}}]},
+    "/v1/conversations": {"metadata": {"a": "b"}},
 }
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    service = RunningService(web=WebOptions(files_folder=tmp_path_factory.mktemp("files"), files_bytes=1_000_000))
+    yield service
+    service.service.batches.close()
+    service.close()
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -82,6 +103,8 @@ def test_a_stream_tells_it_with_its_headers(client, path):
         ("/v1/responses/input_tokens", {"image": {"size": "1"}}, "image"),
         ("/v1/messages", {"thinking": {"type": "adaptive", "block_binding": {"a": 1}}}, "thinking.block_binding"),
         ("/v1/messages/count_tokens", {"speed": "fast"}, "speed"),
+        ("/v1/messages/count_tokens", {"messages": [*HELLO, SEARCHED]}, "messages.container_upload"),
+        ("/v1/messages/batches", {"requests": [{"custom_id": "a", "params": {}, "prio": 5}]}, "requests.prio"),
         ("/v1/chat/completions/input_tokens", {"topk": 5}, "topk"),
     ],
 )
@@ -94,3 +117,20 @@ def test_there_is_an_end_to_the_list(client):
     body = {**BODIES["/v1/chat/completions"], **{f"field_{i}_{'x' * 200}": 1 for i in range(2000)}}
     told = client.post("/v1/chat/completions", json=body).headers[IGNORED].split(", ")
     assert len(told) == MAX_NAMES + 1 and told[-1] == "..." and max(map(len, told)) < 64
+
+
+@pytest.mark.parametrize("headers, told", [({}, "owner"), ({"anthropic-version": "2023-06-01"}, "owner, purpose")])
+def test_fields_of_an_upload_and_of_its_batch_are_reported(client, headers, told):
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Hello"}}
+    form = {"owner": "me", "purpose": "batch", "file": (io.BytesIO(json.dumps(line).encode()), "a.jsonl")}
+    reply = client.post("/v1/files", data=form, headers=headers)
+    assert reply.status_code == 200 and reply.headers[IGNORED] == told
+    if headers:
+        form = {"file": (io.BytesIO(b"x"), "a.txt"), "expires_in_seconds": "3600"}
+        lasting = client.post("/v1/files", data=form, headers=headers)
+        assert IGNORED not in lasting.headers and lasting.get_json()["expires_at"]
+    else:
+        asked = {"input_file_id": reply.get_json()["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        lifetime = {"output_expires_after": {"anchor": "created_at", "seconds": 3600}}
+        made = client.post("/v1/batches", json={**asked, **lifetime})
+        assert made.status_code == 200 and made.headers[IGNORED] == "output_expires_after"

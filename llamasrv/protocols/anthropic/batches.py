@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,13 +18,21 @@ _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _LEFT = {"expired": "expired", "cancelled": "canceled"}
 
 
-def parse_requests(body: Mapping[str, Any]) -> tuple[int, bytes]:
-    """The number of requests, and a line for each. The requests themselves are checked when their turn comes, as
-    Anthropic does."""
+class BatchRequests(NamedTuple):
+    """How many requests there are, a line for each, and names in the body that have no effect."""
+
+    total: int
+    lines: bytes
+    ignored: tuple[str, ...]
+
+
+def parse_requests(body: Mapping[str, Any]) -> BatchRequests:
+    """The requests themselves are checked when their turn comes, as Anthropic does."""
     requests = body.get("requests")
     if type(requests) is not list or not 0 < len(requests) <= MOST:
         raise InvalidRequest(f"requests: expected an array of 1 to {MOST} requests", param="requests")
     lines, seen = [], set()
+    ignored = dict.fromkeys(name for name in body if name != "requests" and body[name] is not None)
     for at, request in enumerate(requests):
         where = f"requests.{at}"
         if type(request) is not dict:
@@ -43,8 +51,9 @@ def parse_requests(body: Mapping[str, Any]) -> tuple[int, bytes]:
         if params.get("thread") is not None:
             raise InvalidRequest(f"{where}.params.thread: cannot be used in a batch", param=f"{where}.params.thread")
         seen.add(custom_id)
+        ignored |= dict.fromkeys(f"requests.{name}" for name in request if name not in ("custom_id", "params"))
         lines.append(orjson.dumps({"custom_id": custom_id, "body": params}))
-    return len(lines), b"\n".join(lines)
+    return BatchRequests(len(lines), b"\n".join(lines), tuple(ignored))
 
 
 def parse_line(line: bytes) -> tuple[str, dict[str, Any]]:

@@ -9,24 +9,33 @@ from typing import Any
 
 import orjson
 
-from llamasrv.protocols.openai.files import File, UploadFields
+from llamasrv.protocols.openai.files import File, UploadFields, lifetime_of
+
+LONGEST = 90 * 86_400  # seconds that an upload may ask to be kept
+_EXPIRES = "expires_in_seconds"
 
 
 def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
-    return UploadFields("user_data", None)
+    seconds = fields.get(_EXPIRES)
+    lifetime = None if seconds is None else lifetime_of(_EXPIRES, seconds[-1], LONGEST)
+    return UploadFields("user_data", lifetime, tuple(name for name in fields if name != _EXPIRES))
 
 
 def shown(file: File) -> dict[str, Any]:
-    created = datetime.fromtimestamp(file.created_at, timezone.utc).isoformat().replace("+00:00", "Z")
     return {
         "id": file.id,
         "type": "file",
         "filename": file.filename,
         "size_bytes": file.bytes,
-        "created_at": created,
+        "created_at": _time(file.created_at),
         "mime_type": mimetypes.guess_type(file.filename)[0] or "application/octet-stream",
         "downloadable": True,
+        "expires_at": None if file.expires_at is None else _time(file.expires_at),
     }
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def file_body(file: File) -> bytes:

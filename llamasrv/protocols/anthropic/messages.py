@@ -197,9 +197,11 @@ class MessagesEndpoint(SchemaEndpoint):
             options = options._replace(left_out=missing)
         return request, options._replace(turn=new_turn(body, earlier)) if "thread" in data else options
 
-    def parse_count(self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()) -> GenerateRequest:
+    def parse_count(
+        self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()
+    ) -> tuple[GenerateRequest, MessagesOptions]:
         """The same request where only the prompt matters: `max_tokens` is not required."""
-        return self._request(self._load(whole_body(body, earlier)))[0]
+        return self._request(self._load(whole_body(body, earlier)))
 
     def _request(self, data: Loaded, **others: Any) -> tuple[GenerateRequest, MessagesOptions]:
         thinking: Thinking | None = data.get("thinking")

@@ -79,11 +79,11 @@ class Tokenizing:
     """The endpoints, with their limits."""
 
     def __init__(self, limits: Limits) -> None:
-        self._tokenize = Loader(TokenizeSchema, limits).load
-        self._detokenize = Loader(DetokenizeSchema, limits).load
+        self.tokenize = Loader(TokenizeSchema, limits)
+        self.detokenize = Loader(DetokenizeSchema, limits)
 
     def parse_tokenize(self, body: Mapping[str, Any]) -> Tokenize:
-        data = self._tokenize(body)
+        data = self.tokenize.load(body)
         prompt, special = data.pop("prompt", None), data.pop("add_special_tokens", None)
         if prompt is not None:
             if "content" in data:
@@ -98,7 +98,7 @@ class Tokenizing:
         return Tokenize(**data)
 
     def parse_detokenize(self, body: Mapping[str, Any]) -> Detokenize:
-        return Detokenize(**self._detokenize(body))
+        return Detokenize(**self.detokenize.load(body))
 
 
 def check_pieces(num_tokens: int) -> None:

@@ -86,19 +86,19 @@ class Conversations:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._create = Loader(ConversationSchema, limits).load
-        self._items = Loader(ItemsSchema, limits).load
-        self._metadata = Loader(MetadataSchema, limits).load
+        self.create = Loader(ConversationSchema, limits)
+        self.items = Loader(ItemsSchema, limits)
+        self.metadata = Loader(MetadataSchema, limits)
 
     def parse_create(self, body: Mapping[str, Any]) -> StoredConversation:
-        data = self._create(body)
+        data = self.create.load(body)
         return self.extended(StoredConversation.new(data.get("metadata", {})), data.get("items", []))
 
     def parse_items(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self._items(body)["items"]
+        return self.items.load(body)["items"]
 
     def parse_metadata(self, body: Mapping[str, Any]) -> dict[str, str]:
-        return self._metadata(body).get("metadata", {})
+        return self.metadata.load(body).get("metadata", {})
 
     def extended(self, conversation: StoredConversation, items: Sequence[dict[str, Any]]) -> StoredConversation:
         """The conversation with these items added. Raises InvalidRequest for items that no conversation can continue

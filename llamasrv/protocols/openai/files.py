@@ -11,6 +11,7 @@ from llamasrv.errors import InvalidRequest, Unsupported
 
 PURPOSES = ("batch", "user_data", "assistants", "vision", "evals", "fine-tune")
 SHORTEST, LONGEST = 3600, 30 * 86_400  # seconds that an upload may ask to be kept
+_FIELDS = frozenset(("purpose", "expires_after[anchor]", "expires_after[seconds]"))
 _NAME = 255  # most characters of a file's name
 
 
@@ -32,10 +33,11 @@ class File(Protocol):
 
 
 class UploadFields(NamedTuple):
-    """`lifetime` in seconds; None: until it is deleted."""
+    """`lifetime` in seconds; None: until it is deleted. `ignored`: names of fields that have no effect."""
 
     purpose: str
     lifetime: int | None
+    ignored: tuple[str, ...] = ()
 
 
 def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
@@ -50,15 +52,15 @@ def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
     if anchor != "created_at":
         raise InvalidRequest("Invalid 'expires_after[anchor]': expected 'created_at'.", param="expires_after[anchor]")
     seconds = fields.get("expires_after[seconds]")
-    return UploadFields(purpose, None if seconds is None else _lifetime(seconds[-1]))
+    ignored = tuple(name for name in fields if name not in _FIELDS)
+    lifetime = None if seconds is None else lifetime_of("expires_after[seconds]", seconds[-1], LONGEST)
+    return UploadFields(purpose, lifetime, ignored)
 
 
-def _lifetime(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10) or not SHORTEST <= int(text) <= LONGEST:
-        raise InvalidRequest(
-            f"Invalid 'expires_after[seconds]': expected an integer from {SHORTEST} to {LONGEST}.",
-            param="expires_after[seconds]",
-        )
+def lifetime_of(field: str, text: str, longest: int) -> int:
+    """Seconds, at least SHORTEST. Raises InvalidRequest."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or not SHORTEST <= int(text) <= longest:
+        raise InvalidRequest(f"Invalid '{field}': expected an integer from {SHORTEST} to {longest}.", param=field)
     return int(text)
 
 

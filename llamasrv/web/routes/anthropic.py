@@ -64,7 +64,8 @@ def blueprint(service: Service) -> Blueprint:
         """What `/v1/messages` would report for the same body, the cached part included."""
         body = read_json(request.environ, settings.limits)
         earlier = _earlier(threads, current().owner, body)
-        asked = parsed_by(endpoint, request.environ, endpoint.parse_count, body, earlier=earlier)
+        asked, options = parsed_by(endpoint, request.environ, endpoint.parse_count, body, earlier=earlier)
+        current().ignored += options.ignored
         with in_words_of(endpoint, asked):
             count = partial(service.pipeline.count, owner=current().owner)
             before = None if asked.edits is None else count(replace(asked, edits=None))

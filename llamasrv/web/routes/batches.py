@@ -20,7 +20,7 @@ from llamasrv.protocols.openai.responses.stored import page_of
 from llamasrv.store.batches import BatchNotFound, StoredBatch
 from llamasrv.store.files import new_id
 from llamasrv.store.paging import Page
-from llamasrv.web.http.body import read_json, read_json_as
+from llamasrv.web.http.body import parsed_by, read_json, read_json_as
 from llamasrv.web.jobs.batch_input import results_of
 from llamasrv.web.routes.files import check_kept
 from llamasrv.web.routes.once import Tell, answered_once
@@ -49,7 +49,7 @@ def _openai(routes: Blueprint, service: Service) -> None:
         return answered_once(service.idempotency, body, partial(make_batch, body), show_batch)
 
     def make_batch(body: Mapping[str, Any], tell: Tell) -> Response:
-        fields = endpoint.parse(body)
+        fields = parsed_by(endpoint, request.environ, endpoint.parse, body)
         service.access.check(current().owner, fields.endpoint)
         file = service.files.find(current().owner, fields.input_file)
         check_batch_input(file)
@@ -80,7 +80,8 @@ def _anthropic(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/v1/messages/batches")
     def create_message_batch() -> Response:
-        total, lines = read_json_as(request.environ, service.options.limits, anthropic.parse_requests)
+        total, lines, ignored = read_json_as(request.environ, service.options.limits, anthropic.parse_requests)
+        current().ignored += ignored
         make = partial(make_message_batch, total, lines)
         return answered_once(service.idempotency, lines, make, show_message_batch)
 

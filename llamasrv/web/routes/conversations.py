@@ -16,7 +16,7 @@ from llamasrv.protocols.openai.conversations import (
     items_body,
 )
 from llamasrv.protocols.openai.responses.stored import page_body
-from llamasrv.web.http.body import parsed, read_json
+from llamasrv.web.http.body import Hearer, parsed_by, read_json
 from llamasrv.web.routes.once import Tell, answered_once
 from llamasrv.web.routes.paging import page_of_request
 from llamasrv.web.routes.paths import add_with_alias
@@ -53,14 +53,14 @@ class ConversationViews:
         self._kept = service.conversations
         self._idempotency = service.idempotency
 
-    def _parsed(self, parse: Callable[[dict[str, Any]], R]) -> R:
-        return parsed(request.environ, parse, read_json(request.environ, self._limits))
+    def _parsed(self, hearer: Hearer, parse: Callable[[dict[str, Any]], R]) -> R:
+        return parsed_by(hearer, request.environ, parse, read_json(request.environ, self._limits))
 
     def create(self) -> Response:
         body = read_json(request.environ, self._limits)
 
         def make(tell: Tell) -> Response:
-            new = parsed(request.environ, self._endpoint.parse_create, body)
+            new = parsed_by(self._endpoint.create, request.environ, self._endpoint.parse_create, body)
             made = self._kept.keep(current().owner, new)
             tell(made.id)
             return json_answer(conversation_body(made))
@@ -71,7 +71,7 @@ class ConversationViews:
         return json_answer(conversation_body(self._kept.find(current().owner, id)))
 
     def update(self, id: str) -> Response:
-        metadata = self._parsed(self._endpoint.parse_metadata)
+        metadata = self._parsed(self._endpoint.metadata, self._endpoint.parse_metadata)
         changed = self._kept.change(current().owner, id, lambda conversation: conversation._replace(metadata=metadata))
         return json_answer(conversation_body(changed))
 
@@ -85,7 +85,7 @@ class ConversationViews:
         return json_answer(page_body(items, after=after, limit=limit, descending=descending))
 
     def add(self, id: str) -> Response:
-        items = self._parsed(self._endpoint.parse_items)
+        items = self._parsed(self._endpoint.items, self._endpoint.parse_items)
 
         def extended(conversation: StoredConversation) -> StoredConversation:
             return self._endpoint.extended(conversation, items)

@@ -144,6 +144,7 @@ def _receive(new: FileUpload, sink: Sink, files: FileStore, patience: float) -> 
     fields = _protocol().parse_upload(form.fields)
     new.filename = openai.file_name(form.files["file"].name)
     new.purpose, new.lifetime = fields.purpose, fields.lifetime
+    current().ignored += fields.ignored
 
 
 def _is_anthropic() -> bool:

@@ -90,7 +90,8 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/tokenize")
     def tokenize() -> Response:
-        asked = parsed(request.environ, tokenizing.parse_tokenize, read_json(request.environ, limits))
+        body = read_json(request.environ, limits)
+        asked = parsed_by(tokenizing.tokenize, request.environ, tokenizing.parse_tokenize, body)
         heed_autoload(service, asked.model)
         service.permit(current().owner, service.registry.for_request(asked.model))
         with service.pipeline.lease(asked.model) as served:
@@ -104,7 +105,8 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
 
     @routes.post("/detokenize")
     def detokenize() -> Response:
-        asked = parsed(request.environ, tokenizing.parse_detokenize, read_json(request.environ, limits))
+        body = read_json(request.environ, limits)
+        asked = parsed_by(tokenizing.detokenize, request.environ, tokenizing.parse_detokenize, body)
         heed_autoload(service, asked.model)
         return json_answer(parsed(request.environ, _text_of, opened(service, asked.model).vocab, asked.tokens))
 

@@ -57,7 +57,7 @@ def test_sampling_is_taken_over_and_what_is_absent_stays_so():
 
 def test_max_tokens_is_required_but_not_for_counting():
     assert refused(max_tokens=None) == "max_tokens"
-    assert ENDPOINT.parse_count({"model": "m", "messages": HELLO}).max_tokens is None
+    assert ENDPOINT.parse_count({"model": "m", "messages": HELLO})[0].max_tokens is None
 
 
 def test_tools_are_functions():
@@ -92,7 +92,9 @@ def test_a_request_with_nothing_else_is_refused(choice):
     with pytest.raises(Unsupported, match="web_search_20250305', 'web_fetch_20250910") as caught:
         parse(tools=[SEARCH, fetch], **choice)
     assert caught.value.param == "tools"
-    assert ENDPOINT.parse_count({"messages": HELLO, "tools": [SEARCH]}).prompts[0].tools == (), "counting does no harm"
+    assert ENDPOINT.parse_count({"messages": HELLO, "tools": [SEARCH]})[0].prompts[0].tools == (), (
+        "counting does no harm"
+    )
 
 
 @pytest.mark.parametrize(
