@@ -1,0 +1,91 @@
+"""Conversations of agents (shared/agents/replays.json) on real models, by the cached tokens that replies report.
+
+    pytest -s tests/soak/replays.py
+
+The demonstration model and five tiny hybrids, each on a server of its own, with a template that writes no earlier turn
+anew: each turn finds at least 97 % of the prompt that it goes on from. Turns that go on from the same one are sent at once.
+Scripts with images are left to the templates' tests: these models do not see.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import architectures
+import pytest
+from chat.chat_samples import HERMES
+from chat.replays import SCRIPTS, bodies
+from clients.conftest import wait_until_ready
+from conftest import ServerProcess
+
+HYBRIDS = ("lfm2", "qwen35", "nemotron_h", "granitehybrid", "falcon-h1")
+CONTEXT, SHARE, SPARE = 32768, 0.97, 16  # SPARE: tokens that open an answer, of which the next prompt may have others
+PATHS = {"anthropic": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/chat/completions"}
+PLAYED = [script for script in SCRIPTS if script.get("needs") != "images"]
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not SCRIPTS, reason="shared/agents is not here")]
+
+
+@pytest.fixture(scope="module", params=["demo", *HYBRIDS])
+def server(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    template = folder / "template.jinja"
+    template.write_text(HERMES, "utf-8")
+    path = request.param
+    if path != "demo":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(architectures, "CONTEXT", CONTEXT)
+            path = str(architectures.make(request.param, folder / f"{request.param}.gguf"))
+    flags = ["--ctx-size", CONTEXT, "--parallel", 10, "--chat-template-file", template, "--threads", 1]
+    server = ServerProcess(["--port", "0", "--model", path, "--alias", "demo", *map(str, flags)])
+    yield wait_until_ready(server)
+    server.end()
+
+
+def asked(server: ServerProcess, dialect: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, int]:
+    """(tokens of the prompt, of which cached)"""
+    limit = "max_output_tokens" if dialect == "responses" else "max_tokens"
+    connection = http.client.HTTPConnection(*server.address, timeout=300)
+    text = json.dumps({**body, "model": "demo", "stream": False, limit: 4})
+    connection.request("POST", PATHS[dialect], text, {"Content-Type": "application/json", **headers})
+    reply = connection.getresponse()
+    told = json.loads(reply.read())
+    connection.close()
+    assert reply.status == 200, told
+    usage = told["usage"]
+    if dialect == "anthropic":
+        cached = usage["cache_read_input_tokens"]
+        return usage["input_tokens"] + usage["cache_creation_input_tokens"] + cached, cached
+    if dialect == "responses":
+        return usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
+    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def played(server: ServerProcess, script: dict[str, Any]) -> list[tuple[int, int]]:
+    """What `asked` says of each turn."""
+    turns, found = bodies(script), {}
+    start = [turn.get("from", number - 1) for number, turn in enumerate(script["turns"])]
+    with ThreadPoolExecutor(8) as pool:
+        while len(found) < len(turns):
+            ready = [n for n in range(len(turns)) if n not in found and (start[n] in found or not n)]
+            made = pool.map(lambda n: asked(server, script["dialect"], turns[n], script.get("headers", {})), ready)
+            found |= dict(zip(ready, made))
+    return [found[n] for n in range(len(turns))]
+
+
+@pytest.mark.parametrize("script", PLAYED, ids=lambda script: script["name"])
+def test_each_turn_finds_the_prompt_of_the_turn_before(server, script):
+    found = played(server, script)
+    shares, lost = [], []
+    for number, turn in enumerate(script["turns"][1:], 1):
+        if turn.get("expect", {}).get("share", 0) < SHARE:
+            continue  # a reminder was cleared, or the history summarised
+        before, (prompt, cached) = found[turn.get("from", number - 1)][0], found[number]
+        shares.append(cached / before)
+        if cached < SHARE * before - SPARE:
+            lost.append(f"turn {number}: {cached} of {before}, prompt {prompt}")
+    print(f"\n{script['name']}: {len(shares)} turns, shares {min(shares):.3f} to {max(shares):.3f}, lost {lost}")
+    assert not lost
