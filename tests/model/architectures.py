@@ -209,7 +209,7 @@ def _more(arch: str, width: int, heads: int, layers: int) -> dict[str, object]:
     return every.get(arch, {})
 
 
-def make(arch: str, path: pathlib.Path, *, seed: int = 1, mtp: str = "") -> pathlib.Path:
+def make(arch: str, path: pathlib.Path, *, seed: int = 1, mtp: str = "", context: int = CONTEXT) -> pathlib.Path:
     """Write a tiny model of this architecture. Raises RuntimeError where the library does not make one.
 
     With `mtp` it has a layer that says what comes after the next token: one that "agrees", since each token says all
@@ -221,7 +221,7 @@ def make(arch: str, path: pathlib.Path, *, seed: int = 1, mtp: str = "") -> path
 
     with tempfile.TemporaryDirectory() as folder:
         metadata = pathlib.Path(folder) / "metadata.gguf"
-        _write_metadata(arch, metadata, mtp=bool(mtp))
+        _write_metadata(arch, metadata, mtp=bool(mtp), context=context)
         base = _ggml()
         context = base.gguf_init_from_file(str(metadata).encode(), _InitParams(True, None))
     if not context:
@@ -253,7 +253,7 @@ def _optional(layer: int) -> re.Pattern[str]:
     )
 
 
-def _write_metadata(arch: str, path: pathlib.Path, *, mtp: bool = False) -> None:
+def _write_metadata(arch: str, path: pathlib.Path, *, mtp: bool = False, context: int = CONTEXT) -> None:
     width, _, _ = sizes(arch)
     w = gguf.GGUFWriter(str(path), arch)
     w.add_name("tiny")  # the library knows some models by their names
@@ -261,7 +261,7 @@ def _write_metadata(arch: str, path: pathlib.Path, *, mtp: bool = False) -> None
     w.add_block_count(layers + mtp)
     if mtp:
         w.add_nextn_predict_layers(1)
-    w.add_context_length(CONTEXT)
+    w.add_context_length(context)
     w.add_embedding_length(width)
     Builder.of(w).vocabulary()
     for name, value in facts(arch).items():

@@ -4,7 +4,8 @@
 
 The demonstration model and five tiny hybrids, each on a server of its own, with a template that writes no earlier turn
 anew: each turn finds at least 97 % of the prompt that it goes on from. Turns that go on from the same one are sent at once.
-Scripts with images are left to the templates' tests: these models do not see.
+Scripts with images are left to the templates' tests: these models do not see. The demonstration model plays a script up to
+its context.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ def server(request, tmp_path_factory):
     template.write_text(HERMES, "utf-8")
     path = request.param
     if path != "demo":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(architectures, "CONTEXT", CONTEXT)
-            path = str(architectures.make(request.param, folder / f"{request.param}.gguf"))
+        path = str(architectures.make(path, folder / f"{path}.gguf", context=CONTEXT))
     flags = ["--ctx-size", CONTEXT, "--parallel", 10, "--chat-template-file", template, "--threads", 1]
     server = ServerProcess(["--port", "0", "--model", path, "--alias", "demo", *map(str, flags)])
     yield wait_until_ready(server)
@@ -46,7 +45,7 @@ def server(request, tmp_path_factory):
 
 
 def asked(server: ServerProcess, dialect: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, int]:
-    """(tokens of the prompt, of which cached)"""
+    """(tokens of the prompt, of which cached); (0, 0) of a prompt that is longer than the model's context."""
     limit = "max_output_tokens" if dialect == "responses" else "max_tokens"
     connection = http.client.HTTPConnection(*server.address, timeout=300)
     text = json.dumps({**body, "model": "demo", "stream": False, limit: 4})
@@ -54,6 +53,8 @@ def asked(server: ServerProcess, dialect: str, body: dict[str, Any], headers: di
     reply = connection.getresponse()
     told = json.loads(reply.read())
     connection.close()
+    if reply.status == 400 and "context" in told["error"]["message"]:
+        return 0, 0
     assert reply.status == 200, told
     usage = told["usage"]
     if dialect == "anthropic":
@@ -84,8 +85,10 @@ def test_each_turn_finds_the_prompt_of_the_turn_before(server, script):
         if turn.get("expect", {}).get("share", 0) < SHARE:
             continue  # a reminder was cleared, or the history summarised
         before, (prompt, cached) = found[turn.get("from", number - 1)][0], found[number]
+        if not before or not prompt:
+            continue
         shares.append(cached / before)
         if cached < SHARE * before - SPARE:
             lost.append(f"turn {number}: {cached} of {before}, prompt {prompt}")
     print(f"\n{script['name']}: {len(shares)} turns, shares {min(shares):.3f} to {max(shares):.3f}, lost {lost}")
-    assert not lost
+    assert not lost and len(shares) > 2
