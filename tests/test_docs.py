@@ -251,7 +251,7 @@ def test_the_manual_names_every_field_and_scope_of_the_keys_file():
 def test_the_manual_names_every_field_of_the_log_line():
     entry = RequestLog({}, RequestStats())
     entry.owner = entry.model = entry.reason = entry.error = entry.field = "x"
-    entry.asked, entry.usage = ("GET", "/x"), Usage(forgotten_tokens=1)
+    entry.asked, entry.usage = ("GET", "/x"), Usage(forgotten_tokens=1, paused_seconds=1.0)
     entry.cache = SimpleNamespace(change=lambda: "tools")
     lines = section("What the fields of a log line mean", MANUAL).splitlines()
     named = [name for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1] if "|" in line else "")]

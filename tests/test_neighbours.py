@@ -22,7 +22,7 @@ NEIGHBOURS = {
     "config/test_llama_server.py": "config/foreign_flag config/llama_flags config/llama_models"
     " config/llama_values config/preset",
     "config/test_rivals.py": "config/foreign config/other_flags config/rival_values config/vllm_flags",
-    "config/test_settings.py": "config/check config/docgen config/option config/sampling config/sections domain/option",
+    "config/test_settings.py": "config/check config/docgen config/option config/sampling config/sections domain/option domain/prices",
     "engine/drafts/test_drafts.py": "engine/drafts/draft engine/step/drafter engine/drafts/sequence_drafts",
     "engine/drafts/test_ngram.py": "engine/drafts/acceptance",
     "engine/kv/test_checkpoints.py": "engine/kv/checkpointing",

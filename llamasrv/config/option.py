@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from llamasrv.domain.option import Option
 from llamasrv.domain.params import SAMPLERS, sampler_named
+from llamasrv.domain.prices import Prices
 from llamasrv.engine.base.options import Adapter
 from llamasrv.errors import ConfigError
 
@@ -46,6 +47,8 @@ def written(option: Option, value: Any) -> Any:
         return as_size(value)
     if option.kind == "json":
         return json.dumps(value)
+    if option.kind == "prices":
+        return json.dumps(value._asdict())
     if option.kind == "ratios":
         return tuple(f"{number:g}" for number in value)
     if option.kind == "sizes":
@@ -138,6 +141,26 @@ def _json(option: Option, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError
     return dict(value)
+
+
+def _prices(option: Option, value: Any) -> Prices:
+    """JSON or a table of prices. Without `cached`, cached tokens cost as much as others."""
+    if isinstance(value, Prices):
+        return value
+    given = _json(option, value)
+    if unknown := [name for name in given if name not in Prices._fields]:
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(Prices._fields)}")
+    numbers = {name: _float(option, price) for name, price in given.items()}
+    if missing := [name for name in ("input", "output") if name not in numbers]:
+        raise ValueError(f"lacks {missing[0]!r}: it must be {option.expects}")
+    return Prices(**{"cached": numbers["input"]} | numbers)
+
+
+def _currency(option: Option, value: Any) -> str:
+    text = _text(option, value).strip().upper()
+    if not re.fullmatch("[A-Z]{3}", text):
+        raise ValueError
+    return text
 
 
 # llama-server's spellings of on, off and auto.
@@ -295,7 +318,7 @@ _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "int": _int, "float": _float, "bool": _bool, "text": _text, "path": _path,
     "choice": _choice, "list": _list, "size": _size, "ms": _ms, "json": _json,
     "adapters": _adapters, "endpoints": _endpoints, "samplers": _samplers, "ratios": _ratios,
-    "cpus": _cpus, "layers": _layers, "sizes": _sizes,
+    "cpus": _cpus, "layers": _layers, "sizes": _sizes, "prices": _prices, "currency": _currency,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llamasrv.domain.option import option_field
+from llamasrv.domain.prices import Prices
 
 _model = partial(option_field, "model")
 _models = partial(option_field, "models")
@@ -164,6 +165,14 @@ class ModelSection:
     tags: tuple[str, ...] = _model(
         "list", (), "--tags", help="Tags that /v1/models lists for the model, separated by commas."
     )
+    prices: Prices | None = _model(
+        "prices",
+        None,
+        "--prices",
+        low=0.0,
+        help="Prices of a million tokens of the model, as a JSON object: input, cached (prompt tokens from the cache; "
+        "unset: as input) and output. GET /v1/usage and the console then show costs. Limits nothing.",
+    )
     sleep_idle_seconds: float | None = _model(
         "float",
         None,
@@ -284,6 +293,7 @@ class ServerSection:
         help="Addresses to listen on, separated by commas. A path ending in .sock is a Unix socket.",
     )
     port: int = _server("int", 8080, "--port", low=0, high=65535, help="Port to listen on; 0 picks a free one.")
+    currency: str = _server("currency", "USD", "--currency", help="Currency of the prices of models (--prices).")
     api_key: tuple[str, ...] = _server(
         "list",
         (),

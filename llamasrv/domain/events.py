@@ -176,6 +176,7 @@ class Usage:
     drafts: DraftCounts = DraftCounts()
     pinned: tuple[tuple[float, int], ...] = ()  # (seconds, computed prompt tokens kept for that long)
     audio_tokens: int = 0  # frames of speech, among the completion tokens
+    paused_seconds: float = 0.0  # that it made room for others, within the seconds of prefill and decode
 
 
 Event = Union[

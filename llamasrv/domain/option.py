@@ -76,6 +76,8 @@ class Option:
             "size": "a size like 4MiB",
             "ms": "a number",
             "json": "a JSON object",
+            "currency": "a code of three letters such as USD or EUR",
+            "prices": 'numbers for input, cached and output, such as {"input": 0.5, "cached": 0.1, "output": 1.5}',
         }[self.kind]
         if self.kind in ("size", "sizes") or (self.low is None and self.high is None):
             return words

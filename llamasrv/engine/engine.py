@@ -180,6 +180,7 @@ class Engine:
         view = self.view
         return {
             "status": self.status,
+            "at": view.at or 0.0,
             "running": [row._asdict() for row in view.running],
             "waiting": [row._asdict() for row in view.waiting],
             "num_waiting": max(0, self._num_pending - len(view.running)),

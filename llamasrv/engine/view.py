@@ -36,6 +36,12 @@ class SequenceView(NamedTuple):
     num_accepted: int = 0  # of the drafted tokens
     changed: str = ""  # part of the prompt that differs from the last prompt of the conversation; "" for none
     adapters: Adapters = ()
+    owner: str = ""
+    arrived: float = 0.0  # this and the next two on the engine's clock
+    first_token: float | None = None
+    preempted: float | None = None  # while it waits again
+    queued: float | None = None  # seconds until it had a lane; None: it has had none
+    paused: float = 0.0  # seconds without a lane, after preemptions that are over
 
 
 def _view_of(seq: Sequence) -> SequenceView:
@@ -55,6 +61,12 @@ def _view_of(seq: Sequence) -> SequenceView:
         *counts,
         spec.changed,
         spec.cache_key.adapters,
+        spec.owner,
+        seq.arrived,
+        seq.first_token,
+        seq.preempted,
+        seq.queued,
+        seq.paused,
     )
 
 
@@ -62,6 +74,7 @@ class PlainView(TypedDict):
     """An EngineView as dicts and lists, for pages and metrics."""
 
     status: Status
+    at: float  # when, on the engine's clock
     running: list[dict[str, object]]  # fields of SequenceView
     waiting: list[dict[str, object]]
     num_waiting: int

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llamasrv.domain.decide import DecisionSettings
 from llamasrv.domain.defaults import ChatDefaults
+from llamasrv.domain.prices import Prices
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.base.interface import Adapter, Backend, Progress, Projector
 from llamasrv.engine.base.metrics import EngineMetrics
@@ -87,6 +88,7 @@ class ModelSettings:
     chat_defaults: ChatDefaults = ChatDefaults()  # the operator's defaults
     decisions: DecisionSettings = DecisionSettings()  # the same, of questions that are decided
     tags: tuple[str, ...] = ()  # only shown in listings
+    prices: Prices | None = None
     embd_normalise: int | None = None  # default normalisation of vectors; None: depends on pooling
     default_tokens: int | None = None  # per choice, if neither the request nor the model's file sets it
     max_tokens: int | None = None  # upper bound per choice, whatever a request asks for

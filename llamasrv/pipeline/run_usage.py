@@ -21,6 +21,7 @@ def usage_of(end: End, choice: Detokenizer) -> Usage:
         end.num_forgotten,
         end.drafts,
         tuple(end.pinned),
+        paused_seconds=end.paused_seconds,
     )
 
 
@@ -40,6 +41,7 @@ def usage_of_all(ends: list[End], choices: Sequence[Detokenizer], each: int) -> 
         forgotten_tokens=sum(e.num_forgotten for e in ends),
         drafts=_draft_counts([e.drafts for e in ends]),
         pinned=tuple(pin for e in ends for pin in e.pinned),
+        paused_seconds=max(e.paused_seconds for e in ends),
     )
 
 

@@ -354,7 +354,8 @@ OPERATIONS: dict[str, Operation] = {
         Operation("Load in SGLang's form, for routers.", query=(("model", "only this one's"),)),
     ),
     "GET /admin/state": Operation("Models, pulls and stores, and whether they work."),
-    "GET /admin/requests": Operation("The last failed and the last slow requests, the latest first."),
+    "GET /admin/requests": Operation("The open requests, and the last failed and slow ones, the latest first."),
+    "POST /admin/requests/<id>/cancel": Operation("End an open request: its client gets what is written so far."),
     "GET /admin/configuration": Operation("The options in force, with secrets hidden.", answers="application/toml"),
     "POST /admin/reload": Operation("Read the configuration again, as SIGHUP does."),
     "GET /admin/keys": Operation("The API keys: what they may do, how much and until when, never a secret."),
@@ -402,8 +403,10 @@ _KINDS: dict[str, tuple[str, ...]] = {
 """Types of JSON that fields of these classes take."""
 
 
-def document(routes: Iterable[Route], *, version: str, limits: Limits) -> bytes:
-    """The whole document, as JSON."""
+def document(
+    routes: Iterable[Route], *, version: str, limits: Limits, replies: Mapping[str, Any] | None = None
+) -> bytes:
+    """The whole document, as JSON. `replies`: an example of each operation's reply, JSON or the text of a stream."""
     plugin = MarshmallowPlugin(schema_name_resolver=lambda schema: _name(type(schema)))
     spec = APISpec(
         title="llamasrv",
@@ -421,16 +424,28 @@ def document(routes: Iterable[Route], *, version: str, limits: Limits) -> bytes:
     for route in routes:
         operation = operation_of(route)
         if operation is not None:
-            spec.path(
-                path=_readable(route.path),
-                operations={route.method.lower(): _operation(route, operation, known, limits)},
-            )
+            described = _operation(route, operation, known, limits)
+            _add_reply(described, (replies or {}).get(_key(route)))
+            spec.path(path=_readable(route.path), operations={route.method.lower(): described})
     return orjson.dumps(spec.to_dict())
 
 
 def operation_of(route: Route) -> Operation | None:
-    found = (OPERATIONS.get(f"{route.method} {path}") for path in (route.path, *route.names))
-    return next((operation for operation in found if operation is not None), None)
+    return OPERATIONS.get(_key(route))
+
+
+def _key(route: Route) -> str:
+    """Its operation's key in the table; "" for none."""
+    names = (f"{route.method} {path}" for path in (route.path, *route.names))
+    return next((name for name in names if name in OPERATIONS), "")
+
+
+def _add_reply(described: dict[str, Any], reply: Any) -> None:
+    for response in described["responses"].values():
+        content = response.get("content", {})
+        kind = next((kind for kind in content if (kind == "application/json") != isinstance(reply, str)), None)
+        if reply is not None and kind is not None and response is not described["responses"]["default"]:
+            content[kind]["example"] = reply
 
 
 def _name(schema: type) -> str:

@@ -328,6 +328,7 @@ def model_settings(settings: Settings, aliases: tuple[str, ...], **more: Any) ->
         chat_defaults=chat_defaults(settings),
         decisions=DecisionSettings(settings.model.decision_min_mass, fits),
         tags=settings.model.tags,
+        prices=settings.model.prices,
         embd_normalise=settings.model.embd_normalize,
         default_tokens=settings.limits.n_predict,
         max_tokens=settings.limits.answer_tokens,

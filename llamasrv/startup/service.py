@@ -80,6 +80,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         slot_folder=settings.cache.slot_save_path,
         stalled_seconds=settings.server.stall_timeout / 10,
         slow_seconds=settings.log.slow_seconds,
+        currency=settings.server.currency,
         manage=settings.models.manage,
         lora_folder=settings.models.lora_dir,
         metrics=settings.server.metrics,

@@ -57,7 +57,7 @@ class McpServers:
         return [tool for name in self._definitions for tool in self._found.get(name, ())]
 
     def call(self, tool: ServerTool, arguments: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
-        """Call a tool; returns {"plain_text_response"} or {"error"}."""
+        """Call a tool; returns {"plain_text_response"}, with {"images"} if it gave some, or {"error"}."""
 
         def stopped() -> bool:
             return self._closed or stop()
@@ -143,11 +143,16 @@ def as_tool(server: str, listed: Mapping[str, Any]) -> ServerTool | None:
 
 
 def as_response(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The text of a result; an error if the server flags it as one."""
+    """The text of a result, and its images if there are any; an error if the server flags it as one."""
     content = result.get("content")
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if part.get("type") == "text"]
     text = "\n".join(text for text in texts if isinstance(text, str) and text)
     if result.get("isError") is True:
         return {"error": text or "MCP tool returned an error"}
-    return {"plain_text_response": text}
+    images = [
+        {"mimeType": part["mimeType"], "data": part["data"]}
+        for part in parts
+        if part.get("type") == "image" and isinstance(part.get("mimeType"), str) and isinstance(part.get("data"), str)
+    ]
+    return {"plain_text_response": text} | ({"images": images} if images else {})

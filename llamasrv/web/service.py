@@ -66,6 +66,7 @@ class WebOptions:
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
     timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
     stalled_seconds: float = 30.0  # a step that takes longer: not ready
+    currency: str = "USD"  # of the models' prices
     slow_seconds: float | None = None  # a request that takes longer gets a warning line; None: never
     slots: bool = True  # GET /slots
     predict: bool = False  # POST /predict

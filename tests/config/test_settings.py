@@ -17,6 +17,7 @@ from llamasrv.config import OPTIONS, Settings, check, docgen, load
 from llamasrv.config.option import convert, written
 from llamasrv.config.settings import value_of
 from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.prices import Prices
 from llamasrv.engine.base.options import Adapter
 from llamasrv.errors import ConfigError
 from llamasrv.protocols.limits import Limits
@@ -49,6 +50,36 @@ def refusal(**arguments) -> str:
     line = str(error.value)
     assert "\n" not in line
     return line
+
+
+# Prices
+
+
+def test_prices_are_a_table_or_json_and_cached_tokens_cost_as_others_unless_they_are_named(toml):
+    file = toml('[models.a]\npath = "a.gguf"\nprices = {input = 2, cached = 0.5, output = 10}\n')
+    (table,) = load(config=file, environ={}).tables
+    assert table.values["model_prices"] == Prices(2.0, 0.5, 10.0)
+    assert table.values["model_prices"].cost(1_000_000, 200_000, 10_000) == pytest.approx(1.6 + 0.1 + 0.1)
+    settings = load(environ={"LLAMASRV_PRICES": '{"input": 1, "output": 2}', "LLAMASRV_CURRENCY": "eur"})
+    assert settings.model.prices == Prices(1.0, 1.0, 2.0) and settings.server.currency == "EUR"
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ('{"input": 1}', "lacks 'output'"),
+        ('{"input": -1, "output": 1}', "must be numbers for input"),
+        ('{"input": 1, "output": "x"}', "must be numbers for input"),
+        ('{"input": 1, "output": 1, "inputs": 2}', "'inputs' is not one of input, cached, output"),
+        ("2.5", "must be numbers for input"),
+    ],
+)
+def test_prices_that_are_wrong_are_refused(text, told):
+    assert told in refusal(environ={"LLAMASRV_PRICES": text})
+
+
+def test_a_currency_is_a_code(toml):
+    assert "three letters" in refusal(environ={"LLAMASRV_CURRENCY": "dollars"})
 
 
 # Sources

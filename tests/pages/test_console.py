@@ -55,6 +55,62 @@ def test_requests_and_options_are_found(busy, visit):
     assert re.fullmatch(r"\[server\]\ndrain_timeout = \S+", page.inner_text("#configuration").strip())
 
 
+SLOW = {
+    "time": 1.7e9, "id": "req-1", "route": "/v1/chat/completions", "status": 200, "seconds": 20.0, "key": "ann", "model": "fake",
+    "client": "OpenAI/Python", "prompt": 5, "cached": 0, "completion": 9, "queue": 0.0, "prefill": 1.0, "decode": 2.0,
+    "start": 0.5, "running": 4, "waiting": 3, "held": 0.98,
+}  # fmt: skip
+CAUSES = [
+    ({"queue": 12.0}, "12 sec in the queue: when it arrived, 4 requests were running on 98 % of the context memory, and 3 waiting"),
+    ({"prefill": 12.0}, "12 sec to read the prompt of 5 tokens"),
+    ({"decode": 12.0}, "12 sec to write 9 tokens"),
+    ({"decode": 12.0, "paused": 9.0}, "9 sec interrupted, to make room for other requests"),
+    ({"start": 12.0, "loading": True}, "12 sec until its model was loaded"),
+    ({}, "16.5 sec outside the model: tools, other work, or a client that reads slowly"),
+]  # fmt: skip
+
+
+def test_a_slow_request_has_a_time_line_and_its_cause_and_an_open_one_can_be_cancelled(fake_server, visit, axe):
+    rows = [{**SLOW, **change, "id": f"req-{n}"} for n, (change, _) in enumerate(CAUSES)]
+    running = {
+        "time": 1.7e9,
+        "id": "req-9",
+        "route": "/v1/messages",
+        "seconds": 3.0,
+        "key": None,
+        "model": "fake",
+        "state": "running",
+    }
+    page = visit(fake_server.url)
+    cancelled = []
+    page.route("**/admin/requests", lambda route: route.fulfill(
+        json={"slow_seconds": 10, "open": [] if cancelled else [running], "failed": [], "slow": rows}))  # fmt: skip
+    page.route(
+        "**/admin/requests/*/cancel", lambda route: (cancelled.append(route.request.url), route.fulfill(json={}))
+    )
+    page.goto(fake_server.url + "/ui/console")
+    page.locator("body[data-ready]").wait_for()
+    page.select_option("#kind", "slow")
+    assert [text.strip() for text in page.locator("#requests tbody td:nth-child(3)").all_inner_texts()] == [
+        cause for _, cause in CAUSES
+    ]
+    label = page.locator("#requests .timeline").first.get_attribute("aria-label")
+    assert (
+        label
+        == "Received and prepared: 500 ms, In the queue: 12 sec, Reading the prompt: 1 sec, Writing the answer: 2 sec, Everything else: 4.5 sec"
+    )
+    widths = (
+        page.locator("#requests .timeline").first.locator("span").evaluate_all("all => all.map((s) => s.offsetWidth)")
+    )
+    assert len(widths) == 5 and widths[1] == max(widths)
+    assert "OpenAI/Python" in page.inner_text("#requests tbody")
+    assert barriers(page, axe) == []
+    page.select_option("#kind", "open")
+    page.get_by_role("button", name="Cancel the request req-9").click()
+    page.get_by_text("No open requests.").wait_for()
+    assert len(cancelled) == 1 and cancelled[0].endswith("/admin/requests/req-9/cancel")
+
+
 def test_it_asks_for_a_key_and_never_shows_it(serve, visit, mistakes):
     page = visit(serve("--fake", "--api-key", "hush").url + "/ui/console")
     page.fill("#key-input", "wrong")
@@ -82,6 +138,35 @@ def test_usage_is_charted_by_key_model_and_day_and_saved(fake_server, visit):
         page.click("#usage-csv")
     header, row = Path(saved.value.path()).read_text().splitlines()
     assert header.startswith("date,key,model,requests,") and re.match(r"\d{4}-\d\d-\d\d,,fake,\d+,", row)
+
+
+def test_costs_are_shown_by_key_and_model_and_saved(serve, visit, axe):
+    server = serve("--fake", "--prices", '{"input": 1000, "output": 3000}', "--currency", "EUR")
+    ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "Hello"}], max_tokens=5)
+    page = opened(visit, server)
+    (row,) = page.evaluate("fetch('/v1/usage').then((reply) => reply.json())")["data"]
+    cost = (row["prompt_tokens"] * 1000 + row["completion_tokens"] * 3000) / 1e6
+    assert row["cost"] == pytest.approx(cost)
+    assert page.inner_text("#usage tbody td.cost") == f"€{cost:g}"
+    page.select_option("#measure", "cost")
+    assert "€" in page.inner_text("#days-ends")
+    with page.expect_download() as saved:
+        page.click("#usage-csv")
+    header, line = Path(saved.value.path()).read_text().splitlines()
+    assert header.endswith(",cost,currency") and line.endswith(f",{row['cost']},EUR")
+    assert barriers(page, axe) == []
+
+
+def test_a_model_without_prices_is_named_beside_others(fake_server, visit):
+    used = {"date": "2030-01-01", "key": "ann", "requests": 1, "prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 1,
+            "seconds": 1.0}  # fmt: skip
+    rows = [{**used, "model": "a", "cost": 2.5}, {**used, "model": "b", "cost": None}]
+    page = visit(fake_server.url)
+    page.route("**/v1/usage*", lambda route: route.fulfill(json={"currency": "USD", "data": rows}))
+    page.goto(fake_server.url + "/ui/console")
+    page.locator("body[data-ready]").wait_for()
+    assert "$2.50" in page.inner_text("#usage tbody")
+    assert page.inner_text("#without-prices") == "Without prices, and not counted: b."
 
 
 def test_the_configuration_is_reloaded_or_the_reason_told(serve, visit, tmp_path, mistakes):

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from browsing import say
+from test_tool_results import conversation as tool_results
 
 PARTS = [
     "<script>{}</script>", "<img src=x onerror={}>", "<svg onload={}>", "<svg><script>{}</script></svg>", "<body onload={}>",
@@ -95,6 +96,35 @@ def test_an_imported_conversation_runs_nothing(watched):
     assert page.locator("#composer").count() == 1 and page.url.startswith("http://127.0.0.1")
 
 
+def results():
+    """Each string in a tool's table (as a column's name and a cell), as a part of its content, in a diff, in other JSON."""
+    pixel = "iVBORw0KGgo="
+    for at in range(0, len(HOSTILE), 20):
+        yield json.dumps([{text: text} for text in HOSTILE[at : at + 20]])
+    yield json.dumps([{"name": text, "value": {text: text}} for text in HOSTILE])
+    parts = [{"type": "text", "text": text} for text in HOSTILE]
+    for text in HOSTILE:
+        parts += [{"type": "image", "mimeType": text, "data": text}, {"type": "image", "mimeType": "image/png", "data": pixel},
+                  {"type": "image_url", "image_url": {"url": text}}]  # fmt: skip
+    yield json.dumps({"content": parts})
+    yield f"--- {HOSTILE[0]}\n+++ {HOSTILE[1]}\n@@ -1,500 +1,500 @@ {HOSTILE[2]}\n" + "\n".join(
+        f"{'+-'[n % 2]}{text.replace(chr(10), ' ')}" for n, text in enumerate(HOSTILE)
+    )
+    yield json.dumps({"a": HOSTILE})
+
+
+def test_results_of_tools_run_nothing_as_tables_parts_and_diffs(watched):
+    page = watched("/", {})
+    page.locator("body[data-ready]").wait_for()
+    content = json.dumps(tool_results(*results())).encode()
+    page.set_input_files("#import-file", {"name": "x.json", "mimeType": "application/json", "buffer": content})
+    page.locator("[data-turn='29']").wait_for(timeout=60_000)
+    page.get_by_role("button", name="Show all 500 rows").click()
+    assert page.locator("[data-turn='26'] tbody tr").count() == 500 and page.locator(".diff span").count() == 503
+    assert page.locator(".turn img").count() == 500 and page.locator(".turn table").count() == 26
+    assert calm(page)
+
+
 def test_an_answer_that_streams_in_a_call_and_a_tools_result_run_nothing(watched, mistakes):
     """All strings in one answer, and as the names and results of calls that wait for results by hand."""
     calls = [
@@ -152,15 +182,15 @@ def test_what_the_server_reports_runs_nothing(watched, path):
     ]
     now = time.time()
     rows = [{"time": now, "id": text, "route": text, "method": text, "path": text, "status": 400, "seconds": 1, "key": text,
-             "model": text, "error": text, "field": text} for text in HOSTILE]  # fmt: skip
+             "model": text, "error": text, "field": text, "client": text, "queue": 1.0} for text in HOSTILE]  # fmt: skip
     usage = [{"date": "2030-01-01", "key": text, "model": text, "requests": 1, "prompt_tokens": 1, "cached_tokens": 0,
-              "completion_tokens": 1, "seconds": 1.0} for text in HOSTILE]  # fmt: skip
+              "completion_tokens": 1, "seconds": 1.0, "cost": None} for text in HOSTILE]  # fmt: skip
     replies = (
         {re.compile(r":\d+/models$"): {"data": models}}
         if path == "/ui/models"
         else {
-            "**/admin/requests": {"slow_seconds": 10, "failed": rows, "slow": []},
-            "**/v1/usage*": {"data": usage},
+            "**/admin/requests": {"slow_seconds": 10, "open": rows, "failed": rows, "slow": rows},
+            "**/v1/usage*": {"currency": "USD", "data": usage},
         }
     )
     page = watched(path, replies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from protocols import example_replies
 from serving import RunningService
 
 from llamasrv.protocols import openapi
@@ -116,3 +117,34 @@ def start_embedding():
     service = RunningService(pooling="mean")
     yield service.client
     service.close()
+
+
+def shape(value):
+    """Names and types; what may be null is compared by its name alone."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    if isinstance(value, str):
+        return value[:5] if "\n" in value else "text"  # a stream: how it begins
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def test_example_replies_have_the_shape_of_todays(tmp_path):
+    """Otherwise: python tests/protocols/example_replies.py"""
+    today = example_replies.recorded(tmp_path)
+    shown = json.loads(example_replies.FILE.read_text("utf-8"))
+    assert set(today) == set(shown)
+    different = {
+        name: (shape(shown[name]), shape(today[name])) for name in shown if shape(shown[name]) != shape(today[name])
+    }
+    assert different == {}
+
+
+def test_an_example_reply_stands_in_the_document(described):
+    reply = described["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]["application/json"][
+        "example"
+    ]
+    assert reply["choices"][0]["message"]["content"] == "You said: Hello"
+    alias = described["paths"]["/chat/completions"]["post"]["responses"]["200"]["content"]["application/json"]
+    assert alias["example"] == reply

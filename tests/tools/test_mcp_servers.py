@@ -209,10 +209,19 @@ def test_children_of_a_server_end_with_it(run_servers, tmp_path, fake):
             {"content": [1, {"type": "text"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"plain_text_response": "a\nb"},
         ),
+        (
+            {
+                "content": [
+                    {"type": "image", "mimeType": "image/png", "data": "eA==", "annotations": {}},
+                    {"type": "image", "data": 1},
+                ]
+            },
+            {"plain_text_response": "", "images": [{"mimeType": "image/png", "data": "eA=="}]},
+        ),
         ({"isError": True}, {"error": "MCP tool returned an error"}),
     ],
 )
-def test_a_result_becomes_text(result, response):
+def test_a_result_becomes_text_and_images(result, response):
     assert as_response(result) == response
 
 

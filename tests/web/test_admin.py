@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from llamasrv.domain.key import Key
 from llamasrv.errors import ConfigError
+from llamasrv.pipeline.run import RunState
 from llamasrv.store import StoreError
 from llamasrv.web.ops.recent import RecentRequests
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.service import WebOptions
 
 HELLO = {"messages": [{"role": "user", "content": "my secret words"}], "max_tokens": 5}
@@ -44,6 +48,42 @@ def test_failed_and_slow_requests_are_reported_with_their_reason_and_without_the
     [slow] = told["slow"]
     assert slow["model"] == "fake" and slow["completion"] == 5 and {"queue", "prefill", "decode"} <= slow.keys()
     assert "secret" not in str(told)
+
+
+def test_a_slow_request_tells_who_asked_and_what_the_engine_did_when_it_took_it(running):
+    agent = {"User-Agent": "OpenAI/Python 1.2.3 (something else)"}
+    running.client.post("/v1/chat/completions", json=HELLO, headers=ANN | agent)
+    [slow] = get(running, "requests")["slow"]
+    assert slow["client"] == "OpenAI/Python" and "loading" not in slow
+    assert slow["waiting"] == 0 and 0 <= slow["held"] <= 1 and slow["running"] >= 0
+    assert 0 <= slow["start"] <= slow["seconds"]
+
+
+@pytest.mark.parametrize("agent", ["", "<script>", "my secret words", "a" * 40, "x/" + "1" * 20])
+def test_what_is_no_name_of_a_program_is_not_shown(running, agent):
+    running.client.post("/v1/chat/completions", json=HELLO, headers=ANN | {"User-Agent": agent})
+    assert get(running, "requests")["slow"][0].get("client") in (None, "my")
+
+
+@pytest.mark.parametrize("state, ended", [(RunState.RUNNING, "stop"), (RunState.LOADING, "cancel")])
+def test_an_open_request_is_shown_and_an_admin_can_end_it(running, state, ended):
+    """One whose model still loads has nothing to keep: its client gets an error."""
+    done = []
+    run = SimpleNamespace(
+        state=state, has_begun=state is RunState.RUNNING, stop=lambda: done.append("stop"), cancel=lambda error: done.append("cancel")
+    )  # fmt: skip
+    record = RequestLog({"HTTP_X_REQUEST_ID": "mine", "HTTP_USER_AGENT": "curl/8.5.0"}, running.service.stats)
+    record.owner, record.route = "ann", "/v1/chat/completions"
+    record.note_run(run)
+    [shown] = get(running, "requests")["open"]
+    assert (shown["id"], shown["key"], shown["state"], shown["client"]) == ("mine", "ann", state.value, "curl/8.5.0")
+    path = "/admin/requests/mine/cancel"
+    assert running.client.post(path, headers=ANN).status_code == 403
+    assert running.client.post(path, headers=ROOT).get_json() == {"id": "mine", "cancelled": 1}
+    assert done == [ended]
+    record.close(200)
+    assert get(running, "requests")["open"] == []
+    assert running.client.post(path, headers=ROOT).status_code == 404
 
 
 def test_the_rings_are_bounded_and_errors_leave_the_slow_ones_alone():

@@ -40,7 +40,7 @@ HEADERS = {
     "SEC_WEBSOCKET_EXTENSIONS": None, "SEC_WEBSOCKET_PROTOCOL": None, "ACCEPT": None, "CONTENT_ENCODING": None,
     # names that go with the request
     "X_REQUEST_ID": None, "X_CLIENT_REQUEST_ID": None, "TRACEPARENT": None, "X_CONVERSATION_ID": None,
-    "IDEMPOTENCY_KEY": None,
+    "IDEMPOTENCY_KEY": None, "USER_AGENT": None,
     # whose prefix is kept while a tool runs: within the key's own share
     "X_CLAUDE_CODE_SESSION_ID": None, "X_CLAUDE_CODE_AGENT_ID": None, "SESSION_ID": None, "THREAD_ID": None,
     "X_SESSION_AFFINITY": None, "X_SESSION_ID": None,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llamasrv.domain.key import Key
+from llamasrv.domain.prices import Prices
 from llamasrv.web.service import WebOptions
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
@@ -41,6 +44,17 @@ def test_a_key_sees_what_it_used_itself(running):
     assert mine["cached_tokens"] == sum(one["prompt_tokens_details"]["cached_tokens"] for one in told)
     assert usage(running, "ann", key="ann") == [mine]
     assert running.client.get("/v1/usage?key=bob", headers=as_("ann")).status_code == 403
+
+
+def test_a_model_with_prices_has_its_cost_and_another_none(running):
+    told = chat(running, "ann")
+    assert usage(running, "ann")[0]["cost"] is None
+    [model] = running.service.registry.models
+    model.settings = replace(model.settings, prices=Prices(1.0, 0.25, 4.0))
+    cached = told["prompt_tokens_details"]["cached_tokens"]
+    expected = told["prompt_tokens"] - cached + 0.25 * cached + 4 * told["completion_tokens"]
+    assert usage(running, "ann")[0]["cost"] == pytest.approx(expected / 1e6, abs=1e-6)
+    assert running.client.get("/v1/usage", headers=as_("ann")).get_json()["currency"] == "USD"
 
 
 def test_an_admin_sees_all_or_one(running):

@@ -88,6 +88,7 @@ class End(NamedTuple):
     num_forgotten: int = 0  # tokens of prompt and answer that context shifts dropped
     drafts: DraftCounts = DraftCounts()
     pinned: tuple[tuple[float, int], ...] = ()  # (seconds, number of newly pinned prompt tokens)
+    paused_seconds: float = 0.0  # without a lane after preemptions, within the seconds of prefill and decode
 
 
 TokenItem = Delta | PromptScored | TokensRead | PromptComputed | QueuePlace | End

@@ -69,6 +69,7 @@ class Sequence:
         "kind", "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
         "draft", "drafts", "media", "shift", "checkpoints", "source", "num_held", "pinned", "slot", "found",
+        "queued", "preempted", "paused",
     )  # fmt: skip
 
     def __init__(
@@ -94,7 +95,10 @@ class Sequence:
         self.slot: int | None = None  # since it was first seated
         self.state = SequenceState.WAITING
         self.arrived = arrived
-        self.admitted: float | None = None
+        self.admitted: float | None = None  # the last time
+        self.queued: float | None = None  # seconds until it was admitted for the first time
+        self.preempted: float | None = None  # when, while it waits again
+        self.paused = 0.0  # seconds that it has waited again
         self.first_token: float | None = None
         self.ended: float | None = None
         self.sampling: SamplingState | None = None  # made at admission
@@ -172,7 +176,8 @@ def tell_progress(seq: Sequence, now: float) -> None:
 def end_of(seq: Sequence, ending: Ending) -> End:
     """The End of a sequence's stream."""
     ended = seq.ended or 0.0
-    admitted = seq.admitted if seq.admitted is not None else ended
+    begun = ended if seq.queued is None else seq.arrived + seq.queued
+    paused = seq.paused + (0.0 if seq.preempted is None else max(0.0, ended - seq.preempted))
     first = seq.first_token if seq.first_token is not None else ended
     # Do not charge for prompt tokens that were not computed: a client may leave while queued.
     prompt = seq.num_prompt if seq.first_token is not None else min(seq.num_prompt, seq.num_computed)
@@ -184,13 +189,14 @@ def end_of(seq: Sequence, ending: Ending) -> End:
         prompt,
         seq.reused,
         seq.num_generated - seq.num_undelivered,
-        max(0.0, admitted - seq.arrived),
-        max(0.0, first - admitted),
+        max(0.0, begun - seq.arrived),
+        max(0.0, first - begun),
         max(0.0, ended - first),
         seq.slot,
         seq.num_forgotten,
         _draft_counts(seq),
         tuple(seq.pinned),
+        paused,
     )
 
 

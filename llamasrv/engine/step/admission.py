@@ -119,7 +119,10 @@ class LaneAdmission:
             self._metrics.note_reuse(seq.source, seq.num_computed)
             self._metrics.last_wait = now - seq.arrived
             self._metrics.queue_seconds.observe(now - seq.arrived)
-        seq.admitted = now
+            seq.queued = now - seq.arrived
+        elif seq.preempted is not None:
+            seq.paused += now - seq.preempted
+        seq.admitted, seq.preempted = now, None
 
     def _sample_on_device(self, seq: Sequence, lane: int) -> None:
         state = seq.sampling
@@ -175,7 +178,7 @@ class LaneAdmission:
         if seq.sampling is not None and seq.sampling.device is not None:
             seq.sampling.device.detach()
         self.memory.drop(seq.lane)
-        seq.lane, seq.num_computed = None, 0
+        seq.lane, seq.num_computed, seq.preempted = None, 0, self._clock()
         if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it still waits for the mask
             seq.enter(SequenceState.WAITING)
 

@@ -80,7 +80,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "tools": ("/tools",),
     "admin": (
         "POST /models", "DELETE /models", "POST /props", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
-        "/admin/state", "/admin/requests", "/admin/configuration", "/admin/reload",
+        "/admin/state", "/admin/requests", "/admin/requests/<id>/cancel", "/admin/configuration", "/admin/reload",
         "/admin/keys", "/admin/keys/<name>", "/admin/keys/<name>/rotate",
         "/admin/hub", "/admin/hub/<path:repo>",
     ),

@@ -12,11 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from random import getrandbits
-from typing import Any
+from typing import Any, NamedTuple
 
 from llamasrv.domain.events import Usage
 from llamasrv.engine.base.metrics import SECONDS, Histogram
 from llamasrv.pipeline.cache_report import CacheReport
+from llamasrv.pipeline.run import Run, RunInfo, RunState
 from llamasrv.web.access.quota import Quota
 from llamasrv.web.jobs.idle_gate import IdleGate
 from llamasrv.web.ops.recent import SLOW, RecentRequests
@@ -34,7 +35,16 @@ _STEPS, _STEP = (
     8,
     re.compile(r"[A-Za-z0-9_.:-]{0,24}\Z"),
 )  # limits on a logged path; longer segments are ids or users' words
+_AGENT = re.compile(r"[A-Za-z0-9._-]{1,32}(/[A-Za-z0-9._-]{1,16})?(?=[ ;(]|\Z)")  # the first product of a User-Agent
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+
+
+class EngineLoad(NamedTuple):
+    """What an engine did when it took a request."""
+
+    running: int
+    waiting: int
+    held: float  # share of the cells that running requests held
 
 
 class RequestStats:
@@ -44,14 +54,18 @@ class RequestStats:
         self.counts: Counter[tuple[str, int]] = Counter()  # by (route, status)
         self.errors: Counter[str] = Counter()  # by code
         self.seconds: dict[str, Histogram] = {}  # by route
-        self.num_open = 0
+        self.open: dict[RequestLog, None] = {}  # in order of arrival
         self.slow_seconds: float | None = None  # slower requests get a log line of their own; None: never
         self.recent = RecentRequests()
         self.usage: UsageBook | None = None  # totals by key
         self.on_close: Callable[[RequestLog, int], None] | None = None  # called after the last byte, with the status
 
+    @property
+    def num_open(self) -> int:
+        return len(self.open)
+
     def enter(self, record: RequestLog, status: int, seconds: float) -> None:
-        self.num_open -= 1
+        self.open.pop(record, None)
         self.counts[record.route, status] += 1
         if record.error is not None:
             self.errors[record.error] += 1
@@ -72,7 +86,7 @@ class RequestLog:
 
     __slots__ = (
         "id", "owner", "route", "model", "reason", "usage", "cache", "error", "field", "asked", "quota", "idle_gate",
-        "trace", "started", "_stats", "_begun", "_closed",
+        "trace", "started", "run", "_agent", "_start", "_waited_for_model", "_load", "_stats", "_begun", "_closed",
     )  # fmt: skip
 
     def __init__(self, environ: dict[str, Any], stats: RequestStats) -> None:
@@ -91,10 +105,29 @@ class RequestLog:
         self.idle_gate: IdleGate | None = None  # entered with this request
         self.trace: str | None = environ.get("HTTP_TRACEPARENT")
         self.started = time.time()
+        self.run: Run | None = None  # its generation
+        self._agent: str = environ.get("HTTP_USER_AGENT", "")
+        self._start: float | None = None  # seconds until the engine took it
+        self._waited_for_model = False
+        self._load: EngineLoad | None = None  # of the engine, then
         self._begun = time.monotonic()
         self._stats = stats
         self._closed = False
-        stats.num_open += 1
+        stats.open[self] = None
+
+    def note_start(self, info: RunInfo, load: EngineLoad | None) -> None:
+        """The engine has taken it."""
+        self.model, self.cache, self._load = info.model, info.cache, load
+        self._start = time.monotonic() - self._begun
+
+    def note_run(self, run: Run) -> None:
+        self.run = run
+        self._waited_for_model = run.state is RunState.LOADING
+
+    @property
+    def seconds(self) -> float:
+        """Since it arrived."""
+        return time.monotonic() - self._begun
 
     def close(self, status: int) -> None:
         """Call once, after the last byte is sent or the client is gone."""
@@ -117,12 +150,26 @@ class RequestLog:
         if is_logged or is_slow or status >= 400 or self.error is not None:
             fields = self._fields(status, seconds)
             if self.route not in QUIET:
-                stats.recent.note(self.started, fields, is_slow=is_slow)
+                stats.recent.note(self.started, fields | self.history(), is_slow=is_slow)
             if is_logged:
                 word = "slow request" if slow else "request"
                 log.log(logging.WARNING if slow else level, word, extra={"fields": fields})
         if stats.on_close is not None:
             stats.on_close(self, status)
+
+    def history(self) -> dict[str, Any]:
+        """What operators are shown of it beside the fields of the log line: `client`, `start` (seconds until the engine
+        took it), `loading` (it waited for its model), and the engine's load at that time."""
+        shown: dict[str, Any] = {}
+        if client := _AGENT.match(self._agent):
+            shown["client"] = client[0]
+        if self._waited_for_model:
+            shown["loading"] = True
+        if self._start is not None:
+            shown["start"] = self._start
+        if self._load is not None:
+            shown |= self._load._asdict()
+        return shown
 
     def _fields(self, status: int, seconds: float) -> dict[str, Any]:
         fields: dict[str, Any] = {"id": self.id, "route": self.route, "status": status, "seconds": seconds}
@@ -147,6 +194,8 @@ class RequestLog:
                 "prefill": usage.prefill_seconds,
                 "decode": usage.decode_seconds,
             }
+            if usage.paused_seconds:
+                fields["paused"] = usage.paused_seconds
             change = None if self.cache is None else self.cache.change()
             if change is not None:
                 fields["changed"] = str(change)

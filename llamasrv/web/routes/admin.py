@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -11,14 +12,17 @@ from flask import Blueprint, Response
 
 from llamasrv import __version__
 from llamasrv.concurrency import off_hub
-from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError
+from llamasrv.errors import ConfigError, InvalidRequest, LlamasrvError, NotFound, Unavailable
 from llamasrv.models.model import Model
 from llamasrv.models.pulls import Pull
+from llamasrv.pipeline.run import Run
 from llamasrv.store import day_of
 from llamasrv.web.ops.recent import SLOW
-from llamasrv.web.ops.request_log import QUIET
+from llamasrv.web.ops.request_log import QUIET, RequestLog
 from llamasrv.web.service import Service
 from llamasrv.web.views import json_answer
+
+MOST_OPEN = 200  # open requests that are shown
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -45,14 +49,25 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/admin/requests")
     def requests() -> Response:
-        """The last failed and the last slow requests, the latest first."""
+        """The open ones, the oldest first; the last failed and the last slow requests, the latest first."""
         recent, slow = service.stats.recent, service.stats.slow_seconds
         answer = {
             "slow_seconds": SLOW if slow is None else slow,
+            "open": [_open(record) for record in islice(service.stats.open, MOST_OPEN) if record.route not in QUIET],
             "failed": list(reversed(recent.failed)),
             "slow": list(reversed(recent.slow)),
         }
         return json_answer(orjson.dumps(answer))
+
+    @routes.post("/admin/requests/<id>/cancel")
+    def cancel(id: str) -> Response:
+        """End an open request that generates: its client gets what there is so far."""
+        runs = [record.run for record in service.stats.open if record.id == id and record.run is not None]
+        if not runs:
+            raise NotFound(f"No open request {id[:100]!r} generates anything.")
+        for run in runs:
+            end_run(run)
+        return json_answer(orjson.dumps({"id": id, "cancelled": len(runs)}))
 
     @routes.get("/admin/configuration")
     def configuration() -> Response:
@@ -70,6 +85,29 @@ def blueprint(service: Service) -> Blueprint:
         return json_answer(orjson.dumps({"models": [model.name for model in service.registry.models]}))
 
     return routes
+
+
+def end_run(run: Run) -> None:
+    """End it as an operator: it keeps what it has written; one whose model still loads fails."""
+    if run.has_begun:
+        run.stop()
+    else:
+        run.cancel(Unavailable("An operator cancelled this request.", code="cancelled"))
+
+
+def _open(record: RequestLog) -> dict[str, Any]:
+    """`state`: of its generation; None for a request that generates nothing, or not yet."""
+    run = record.run
+    return {
+        "time": record.started,
+        "id": record.id,
+        "route": record.route,
+        "seconds": round(record.seconds, 3),
+        "key": record.owner or None,
+        "model": record.model,
+        "state": None if run is None else run.state.value,
+        **record.history(),
+    }
 
 
 def _model(model: Model) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from flask import Response, request
 
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import LlamasrvError
+from llamasrv.models.model import Model
 from llamasrv.pipeline.run import Run, RunInfo
 from llamasrv.protocols.common.names import named_for
 from llamasrv.protocols.common.sampling import session_named
 from llamasrv.protocols.reply import Reply
 from llamasrv.web.context import context_of
 from llamasrv.web.http.body import parsed_by, read_json
-from llamasrv.web.ops.request_log import RequestLog
+from llamasrv.web.ops.request_log import EngineLoad, RequestLog
 from llamasrv.web.routes.models import heed_autoload
 from llamasrv.web.service import Service
 from llamasrv.web.streams.streaming import NOBODY, OPENAI, Client, Framing, stream_response, whole_response
@@ -147,11 +148,19 @@ def submit(service: Service, asked: GenerateRequest, reply: Reply, names: Mappin
     """A run that starts `reply`, for the request of this record."""
 
     def start(info: RunInfo) -> None:
-        record.model, record.cache = info.model, info.cache
+        record.note_start(info, _load_of(service.registry.named(info.model)))
         reply.start(info)
 
     heed_autoload(service, asked.model)
     run = service.pipeline.submit(asked, on_start=start, explain=partial(named_for, names=names, asked=asked))
+    record.note_run(run)
     if reply.id is not None:
         service.running.add(record.owner, reply.id, run)
     return run
+
+
+def _load_of(model: Model | None) -> EngineLoad | None:
+    if model is None or model.current is None:
+        return None
+    view = model.current.view
+    return EngineLoad(len(view.running), len(view.waiting), view.held_cells / max(1, view.total_cells))

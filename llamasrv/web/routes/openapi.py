@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
 from flask import Blueprint, Flask, Response, current_app
 
 from llamasrv import __version__
 from llamasrv.concurrency import off_hub
+from llamasrv.config.paths import templates_dir
 from llamasrv.web.service import Service
 from llamasrv.web.views import json_answer
 
@@ -24,8 +26,13 @@ def blueprint(service: Service) -> Blueprint:
         if not made:
             from llamasrv.protocols.openapi import document  # with the description of every schema: few ask for it
 
-            served = routes_of(current_app)
-            made.append(off_hub(lambda: document(served, version=__version__, limits=service.options.limits)))
+            served, limits = routes_of(current_app), service.options.limits
+
+            def make() -> bytes:
+                replies = orjson.loads((templates_dir() / "web" / "example_replies.json").read_bytes())
+                return document(served, version=__version__, limits=limits, replies=replies)
+
+            made.append(off_hub(make))
         return json_answer(made[0])
 
     return routes

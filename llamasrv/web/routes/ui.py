@@ -7,7 +7,7 @@ of the server takes one. Everything is served from here: no page asks another ho
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import orjson
@@ -138,7 +138,7 @@ def blueprint(service: Service) -> Blueprint:
         is_admin = service.access.allows(owner, "admin")
         may_manage = "flag" if not service.options.manage else "yes" if is_admin else "scope"
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: may_manage}
-        body = PiecesBody(current().record, snapshots.events())
+        body = PiecesBody(current().record, snapshots.events(with_keys=is_admin))
         return Response(body, 200, headers, content_type=EVENT_STREAM)
 
     return routes
@@ -176,34 +176,35 @@ class Snapshots:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._taken = 0.0
-        self._data = b""
+        self._latest: dict[bool, tuple[float, bytes]] = {}  # when it was taken, with names of keys and without
         self.viewers = 0
 
-    def events(self) -> Generator[bytes, None, None]:
+    def events(self, *, with_keys: bool) -> Generator[bytes, None, None]:
         self.viewers += 1
         try:
             end = time.monotonic() + LONGEST
             while time.monotonic() < end:
-                yield b"data: " + self.latest() + b"\n\n"
+                yield b"data: " + self.latest(with_keys=with_keys) + b"\n\n"
                 if self._service.registry.readiness().state in ("draining", "stopped"):
                     return
                 time.sleep(INTERVAL)
         finally:
             self.viewers -= 1
 
-    def latest(self) -> bytes:
+    def latest(self, *, with_keys: bool) -> bytes:
         now = time.monotonic()
-        if now - self._taken >= INTERVAL * 0.9:
-            self._taken, self._data = now, orjson.dumps(self.take())
-        return self._data
+        taken, data = self._latest.get(with_keys, (-INTERVAL, b""))
+        if now - taken >= INTERVAL * 0.9:
+            data = orjson.dumps(self.take(with_keys=with_keys))
+            self._latest[with_keys] = now, data
+        return data
 
-    def take(self) -> dict[str, Any]:
+    def take(self, *, with_keys: bool) -> dict[str, Any]:
         models = list(self._service.registry.models)
         return {
             "t": time.time(),
             "all": [_describe(model) for model in models],
-            "models": {model.name: _figures(model) for model in models if model.state == "loaded"},
+            "models": {model.name: _figures(model, with_keys=with_keys) for model in models if model.state == "loaded"},
         }
 
 
@@ -212,14 +213,36 @@ def _describe(model: Model) -> dict[str, Any]:
     return {"name": model.name, "state": model.state, "progress": model.progress, "memory": memory}
 
 
-def _figures(model: Model) -> dict[str, Any]:
+_SHOWN = (
+    "id", "lane", "num_prompt", "num_computed", "num_reused", "source", "num_generated", "max_tokens", "num_drafted",
+    "num_accepted", "changed",
+)  # fmt: skip
+
+
+def _sequence(seq: Mapping[str, Any], at: float, *, with_key: bool) -> dict[str, Any]:
+    """One sequence, with its time line up to now: the seconds of each part, as in the log of requests."""
+    seconds = max(0.0, at - seq["arrived"])
+    queue = seconds if seq["queued"] is None else seq["queued"]
+    decode = 0.0 if seq["first_token"] is None else max(0.0, at - seq["first_token"])
+    paused = seq["paused"] + (0.0 if seq["preempted"] is None else max(0.0, at - seq["preempted"]))
+    times = {
+        "seconds": seconds,
+        "queue": queue,
+        "prefill": max(0.0, seconds - queue - decode),
+        "decode": decode,
+        "paused": paused,
+    }
+    shown = {field: seq[field] for field in _SHOWN} | {name: round(value, 3) for name, value in times.items()}
+    return shown | ({"key": seq["owner"]} if with_key else {})
+
+
+def _figures(model: Model, *, with_keys: bool) -> dict[str, Any]:
     """Figures of one loaded model. Totals since the start: the page takes differences."""
     snapshot, m = model.engine.snapshot(), model.engine.metrics
-    fields = ("id", "lane", "num_prompt", "num_computed", "num_reused", "source", "num_generated", "max_tokens",
-              "num_drafted", "num_accepted", "changed")  # fmt: skip
+    at = snapshot["at"]
     return {
-        "running": [{field: seq[field] for field in fields} for seq in snapshot["running"]],
-        "waiting": [{field: seq[field] for field in fields} for seq in snapshot["waiting"]],
+        "running": [_sequence(seq, at, with_key=with_keys) for seq in snapshot["running"]],
+        "waiting": [_sequence(seq, at, with_key=with_keys) for seq in snapshot["waiting"]],
         "num_waiting": snapshot["num_waiting"],
         "cells": snapshot["cells"],
         "strip": snapshot["strip"],

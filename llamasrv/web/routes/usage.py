@@ -1,4 +1,4 @@
-"""GET /v1/usage: usage by day, key and model. A key sees its own; one with the scope `admin` sees all."""
+"""GET /v1/usage: usage and its cost by day, key and model. A key sees its own; one with the scope `admin` sees all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.store import DAY, day_of
+from llamasrv.store import DAY, DailyUsage, day_of
 from llamasrv.web.service import Service
 from llamasrv.web.views import current, json_answer
 
@@ -39,11 +39,18 @@ def blueprint(service: Service) -> Blueprint:
                 "cached_tokens": used.cached,
                 "completion_tokens": used.generated,
                 "seconds": round(used.seconds, 3),
+                "cost": cost_of(used),
             }
             for used in service.usage.between(first, last)
             if wanted is None or used.owner == wanted
         ]
-        return json_answer(orjson.dumps({"object": "list", "data": data}))
+        return json_answer(orjson.dumps({"object": "list", "currency": service.options.currency, "data": data}))
+
+    def cost_of(used: DailyUsage) -> float | None:
+        """At the prices of today; None for a model without any."""
+        model = service.registry.named(used.model)
+        prices = None if model is None else model.settings.prices
+        return None if prices is None else round(prices.cost(used.prompt, used.cached, used.generated), 6)
 
     return routes
 

@@ -7,6 +7,8 @@ from engine_driver import chat, end_of, sequence
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.engine.base.sequence import TRANSITIONS, SequenceState
+from llamasrv.engine.base.sequence import end_of as sequence_end
+from llamasrv.engine.sampling.state import Ending
 
 
 def in_state(state):
@@ -62,3 +64,28 @@ def test_a_preempted_sequence_waits_again(drive):
     driver.turn()
     assert seq.state is SequenceState.DECODE and seq.lane is not None and seq.saved is None
     driver.finish()
+
+
+def test_the_time_without_a_lane_after_a_preemption_is_a_pause_and_no_queue(drive):
+    """It counted as time in the queue once more: the parts of a request were longer than the whole."""
+    driver = drive()
+    stream = driver.submit(chat("gives way"))
+    (seq,) = driver.sequences
+    driver.now += 1.0
+    driver.turn(4)
+    driver.engine.preempt(seq)
+    driver.now += 5.0
+    driver.turn(2)
+    assert seq.lane is not None
+    driver.finish()
+    end = end_of(stream.take())
+    assert (round(end.queue_seconds), round(end.paused_seconds)) == (1, 5)
+    whole = end.queue_seconds + end.prefill_seconds + end.decode_seconds
+    assert whole == pytest.approx(seq.ended - seq.arrived)
+
+
+def test_a_sequence_that_ends_while_it_waits_again_was_paused_until_then():
+    seq = sequence([1, 2, 3])
+    seq.arrived, seq.queued, seq.admitted, seq.first_token, seq.preempted, seq.ended = 1.0, 2.0, 3.0, 4.0, 6.0, 9.0
+    end = sequence_end(seq, Ending(FinishReason.CANCELLED))
+    assert (end.queue_seconds, end.prefill_seconds, end.decode_seconds, end.paused_seconds) == (2.0, 1.0, 5.0, 3.0)

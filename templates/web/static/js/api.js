@@ -65,6 +65,16 @@ function example(path, method, operation, content) {
   return make("details", {}, make("summary", {}, "Try it"), make("p", { class: "row" }, address, run), body, output);
 }
 
+/** What it answers to its example, as it was recorded; null where that is not known. */
+function exampleReply(operation) {
+  const [status, response] = Object.entries(operation.responses).find(([code]) => code !== "default") ?? [];
+  const [kind, { example: reply }] = Object.entries(response?.content ?? {}).find(([, one]) => one.example !== undefined) ?? [null, {}];
+  if (reply === undefined) return null;
+  const text = typeof reply === "string" ? reply : JSON.stringify(reply, null, 2);
+  return make("details", {}, make("summary", {}, "Example reply"),
+    make("p", { class: "faint" }, `${status}, ${kind}. Long texts and lists are shortened.`), make("pre", { tabindex: 0 }, make("code", {}, text)));
+}
+
 /** One operation, folded; its fields and example are drawn when somebody opens it. */
 function endpoint(document, path, method, operation, id) {
   const content = operation.requestBody?.content?.["application/json"];
@@ -72,7 +82,7 @@ function endpoint(document, path, method, operation, id) {
     make("h2", {}, make("span", { class: "method" }, `${method.toUpperCase()} `), path),
     make("span", { class: "faint" }, operation.summary ?? operation.description ?? "")));
   box.addEventListener("toggle", () => {
-    const parts = [content ? fields(document, content.schema) : null, example(path, method, operation, content)].filter(Boolean);
+    const parts = [content ? fields(document, content.schema) : null, exampleReply(operation), example(path, method, operation, content)].filter(Boolean);
     box.append(...(parts.length ? parts : [make("p", { class: "faint" }, NOTHING)]));
   }, { once: true });
   return box;

@@ -4,12 +4,13 @@ import { beginKeys, readKeys } from "./console-keys.js";
 import { bytes, duration, moment, number } from "./figures.js";
 import { copy, download } from "./page.js";
 import { byId, call, json, make } from "./server.js";
+import { cause, legend, timeline } from "./timeline.js";
 import { consoleWords as words } from "./words.js";
 
 const LOOK = 5000; // milliseconds between looks
 const WORKING = ["waiting", "checking", "loading", "unloading"];
 
-let requests = { failed: [], slow: [], slow_seconds: 0 };
+let requests = { open: [], failed: [], slow: [], slow_seconds: 0 };
 let configuration = "";
 
 const state = (text, isGood) => make("span", { class: `state ${isGood ? "good" : "bad"}` }, text);
@@ -54,29 +55,42 @@ function drawGoing({ models, pulls }) {
   byId("going").replaceChildren(...(loads.length + pulled.length ? [...loads, ...pulled] : [nothing(words.idle)]));
 }
 
-/** Why a request failed, or what made it slow. */
+/** Why a request failed, what made it slow, or what it is doing. */
 function reason(request) {
+  if (request.status === undefined) return words.requestStates[request.state] ?? words.received;
   if (request.error) return words.failure(request.error, request.field, request.status);
   if (request.status >= 400) return words.failure(null, null, request.status);
-  const parts = ["queue", "prefill", "decode"].filter((part) => request[part] != null);
-  if (!parts.length) return words.slow;
-  const longest = parts.reduce((a, b) => (request[a] >= request[b] ? a : b));
-  return words.slowPart[longest](duration(request[longest]), request);
+  return cause(request);
 }
 
 function requestRow(request) {
   const cell = (text, kind) => make("td", { class: [kind, text ? null : "empty"].filter(Boolean).join(" ") || null }, text || words.none);
-  return make("tr", {}, cell(moment(request.time)), cell(request.path ? `${request.method} ${request.path}` : request.route), cell(reason(request)),
-    cell(duration(request.seconds), "number"), cell(request.key), cell(request.model), make("td", {}, make("code", {}, request.id)));
+  const why = cell(reason(request));
+  if (request.queue != null) why.append(timeline(request));
+  const who = cell(request.key);
+  if (request.client) who.append(make("small", {}, request.client));
+  const name = make("td", {}, make("code", {}, request.id));
+  if (request.state === "running" || request.state === "loading") name.append(cancelButton(request));
+  return make("tr", {}, cell(moment(request.time)), cell(request.path ? `${request.method} ${request.path}` : request.route), why,
+    cell(duration(request.seconds), "number"), who, cell(request.model), name);
+}
+
+function cancelButton({ id }) {
+  const button = make("button", { type: "button", "aria-label": words.cancelRequest(id), onclick: async () => {
+    button.disabled = true;
+    await json(`/admin/requests/${encodeURIComponent(id)}/cancel`, { method: "POST" }).then(look).catch(tell);
+  } }, words.cancel);
+  return button;
 }
 
 function drawRequests() {
   const kind = byId("kind").value;
   const wanted = byId("find").value.toLowerCase().trim();
-  const shown = requests[kind].filter((request) => [request.key, request.model, request.route, request.path, request.id, request.error].some((text) => text?.toLowerCase().includes(wanted)));
+  const shown = requests[kind].filter((request) => [request.key, request.client, request.model, request.route, request.path, request.id, request.error].some((text) => text?.toLowerCase().includes(wanted)));
   byId("requests").tBodies[0].replaceChildren(...shown.map(requestRow));
   byId("requests").hidden = !shown.length;
-  byId("count").textContent = shown.length ? words.count(shown.length) : kind === "slow" ? words.noSlow(duration(requests.slow_seconds)) : words.noErrors;
+  byId("count").textContent = shown.length ? words.count(shown.length)
+    : { open: words.noOpen, failed: words.noErrors, slow: words.noSlow(duration(requests.slow_seconds)) }[kind];
 }
 
 function drawConfiguration() {
@@ -89,19 +103,22 @@ function drawConfiguration() {
 // ---------------------------------------------------------------- usage
 
 const DAY = 86_400_000; // milliseconds
-const MEASURES = { tokens: (used) => used.prompt_tokens + used.completion_tokens, requests: (used) => used.requests, seconds: (used) => used.seconds };
-const COLUMNS = ["requests", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds"];
+const MEASURES = { tokens: (used) => used.prompt_tokens + used.completion_tokens, requests: (used) => used.requests, seconds: (used) => used.seconds, cost: (used) => used.cost };
+const COLUMNS = ["requests", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", "cost"];
 let usage = [];
+let currency = "USD";
 let since = 0;
 
 const isoDay = (time) => new Date(time).toISOString().slice(0, 10);
 const dayText = (day) => new Date(`${day}T00:00Z`).toLocaleDateString(undefined, { timeZone: "UTC", dateStyle: "medium" });
 
+const money = (cost) => cost.toLocaleString(undefined, { style: "currency", currency, maximumFractionDigits: cost < 1 ? 4 : 2 });
+
 function sums(rows, pick) {
   const found = new Map();
   for (const row of rows) {
     const sum = found.get(pick(row)) ?? Object.fromEntries(COLUMNS.map((column) => [column, 0]));
-    for (const column of COLUMNS) sum[column] += row[column];
+    for (const column of COLUMNS) sum[column] += row[column] ?? 0;
     found.set(pick(row), sum);
   }
   return found;
@@ -111,17 +128,22 @@ function drawUsage() {
   const by = byId("by").value;
   const kind = byId("measure").value;
   const measure = MEASURES[kind];
-  const figure = (value) => (kind === "seconds" ? duration(value) : number(value));
+  const figure = { seconds: duration, cost: money }[kind] ?? number;
   const groups = [...sums(usage, (row) => row[by])].sort(([a, x], [b, y]) => (by === "date" ? (a < b ? 1 : -1) : measure(y) - measure(x)));
   const total = groups.reduce((all, [, used]) => all + measure(used), 0);
   byId("usage-by").textContent = words.by[by];
   byId("usage").tBodies[0].replaceChildren(...groups.map(([name, used]) => {
     const share = total ? measure(used) / total : 0;
     const meter = make("meter", { min: 0, max: 1, value: share, "aria-label": words.share(share) });
-    const cell = (text) => make("td", { class: "number" }, text);
+    const cell = (text, kind = "number") => make("td", { class: kind }, text);
     return make("tr", {}, make("th", { scope: "row" }, by === "date" ? dayText(name) : name || words.noKey), make("td", { class: "share" }, meter, ` ${words.share(share)}`),
-      cell(number(used.requests)), cell(number(used.prompt_tokens)), cell(number(used.cached_tokens)), cell(number(used.completion_tokens)), cell(duration(used.seconds)));
+      cell(number(used.requests)), cell(number(used.prompt_tokens)), cell(number(used.cached_tokens)), cell(number(used.completion_tokens)), cell(duration(used.seconds)), cell(money(used.cost), "number cost"));
   }));
+  const unpriced = [...new Set(usage.filter(({ cost }) => cost === null).map(({ model }) => model))];
+  const isPriced = usage.some(({ cost }) => cost !== null);
+  byId("usage").classList.toggle("unpriced", !isPriced);
+  byId("measure-cost").hidden = byId("measure-cost").disabled = !isPriced;
+  byId("without-prices").textContent = isPriced && unpriced.length ? words.withoutPrices(unpriced) : "";
   for (const id of ["usage", "days", "days-ends", "usage-csv"]) byId(id).hidden = !groups.length;
   byId("no-usage").hidden = groups.length > 0;
   drawDays(sums(usage, (row) => row.date), measure, figure);
@@ -143,7 +165,7 @@ function drawDays(days, measure, figure) {
 
 async function readUsage() {
   since = Date.parse(isoDay(Date.now() - (Number(byId("period").value) - 1) * DAY));
-  ({ data: usage } = await json(`/v1/usage?since=${isoDay(since)}`));
+  ({ data: usage, currency } = await json(`/v1/usage?since=${isoDay(since)}`));
   drawUsage();
 }
 
@@ -155,8 +177,8 @@ function csvField(value) {
 }
 
 function saveUsage() {
-  const columns = ["date", "key", "model", ...COLUMNS];
-  const lines = [columns, ...usage.map((row) => columns.map((column) => row[column]))].map((row) => row.map(csvField).join(","));
+  const columns = ["date", "key", "model", ...COLUMNS, "currency"];
+  const lines = [columns, ...usage.map((row) => columns.map((column) => ({ ...row, currency: row.cost === null ? "" : currency })[column] ?? ""))].map((row) => row.map(csvField).join(","));
   download(`usage-${isoDay(since)}-${isoDay(Date.now())}.csv`, "text/csv", `${lines.join("\r\n")}\r\n`);
 }
 
@@ -179,6 +201,7 @@ async function readConfiguration() {
 
 const tell = (error) => (byId("status").textContent = error?.message ?? "");
 
+byId("requests").parentElement.before(legend());
 byId("kind").addEventListener("change", drawRequests);
 byId("find").addEventListener("input", drawRequests);
 byId("find-option").addEventListener("input", drawConfiguration);

@@ -94,8 +94,8 @@ export class Conversation {
     return { count: gone.length, undo };
   }
 
-  /** What is sent: the shown turns as OpenAI messages, up to and without `end`. */
-  messages(system, end) {
+  /** What is sent: the shown turns as OpenAI messages, up to and without `end`. `sees`: with the pictures of tools. */
+  messages(system, end, sees) {
     const out = system ? [{ role: "system", content: system }] : [];
     for (const turn of this.path()) {
       if (turn === end) break;
@@ -103,7 +103,7 @@ export class Conversation {
         out.splice(system ? 1 : 0, out.length, { role: "user", content: `${words.summaryPrompt}\n\n${turn.content}` });
         continue;
       }
-      if (turn.role === "tool") out.push({ role: "tool", tool_call_id: turn.callId, content: turn.content });
+      if (turn.role === "tool") out.push({ role: "tool", tool_call_id: turn.callId, content: parts(turn.content, sees ? turn.files ?? [] : []) });
       else if (turn.role === "user") pushUser(out, parts(turn.content, turn.files ?? []));
       else out.push({
         role: "assistant", content: turn.content || (turn.calls?.length ? null : ""),

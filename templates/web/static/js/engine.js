@@ -1,7 +1,8 @@
 // The live view: one stream of snapshots, and what follows from two of them.
 
-import { bytes as bytesOf } from "./figures.js";
+import { bytes as bytesOf, duration } from "./figures.js";
 import { byId, call, events, json, make } from "./server.js";
+import { legend, timeline } from "./timeline.js";
 import { engineWords as words } from "./words.js";
 
 const KEPT = 3600; // seconds in the plots
@@ -189,14 +190,16 @@ function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions:
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": words.progress } : { "aria-label": words.progress });
-    return make("tr", {}, ...[seq.id, seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
+    const key = seq.key === undefined ? words.keyHidden : seq.key || words.noKey;
+    return make("tr", {}, ...[seq.id, key, seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
       seq.num_drafted ? words.drafts(number(seq.num_accepted), number(seq.num_drafted)) : ""]
-      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress));
+      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress), make("td", {}, duration(seq.seconds), timeline(seq)));
   }));
 }
 
 // ---------------------------------------------------------------- the stream
 
+byId("requests").parentElement.before(legend());
 byId("model").addEventListener("change", () => {
   shown = byId("model").value;
   replay();

@@ -33,7 +33,7 @@ const transcript = new Transcript(byId("messages"), (turn) => {
 const prompt = byId("prompt");
 const models = new Map(); // what the server tells of each, by name
 const serverTools = new ServerTools({ changed: keep, sendResults: (turn, results) => act.sendResults(turn, results), writing: (on) => answers.writing(on) });
-const settings = new Settings(keep, serverTools);
+const settings = new Settings(keep, serverTools, (name) => (models.get(name)?.meta?.capabilities ?? []).includes("vision"));
 const attachments = new Attachments(byId("pictures"), status);
 const talks = new Talks(open);
 const speaker = new Speaker();
@@ -165,7 +165,7 @@ const act = {
     page.talk.show(turn);
     let last = turn;
     turn.calls.forEach((call, i) => {
-      last = page.talk.add(last, { role: "tool", callId: call.id, content: results[i] });
+      last = page.talk.add(last, { role: "tool", callId: call.id, ...results[i] });
     });
     drawAll();
     answers.begin(last);

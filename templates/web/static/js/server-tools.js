@@ -1,6 +1,7 @@
 // The server's tools and those of its MCP servers: tick boxes, and consent for what the model calls.
 
 import { page, status } from "./page.js";
+import { imageFile } from "./results.js";
 import { byId, json, make } from "./server.js";
 import { words } from "./words.js";
 
@@ -16,8 +17,8 @@ function kept() {
 }
 
 export class ServerTools {
-  /** `changed` is called when another tool was ticked; `sendResults(turn, results)` goes on with them; `writing` with whether
-   * tools are running. */
+  /** `changed` is called when another tool was ticked; `sendResults(turn, results)` goes on with them ({content, files});
+   * `writing` with whether tools are running. */
   constructor({ changed, sendResults, writing }) {
     Object.assign(this, { changed, sendResults, writing });
     this.all = new Map(); // by name
@@ -67,7 +68,7 @@ export class ServerTools {
     try {
       for (const [i, call] of turn.calls.entries()) {
         status(words.runningTool(this.#title(call.name)));
-        results.push(verdicts[i] === "never" ? words.toolDenied : await run(call, running.signal));
+        results.push(verdicts[i] === "never" ? { content: words.toolDenied } : await run(call, running.signal));
       }
     } catch {
       turn.byHand = true; // stopped: the form for results stands in the turn
@@ -134,13 +135,16 @@ async function run({ name, arguments: text }, signal) {
   try {
     params = JSON.parse(text || "{}");
   } catch {
-    return words.toolFailed(words.notJson);
+    return { content: words.toolFailed(words.notJson) };
   }
   try {
     const reply = await json("/tools", { method: "POST", body: JSON.stringify({ tool: name, params }), signal });
-    return reply.plain_text_response ?? (reply.error ? words.toolFailed(String(reply.error)) : JSON.stringify(reply));
+    if (reply.error && reply.plain_text_response === undefined) return { content: words.toolFailed(String(reply.error)) };
+    const files = (reply.images ?? []).map(({ mimeType, data }) => imageFile(mimeType, data)).filter(Boolean);
+    const content = reply.plain_text_response ?? JSON.stringify(reply);
+    return files.length ? { content: content || words.toolPictures, files } : { content };
   } catch (error) {
     if (signal.aborted) throw error;
-    return words.toolFailed(error.message); // the model may try something else
+    return { content: words.toolFailed(error.message) }; // the model may try something else
   }
 }

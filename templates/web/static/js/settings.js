@@ -15,9 +15,10 @@ const EXAMPLE_SCHEMA = {
 };
 
 export class Settings {
-  /** `changed` is called when one of them was. `serverTools` knows those that run on the server. */
-  constructor(changed, serverTools) {
-    this.serverTools = serverTools;
+  /** `changed` is called when one of them was. `serverTools` knows those that run on the server; `sees(model)`: whether it
+   * can be sent pictures. */
+  constructor(changed, serverTools, sees) {
+    Object.assign(this, { serverTools, sees });
     this.sampling = new Sampling(byId("main-sliders"), byId("sliders"), changed);
     byId("reset-sampling").addEventListener("click", () => {
       this.sampling.use({});
@@ -93,7 +94,7 @@ export class Settings {
   /** The request for what follows on the conversation up to `end`. */
   request(talk, model, end) {
     const body = {
-      model, messages: talk.messages(byId("system").value, end), stream: true, stream_options: { include_usage: true }, ...this.sampling.chosen,
+      model, messages: talk.messages(byId("system").value, end, this.sees(model)), stream: true, stream_options: { include_usage: true }, ...this.sampling.chosen,
     };
     const tools = [...this.tools() ?? [], ...this.serverTools.definitions];
     if (tools.length) body.tools = tools;

@@ -4,6 +4,7 @@ import { picture } from "./attachments.js";
 import { icon } from "./icons.js";
 import { show } from "./markdown.js";
 import { copy } from "./page.js";
+import { showResult } from "./results.js";
 import { make } from "./server.js";
 import { statsLine } from "./stream.js";
 import { words } from "./words.js";
@@ -69,9 +70,8 @@ export function fill(box, turn, busy) {
       if (cards[i]) cards[i].replaceWith(card(call));
       else box.insertBefore(card(call), box.querySelector("footer"));
     });
-  } else {
-    text.textContent = turn.content;
-  }
+  } else if (turn.role === "tool") showResult(text, turn.content);
+  else text.textContent = turn.content;
   if (turn.stats) {
     const line = box.querySelector(".stats") ?? box.querySelector("footer").appendChild(make("span", { class: "stats" }));
     line.textContent = statsLine(turn.stats);
@@ -95,7 +95,7 @@ function results(turn, act) {
   const fields = turn.calls.map((call) => make("textarea", { rows: 2, class: "code", spellcheck: "false" }));
   return make("form", { class: "results", onsubmit: (event) => {
     event.preventDefault();
-    act.sendResults(turn, fields.map((field) => field.value));
+    act.sendResults(turn, fields.map((field) => ({ content: field.value })));
   } },
   ...turn.calls.map((call, i) => make("label", {}, words.result(call.name), fields[i])),
   make("button", { class: "primary" }, turn.calls.length > 1 ? words.sendResults : words.sendResult));

@@ -45,6 +45,10 @@ export const words = {
   result: (name) => `Result of ${name}`,
   sendResult: "Send result",
   sendResults: "Send results",
+  resultTable: "Result as a table",
+  allRows: (number) => `Show all ${number.toLocaleString()} rows`,
+  changes: "Changes to a file",
+  notShown: (kind) => `Content that cannot be shown here (${kind})`,
 
   // the server's tools
   mayRun: (name) => `The model wants to run ${name} on the server.`,
@@ -55,6 +59,7 @@ export const words = {
   runningTool: (name) => `Running ${name}…`,
   toolDenied: "The user did not allow this call.",
   toolFailed: (reason) => `The tool failed: ${reason}`,
+  toolPictures: "The tool returned an image.",
   notJson: "its arguments are not valid JSON",
 
   // an answer that is on its way
@@ -174,6 +179,26 @@ export const modelWords = {
   },
 };
 
+/** Of the time lines of requests. */
+export const timelineWords = {
+  parts: {
+    start: "Received and prepared", queue: "In the queue", prefill: "Reading the prompt", decode: "Writing the answer",
+    paused: "Interrupted by others", rest: "Everything else",
+  },
+  loading: "Waiting for its model to load",
+  none: "No time at all",
+  slow: "The request took long",
+  causes: {
+    start: (time) => `${time} until it was received and prepared`,
+    loading: (time) => `${time} until its model was loaded`,
+    queue: (time, { running, waiting, held }) => `${time} in the queue${running == null ? "" : `: when it arrived, ${running.toLocaleString()} ${running === 1 ? "request was" : "requests were"} running on ${Math.round(100 * held)} % of the context memory, and ${waiting.toLocaleString()} waiting`}`,
+    prefill: (time, { prompt, cached }) => `${time} to read the prompt of ${count(prompt, "token", "tokens")}${cached ? `, ${cached.toLocaleString()} of them cached` : ""}`,
+    decode: (time, { completion }) => `${time} to write ${count(completion, "token", "tokens")}`,
+    paused: (time) => `${time} interrupted, to make room for other requests`,
+    rest: (time) => `${time} outside the model: tools, other work, or a client that reads slowly`,
+  },
+};
+
 /** Of the console. */
 export const consoleWords = {
   server: "Server",
@@ -199,19 +224,19 @@ export const consoleWords = {
   pulled: "Pulled",
   pullFailed: "Failed",
   failure: (code, field, status) => [code?.replaceAll("_", " "), field ? `in ${field}` : null, `(${status})`].filter(Boolean).join(" "),
-  slow: "The request took long",
-  slowPart: {
-    queue: (time) => `${time} in the queue`,
-    prefill: (time, { prompt, cached }) => `${time} to read the prompt of ${count(prompt, "token", "tokens")}${cached ? `, ${cached.toLocaleString()} of them cached` : ""}`,
-    decode: (time, { completion }) => `${time} to write ${count(completion, "token", "tokens")}`,
-  },
+  requestStates: { loading: "Waiting for its model", running: "Running", done: "Being sent" },
+  received: "Being received",
+  cancel: "Cancel",
+  cancelRequest: (id) => `Cancel the request ${id}`,
   none: "–",
   count: (number) => count(number, "request", "requests"),
   noErrors: "No errors.",
+  noOpen: "No open requests.",
   noSlow: (time) => `No request took longer than ${time}.`,
   by: { key: "Key", model: "Model", date: "Day" },
   noKey: "Without a key",
   share: (share) => share.toLocaleString(undefined, { style: "percent", maximumFractionDigits: 1 }),
+  withoutPrices: (models) => `Without prices, and not counted: ${models.join(", ")}.`,
   days: (days, most) => `Usage of the last ${days} days; the largest day has ${most}`,
   daysEnds: (first, last, most) => `${first} to ${last}; the tallest bar is ${most}.`,
   reloaded: "Reloaded.",
@@ -259,6 +284,8 @@ export const engineWords = {
   notAllowed: { flag: "not allowed: start the server with --models-manage", scope: "not allowed: this key lacks the scope admin" },
   sources: { computed: "computed", running: "running lane", resident: "resident lane", checkpoint: "checkpoint", host: "host memory", disk: "disk" },
   sourceTokens: (source, number) => `${source}: ${number} tokens`,
+  noKey: "none",
+  keyHidden: "hidden",
   noPrompt: "no prompt yet",
   pins: (number, size) => `${number.toLocaleString()} ${number > 1 ? "prefixes are" : "prefix is"} pinned by clients (${size})`,
   sessions: (number) => `${number.toLocaleString()} ${number > 1 ? "conversations wait" : "conversation waits"} for a tool`,
