@@ -30,7 +30,9 @@ NEIGHBOURS = {
     "engine/kv/test_host_cache.py": "engine/kv/disk_writer",
     "engine/kv/test_lookup.py": "engine/kv/match engine/kv/timelines",
     "engine/kv/test_policy.py": "engine/kv/pinning",
+    "clients/test_realtime.py": "web/sockets/realtime_answers web/sockets/realtime_hearing",
     "clients/test_responses_socket.py": "web/sockets/inner_requests web/sockets/websocket",
+    "web/test_realtime.py": "web/sockets/realtime_limits",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
     "engine/test_speaker.py": "engine/backend/fake_speech engine/base/side_thread",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llamasrv.media.voice_activity import FRAME_MS, VoiceActivity
+from llamasrv.media.voice_activity import FRAME_MS, NoiseFloor, VoiceActivity
 
 RATE = 24_000
 
@@ -112,3 +112,13 @@ def test_frames_that_were_lost_are_not_the_level_of_the_noise():
     samples = np.frombuffer(data, "<i2").copy()
     samples[RATE : RATE + 480] = 0
     assert edges(samples.tobytes()) == []
+
+
+def test_the_noise_before_is_known_where_listening_begins_in_the_middle_of_speech():
+    """A client that clears the buffer while somebody speaks."""
+    data, _ = spoken((3.0, 1.0, -20), lead=1.0, noise=-45)
+    floor = NoiseFloor()
+    VoiceActivity(RATE, floor=floor).feed(data[: 2 * int(1.12 * RATE)])
+    (began, *_) = VoiceActivity(RATE, floor=floor).feed(data[2 * int(1.12 * RATE) :])
+    (late, *_) = VoiceActivity(RATE).feed(data[2 * int(1.12 * RATE) :])
+    assert began.is_start and began.ms <= 20 < late.ms

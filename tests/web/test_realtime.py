@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.errors import InvalidRequest, QueueFull
-from llamasrv.web.sockets.realtime import CancellableRun, ModelsHere, SessionCount
+from llamasrv.web.sockets.realtime_answers import CancellableRun
+from llamasrv.web.sockets.realtime_limits import ModelsHere, SessionCount
 
 
 def test_a_key_has_a_number_of_sessions_and_others_are_not_concerned():

@@ -14,7 +14,8 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.web.context import KEY
 from llamasrv.web.http.connection import Connection
 from llamasrv.web.sockets import realtime, responses
-from llamasrv.web.sockets.realtime import ModelsHere, RealtimeSocket, SessionCount
+from llamasrv.web.sockets.realtime import RealtimeSocket
+from llamasrv.web.sockets.realtime_limits import ModelsHere, SessionCount
 from llamasrv.web.sockets.responses import ResponsesSocket
 from llamasrv.web.sockets.websocket import is_handshake
 
@@ -29,7 +30,7 @@ def responses_socket(environ):
 
 def realtime_socket(environ):
     here = ModelsHere(speaks=False, hears=True, ears=(), any_name=False)
-    return RealtimeSocket(broken, environ, Limits(), owner="", hearing=here, count=SessionCount())
+    return RealtimeSocket(broken, environ, Limits(), owner="", here=here, count=SessionCount())
 
 
 KINDS = {"responses": (responses, responses_socket), "realtime": (realtime, realtime_socket)}

@@ -8,7 +8,8 @@ from werkzeug.exceptions import MethodNotAllowed
 from llamasrv.errors import InvalidRequest, NotFound
 from llamasrv.web.routes.paths import add_with_alias
 from llamasrv.web.service import Service
-from llamasrv.web.sockets.realtime import ModelsHere, RealtimeSocket, SessionCount
+from llamasrv.web.sockets.realtime import RealtimeSocket
+from llamasrv.web.sockets.realtime_limits import ModelsHere, SessionCount
 from llamasrv.web.sockets.websocket import VERSION, is_handshake
 from llamasrv.web.views import current
 
@@ -39,7 +40,7 @@ def blueprint(service: Service) -> Blueprint:
         ears = tuple(name for one in hearing for name in (one.name, *one.settings.aliases))
         here = ModelsHere(bool(service.pipeline.speaking()), model in hearing, ears, service.registry.any_name)
         limits = service.options.limits
-        socket = RealtimeSocket(current_app.wsgi_app, environ, limits, owner=owner, hearing=here, count=count)
+        socket = RealtimeSocket(current_app.wsgi_app, environ, limits, owner=owner, here=here, count=count)
         current().takes_over = socket
         return Response(status=101)
 

@@ -190,20 +190,20 @@ class ResponsesSocket(SocketSession):
 
     def _start(self, lane: SocketLane) -> None:
         if lane.greenlet is None:
-            lane.greenlet = gevent.spawn(self._guarded, partial(self._run, lane))
-            self._connection.be_busy(True)
+            lane.greenlet = gevent.spawn(self.guarded, partial(self._run, lane))
+            self.be_busy(True)
 
     def _run(self, lane: SocketLane) -> None:
         """Make the responses of a lane until none waits."""
         try:
-            while lane.waiting and self._is_open:
+            while lane.waiting and self.is_open:
                 with self._places:
-                    if lane.waiting and self._is_open:
+                    if lane.waiting and self.is_open:
                         self._respond(lane, lane.waiting.popleft())
         finally:
             lane.greenlet = None
             if not self._is_working:
-                self._connection.be_busy(False)
+                self.be_busy(False)
 
     # ------------------------------------------------------------ one response
 

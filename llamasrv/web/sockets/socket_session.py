@@ -84,7 +84,10 @@ class SocketSession(ABC):
     def _drain(self) -> None:
         self._closing = GOING_AWAY
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def be_busy(self, busy: bool) -> None:
+        self._connection.be_busy(busy)
+
+    def guarded(self, work: Callable[[], None]) -> None:
         """In a greenlet of the session."""
         try:
             work()
@@ -97,7 +100,7 @@ class SocketSession(ABC):
             self._socket.send(text)
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
         return self._socket is not None and self._socket.is_open
 
     @abstractmethod
