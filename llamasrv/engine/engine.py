@@ -186,7 +186,7 @@ class Engine:
             "num_waiting": max(0, self._num_pending - len(view.running)),
             "cells": {"total": view.total_cells, "used": view.used_cells, "held": view.held_cells},
             "lanes": {"total": view.total_lanes, "held": view.held_lanes, "resident": view.resident_lanes},
-            "strip": list(view.strip),
+            "strip": view.strip,
             "swapped_bytes": view.swapped_bytes,
             "pins": {"num": view.pins[0], "bytes": view.pins[1]},
             "num_sessions": view.num_sessions,

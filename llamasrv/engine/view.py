@@ -101,11 +101,18 @@ class EngineView:
     total_lanes: int = 0
     held_lanes: int = 0
     resident_lanes: int = 0
-    strip: tuple[tuple[int, int, str], ...] = ()  # (lane, cells, held or resident) of each lane with cells
+    lengths: tuple[int, ...] = ()  # cells by lane
+    held: frozenset[int] = frozenset()  # lanes of running sequences
     swapped_bytes: int = 0  # host memory of preempted sequences
     media_bytes: int = 0  # host memory of encoded images and audio
     pins: tuple[int, int] = (0, 0)  # number of pinned prefixes, and their bytes
     num_sessions: int = 0  # prefixes kept while a client runs a tool
+
+    @property
+    def strip(self) -> list[tuple[int, int, str]]:
+        """(lane, cells, "held" or "resident") of each lane with cells."""
+        lengths, held = enumerate(self.lengths), self.held
+        return [(lane, length, "held" if lane in held else "resident") for lane, length in lengths if length]
 
 
 class ViewPublisher:
@@ -146,7 +153,8 @@ class ViewPublisher:
             lanes.num_lanes,
             len(lanes.held),
             len(lanes.resident),
-            tuple(lanes.strip()),
+            tuple(lanes.lengths),
+            frozenset(lanes.held),
             swapped_bytes,
             media_bytes,
             pins.standing(),

@@ -20,7 +20,7 @@ def test_the_view_lists_running_and_waiting_sequences(drive):
     assert (running.id, running.num_generated, running.max_tokens) == (driver.sequences[0].id, 3, 9)
     assert (waiting.id, waiting.lane, waiting.num_computed) == (driver.sequences[1].id, None, 0)
     assert view.held_cells == view.used_cells == running.num_computed and view.held_lanes == 1
-    assert view.strip == ((running.lane, running.num_computed, "held"),)
+    assert view.strip == [(running.lane, running.num_computed, "held")]
     driver.finish()
     assert driver.engine.view.running == driver.engine.view.waiting == () and driver.engine.view.resident_lanes
 

@@ -214,7 +214,7 @@ class FakeBackend:
 
     @property
     def used_cells(self) -> int:
-        return len({id(cell) for lane in self._cells for cell in lane})
+        return len(set().union(*self._cells))
 
     def add_adapter(self, adapter: Adapter) -> None:
         self.adapters += (adapter,)
@@ -227,7 +227,7 @@ class FakeBackend:
         batch = self.batch
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
-        if self.used_cells + n > self.num_cells:
+        if sum(map(len, self._cells)) + n > self.num_cells and self.used_cells + n > self.num_cells:
             raise OutOfCells
         rows = []
         self._note_fresh(batch.lane[:n].tolist())

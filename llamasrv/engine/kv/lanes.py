@@ -53,12 +53,6 @@ class LaneTable:
         """Of the first `length` cells of a lane, those that held lanes refer to."""
         return length if lane in self.held else int(np.count_nonzero(self._holds[self._cells[lane][:length]]))
 
-    def strip(self) -> list[tuple[int, int, str]]:
-        """(lane, cells, "held" or "resident") of each lane with cells. Safe to call from any thread."""
-        held = self.held
-        lengths = enumerate(list(self.lengths))
-        return [(lane, length, "held" if lane in held else "resident") for lane, length in lengths if length]
-
     def take(self) -> int:
         """A free lane becomes held and empty."""
         lane = self.free.pop()

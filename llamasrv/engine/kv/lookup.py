@@ -124,6 +124,8 @@ class PrefixLookup:
         best: Match | None = None
         best_total = SHORTEST - 1
         for holder, common in path.sharing(HolderKind.LANE):
+            if best is not None and best.length >= common:
+                break  # the others share no more
             assert isinstance(holder, LaneTimeline)
             lane = holder.lane
             computed, is_held = lanes.lengths[lane], lane in lanes.held

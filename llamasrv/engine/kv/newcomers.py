@@ -20,6 +20,7 @@ class Newcomers:
     def __init__(self, follows: bool = False) -> None:
         self._follows = follows
         self._tree = PrefixTree()
+        self._added: list[Sequence] = []  # not in the tree yet: most plans have one newcomer, and nobody asks
         self._count = 0
 
     def __len__(self) -> int:
@@ -28,12 +29,17 @@ class Newcomers:
     def add(self, seq: Sequence) -> None:
         self._count += 1
         if self._follows and seq.spec.cache_prompt:
-            self._tree.put(_Newcomer(seq))
+            self._added.append(seq)
 
     def ahead_of(self, seq: Sequence) -> tuple[Sequence, int] | None:
         """The newcomer with the longest prefix that this sequence can reuse once it is computed, and its length."""
         if not (self._follows and seq.spec.cache_prompt) or seq.spec.prompt_logprobs:
             return None
+        if not self._count:
+            return None
+        for one in self._added:
+            self._tree.put(_Newcomer(one))
+        self._added.clear()
         path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
         holder, length = next(path.sharing(HolderKind.LANE), (None, 0))
         if not isinstance(holder, _Newcomer):

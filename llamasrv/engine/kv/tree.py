@@ -49,9 +49,6 @@ class Holder:
         return len(self.tokens)
 
 
-_KINDS = tuple(HolderKind)
-
-
 class PrefixNode:
     """The tokens [end - len(run), end) of every timeline that passes here."""
 
@@ -63,8 +60,8 @@ class PrefixNode:
         self.end: int = len(run) + (0 if parent is None else parent.end)
         self.children: dict[int, PrefixNode] = {}  # by their first token
         self.holders: list[Holder] = []  # those whose timelines end here
-        # By kind: those whose timelines end here or in a descendant, oldest first.
-        self.below: tuple[dict[Holder, None], ...] = tuple([{} for _ in _KINDS])
+        # By kind, of which there are six: those whose timelines end here or in a descendant, oldest first.
+        self.below: tuple[dict[Holder, None], ...] = ({}, {}, {}, {}, {}, {})
 
     def own(self, kind: HolderKind) -> Iterator[Holder]:
         return (holder for holder in self.holders if holder.kind is kind)

@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable
-from operator import mul
+from itertools import repeat
+from operator import mul, sub
 
 from llamasrv.engine.base.batch import StepWork
 
@@ -120,7 +121,7 @@ class CostModel:
         spread = weight * (_FORGET - (1.0 - _FORGET) / known) if known > 0.0 else 0.0
         if spread:
             shrink = 1.0 / (1.0 / spread + known)
-            self._p = [[p[i][j] - shrink * px[i] * px[j] for j in range(5)] for i in range(5)]
+            self._p = [_less(row, shrink * part, px) for row, part in zip(p, px)]
         self.unknowns = self._not_negative()
 
     def _not_negative(self) -> list[float]:
@@ -130,9 +131,15 @@ class CostModel:
             i = min(range(len(w)), key=w.__getitem__)
             if w[i] >= 0.0:
                 return w
-            share = w[i] / self._p[i][i]
-            w = [0.0 if i == j else v - share * self._p[i][j] for j, v in enumerate(w)]
+            row = self._p[i]
+            w = _less(w, w[i] / row[i], row)
+            w[i] = 0.0
         return [max(0.0, v) for v in w]
+
+
+def _less(row: list[float], factor: float, other: list[float]) -> list[float]:
+    """row - factor * other"""
+    return list(map(sub, row, map(mul, repeat(factor), other)))
 
 
 def _size(rows: float) -> int:

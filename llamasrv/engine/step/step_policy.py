@@ -72,8 +72,10 @@ class StepPolicy:
     def _candidates(self, prompts: list[Piece], num_decodes: int, least: int) -> Iterator[tuple[list[Piece], int]]:
         """Pieces of prompts, shortest remainders first, and their tokens: whole rows of a few sizes, or all."""
         owed = min(sum(rest for rest, _ in prompts), self._batch_size - num_decodes)
-        counts = [n - num_decodes for n in self._sizes if least < n - num_decodes < owed]
-        for tokens in (min(least, owed), *counts, owed):
+        counts = (
+            [least, *(n - num_decodes for n in self._sizes if least < n - num_decodes < owed)] if least < owed else ()
+        )
+        for tokens in (*counts, owed):
             pieces, left = [], tokens
             for rest, behind in prompts:
                 pieces.append((min(rest, left), behind))
