@@ -568,6 +568,8 @@ def _is_chat(request: GenerateRequest) -> bool:
 def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:
     """Tokens of the prompts that were cached; None until every prompt has a lane."""
     reused, total = stream.reused, 0
+    if num_choices == 1:
+        return reused.get(0)
     for start in range(0, num_choices, each):
         found = [reused[choice] for choice in range(start, start + each) if choice in reused]
         if not found:

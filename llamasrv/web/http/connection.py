@@ -113,6 +113,7 @@ class Connection:
         self._parser = RequestParser(server.http_settings, self._incoming, peer)
         self._outgoing = _Outgoing(sock)
         self._is_first = True
+        self._is_head_there = False  # the whole head of the next request has been read
         self._is_body_read = True  # of the previous request; True if it had none
 
     on_drain: Callable[[], None] | None = None  # set by what has taken the connection over
@@ -174,6 +175,7 @@ class Connection:
             else:
                 self._is_body_read = False  # we cannot know where the body ends
         self._incoming.spare = None
+        self._is_head_there = b"\r\n\r\n" in data
         if data:
             self._server.gate.enter(urgent=self._is_first and data.startswith(URGENT))
         self._is_first = False
@@ -181,13 +183,18 @@ class Connection:
 
     def _head(self) -> Any:
         self.state = ConnectionState.HEAD
+        if self._is_head_there:  # as nearly always: there is nothing to wait for
+            return self._parse_head()
         with Timeout(self._times.head, False):
-            request = next(self._parser, None)
-            if request is not None and request.version > (1, 0):
-                _check_host(request)
-                request.version = (1, 1)  # we support no later version
-            return request
+            return self._parse_head()
         return None
+
+    def _parse_head(self) -> Any:
+        request = next(self._parser, None)
+        if request is not None and request.version > (1, 0):
+            _check_host(request)
+            request.version = (1, 1)  # we support no later version
+        return request
 
     def _answer(self, request: Any) -> bool:
         """Returns whether the connection stays open for another request."""

@@ -34,7 +34,8 @@ _SESSION_HEADERS = (
     ("HTTP_X_SESSION_AFFINITY",),
     ("HTTP_X_SESSION_ID",),
 )
-"""Claude Code's, Codex's, opencode's, and what others use: the first that there is."""
+"""Claude Code's, Codex's, opencode's, and what others use: the first group that a request has."""
+_NAMES_SESSION = frozenset(name for names in _SESSION_HEADERS for name in names)
 
 Options = TypeVar("Options")
 R = TypeVar("R")
@@ -124,6 +125,8 @@ def respond(
 
 def session_of(environ: Mapping[str, Any]) -> str:
     """The name that an agent's headers give the conversation, its helpers apart; "" if they give none."""
+    if _NAMES_SESSION.isdisjoint(environ):
+        return ""
     for names in _SESSION_HEADERS:
         if parts := [value for name in names if (value := environ.get(name))]:
             return session_named(" ".join(parts))
