@@ -25,7 +25,6 @@ class PlanTurns(NamedTuple):
     adapters: tuple[Adapters, ...] = ()  # sets in use, in order of their turns
     alone: int = 0  # number of the next sequence in deterministic mode
     had_media: bool = False  # the last step computed media rows
-    owes_decodes: bool = False  # the last step left the decodes out
 
 
 class Situation(NamedTuple):

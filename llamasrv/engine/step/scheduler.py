@@ -3,8 +3,7 @@
 `plan(Situation) -> Plan`, both frozen: it changes nothing, and equal situations get equal plans. The core looks
 prefixes up before and carries the plan out afterwards. Has no lock, clock, thread or library.
 
-    1. every running sequence that owes one token goes in: decodes wait for prompts one step at most, where both cost
-       less in turns
+    1. every running sequence that owes one token goes in
     2. prompt tokens fill the gap that readers have (step_policy.py)
     3. newcomers by priority, then fair share per owner, then age; followers of a prefix that is being computed wait
        for it
@@ -21,7 +20,7 @@ from itertools import chain
 from math import inf
 
 from llamasrv.domain.sequence_spec import Adapters
-from llamasrv.engine.base.batch import Part, StepRows
+from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sequence import Sequence, SequenceState
@@ -170,10 +169,10 @@ class Scheduler:
         starts = {s.id: _start(s, m) for s, m in situation.hits}
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
         pieces += [(s.num_tokens - starts[s.id], starts[s.id]) for s, _ in situation.hits]
-        choice = self._policy.choose(decodes, pieces, now, situation.most_seconds)
+        budget = self._policy.choose(decodes, pieces, now, situation.most_seconds)
         self._mark_growing(plan, situation)
         if not plan.preempt:  # do not re-admit what was just preempted
-            kept_out = self._admit(plan, situation, decodes, prompts, cells, choice.tokens)
+            kept_out = self._admit(plan, situation, decodes, prompts, cells, budget)
             if kept_out and resting:
                 # A plan that takes lanes away admits none: matches must be looked up again after it.
                 plan.preempt += resting
@@ -187,22 +186,13 @@ class Scheduler:
             return
         # The last step of media rows delayed the streams: prompts after it wait for one more step.
         after_rows = not media and situation.turns.had_media
-        after_prompts = situation.turns.owes_decodes
-        plan.turns = plan.turns._replace(had_media=False, owes_decodes=False)
+        plan.turns = plan.turns._replace(had_media=False)
         if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells, now):
             return
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
-        if plan.parts and (after_rows or after_prompts):
-            return
-        outputs = pool.max_outputs - plan.num_decodes
-        left_out: list[Part] = []
-        if not choice.with_decodes:
-            left_out, plan.parts, plan.num_decodes = plan.parts, [], 0
-        self._put_in_prompts(plan, prompts, starts, choice.tokens, cells, outputs, now)
-        if left_out:
-            plan.turns = plan.turns._replace(owes_decodes=plan.num_prompt > 0)
-            if not plan.num_prompt:
-                plan.parts, plan.num_decodes = left_out, len(left_out)
+        if not (plan.parts and after_rows):
+            outputs = pool.max_outputs - plan.num_decodes
+            self._put_in_prompts(plan, prompts, starts, budget, cells, outputs, now)
 
     def _put_in_decodes(self, plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
         """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""

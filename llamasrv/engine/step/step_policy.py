@@ -1,4 +1,4 @@
-"""How many prompt tokens a step computes, and whether the decodes go with them or next.
+"""How many prompt tokens a step computes beside the decodes.
 
 Of a handful of candidate steps, the one that brings prompts on fastest within the gap that readers have. What a reader
 sees counts: text that a stream has written ahead of its reader bridges a longer step. Pure, over the cost model.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as List
-from typing import NamedTuple
 
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel, work_of
@@ -20,13 +19,6 @@ SMALLEST = 16  # min prompt tokens of a step, so that prompts advance under any 
 
 Piece = tuple[int, int]
 """Tokens left of a prompt, and tokens before them."""
-
-
-class StepChoice(NamedTuple):
-    """Prompt `tokens` of a step, together with the decodes or before their own step."""
-
-    tokens: int
-    with_decodes: bool = True
 
 
 class StepPolicy:
@@ -41,22 +33,18 @@ class StepPolicy:
 
     def choose(
         self, decodes: List[Sequence], prompts: Iterable[Piece], now: float, most_seconds: float | None = None
-    ) -> StepChoice:
-        """`most_seconds`: the longest step, if readers do not matter."""
+    ) -> int:
+        """The max number of prompt tokens. `most_seconds`: the longest step, if readers do not matter."""
         prompts, num_decodes = sorted(prompts), len(decodes)
         least, limit = (SMALLEST, gap(decodes, self._target, now)) if decodes else (self._ubatch_size, LONGEST)
         if most_seconds is not None:
             least, limit = SMALLEST, most_seconds
-        best, best_rate = StepChoice(min(least, self._batch_size - num_decodes)), 0.0
+        best, best_rate = min(least, self._batch_size - num_decodes), 0.0
         cells = sum(s.num_computed for s in decodes)
-        ways = [(True, num_decodes, cells, 0.0)]
-        if decodes:
-            ways.append((False, 0, 0, self._cost.rows.predict(num_decodes)))
-        for with_decodes, beside, beside_cells, own_step in ways:
-            for pieces, tokens in self._candidates(prompts, beside, least):
-                seconds = self._cost.predict(*work_of(pieces, beside, beside_cells)) + own_step
-                if tokens > best_rate * seconds and (seconds <= limit or tokens == best.tokens and not best_rate):
-                    best, best_rate = StepChoice(tokens, with_decodes), tokens / seconds
+        for pieces, tokens in self._candidates(prompts, num_decodes, least):
+            seconds = self._cost.predict(*work_of(pieces, num_decodes, cells))
+            if tokens > best_rate * seconds and (seconds <= limit or tokens == best and not best_rate):
+                best, best_rate = tokens, tokens / seconds
         return best
 
     def media_rows(self, decodes: List[Sequence], others_wait: bool, now: float) -> int:

@@ -17,7 +17,6 @@ def situation_of(replay):
     scheduler.turns = PlanTurns(
         tuple(tuple((n, scale) for n, scale in adapters) for adapters in record["line"]),
         record["turn"],
-        owes_decodes=record["owes"],
     )
     if record["holds"] is not None:
         scheduler.holds_until = record["holds"]

@@ -7,7 +7,7 @@ from engine_driver import sequence
 from simulated_machines import Simulation, gpu, noisy, two_cores
 
 from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.step_policy import LONGER, READING_SECONDS, SMALLEST, StepChoice, StepPolicy, gap
+from llamasrv.engine.step.step_policy import LONGER, READING_SECONDS, SMALLEST, StepPolicy, gap
 
 TARGET = 0.2
 
@@ -51,34 +51,28 @@ def test_the_stream_with_the_least_unread_text_counts():
 
 def test_beside_decodes_a_step_has_the_rows_that_fit_the_gap():
     choice = policy().choose([stream(1, **LATE)] * 3, [(1000, 0)], 0.0)
-    assert choice == StepChoice(48 - 3)  # 50 ms and 3 ms per row: 64 would be too many
+    assert choice == 48 - 3  # 50 ms and 3 ms per row: 64 would be too many
 
 
 def test_all_that_is_owed_is_a_candidate():
-    assert policy().choose([stream(1, **LATE)], [(20, 0), (17, 0)], 0.0) == StepChoice(37)
+    assert policy().choose([stream(1, **LATE)], [(20, 0), (17, 0)], 0.0) == 37
 
 
 def test_rows_that_are_almost_free_come_in_large_steps():
-    assert policy(row=1e-5).choose([stream(1, **LATE)] * 3, [(1500, 0)], 0.0) == StepChoice(1500)
+    assert policy(row=1e-5).choose([stream(1, **LATE)] * 3, [(1500, 0)], 0.0) == 1500
 
 
 def test_some_prompt_tokens_go_into_every_step():
-    assert policy(decode=1.0).choose([stream(1, **LATE)], [(1000, 0)], 0.0) == StepChoice(SMALLEST)
-
-
-def test_where_decodes_have_many_cells_they_and_prompts_take_turns():
-    streams = [stream(1, **LATE, cells=1000) for _ in range(4)]
-    assert policy(step=0.01, foreign=0.001).choose(streams, [(900, 0)], 0.0).with_decodes is False
-    assert policy(step=0.01, foreign=0.0).choose(streams, [(900, 0)], 0.0).with_decodes is True
+    assert policy(decode=1.0).choose([stream(1, **LATE)], [(1000, 0)], 0.0) == SMALLEST
 
 
 def test_without_decodes_a_step_has_at_least_a_whole_ubatch():
-    assert policy(row=0.1).choose([], [(4000, 0)], 0.0) == StepChoice(512)
-    assert policy(row=1e-4).choose([], [(4000, 0)], 0.0) == StepChoice(2048)
+    assert policy(row=0.1).choose([], [(4000, 0)], 0.0) == 512
+    assert policy(row=1e-4).choose([], [(4000, 0)], 0.0) == 2048
 
 
 def test_a_hard_limit_holds_whatever_is_read():
-    assert policy().choose([], [(4000, 0)], 0.0, 0.12) == StepChoice(32)
+    assert policy().choose([], [(4000, 0)], 0.0, 0.12) == 32
 
 
 def test_media_rows_have_steps_of_their_own_within_the_gap():
@@ -124,10 +118,12 @@ def test_on_a_gpu_a_prompt_takes_few_steps():
     assert sum(prompt > 0 for _, prompt in simulation.plans[-30:]) <= 3 and simulation.first_token < 0.15
 
 
-def test_several_long_prompts_beside_streams_with_many_cells_take_turns():
-    simulation = Simulation(two_cores, streams=4, cells=1000, length=900, together=4, target=0.25)
-    alone = [i for i, (decodes, prompt) in enumerate(simulation.plans[:-1]) if prompt and not decodes]
-    assert len(alone) > 20 and all(simulation.plans[i + 1] == (4, 0) for i in alone)
+@pytest.mark.parametrize("machine", [two_cores, gpu])
+def test_a_stream_gets_a_token_with_every_step_of_prompts(machine):
+    """Steps of prompts alone, in turns with those of the streams, gained a few per cent of one row of twelve and cost
+    as much of others: simulated, and not worth their rules."""
+    plans = Simulation(machine, streams=4, cells=1000, length=900, together=4).plans
+    assert {decodes for decodes, _ in plans} == {4}
 
 
 def test_noise_costs_little():
