@@ -48,7 +48,6 @@ NEIGHBOURS = {
     " engine/backend/memory_kind engine/backend/model_info engine/backend/sampler_chain engine/backend/vocabulary",
     "model/test_draft_model.py": "engine/drafts/model_source",
     "model/test_engine_on_models.py": "engine/backend/warm_up",
-    "model/test_images_together.py": "engine/backend/chunk_batches",
     "model/test_fit_on_devices.py": "engine/backend/breakdown engine/backend/measure engine/base/use startup/load_plans",
     "model/test_placement.py": "commands/devices engine/backend/control_vector engine/backend/gguf_file"
     " engine/base/placement_rules engine/base/tensor_names models/devices",

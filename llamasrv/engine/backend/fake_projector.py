@@ -13,7 +13,6 @@ import numpy as np
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput, chunk_key
 from llamasrv.engine.base.arrays import Floats
-from llamasrv.engine.base.interface import MediaWork
 from llamasrv.errors import InvalidRequest
 
 PIXELS = 32  # side of a row's square
@@ -25,8 +24,7 @@ WIDTH = 4
 
 class FakeProjector:
     """`mrope`: an image takes as many positions as its longer side has rows. `whole`: an image is computed in one step.
-    `together`: max images with equally many rows per call. `encoded`: keys of the encoded chunks, in order; `calls`:
-    number of chunks of each call."""
+    `encoded`: keys of the encoded chunks, in order."""
 
     width = WIDTH
 
@@ -38,14 +36,11 @@ class FakeProjector:
         mrope: bool = False,
         whole: bool = False,
         sample_rate: int = 16_000,
-        together: int = 1,
     ) -> None:
         self.vision, self.audio = vision, audio
         self.sample_rate = sample_rate if audio else None
         self.mrope, self.whole = mrope, whole
-        self.most_together = together
         self.encoded: list[bytes] = []
-        self.calls: list[int] = []
         self.closed = False
 
     def measure(self, media: MediaInput) -> Measured:
@@ -67,24 +62,9 @@ class FakeProjector:
         for chunk in chunks:
             if stop():
                 break
-            self.calls.append(1)
             self.encoded.append(chunk.key)
             rows.append(fake_rows(chunk))
         return rows
-
-    def fit_together(self, work: Sequence[MediaWork]) -> bool:
-        chunks = [chunk for _, chunks in work for chunk in chunks]
-        sizes = {(media.kind, chunk.num_tokens) for media, chunks in work for chunk in chunks}
-        return len(chunks) <= self.most_together and len(sizes) == 1 and work[0].media.kind == "image"
-
-    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[Floats]]:
-        assert self.fit_together(work) and all(media.data is not None for media, _ in work)
-        if stop():
-            return [[] for _ in work]
-        chunks = [chunk for _, chunks in work for chunk in chunks]
-        self.calls.append(len(chunks))
-        self.encoded += [chunk.key for chunk in chunks]
-        return [[fake_rows(chunk) for chunk in chunks] for _, chunks in work]
 
     def close(self) -> None:
         assert not self.closed, "closed twice"

@@ -8,23 +8,20 @@ client passes through it.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput, chunk_key
 from llamasrv.engine.backend import rpc
-from llamasrv.engine.backend.chunk_batches import ChunkBatches
 from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, drop_errors, mtmd, reason
 from llamasrv.engine.base.arrays import Floats, Int32s
-from llamasrv.engine.base.interface import LoadFailed, MediaWork
+from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.placement_rules import NO_DEVICE
@@ -61,7 +58,7 @@ class LlamaProjector:
         self._context: Any = None
         self._stop: Callable[[], bool] = lambda: False
         self._break: Floats | None = None
-        kind = self._check_file(options)
+        self._check_file(options)
         params, self._alive = self._params(options)
         drop_errors()
         self._context = self._lib.mtmd_init_from_file(os.fsencode(self._path), model, params)
@@ -73,7 +70,6 @@ class LlamaProjector:
         self.sample_rate: int | None = rate if rate > 0 else None
         self.audio = self.audio and self.sample_rate is not None
         self.width = int(C.llama_model_n_embd_inp(model))
-        self._batches = ChunkBatches(self._lib, kind, self.width)
         self.dimensions = 4 if self._lib.mtmd_decode_use_mrope(self._context) else 1
         stat = os.stat(self._path)
         named = options.mmproj_digest or f"{self._path} {stat.st_size} {stat.st_mtime_ns}"
@@ -85,8 +81,8 @@ class LlamaProjector:
             self.close()
             raise
 
-    def _check_file(self, options: EngineOptions) -> str:
-        """The projector's type for images; "" if it takes none. Raises LoadFailed."""
+    def _check_file(self, options: EngineOptions) -> None:
+        """Raises LoadFailed."""
         low, high = options.image_min_tokens, options.image_max_tokens
         if low is not None and high is not None and low > high:
             raise LoadFailed(f"--image-min-tokens {low} is more than --image-max-tokens {high}")
@@ -102,7 +98,6 @@ class LlamaProjector:
         for kind in kinds:
             if kind in UNSUPPORTED:
                 raise LoadFailed(f"{self._path}: projectors of type {kind!r} are not supported")
-        return kinds[1] or kinds[0]
 
     def _params(self, options: EngineOptions) -> tuple[Any, Any]:
         """The library's parameters, and an object that must be kept alive with them."""
@@ -150,35 +145,23 @@ class LlamaProjector:
 
     # encoder's thread
 
-    @property
-    def most_together(self) -> int:
-        return self._batches.most_together
-
-    def fit_together(self, work: Sequence[MediaWork]) -> bool:
-        return self._batches.fit(work)
-
     def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[Floats]:
-        return self.encode_together([MediaWork(media, chunks)], stop)[0]
-
-    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[Floats]]:
-        for media, _ in work:
-            self._check(media)
-            assert media.data is not None, "nothing to encode"
-            wanted = 3 * media.width * media.height if media.kind == "image" else 4 * media.num_samples
-            assert len(media.data) == wanted, f"{len(media.data)} bytes in place of {wanted}"
+        self._check(media)
+        assert media.data is not None, "nothing to encode"
+        wanted = 3 * media.width * media.height if media.kind == "image" else 4 * media.num_samples
+        assert len(media.data) == wanted, f"{len(media.data)} bytes in place of {wanted}"
         self._stop = stop
         CORES.join(self)
+        rows: list[Floats] = []
         try:
-            with ExitStack() as stack:
-                pairs: list[tuple[MediaInput, MediaChunk]] = []
-                pointers: list[Any] = []
-                for media, chunks in work:
-                    found = stack.enter_context(self._tokenized(media, media.data))
-                    real = [p for p in found if self._lib.mtmd_input_chunk_get_type(p) != 0]
-                    pairs += [(media, chunk) for chunk in chunks]
-                    pointers += [real[chunk.number] for chunk in chunks]
-                rows = iter(self._encode_chunks(pointers, pairs))
-            return [list(itertools.islice(rows, len(chunks))) for _, chunks in work]
+            with self._tokenized(media, media.data) as found:
+                real = [p for p in found if self._lib.mtmd_input_chunk_get_type(p) != 0]
+                for chunk in chunks:
+                    one = None if stop() else self._encode(real[chunk.number], chunk)
+                    if one is None or stop():  # an interrupted call returns garbage
+                        break
+                    rows.append(self._finite(one))
+            return rows
         finally:
             CORES.end(self)
             self._stop = lambda: False
@@ -189,29 +172,10 @@ class LlamaProjector:
         if context:
             self._lib.mtmd_free(context)
 
-    def _encode_chunks(self, pointers: list[Any], pairs: list[tuple[MediaInput, MediaChunk]]) -> list[Floats]:
-        """Rows of these chunks; fewer if it is stopped."""
-        for pointer, (_, chunk) in zip(pointers, pairs):
-            if self._lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
-                raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
-        rows: list[Floats] = []
-        while len(rows) < len(pairs) and not self._stop():
-            begin, count = len(rows), self._batches.count(pairs[len(rows) :])
-            media, chunk = pairs[begin]
-            started = time.monotonic()
-            some = None
-            if count > 1:
-                some = self._batches.encode(self._context, pointers[begin : begin + count], chunk.num_tokens)
-            if some is None:
-                some = [self._encode(pointers[begin], chunk)]
-            if self._stop():  # an interrupted call returns garbage
-                break
-            self._batches.note(media, chunk, (time.monotonic() - started) / len(some))
-            rows += [self._finite(one) for one in some]
-        return rows
-
     def _encode(self, pointer: Any, chunk: MediaChunk) -> Floats:
         lib = self._lib
+        if lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
+            raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
         drop_errors()
         if lib.mtmd_encode_chunk(self._context, pointer):
             raise EngineFailure(f"Encoding the image or audio failed ({reason()}).")

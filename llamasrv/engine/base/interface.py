@@ -255,25 +255,14 @@ class Together(Enum):
     ONE_LANE = "one lane"
 
 
-class MediaWork(NamedTuple):
-    """The chunks to encode of one input."""
-
-    media: MediaInput
-    chunks: Sequence[MediaChunk]
-
-
 class Projector(Protocol):
-    """Turns images and sounds into rows of embeddings. `encode`, `fit_together` and `encode_together` belong to the
-    encoder's thread; any thread may use the rest."""
+    """Turns images and sounds into rows of embeddings. `encode` belongs to the encoder's thread; any thread may use the
+    rest."""
 
     vision: bool
     audio: bool
     sample_rate: int | None  # samples a second; None without audio
     width: int  # length of a row
-
-    @property
-    def most_together(self) -> int:
-        """How many chunks like the last one would now be encoded in one call; 1: each in its own call."""
 
     def measure(self, media: MediaInput) -> Measured:
         """The exact size of an input in a timeline, without encoding it. Slow for sounds: about 5 ms per second of
@@ -282,13 +271,6 @@ class Projector(Protocol):
     def encode(self, media: MediaInput, chunks: Sequence[MediaChunk], stop: Callable[[], bool]) -> list[Floats]:
         """Rows (float32 [num_tokens, width], finite) of these chunks of the input. Returns early, with fewer rows, when
         `stop` returns true. Raises LlamasrvError."""
-
-    def fit_together(self, work: Sequence[MediaWork]) -> bool:
-        """Whether one call can encode the chunks of all these inputs."""
-
-    def encode_together(self, work: Sequence[MediaWork], stop: Callable[[], bool]) -> list[list[Floats]]:
-        """`encode` for inputs that fit together: the rows of each. Raises LlamasrvError if any of them fails; encode
-        each alone to find out which."""
 
     def close(self) -> None: ...
 

@@ -4,7 +4,7 @@
       Encoder.want(seq)      ── missing chunks ──▶             projector.encode
       Encoder.take(result)   ◀── the engine's mailbox ──       rows, or an error
 
-A chunk is encoded once per scope (an API key, say), and waiting images share a call if the projector can. Rows are kept
+A chunk is encoded once per scope (an API key, say). Rows are kept
 under a limit of bytes and evicted by least recent use; those that a sequence still needs are pinned. While pinned rows
 fill the limit, further sequences wait in order, so that a long queue of images holds no more memory than a short one.
 The embedder's images are encoded here, too. All methods but `encode` and `turn` belong to the engine thread.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.media import MediaChunk, MediaInput, MediaSpan
 from llamasrv.engine.base.arrays import Floats
-from llamasrv.engine.base.interface import MediaWork, Projector
+from llamasrv.engine.base.interface import Projector
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.media.turns import lacks_rows
@@ -226,7 +226,7 @@ class Encoder:
                 continue
             job = inputs.get(id(span.media))
             if job is None:
-                if len(self._asked) + len(inputs) >= AHEAD * self.projector.most_together:
+                if len(self._asked) + len(inputs) >= AHEAD:
                     break
                 job = inputs[id(span.media)] = Job(span.media, [], self._post, scope)
             job.chunks.append(span.chunk)
@@ -245,51 +245,16 @@ class Encoder:
 
     def _run(self) -> None:
         while not self._stopping:
-            if not self._taken:
-                self._taken.append(self._jobs.take_one())
-            self.turn()
+            self.turn(wait=True)
 
-    def turn(self) -> bool:
-        """Make one call, on the calling thread. True if there was work. Tests without a thread call it."""
-        self._taken.extend(self._jobs.take())
-        jobs = self._next_jobs()
-        if len(jobs) > 1 and self._encode_together(jobs):
-            return True
-        for job in jobs:
+    def turn(self, *, wait: bool = False) -> bool:
+        """Encode one job, on the calling thread. True if there was one. Tests without a thread call it."""
+        if not self._taken:
+            self._taken.extend([self._jobs.take_one()] if wait else self._jobs.take())
+        job = self._taken.popleft() if self._taken else None
+        if job is not None:
             self._encode(job)
-        return bool(jobs)
-
-    def _next_jobs(self) -> list[Job]:
-        """The next job, and those after it that fit the same call."""
-        taken = self._taken
-        first = taken.popleft() if taken else None
-        jobs = [first] if first is not None else []
-        if first is None or first.unwanted or self.projector.most_together == 1:
-            return jobs
-        while taken and (job := taken[0]) is not None:
-            if not job.unwanted:
-                if not self.projector.fit_together([MediaWork(one.media, one.chunks) for one in (*jobs, job)]):
-                    break
-                jobs.append(job)
-            else:
-                job.tell(Encoded(job, [], 0.0, None))
-            taken.popleft()
-        return jobs
-
-    def _encode_together(self, jobs: list[Job]) -> bool:
-        """False if the call failed: encode each job alone, so that only the bad one fails."""
-        started = time.monotonic()
-        work = [MediaWork(job.media, job.chunks) for job in jobs]
-        try:
-            rows = self.projector.encode_together(work, lambda: self._stopping or all(job.unwanted for job in jobs))
-        except Exception as error:
-            level = logging.DEBUG if isinstance(error, LlamasrvError) else logging.WARNING
-            log.log(level, "encoding %d images together failed: each is encoded alone", len(jobs), exc_info=True)
-            return False
-        seconds = (time.monotonic() - started) / len(jobs)
-        for job, some in zip(jobs, rows):
-            job.tell(Encoded(job, some, seconds, None))
-        return True
+        return job is not None
 
     def _encode(self, job: Job) -> None:
         started = time.monotonic()

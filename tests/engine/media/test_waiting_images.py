@@ -1,4 +1,4 @@
-"""Waiting images share a call of the encoder if the projector can batch them."""
+"""Images of several requests wait for the encoder, which takes one after another."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from llamasrv.errors import InvalidRequest
 
 @pytest.fixture
 def see(drive):
-    """`see(together=8)`: an engine whose projector batches that many images."""
-
-    def make(*, together=8, **settings):
-        return drive(projector=FakeProjector(together=together), **settings)
-
-    return make
+    return lambda **settings: drive(projector=FakeProjector(), **settings)
 
 
 def ask_all(driver, media):
@@ -43,32 +38,11 @@ def keys(driver, media):
     return [driver.backend.projector.measure(one).parts[1].key for one in media]
 
 
-def test_eight_waiting_images_share_a_call_and_get_their_own_rows(see):
-    driver, media = see(), [picture(f"{n}") for n in range(8)]
-    assert texts(driver, ask_all(driver, media)) == answers(8)
-    assert driver.backend.projector.calls == [8]
-    assert driver.engine.metrics.media_encoded == 8
-
-
-def test_a_call_stays_within_the_projectors_batch(see):
-    driver, media = see(together=3), [picture(f"{n}") for n in range(8)]
-    assert texts(driver, ask_all(driver, media)) == answers(8)
-    assert driver.backend.projector.calls == [3, 3, 2]
-
-
-def test_a_projector_without_batching_gets_one_image_at_a_time(see):
-    driver, media = see(together=1), [picture(f"{n}") for n in range(8)]
-    assert texts(driver, ask_all(driver, media)) == answers(8)
-    assert driver.backend.projector.calls == [1] * 8
-    assert driver.backend.projector.encoded == keys(driver, media)
-
-
-def test_images_of_other_sizes_and_sounds_get_their_own_calls_in_order(see):
+def test_images_and_sounds_are_encoded_in_order(see):
     driver = see()
     media = [picture("a"), picture("b"), picture("large", 400, 400), sound("c", 3), sound("d", 3), picture("e")]
     found = texts(driver, ask_all(driver, media))
     assert found == [f"You said: [{one.kind}]{n}" for n, one in enumerate(media)]
-    assert driver.backend.projector.calls == [2, 1, 1, 1, 1]
     assert driver.backend.projector.encoded == keys(driver, media)
 
 
@@ -85,50 +59,18 @@ def test_a_cancelled_image_is_not_encoded(see):
     assert [end is FinishReason.CANCELLED for end in ends] == [True, False, True, False, False]
     left = keys(driver, media)
     assert driver.backend.projector.encoded == [left[1], left[3], left[4]]
-    assert driver.backend.projector.calls == [3]
 
 
-@pytest.mark.parametrize("leaving", [[1], [0, 1, 2]], ids=["one", "all"])
-def test_a_call_without_waiting_sequences_stops(see, leaving):
-    """A cancel during a call does not affect the others."""
-    driver, media = see(), [picture(f"{n}") for n in range(3)]
-    projector, stopped = driver.backend.projector, []
-
-    def encode_together(work, stop):
-        for number in leaving:
-            assert not stop()
-            driver.engine.cancel(streams[number])
-            driver.engine.turn()
-        stopped.append(stop())
-        return FakeProjector.encode_together(projector, work, stop)
-
-    projector.encode_together = encode_together
-    streams = ask_all(driver, media)
-    driver.finish()
-    assert stopped == [len(leaving) == 3]
-    for number, stream in enumerate(streams):
-        items = stream.take()
-        if number in leaving:
-            assert end_of(items).reason is FinishReason.CANCELLED
-        else:
-            assert text_of(items) == f"You said: [image]{number}"
-
-
-@pytest.mark.parametrize("error", [InvalidRequest("One of them cannot be used."), ZeroDivisionError("ours")])
-def test_after_a_failed_call_each_image_is_encoded_alone(see, error):
-    """So a broken image fails alone."""
+def test_a_broken_image_fails_alone(see):
     driver, media = see(), [picture(f"{n}") for n in range(4)]
     projector = driver.backend.projector
-
-    def encode_together(work, stop):
-        raise error
 
     def encode(one, chunks, stop):
         if one is media[2]:
             raise InvalidRequest("This one cannot be used.")
         return FakeProjector.encode(projector, one, chunks, stop)
 
-    projector.encode_together, projector.encode = encode_together, encode
+    projector.encode = encode
     streams = ask_all(driver, media)
     driver.finish()
     items = [stream.take() for stream in streams]
@@ -137,7 +79,6 @@ def test_after_a_failed_call_each_image_is_encoded_alone(see, error):
 
 
 def test_rows_of_waiting_images_stay_under_the_limit(see):
-    """A batch has no more rows than memory allows."""
     driver = see(media_bytes=3 * 12 * 16, parallel=1)
     streams = [driver.engine.submit([prompt(driver.engine, picture(f"{n}"), f"{n}", max_tokens=60)]) for n in range(12)]
     most = 0
