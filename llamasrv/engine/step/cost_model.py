@@ -26,7 +26,9 @@ from llamasrv.engine.base.batch import StepWork
 _FORGET = 0.98
 _DOUBT = 0.3  # relative error beyond which errors count less
 _RATE, _SIZE_RATE, _MOST_AT_ONCE = 0.15, 0.15, 1.5  # smoothing of the scales; max factor that one step changes them by
+_NOISE_RATE = 0.05
 _FADE = 0.02  # of each size's scale, per step of another size: what was slow under load is tried again
+_UNSURE = 1.0  # max share of a prediction that is added for doubt
 _WIDEST = 4.0  # max factor of a scale
 _PLENTY, _EVERY = 50, 8  # after that many steps without prompts, learn only from every n-th
 _LARGE = 32  # prompt tokens that dominate the time of their step
@@ -58,6 +60,7 @@ class CostModel:
         self.rows = RowTimes()
         self._num_decode_steps = 0
         self._token_seconds = 0.0  # whole time of large steps per prompt token
+        self.noise = _DOUBT**2  # mean square of relative errors
         self._level = 1.0  # of recent prompt steps: measured over fitted
         self._sizes: dict[int, float] = {}  # the same by size of the step, beyond the level
 
@@ -66,6 +69,15 @@ class CostModel:
     ) -> float:
         fit = self._fit((1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS))
         return fit * self._scale(num_prompt, num_decodes) if num_prompt else fit
+
+    def predict_at_most(
+        self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
+    ) -> float:
+        """`predict` with what it may be wrong by, given the steps learnt from: much, for a kind of step never seen."""
+        seconds = self.predict(num_prompt, num_decodes, own_cells, foreign_cells)
+        x = [1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS]
+        variance = sum(map(mul, [sum(map(mul, row, x)) for row in self._p], x)) * self.noise
+        return seconds + min(_UNSURE * seconds, math.sqrt(max(0.0, variance)))
 
     def prompt_seconds(self, num_prompt: float) -> float:
         """Marginal cost of computing a prompt of that length, cells included; negative for a negative number. At least
@@ -115,6 +127,7 @@ class CostModel:
         px = [sum(map(mul, row, x)) for row in p]
         known = sum(map(mul, px, x))  # variance of the prediction
         error = 1.0 - sum(map(mul, w, x))
+        self.noise += (min(error * error, _DOUBT**2) - self.noise) * _NOISE_RATE
         weight = min(1.0, _DOUBT / error) if error > 0.0 else 1.0
         gain = weight * error / (1.0 + weight * known)
         self._w = [a + gain * b for a, b in zip(w, px)]

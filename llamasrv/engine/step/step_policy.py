@@ -37,13 +37,15 @@ class StepPolicy:
         """The max number of prompt tokens. `most_seconds`: the longest step, if readers do not matter."""
         prompts, num_decodes = sorted(prompts), len(decodes)
         least, limit = (SMALLEST, gap(decodes, self._target, now)) if decodes else (self._ubatch_size, LONGEST)
+        longest = self._cost.predict_at_most if decodes and most_seconds is None else self._cost.predict
         if most_seconds is not None:
             least, limit = SMALLEST, most_seconds
         best, best_rate = min(least, self._batch_size - num_decodes), 0.0
         cells = sum(s.num_computed for s in decodes)
         for pieces, tokens in self._candidates(prompts, num_decodes, least):
-            seconds = self._cost.predict(*work_of(pieces, num_decodes, cells))
-            if tokens > best_rate * seconds and (seconds <= limit or tokens == best and not best_rate):
+            work = work_of(pieces, num_decodes, cells)
+            seconds = self._cost.predict(*work)
+            if tokens > best_rate * seconds and (longest(*work) <= limit or tokens == best and not best_rate):
                 best, best_rate = tokens, tokens / seconds
         return best
 

@@ -127,3 +127,16 @@ def test_a_size_of_steps_that_suits_the_machine_is_learnt():
     for _ in range(100):
         model.learn(61, 3, 0.2)
     assert model.predict(45, 3) < 0.8 * slow
+
+
+def test_doubt_is_large_for_kinds_of_steps_never_seen_and_small_for_those_seen_often():
+    cost = CostModel()
+    for n in range(100):
+        cost.learn(0, 3, 0.05)
+        cost.learn(60, 3, 0.25 + 0.001 * (n % 3))
+    seen, unseen = (60, 3), (60, 3, 0.0, 60 * 12_000.0)
+    assert cost.predict(*seen) <= cost.predict_at_most(*seen) < 1.05 * cost.predict(*seen)
+    assert cost.predict_at_most(*unseen) > 1.5 * cost.predict(*unseen)
+    for _ in range(10):
+        cost.learn(*unseen[:2], 0.5, *unseen[2:])
+    assert cost.predict(*unseen) <= cost.predict_at_most(*unseen) < 1.2 * cost.predict(*unseen)

@@ -22,7 +22,7 @@ def make(**options):
 
 def costs(scheduler, *, step=0.01, row=0.001, decode=0.0):
     """The scheduler with a cost model of exactly these seconds."""
-    scheduler.cost.unknowns = [step, row, decode, 0.0, 0.0]
+    scheduler.cost.unknowns, scheduler.cost.noise = [step, row, decode, 0.0, 0.0], 0.0
     scheduler.cost.rows.learn(1, step + decode)
     return scheduler
 
