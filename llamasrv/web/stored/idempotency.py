@@ -11,11 +11,12 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.store import DAY, ResponseStore, StoredEntry, StoreError
+from llamasrv.store.shelf import Claims
 from llamasrv.web.stored.responses import asking
 
 LONGEST = 255  # characters of a key
@@ -69,24 +70,43 @@ class Idempotency:
             if id in self._held:
                 raise _in_use()
             self._held.add(id)
-        over = threading.Event()
+        claim = None if self._claims is None else _HeldClaim(self._claims, id)
         try:
-            if self._claims is not None:
-                if not self._claims.take(id):
-                    raise _in_use()
-                threading.Thread(target=self._keep_on, args=(id, over), daemon=True, name="held-key").start()
+            if claim is not None and not claim.take():
+                claim = None
+                raise _in_use()
             yield HeldKey(self._store, owner, id, self.max_age)
         finally:
-            over.set()
+            if claim is not None:
+                claim.release()
             self._held.discard(id)
 
-    def _keep_on(self, id: str, over: threading.Event) -> None:
-        assert self._claims is not None
-        while not over.wait(RENEW):
-            try:
-                self._claims.take(id)
-            except StoreError:  # it may respond again before the claim expires
-                continue
+
+class _HeldClaim:
+    """Keeps other servers away from a key: renewed until it is released, which must come last."""
+
+    def __init__(self, claims: Claims, id: str) -> None:
+        self._claims, self._id = claims, id
+        self._over = threading.Event()
+        self._asking = threading.Lock()
+
+    def take(self) -> bool:
+        """Whether no other server has it. Raises StoreError."""
+        taken = self._claims.take(self._id)
+        if taken:
+            threading.Thread(target=self._keep_on, daemon=True, name="held-key").start()
+        return taken
+
+    def release(self) -> None:
+        self._over.set()
+        with self._asking, suppress(StoreError):  # then it expires
+            self._claims.release(self._id)
+
+    def _keep_on(self) -> None:
+        while not self._over.wait(RENEW):
+            with self._asking, suppress(StoreError):  # it may respond again before the claim expires
+                if not self._over.is_set():
+                    self._claims.take(self._id)
 
 
 class HeldKey:
