@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping
@@ -86,34 +87,53 @@ def may_be_text(schema: Any) -> bool:
 
 
 _WORDS = {"True": True, "False": False, "None": None}
+_LONGEST_LITERAL = 4_000  # characters of a list or an object of Python, which are read at once, in a few ms
 
 
 def from_text(text: str, schema: Any) -> Any:
-    """A value that was written without quotes: JSON if the schema allows its type, otherwise text."""
-    if only_text(schema):
-        return text
-    try:
-        value = json.loads(text.strip(), parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        word = text.strip()
-        if word not in _WORDS:
-            return text
-        value = _WORDS[word]
-    allowed = types(schema)
-    kind = _type(value)
-    if kind == "string" and "string" in allowed:
-        return text  # quotes that were written are part of it
-    if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed) and "string" in allowed:
-        return text
-    return value
+    """A value that was written without quotes: JSON if the schema allows its type, otherwise text. Where it cannot be
+    text, a list or an object may be written as Python prints it."""
+    return _read(text, schema)[0]
 
 
 def as_json(text: str, schema: Any) -> str:
     """The same, as JSON. A value that is JSON already stays as it was written: numbers keep their digits."""
-    value = from_text(text, schema)
-    if isinstance(value, str) or text.strip() in _WORDS:
-        return json.dumps(value, ensure_ascii=False)
-    return text.strip()
+    value, is_json = _read(text, schema)
+    return text.strip() if is_json else json.dumps(value, ensure_ascii=False)
+
+
+def _read(text: str, schema: Any) -> tuple[Any, bool]:
+    """The value, and whether the text is its JSON."""
+    if only_text(schema):
+        return text, False
+    word, is_json = text.strip(), True
+    try:
+        value = json.loads(word, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        is_json = False
+        if word in _WORDS:
+            value = _WORDS[word]
+        elif may_be_text(schema) or (value := _printed(word)) is None:
+            return text, False
+    allowed = types(schema)
+    kind = _type(value)
+    if kind == "string" and "string" in allowed:
+        return text, False  # quotes that were written are part of it
+    if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed) and "string" in allowed:
+        return text, False
+    return value, is_json
+
+
+def _printed(text: str) -> list[Any] | dict[Any, Any] | None:
+    """The list or object that Python prints so; None if it is none."""
+    if text[:1] not in ("[", "{") or len(text) > _LONGEST_LITERAL:
+        return None
+    try:
+        value = ast.literal_eval(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return value if isinstance(value, (list, dict)) else None
 
 
 def _refuse(name: str) -> Any:

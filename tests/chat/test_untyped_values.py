@@ -53,6 +53,10 @@ def read(format, text):
         ("n=7, at=the sea", {"n": 7, "at": "the sea"}),
         ("at=None, deep=True", {"at": None, "deep": True}),
         ('at="7", any="7"', {"at": "7", "any": "7"}),
+        # templates that print a list in Python's way, into a text
+        ("tags=\"['a', 'b']\", n=7", {"tags": ["a", "b"], "n": 7}),
+        ("any=\"['a']\"", {"any": "['a']"}),
+        ("tags=\"['a'\"", {"tags": "['a'"}),
     ],
 )
 def test_python(written, arguments):
@@ -64,6 +68,7 @@ def test_python(written, arguments):
     [
         ("at:<q>7<q>,n:<q>7<q>,deep:<q>true<q>", {"at": "7", "n": 7, "deep": True}),
         ("any:<q>7<q>", {"any": 7}),
+        ("tags:<q>['a', 'b']<q>,n:<q>7<q>", {"tags": ["a", "b"], "n": 7}),
         ("tags:[<q>7<q>,<q>a<q>],n:<q>7<q>", {"tags": ["7", "a"], "n": 7}),
     ],
 )
