@@ -73,6 +73,36 @@ def test_events_pass_as_they_come(front, replicas):
     assert longest_gap(front) < 5 * longest_gap(replicas[0]) + 2
 
 
+def test_a_responses_socket_goes_through(front):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("websockets")
+    with openai.OpenAI(base_url=url_of(front), api_key="none", max_retries=0) as client:
+        with client.responses.connect() as connection:
+            said = []
+            for number in "one", "two":
+                before = said[-1].id if said else openai.omit
+                connection.response.create(model="fake", input=number, previous_response_id=before)
+                said.append(next(event for event in connection if event.type == "response.completed").response)
+    assert [one.output_text.split()[-1] for one in said] == ["one", "two"]
+
+
+def test_a_realtime_session_goes_through(front):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("websockets")
+    content = [{"type": "input_text", "text": "Hello"}]
+    with openai.OpenAI(base_url=url_of(front), api_key="none", max_retries=0) as client:
+        with client.realtime.connect(model="fake") as connection:
+            connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+            connection.response.create()
+            done = next(event for event in connection if event.type in ("response.done", "error"))
+    assert done.type == "response.done" and done.response.status == "completed"
+    assert done.response.output[0].content[0].text == "You said: Hello"
+
+
+def url_of(front):
+    return f"http://{front.address[0]}:{front.address[1]}/v1"
+
+
 def longest_gap(server):
     """Seconds between two of the first 400 lines of a stream."""
     reply, connection = ask(server, {"prompt": "x", "ignore_eos": True, "stream": True})
