@@ -29,6 +29,8 @@ from llamasrv.errors import ConfigError
 
 EX_USAGE, EX_IOERR, EX_CONFIG, INTERRUPTED = 64, 74, 78, 130
 
+REGISTRIES = "registries on this machine are asked over HTTP, all others over HTTPS"
+
 _reference = click.argument("reference", required=False, metavar="[MODEL]")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -51,6 +53,8 @@ def cli() -> None:
     epilog="Also accepts flags of llama-server, vLLM, TGI and LM Studio, LLAMA_ARG_* and OLLAMA_*: see conf/flags.md."
 )
 @_reference
+@refused("-p", "--prompt", hint="`llamasrv run MODEL TEXT` answers a text")
+@refused("-cnv", "--conversation", hint="`llamasrv run MODEL` chats in the terminal", has_value=False)
 @with_options()
 def serve(settings: Settings) -> None:
     """Serve models over HTTP until a signal arrives.
@@ -73,6 +77,9 @@ def serve(settings: Settings) -> None:
 @click.option("--format", "form", metavar="json|SCHEMA", help="Answer in JSON, or in JSON of this schema.")
 @click.option("--verbose", is_flag=True, help="Print the speed after the answer to TEXT.")
 @click.option("--nowordwrap", is_flag=True, expose_value=False, hidden=True)  # a terminal wraps, words or not
+@refused("--insecure", hint=REGISTRIES, has_value=False)
+@refused("--dimensions", hint="embeddings come from POST /v1/embeddings of a server")
+@refused("--experimental", hint="`llamasrv serve --tools` gives models tools", has_value=False)
 @refused("--keepalive", hint="the server decides how long a model stays: `llamasrv serve --keep-alive SECONDS`")
 @with_options()
 def run(
@@ -109,6 +116,8 @@ def run(
 @click.option("--name", "--model-name", "model", metavar="NAME", help="Model to talk to, if the server has several.")
 @click.option("--prompt", "-p", "--quick", "-q", "prompt", metavar="TEXT", hidden=True)  # LM Studio, vLLM
 @click.option("--url", "address", metavar="URL", hidden=True)  # vLLM
+@click.option("--dont-fetch-catalog", is_flag=True, expose_value=False, hidden=True)  # LM Studio; there is none
+@refused("--stats", hint="`llamasrv run --verbose MODEL TEXT` prints the speed", has_value=False)
 @with_options()
 def chat(
     settings: Settings,
@@ -136,7 +145,7 @@ def chat(
 @cli.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--json", "as_json", is_flag=True, help="Print progress as JSON, one object per line.")
-@refused("--insecure", hint="registries on this machine are asked over HTTP, all others over HTTPS", has_value=False)
+@refused("--insecure", hint=REGISTRIES, has_value=False)
 @with_options("models")
 def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Fetch models. From the Hugging Face Hub NAME is hf:owner/repo, with :QUANT or :FILE.gguf to select a file; from
@@ -571,6 +580,9 @@ def _run(arguments: Iterable[str] | None) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         code = 0
+    except click.MissingParameter as error:
+        command = error.ctx.info_name if error.ctx is not None else ""
+        code = _refuse(f"{error.format_message().rstrip('.')}; `llamasrv help {command}` shows how", EX_CONFIG)
     except (click.BadParameter, click.BadOptionUsage) as error:
         code = _refuse(error.format_message(), EX_CONFIG)
     except click.UsageError as error:

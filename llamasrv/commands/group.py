@@ -46,6 +46,8 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args == ["-v"]:  # Ollama's; with anything else it is llama-server's --verbose
+            args = ["--version"]
         if args:
             for_serve = (args[0].startswith("-") and args[0] not in own) or args[0].lower().endswith(".gguf")
         else:
@@ -120,6 +122,12 @@ _ELSEWHERE = {
     "inspect": "; use `llamasrv show MODEL`",
     "logs": "; the log goes to standard error, or to --log-file FILE",
     "config": "; use `llamasrv check --print-config`",
+    "embed": "; embeddings come from POST /v1/embeddings of a running server",
+    "dev": "; use `llamasrv serve`",
+    "clone": "; use `llamasrv pull NAME`",
+    "bootstrap": "; there is nothing to set up: `llamasrv doctor` shows what is here",
+    "link": "; use `llamasrv serve --host ADDRESS --api-key-file FILE`, with keys from `llamasrv key NAME`",
+    "whoami": "; this server has no account. Keys: `llamasrv key NAME`",
     "run-batch": "; batches go to POST /v1/batches of a running server",
 }
 

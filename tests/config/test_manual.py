@@ -46,6 +46,17 @@ QUESTIONS = [
     ("https", "HTTPS", "--ssl-cert-file"),
     ("TLS certificate", "HTTPS", "--ssl-key-file"),
     ("behind a proxy", "Behind a proxy", "--allowed-hosts"),
+    ("websocket", "Behind a proxy", "/v1/realtime"),
+    ("throttle one customer", "Limit a key to 10 requests a minute", "--requests-per-minute"),
+    ("restrict how often a client may ask", "Limit a key to 10 requests a minute", "--requests-per-minute"),
+    ("run an embedding model and a chat model together", "Two models on one GPU", "--memory-limit"),
+    ("more traffic than one box can take", "Three machines", "nginx.conf"),
+    ("how do I turn thinking off", "Turn reasoning off", "--reasoning off"),
+    ("structured output", "Get JSON that fits a schema", "response_format"),
+    ("json output guaranteed", "Get JSON that fits a schema", "output_config.format"),
+    ("set the system prompt", "Give a model a system prompt", "llamasrv create"),
+    ("model keeps repeating itself", "The answer repeats itself", "--repeat-penalty"),
+    ("disable telemetry", "Where data is kept, and how to delete it", "llamasrv"),
     ("reverse proxy", "Behind a proxy", "nginx.conf"),
     ("autostart", "Start when the machine does", "systemctl enable --now"),
     ("start at boot", "Start when the machine does", "llamasrv.service"),
@@ -203,7 +214,8 @@ def test_the_headings_of_a_page_have_anchors_of_their_own(page):
     assert len(set(anchors)) == len(anchors)
 
 
-BESIDE_OPTIONS = {"--help-all", "--gpus", "--oss", "--local-provider"}  # of the help, docker, Codex
+# of the help, docker, Codex, xcode-select, Python's build
+BESIDE_OPTIONS = {"--help-all", "--gpus", "--oss", "--local-provider", "--install", "--sdist"}
 
 
 def test_every_flag_that_the_guide_names_exists():
