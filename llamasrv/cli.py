@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import re
 import sys
@@ -556,6 +557,10 @@ def migrate(words: tuple[str, ...]) -> int:
 
 def main(arguments: Iterable[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # names of files may have any bytes, and terminals any encoding
     try:
         code = _run(arguments)
     except BrokenPipeError:  # `llamasrv ls | head -1`

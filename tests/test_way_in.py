@@ -234,6 +234,7 @@ FIRST_COMMANDS = [
     ("complete", 64, "llamasrv run MODEL TEXT"),
     ("serve --help=all", 0, "Topic engine"),
     ("bench serve --model x", 78, "`llamasrv bench URL` measures a running server"),
+    ("bench http://[::1", 78, "http://[::1: not a valid server URL"),
     ("chat --url http://127.0.0.1:9 -q Hi", 1, "http://127.0.0.1:9: Connection refused"),
     ("run-batch -i in.jsonl", 64, "POST /v1/batches"),
     ("collect-env", 64, "llamasrv doctor"),
@@ -367,6 +368,19 @@ def test_output_that_cannot_be_written_is_no_traceback(target, words, code, line
     )
     os.close(into)
     assert (done.returncode, done.stderr.count("\n")) == (code, bool(line)) and done.stderr.startswith(line)
+
+
+def test_a_path_that_is_not_utf_8_is_shown(home):
+    """`show` ended in a traceback where the terminal's encoding is UTF-8."""
+    (paths.models_dir() / os.fsdecode(b"bad\xff-Q8_0.gguf")).write_bytes(paths.demo_model().read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "llamasrv", "show", "bad", "--port", "9"],
+        env={"HOME": str(home), "PATH": "", "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "bad_:Q8_0" in done.stdout and "bad\\udcff" in done.stdout
 
 
 def test_an_error_that_cannot_be_printed_keeps_its_exit_code():

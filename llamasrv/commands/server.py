@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from llamasrv import config
 from llamasrv.config import Settings, foreign
@@ -119,7 +119,7 @@ def authorization(key: str | None) -> dict[str, str]:
 
 def base_path(url: str) -> str:
     """What stands before /v1 in the paths of a server; its URL may end in /v1, as clients' settings have it."""
-    return urlsplit(url if "://" in url else f"http://{url}").path.rstrip("/").removesuffix("/v1")
+    return _split(url).path.rstrip("/").removesuffix("/v1")
 
 
 def served(settings: Settings) -> list[dict[str, Any]]:
@@ -144,13 +144,24 @@ def is_url(word: str) -> bool:
 
 
 def connect(url: str, timeout: float) -> http.client.HTTPConnection:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    parts = _split(url)
     kinds: dict[str, type[http.client.HTTPConnection]]
     kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
     try:
         return kinds[parts.scheme](parts.hostname or "", parts.port, timeout=timeout)
     except (KeyError, ValueError):
-        raise ConfigError(f"{url}: not a valid server URL") from None
+        raise _invalid(url) from None
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError:
+        raise _invalid(url) from None
+
+
+def _invalid(url: str) -> ConfigError:
+    return ConfigError(f"{url}: not a valid server URL")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

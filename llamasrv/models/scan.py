@@ -31,6 +31,7 @@ _QUANT = re.compile(
     r"(?P<base>.+?)[-._](?P<quant>(?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|B?F16|F32|FP16|FP32|MXFP4(?:_MOE)?))", re.I
 )
 _CACHED = re.compile(r"models--(?P<owner>.+?)--(?P<repo>.+)")  # a repository in the Hugging Face Hub's own cache
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _PROJECTOR = re.compile(r"(?:.*[-._])?mmproj(?:[-._].*)?", re.I)
 
 
@@ -45,6 +46,16 @@ class FolderModel:
     origin: str = "folder"  # or the store of another program
     adapters: tuple[Path, ...] = ()  # LoRA adapters that belong to it
     texts: ModelTexts | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", plain_name(self.name))
+        object.__setattr__(self, "aliases", tuple(map(plain_name, self.aliases)))
+
+
+def plain_name(text: str) -> str:
+    """A name that JSON and terminals can show, from that of a file, which may have any bytes: control characters, and
+    bytes that are not UTF-8, become underscores."""
+    return _UNPRINTABLE.sub("_", text).strip() or "_"
 
 
 def scan(folder: Path) -> list[FolderModel]:

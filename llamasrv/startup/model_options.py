@@ -19,6 +19,7 @@ from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
 from llamasrv.models.names import CATCH_ALL
 from llamasrv.models.pull import PullFailed, pulled
+from llamasrv.models.scan import plain_name
 
 FAKE_NAME = "fake"
 DEMO_NAME = "demo"
@@ -226,4 +227,4 @@ def file_name(settings: Settings) -> str:
     path = settings.model.path
     if path is None:
         return FAKE_NAME
-    return DEMO_NAME if path == paths.demo_model() else re.sub(r"-00001-of-\d{5}$", "", path.stem)
+    return DEMO_NAME if path == paths.demo_model() else plain_name(re.sub(r"-00001-of-\d{5}$", "", path.stem))

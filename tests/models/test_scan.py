@@ -63,6 +63,13 @@ def test_a_name_that_two_files_could_have_is_nobodys(put, tmp_path):
     assert names(tmp_path) == {"m:Q8_0": {"m-Q8_0", "A-tiny-model:Q8_0"}, "m:Q4_0": {"m-Q4_0", "A-tiny-model:Q4_0"}}
 
 
+def test_a_name_can_be_shown_whatever_bytes_its_file_has(put, tmp_path):
+    """One such file, and every list of models was a 500; in a terminal others changed its colours."""
+    put("bad\udcff-Q8_0.gguf", "new\nline.gguf", "esc\x1b[31m.gguf", " .gguf", "ünï.gguf")
+    assert set(names(tmp_path)) == {"bad_:Q8_0", "new_line", "esc_[31m", "_", "ünï"}
+    assert all(alias.isprintable() for aliases in names(tmp_path).values() for alias in aliases)
+
+
 def test_equal_file_names_are_reported_apart_by_their_folders(put, tmp_path):
     put("one/m.gguf", "two/m.gguf")
     assert set(names(tmp_path)) == {"one/m", "two/m"}

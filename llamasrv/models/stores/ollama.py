@@ -172,7 +172,10 @@ def _blob(folder: Path, digest: str) -> Path:
 def _text(path: Path) -> str:
     if path.stat().st_size > LARGEST:
         raise ValueError(f"{path.name} is larger than {LARGEST} bytes")
-    return path.read_text("utf-8")
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not UTF-8 text") from None
 
 
 def _reason(error: Exception) -> str:
