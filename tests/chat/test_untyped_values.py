@@ -10,12 +10,21 @@ from vectors import message_of
 from llamasrv.chat.formats import Calls, ChatFormat
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.keyword_call import KeywordCall
+from llamasrv.chat.notations.tagged import Tagged
 from llamasrv.chat.parser import Parser
 from llamasrv.domain.request import Tool
 
 PYTHON = ChatFormat("python", calls=Calls(KeywordCall(), section_start="[", section_end="]", separator=", "))
 BRACES = ChatFormat("braces", calls=Calls(Braces("<q>", all_quoted=True), call_start="<do>", call_end="</do>"))
 MARKED = ChatFormat("braces", calls=Calls(Braces("<q>"), call_start="<do>", call_end="</do>"))
+ELEMENTS = ChatFormat(
+    "tagged",
+    calls=Calls(
+        Tagged(name_end=">", key_start="<", key_end=">", value_end="</{key}>", end="</{name}>"),
+        call_start="<do><",
+        call_end="</do>",
+    ),
+)
 LOOK = Tool(
     "look",
     "",
@@ -74,6 +83,19 @@ def test_python(written, arguments):
 )
 def test_braces(written, arguments):
     assert read(BRACES, f"<do>look{{{written}}}</do>") == ("", [("look", arguments)], 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("<tags><item>a</item><item>b, c</item></tags><n>7</n>", {"tags": ["a", "b, c"], "n": 7}),
+        ("<tags></tags><at><b>sea</b></at>", {"tags": [], "at": "<b>sea</b>"}),
+        ('<tags>["<b>"]</tags><any><b>7</b></any>', {"tags": ["<b>"], "any": "<b>7</b>"}),
+    ],
+)
+def test_lists_as_elements(written, arguments):
+    """What no trial shows: the list was a text."""
+    assert read(ELEMENTS, f"<do><look>{written}</look></do>") == ("", [("look", arguments)], 1)
 
 
 def test_where_only_texts_stand_in_quotes_a_value_of_any_type_stays_text():

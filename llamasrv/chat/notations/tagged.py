@@ -249,11 +249,17 @@ def _value(text: Scanner, call: OpenCall, tags: Tagged, key: str, kind: str | No
     if mark is None:
         call.argue(said.strip() if not values.may_be_text(schema) else json.dumps(said, ensure_ascii=False)[:-1])
         return False
-    if tags.elements:
+    if tags.elements or _may_be_elements(said, tags, schema):
         call.argue(json.dumps(values.from_elements(said, schema, tags.key_start, tags.key_end), ensure_ascii=False))
     else:
         call.argue(values.as_json(said, {} if kind == "json" else schema))
     return True
+
+
+def _may_be_elements(said: str, tags: Tagged, schema: Any) -> bool:
+    """Whether a list or an object may stand as nested tags although the trial, which has none, did not show it."""
+    begins = not said.strip() or said.lstrip().startswith(tags.key_start)
+    return begins and "{key}" in tags.value_end and not values.may_be_text(schema)
 
 
 def _begins_cdata(text: Scanner) -> Steps:
