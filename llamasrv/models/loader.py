@@ -354,4 +354,5 @@ class ModelLoader:
 
 
 def _figures(model: Model, **more: float) -> dict[str, dict[str, float | str]]:
-    return {"fields": {"estimated": as_gib(model.memory), "process": as_gib(resident_memory()), **more}}
+    used = as_gib(model.memory_used or model.memory)
+    return {"fields": {"memory": used, "at_most": as_gib(model.memory), "process": as_gib(resident_memory()), **more}}
