@@ -221,9 +221,9 @@ class Model:
 
     @property
     def memory_used(self) -> int:
-        """Host bytes that it takes now: what its caches hold instead of what they may hold. 0 unless it is loaded."""
+        """Host bytes that it takes now: what its caches hold instead of what they may hold. 0 without an engine."""
         engine, plan = self.current, self.load_plan
-        if engine is None or plan is None or self.state != "loaded":
+        if engine is None or plan is None:
             return 0
         return plan.memory - plan.reserved + self.prefixes.used + engine.view.swapped_bytes + engine.view.media_bytes
 
