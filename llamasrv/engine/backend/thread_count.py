@@ -46,6 +46,7 @@ class ThreadCount:
         self._idle = idle or machine.idle_seconds
         self._norms: dict[int, float] = {}  # seconds, by the number of digits of the number of rows
         self._slow_at = self._noted_at = -1e9
+        self._told = False  # the log says that threads are left out
         self._looked_at, self._idle_then = clock(), self._idle()
 
     def note(self, rows: int, seconds: float) -> None:
@@ -69,7 +70,7 @@ class ThreadCount:
         self.now -= max(1, self.now // 4)
         self._looked_at, self._idle_then, self._slow_at = now, self._idle(), -1e9
         if now - self._noted_at > NOTE:
-            self._noted_at = now
+            self._noted_at, self._told = now, True
             log.info(
                 "the cores are busy: steps that take %.0f ms took %.0f; computing with %d of %d threads for now",
                 norm * 1000,
@@ -88,3 +89,6 @@ class ThreadCount:
         more = max(1, self.now // 4)
         if idle is None or before is None or idle - before > passed * more / 2:
             self.now = min(self.most, self.now + more)
+            if self.now == self.most and self._told:
+                self._told = False
+                log.info("the cores are idle again: computing with all %d threads", self.most)

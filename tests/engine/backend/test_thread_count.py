@@ -119,8 +119,9 @@ def test_it_is_logged_once_a_minute(machine, count, caplog):
     machine.num_idle = 4
     steps(machine, count, *[0.01] * 800)
     assert count.now == 8
+    assert caplog.messages[1:] == ["the cores are idle again: computing with all 8 threads"]
     steps(machine, count, 0.2, 0.2)
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 3
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("12.5 20.25\n", 20.25), ("", None), ("12.5 x", None)])
