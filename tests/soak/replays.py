@@ -40,8 +40,11 @@ def server(request, tmp_path_factory):
         path = str(architectures.make(path, folder / f"{path}.gguf", context=CONTEXT))
     flags = ["--ctx-size", CONTEXT, "--parallel", 10, "--chat-template-file", template, "--threads", 1]
     server = ServerProcess(["--port", "0", "--model", path, "--alias", "demo", *map(str, flags)])
-    yield wait_until_ready(server)
-    server.end()
+    try:
+        server.wait_for(" serves .* at http", timeout=120)
+        yield wait_until_ready(server)
+    finally:
+        server.end()
 
 
 def asked(server: ServerProcess, dialect: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, int]:
