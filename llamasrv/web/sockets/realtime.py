@@ -3,8 +3,6 @@
     RealtimeSocket    takes the client's events; its settings, and the items of the conversation
     Hearing           the sound that arrives, and the turns in it
     Answers           writes down what was said, and answers
-
-Shapes: openai 3.54, `types/realtime`.
 """
 
 from __future__ import annotations
