@@ -90,6 +90,12 @@ def test_what_cannot_be_said_is_refused_by_field(ask, config, param):
     assert param in error["details"][0]["fieldViolations"][0]["field"], error
 
 
+def test_the_list_of_models_says_what_it_can(both):
+    models = {one["baseModelId"]: one for one in both.client.get("/v1beta/models").json["models"]}
+    methods = {name: one["supportedGenerationMethods"] for name, one in models.items()}
+    assert methods == {"fake": ["generateContent", "countTokens"], "voice": ["generateContent"]}
+
+
 def test_a_model_that_writes_answers_and_the_other_speaks(ask):
     answer = ask(model="fake", text="Hi").json
     assert said(answer["candidates"][0]["content"]["parts"]) == "You said: Hi"

@@ -20,6 +20,7 @@ class GeminiModel(NamedTuple):
     context: int | None = None
     answers: bool = True
     thinks: bool = False
+    speaks: bool = False
 
 
 def page_of(size: str | None, token: str | None) -> tuple[int, int]:
@@ -46,13 +47,14 @@ def model_body(card: GeminiModel) -> bytes:
 
 
 def _entry(card: GeminiModel) -> dict[str, Any]:
+    methods = ["generateContent", "countTokens"] if card.answers else ["generateContent"] if card.speaks else []
     entry: dict[str, Any] = {
         "name": f"models/{card.name}",
         "baseModelId": card.name,
         "version": "1",
         "displayName": card.name,
         "description": "",
-        "supportedGenerationMethods": ["generateContent", "countTokens"] if card.answers else [],
+        "supportedGenerationMethods": methods,
         "thinking": card.thinks,
     }
     if card.context is not None:

@@ -147,4 +147,4 @@ def blueprint(service: Service) -> Blueprint:
 
 def _card(model: Model) -> GeminiModel:
     able = model.details.capabilities
-    return GeminiModel(model.name, model.context or None, "completion" in able or "speech" in able, "thinking" in able)
+    return GeminiModel(model.name, model.context or None, "completion" in able, "thinking" in able, "speech" in able)

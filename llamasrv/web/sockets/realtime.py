@@ -1,8 +1,8 @@
 """OpenAI's Realtime API over a WebSocket: a conversation by voice.
 
-    RealtimeSocket    takes the client's events; its settings, and the items of the conversation
-    Hearing           the sound that arrives, and the turns in it
-    Answers           writes down what was said, and answers
+RealtimeSocket    takes the client's events; its settings, and the items of the conversation
+Hearing           the sound that arrives, and the turns in it
+Answers           writes down what was said, and answers
 """
 
 from __future__ import annotations
