@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 FRAME_MS = 20
 LOUD = 0.02  # root mean square of a threshold of 1, which falls with its square; full scale is 1
+SILENT = 3e-4  # at most this loud is nobody: -70 dBFS
 ABOVE_NOISE, STILL_ABOVE = 3.0, 2.5  # times its level, for a turn to begin and to go on
 SMOOTH_FRAMES = 5  # whose mean is a moment: a frame that is lost is not the level of the noise
 BLOCK_FRAMES, NUM_BLOCKS = 10, 12  # frames of a block, and blocks that are "lately": 2.4 s
@@ -54,7 +55,7 @@ class VoiceActivity:
     ) -> None:
         """`floor`: of what was heard before, which may end in the middle of speech."""
         self._samples = rate * FRAME_MS // 1000
-        self._loud, self._silence_ms = LOUD * threshold**2, silence_ms
+        self._loud, self._silence_ms = max(LOUD * threshold**2, SILENT), silence_ms
         self._rest = b""
         self._ms = 0  # of whole frames
         self._floor = floor or NoiseFloor()

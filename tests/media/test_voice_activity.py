@@ -107,6 +107,11 @@ def test_speech_without_a_pause_before_it_is_found_at_its_first_gap():
     assert began[0] and began[1] <= 400 and abs(ended[1] - 3500) <= 250
 
 
+def test_the_lowest_threshold_hears_no_rounding():
+    assert edges(spoken(lead=2.0, noise=-95)[0], threshold=0.0) == []
+    assert len(edges(spoken((1.0, 1.0, -55), noise=-95)[0], threshold=0.0)) == 2
+
+
 def test_frames_that_were_lost_are_not_the_level_of_the_noise():
     data, _ = spoken(lead=4.0, noise=-35)
     samples = np.frombuffer(data, "<i2").copy()
