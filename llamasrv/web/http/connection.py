@@ -234,14 +234,17 @@ class Connection:
 
     def _hand_over(self, taker: TakesOver) -> None:
         """From here on the connection is not HTTP, so no failure may be answered as such."""
+        has_failed = False
         try:
             taker.serve(self)
         except Exception:
             log.exception("what took a connection over failed")
+            has_failed = True
             taker.fail()
-            self._close_gently()
         finally:
             taker.end()
+        if has_failed:
+            self._close_gently()
 
     def _closing(self, response: Response, length: int) -> Callable[..., Any]:
         """`start_response` for a request with a body: announces that the connection closes if more of the body is left
