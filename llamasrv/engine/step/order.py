@@ -143,7 +143,8 @@ class WaitingSequences:
             self._queues[seq.spec.deferrable].remove(seq)
 
     def __len__(self) -> int:
-        return len(self._preempted) + sum(len(queue.sequences) for queue in self._queues)
+        usual, deferrable = self._queues
+        return len(self._preempted) + len(usual.sequences) + len(deferrable.sequences)
 
     def __iter__(self) -> Iterator[Sequence]:
         return chain(self._preempted, *(queue.sequences for queue in self._queues))

@@ -88,29 +88,24 @@ class Scheduler:
         states: Collection[SequenceState] = MAY_WAIT,
     ) -> Situation:
         """The situation, with the prefixes of the sequences that a step can admit; the others are not looked up.
-        `states`: of waiting sequences that may be admitted.
-
-        If there are other sequences, or one is about to arrive, the deferrable ones are set aside, but for one that is
-        overdue: running ones stay seated without a step until their place is needed."""
-        running = tuple(running)
-        situation = Situation(running, pool, now, self.turns)
+        `states`: of waiting sequences that may be admitted."""
+        situation = Situation(tuple(running), pool, now, self.turns)
+        seated = [s for s in situation.running if s.spec.deferrable]
+        if not waiting and not seated:
+            return situation
         oldest = waiting.oldest(states, deferrable=True)
         others_wait = waiting.oldest(states, deferrable=False) is not None
-        seated = [s for s in running if s.spec.deferrable]
-        deferrable, extra = False, []
-        if others_wait or len(seated) < len(running):
-            if seated or oldest is not None:
-                first = min((*seated, *([] if oldest is None else [oldest])), key=lambda s: s.arrived)
-                overdue = first if now - first.arrived >= OVERDUE else None
-                resting = tuple([s for s in seated if s is not overdue])
-                situation = situation._replace(running=tuple([s for s in running if s not in resting]), resting=resting)
-                extra = [first] if overdue is oldest is not None else []
-        elif now < self.holds_until:
-            return situation._replace(running=(), resting=running)
-        elif seated or oldest is not None:
-            deferrable = True
-            longest = DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
-            situation = situation._replace(most_seconds=min(self.target, longest))
+        extra: list[Sequence] = []
+        deferrable = False
+        if seated or oldest is not None:
+            if others_wait or len(seated) < len(situation.running):
+                situation, extra = self._set_aside(situation, seated, oldest)
+            elif now < self.holds_until:
+                return situation._replace(running=(), resting=situation.running)
+            else:
+                deferrable = True
+                longest = DEFERRED_SECONDS if now - self.holds_until > QUIET_SECONDS else BESIDE_SECONDS
+                situation = situation._replace(most_seconds=min(self.target, longest))
         if not (extra or (oldest is not None if deferrable else others_wait)):
             return situation
 
@@ -121,10 +116,10 @@ class Scheduler:
             most = min(self.parallel + -(-self.parallel // GUESTS), self.batch_size, pool.max_outputs)
             places, besides = most - num_running, {s.spec.owner for s in (*decodes, *prompts)}
         usable = min(places, pool.available_lanes)
-        line = waiting.first(
-            0 if places <= 0 else usable * LOOK_AHEAD + 1,
-            now, self.served, states, deferrable=deferrable, extra=extra, besides=besides,
-        )  # fmt: skip
+        line: list[Sequence] = []
+        if places > 0:
+            most = usable * LOOK_AHEAD + 1
+            line = waiting.first(most, now, self.served, states, deferrable=deferrable, extra=extra, besides=besides)
         hits = self._look_up(line[: usable * LOOK_AHEAD], self.batch_size - sum(s.owed for s in prompts), lookup)
         return situation._replace(
             hits=hits,
@@ -133,6 +128,18 @@ class Scheduler:
             more_wait=len(hits) < len(line),
             lacks_lanes=bool(line) and usable < places,
         )
+
+    @staticmethod
+    def _set_aside(
+        situation: Situation, seated: list[Sequence], oldest: Sequence | None
+    ) -> tuple[Situation, list[Sequence]]:
+        """Beside other sequences the deferrable ones are set aside, but for one that is overdue: those `seated` keep
+        their lanes without a step until these are needed. `oldest`: of those that wait; returned if it is the one."""
+        first = min((*seated, *([] if oldest is None else [oldest])), key=lambda s: s.arrived)
+        overdue = first if situation.now - first.arrived >= OVERDUE else None
+        resting = tuple([s for s in seated if s is not overdue])
+        running = tuple([s for s in situation.running if s not in resting])
+        return situation._replace(running=running, resting=resting), [first] if overdue is oldest is not None else []
 
     def _look_up(self, line: list[Sequence], budget: int, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
         """The sequences of a line that a step of `budget` prompt tokens can reach, with the prefixes found."""
