@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.web.service import WebOptions
 
 SYSTEM = "Be brief, and never say what is not so. " * 8
@@ -246,6 +247,15 @@ def test_a_conversation_and_a_thread_are_sessions(ask):
     result = [{"type": "function_call_output", "call_id": call, "output": "7"}]
     again, _ = ask(path, {**responses("")[1], "input": result, "tools": tools, "conversation": conversation})
     assert "held=" in again.headers["x-llamasrv-cache"]
+
+
+def test_the_engine_hears_of_a_session_before_its_prompt_is_tokenised(ask, monkeypatch):
+    heard, prepare_all = [], LoadedModel.prepare_all
+    monkeypatch.setattr(ask.running.engine, "prefetch", lambda session, owner: heard.append(session))
+    monkeypatch.setattr(LoadedModel, "prepare_all", lambda *args: (heard.append("tokens"), prepare_all(*args))[1])
+    for headers in ({"x-session-id": "s"}, {}):
+        ask(*openai("Look"), headers=headers)
+    assert heard == ["s", "tokens", "tokens"]
 
 
 @pytest.mark.parametrize(
