@@ -65,11 +65,11 @@ function example(path, method, operation, content) {
   return make("details", {}, make("summary", {}, "Try it"), make("p", { class: "row" }, address, run), body, output);
 }
 
-/** What it answers to its example, as it was recorded; null where that is not known. */
+/** What it answers to its example; where there is no text of that, its status and form. */
 function exampleReply(operation) {
   const [status, response] = Object.entries(operation.responses).find(([code]) => code !== "default") ?? [];
   const [kind, { example: reply }] = Object.entries(response?.content ?? {}).find(([, one]) => one.example !== undefined) ?? [null, {}];
-  if (reply === undefined) return null;
+  if (reply === undefined) return make("p", { class: "faint" }, `Replies with status ${status}: ${Object.keys(response?.content ?? {}).join(" or ") || "no body"}.`);
   const text = typeof reply === "string" ? reply : JSON.stringify(reply, null, 2);
   return make("details", {}, make("summary", {}, "Example reply"),
     make("p", { class: "faint" }, `${status}, ${kind}. Long texts and lists are shortened.`), make("pre", { tabindex: 0 }, make("code", {}, text)));
