@@ -259,7 +259,7 @@ def _value(text: Scanner, call: OpenCall, tags: Tagged, key: str, kind: str | No
 def _may_be_elements(said: str, tags: Tagged, schema: Any) -> bool:
     """Whether a list or an object may stand as nested tags although the trial, which has none, did not show it."""
     begins = not said.strip() or said.lstrip().startswith(tags.key_start)
-    return begins and "{key}" in tags.value_end and not values.may_be_text(schema)
+    return bool(tags.key_start) and begins and "{key}" in tags.value_end and not values.may_be_text(schema)
 
 
 def _begins_cdata(text: Scanner) -> Steps:
