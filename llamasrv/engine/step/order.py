@@ -52,10 +52,13 @@ class FairQueue:
     def add(self, seq: Sequence) -> None:
         self.sequences[seq] = None
         line = self._lines.get(seq.kind)
-        if line is None:
-            line = self._lines[seq.kind] = _KindLine()
-            heappush(self._due, (-inf, next(self._numbers), line))
+        if line is not None:
+            line.sequences[seq] = None
+            return
+        line = self._lines[seq.kind] = _KindLine()
         line.sequences[seq] = None
+        heappush(self._due, (-inf, next(self._numbers), line))
+        self._drop_outdated()
 
     def remove(self, seq: Sequence) -> None:
         del self.sequences[seq]
@@ -104,9 +107,16 @@ class FairQueue:
                 heappush(self._heap, (line.rank, number, line))
                 older = first.arrived + AGEING * (int((now - first.arrived) / AGEING) + 1)
                 heappush(self._due, (older, number, line))
-        if len(self._heap) > 2 * len(self._lines) + 64:
+
+    def _drop_outdated(self) -> None:
+        """Drop entries of lines that are gone, once most are."""
+        enough = 2 * len(self._lines) + 64
+        if len(self._heap) > enough:
             self._heap = [entry for entry in self._heap if entry[0] is entry[2].rank]
             heapify(self._heap)
+        if len(self._due) > enough:
+            self._due = [entry for entry in self._due if entry[2].sequences]
+            heapify(self._due)
 
     def _is_current(self, now: float, served: Served) -> bool:
         """Whether the first rank of the heap is that of its line; if not, it is replaced."""
@@ -171,10 +181,12 @@ class WaitingSequences:
         without = set(besides or ())
         back = [seq for seq in self._preempted if seq.spec.deferrable is deferrable]
         found: list[Sequence] = []
-        for seq in self._queues[deferrable].in_order(now, served, beside=[*back, *extra], without=without):
+        queue, beside = self._queues[deferrable], [*back, *extra]
+        some = queue.sequences if len(queue.sequences) < 2 and not beside else None  # nothing to put in order
+        for seq in some or queue.in_order(now, served, beside=beside, without=without):
             if len(found) == most:
                 break
-            if seq.state in states:
+            if seq.state in states and seq.spec.owner not in without:
                 found.append(seq)
                 if besides is not None:
                     without.add(seq.spec.owner)

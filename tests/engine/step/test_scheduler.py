@@ -460,6 +460,18 @@ def test_sequences_that_wait_are_kept_in_order():
     assert not waiting and waiting.first(9, 0.0, {}, MAY_WAIT) == []
 
 
+@pytest.mark.parametrize("beside", [0, 2])
+def test_lines_that_come_and_go_leave_nothing_behind(beside):
+    waiting = WaitingSequences(sequence(5, owner=f"there {n}", priority=-1) for n in range(beside))
+    for n in range(1000):
+        seq = sequence(5, owner=f"guest {n}", arrived=n / 100)
+        waiting.add(seq)
+        assert waiting.first(1, n / 100, {}, MAY_WAIT) == [seq]
+        waiting.remove(seq)
+    queue, _ = waiting._queues
+    assert len(waiting) == len(queue._lines) == beside and len(queue._heap) < 80 and len(queue._due) < 80
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_the_order_is_the_one_that_sorting_all_gives(seed):
     """However priorities age, owners are served, and sequences come and go."""
