@@ -5,6 +5,10 @@
     sound        GEN_WAV: frames become samples; its state goes from call to call
     encode_voice a clip becomes the rows of a voice
 
+The calls are in turn, each on all threads. A vocoder on a thread of its own needs a second context of the projector
+(Pocket TTS 100M: 63 MB more), and could hide no more than the rest of a frame, 7 of 32 ms on one core. Not built, so
+its gain is not measured.
+
 Checks whatever would abort the process. The library's own loop for speech is not used: it decodes one utterance at a
 time, holds the token table as floats, and its seeds depend on who else speaks.
 """
