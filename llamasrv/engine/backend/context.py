@@ -237,10 +237,11 @@ class LlamaBackend(LaneMemory):
         self._llama_batch.n_tokens = n
         self._share_threads()
         if media is None:
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             code = C.llama_decode(self._context, self._llama_batch)
             if self._thread_count is not None:
-                self._thread_count.note(n, time.perf_counter() - started)
+                used = None if self._on_gpu else time.process_time() - cpu
+                self._thread_count.note(n, time.perf_counter() - started, used)
         else:
             p = self.projector
             assert p is not None

@@ -18,6 +18,7 @@ log = logging.getLogger("llamasrv.engine")
 
 SLOW = 5.0  # times the norm of a step of its size
 SHORTEST = 0.02  # seconds: what a step may wait for the interpreter does not make it slow
+STARVED = 0.5  # share of the threads' time below which they wait for cores, where no step was quick before
 TOGETHER = 1.0  # seconds in which a second slow step follows the first
 LOOK = 1.0  # seconds between two looks at the machine while threads are left out
 NOTE = 60.0  # seconds between two log lines
@@ -49,22 +50,23 @@ class ThreadCount:
         self._told = False  # the log says that threads are left out
         self._looked_at, self._idle_then = clock(), self._idle()
 
-    def note(self, rows: int, seconds: float) -> None:
-        """A step of `rows` has taken `seconds`."""
+    def note(self, rows: int, seconds: float, cpu: float | None = None) -> None:
+        """A step of `rows` has taken `seconds`, and `cpu` seconds of processor time of all threads, if known."""
         size = rows.bit_length()
         norm = self._norms.get(size)
         if norm is None or seconds < norm:
-            self._norms[size] = seconds
+            self._norms[size] = norm = seconds
         else:
             self._norms[size] = norm * GROWTH
-            if seconds > SLOW * norm and seconds > SHORTEST:
-                self._slow(seconds, norm)
+        starved = cpu is not None and cpu < STARVED * self.now * seconds
+        if seconds > SHORTEST and (starved or seconds > SLOW * norm):
+            self._slow(seconds, norm)
         if self.now < self.most:
             self._look()
 
     def _slow(self, seconds: float, norm: float) -> None:
         now = self._clock()
-        again, self._slow_at = now - self._slow_at < TOGETHER, now
+        again, self._slow_at = now - seconds - self._slow_at < TOGETHER, now
         if not again or self.now == 1:
             return
         self.now -= max(1, self.now // 4)
@@ -72,9 +74,10 @@ class ThreadCount:
         if now - self._noted_at > NOTE:
             self._noted_at, self._told = now, True
             log.info(
-                "the cores are busy: steps that take %.0f ms took %.0f; computing with %d of %d threads for now",
-                norm * 1000,
+                "the cores are busy: a step took %.0f ms, the quickest of its size %.0f; "
+                "computing with %d of %d threads for now",
                 seconds * 1000,
+                norm * 1000,
                 self.now,
                 self.most,
             )

@@ -54,6 +54,28 @@ def test_two_slow_steps_in_a_second_leave_a_quarter_of_the_threads_out(machine, 
     assert count.now == 5
 
 
+def test_slow_steps_that_take_seconds_follow_each_other_too(machine):
+    """Steps of 8 s never came within a second of each other, so a model kept its threads at 0.1 tokens/s."""
+    count = made(machine, 2)
+    steps(machine, count, 0.05, 8.0, 8.0)
+    assert count.now == 1
+
+
+def test_a_machine_that_is_busy_from_the_start_is_seen_by_the_time_that_threads_get(machine):
+    count = made(machine, 8)
+    for _ in range(2):
+        machine.pass_by(8)
+        count.note(1, 8.0, 25.0)
+    assert count.now == 6
+
+
+def test_threads_that_get_their_time_stay(machine, count):
+    for _ in range(20):
+        machine.pass_by(8)
+        count.note(1, 8.0, 50.0)
+    assert count.now == 8
+
+
 def test_a_slow_step_now_and_then_changes_nothing(machine, count):
     for _ in range(50):
         steps(machine, count, 0.01, 0.5)
@@ -113,7 +135,7 @@ def test_it_is_logged_once_a_minute(machine, count, caplog):
     caplog.set_level("INFO", "llamasrv.engine")
     steps(machine, count, 0.01, *[0.2] * 8)
     assert [record.getMessage() for record in caplog.records] == [
-        "the cores are busy: steps that take 10 ms took 200; computing with 6 of 8 threads for now"
+        "the cores are busy: a step took 200 ms, the quickest of its size 10; computing with 6 of 8 threads for now"
     ]
     machine.pass_by(NOTE)
     machine.num_idle = 4
