@@ -103,6 +103,8 @@ def test_a_slow_request_has_a_time_line_and_its_cause_and_an_open_one_can_be_can
         page.locator("#requests .timeline").first.locator("span").evaluate_all("all => all.map((s) => s.offsetWidth)")
     )
     assert len(widths) == 5 and widths[1] == max(widths)
+    bar = page.locator("#requests .timeline").first.evaluate("bar => bar.clientWidth")
+    assert abs(sum(widths) + len(widths) - 1 - bar) < 4
     assert "OpenAI/Python" in page.inner_text("#requests tbody")
     assert barriers(page, axe) == []
     page.select_option("#kind", "open")

@@ -56,18 +56,7 @@ def test_a_diff_is_coloured_line_by_line(playground, axe):
     (diff,) = shown(page, DIFF)
     lines = diff.locator("span").evaluate_all("spans => spans.map((s) => [s.className, s.textContent])")
     assert "".join(text for _, text in lines).rstrip("\n") == DIFF.rstrip("\n")
-    assert [kind for kind, _ in lines] == [
-        "head",
-        "head",
-        "head",
-        "hunk",
-        "",
-        "removed",
-        "removed",
-        "added",
-        "head",
-        "",
-    ]
+    assert [kind for kind, _ in lines] == ["head", "head", "head", "hunk", "", "removed", "removed", "added", "head"]
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert barriers(page, axe) == []

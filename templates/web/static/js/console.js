@@ -57,7 +57,7 @@ function drawGoing({ models, pulls }) {
 
 /** Why a request failed, what made it slow, or what it is doing. */
 function reason(request) {
-  if (request.status === undefined) return words.requestStates[request.state] ?? words.received;
+  if (request.status === undefined) return words.requestStates[request.state] ?? words.isOpen;
   if (request.error) return words.failure(request.error, request.field, request.status);
   if (request.status >= 400) return words.failure(null, null, request.status);
   return cause(request);
@@ -68,7 +68,7 @@ function requestRow(request) {
   const why = cell(reason(request));
   if (request.queue != null) why.append(timeline(request));
   const who = cell(request.key);
-  if (request.client) who.append(make("small", {}, request.client));
+  if (request.client) who.append(make("small", {}, request.client.startsWith("Mozilla/") ? words.browser : request.client));
   const name = make("td", {}, make("code", {}, request.id));
   if (request.state === "running" || request.state === "loading") name.append(cancelButton(request));
   return make("tr", {}, cell(moment(request.time)), cell(request.path ? `${request.method} ${request.path}` : request.route), why,

@@ -141,7 +141,7 @@ function kinds() {
 }
 
 function diff(text) {
-  const lines = text.split("\n");
+  const lines = text.replace(/\n$/, "").split("\n");
   const kind = kinds();
   const spans = lines.slice(0, MOST_LINES).map((line) => make("span", { class: kind(line) }, `${line}\n`));
   return make("pre", { class: "result diff", tabindex: 0, "aria-label": words.changes },

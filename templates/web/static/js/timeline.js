@@ -26,7 +26,7 @@ export function timeline(request) {
   const bar = make("div", { class: "timeline", role: "img", "aria-label": told.join(", ") || words.none, title: told.join("\n") });
   for (const [name, seconds] of parts) {
     const part = make("span", { class: `part-${name}` });
-    part.style.flexGrow = seconds;
+    part.style.flexGrow = 100 * seconds / request.seconds; // a sum below 1 would leave the bar short
     bar.append(part);
   }
   return bar;
