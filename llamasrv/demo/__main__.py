@@ -75,8 +75,24 @@ def tokenizer(documents):
     type=click.Path(path_type=Path, exists=True),
     help="A GGUF file of this model with whose weights a new run begins, to teach it more.",
 )
+@click.option("--layers", type=int, help="Of the model; two more than those of --from: it grows by two layers.")
+@click.option("--keep", default=1.0, show_default=True, help="Another factor on the rates of all but the added layers.")
 def train(
-    folder, hours, cooldown, rate, seed, threads, device, batch_tokens, workers, shares, float32, pause_file, begin
+    folder,
+    hours,
+    cooldown,
+    rate,
+    seed,
+    threads,
+    device,
+    batch_tokens,
+    workers,
+    shares,
+    float32,
+    pause_file,
+    begin,
+    layers,
+    keep,
 ):
     """Train, or continue training."""
     from llamasrv.demo.train import train as run
@@ -94,6 +110,8 @@ def train(
         workers=workers,
         shares=_known(dict(shares)),
         begin=begin,
+        layers=layers,
+        keep=keep,
         float32=float32,
     )
 
@@ -162,11 +180,17 @@ def eyes():
 @click.option("--words", default=500, show_default=True, help="Steps of finding what a picture should become.")
 @click.option("--pixels", default=2000, show_default=True, help="Steps of learning to see.")
 @click.option("--answers", default=600, show_default=True, help="Steps of learning from what the chat model says.")
-def train_eyes(folder, seed, threads, words, pixels, answers):
+@click.option(
+    "--from",
+    "begin",
+    type=click.Path(path_type=Path, exists=True),
+    help="A GGUF file with eyes that saw for an earlier chat model: they learn from this one's answers alone.",
+)
+def train_eyes(folder, seed, threads, words, pixels, answers, begin):
     """Train, or continue training."""
     from llamasrv.demo.train_eyes import train_eyes as run
 
-    run(folder, seed=seed, threads=threads, words=words, pixels=pixels, answers=answers)
+    run(folder, seed=seed, threads=threads, words=words, pixels=pixels, answers=answers, begin=begin)
 
 
 @eyes.command("export")

@@ -9,7 +9,7 @@ import torch
 
 from llamasrv.demo import NAME
 from llamasrv.demo.corpus.chat import TEMPLATE
-from llamasrv.demo.model import Config
+from llamasrv.demo.model import Config, DemoModel
 from llamasrv.demo.tokenizer import CONTROL, MARKS, SPECIAL, vocabulary_and_merges
 
 LIMIT = 8_000_000
@@ -41,7 +41,7 @@ def export(checkpoints, target, *, weights="model", full_precision=False):
     mean of several. Returns the size in bytes."""
     states = [torch.load(path, map_location="cpu", weights_only=True)[weights] for path in checkpoints]
     state = {name: sum(other[name] for other in states) / len(states) for name in states[0]}
-    config = Config()
+    config = Config(layers=1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks.")))
     writer = gguf.GGUFWriter(target, "qwen2")
     _describe(writer, config, full_precision)
     _add_tokenizer(writer)
@@ -57,14 +57,19 @@ def export(checkpoints, target, *, weights="model", full_precision=False):
     return size
 
 
-def weights_of(path, names):
-    """{our name: tensor} of the weights in a GGUF file, as Q8_0 left them: where training can go on without a run."""
-    found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-    tensors = {name: found[gguf_name(name)] for name in names}
-    return {
-        name: torch.from_numpy(np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
-        for name, tensor in tensors.items()
-    }
+def model_of(path):
+    """The model in a GGUF file, with its weights as Q8_0 left them: where training can go on without a run."""
+    reader = gguf.GGUFReader(path)
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    model = DemoModel(Config(layers=int(reader.fields["qwen2.block_count"].contents())))
+    weights = {}
+    for name in model.state_dict():
+        tensor = found[gguf_name(name)]
+        weights[name] = torch.from_numpy(
+            np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        )
+    model.load_state_dict(weights)
+    return model
 
 
 def gguf_name(name):

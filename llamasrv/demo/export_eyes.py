@@ -49,6 +49,14 @@ def export_eyes(checkpoint, target):
     return size
 
 
+def eyes_of(path, shapes):
+    """{our name: tensor} of the weights in such a file, in these shapes by our names: where training can go on without a
+    run."""
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
+    tensors = {name: found[_gguf_name(name)].astype(np.float32) for name in shapes}
+    return {name: torch.from_numpy(tensor).reshape(shapes[name]) for name, tensor in tensors.items()}
+
+
 def _describe(writer, config):
     writer.add_type("mmproj")
     writer.add_name("llamasrv demo eyes")

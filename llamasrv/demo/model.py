@@ -179,6 +179,31 @@ def begin_spelling(model, tokens, strength=0.4):
                     model.embedding[token] += capitals[place]
 
 
+def added(layers):
+    """The two layers that a model of fewer is given when it learns more: the second and the last."""
+    return (1, layers - 1)
+
+
+@torch.no_grad()
+def grow(model, weights):
+    """Load the `weights` of a model of two layers fewer. New layers add nothing at first, so what it could do it still can.
+    The first one begins with heads that look two and three tokens back: where an option begins they see its letter, as
+    in "A: music"."""
+    new = added(model.config.layers)
+    old = [place for place in range(model.config.layers) if place not in new]
+    for place in new:
+        model.blocks[place] = Block(model.config)
+    for head, distance in enumerate((3, 2)):
+        look_back(model.blocks[new[0]], head=head, distance=distance)
+    moved = {}
+    for name, tensor in weights.items():
+        if name.startswith("blocks."):
+            _, place, part = name.split(".")
+            name = f"blocks.{old[int(place)]}.{part}"
+        moved[name] = tensor
+    model.load_state_dict(model.state_dict() | moved)
+
+
 def look_back(block, *, head, distance):
     """Let a head attend `distance` tokens back, whatever the tokens are.
 

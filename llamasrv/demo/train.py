@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from llamasrv.demo.export import weights_of
-from llamasrv.demo.model import DemoModel, begin_spelling
+from llamasrv.demo.export import model_of
+from llamasrv.demo.model import Config, DemoModel, begin_spelling, grow
 from llamasrv.demo.tokenizer import vocabulary_and_merges
 from llamasrv.demo.train_batches import SKILL_NUMBERS, DocumentBatches, Workers, copying
 from llamasrv.demo.train_optimiser import Optimiser
@@ -36,25 +36,37 @@ class TrainingRun:
     """The state of a training run: what a checkpoint holds."""
 
     def __init__(
-        self, folder, *, seed, device, batch_tokens, workers, threads, shares=None, begin=None, dtype=torch.bfloat16
+        self,
+        folder,
+        *,
+        seed,
+        device,
+        batch_tokens,
+        workers,
+        threads,
+        shares=None,
+        begin=None,
+        layers=None,
+        keep=1.0,
+        dtype=torch.bfloat16,
     ):
         self.dtype = dtype
         self.folder, self.seed, self.device, self.batch_tokens = Path(folder), seed, device, batch_tokens
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder / "lock")
         torch.manual_seed(seed)
-        self.model = DemoModel()
+        self.model = DemoModel() if layers is None else DemoModel(Config(layers=layers))
         if begin is None:
             begin_spelling(self.model, vocabulary_and_merges()[0])
         else:
-            self.model.load_state_dict(weights_of(begin, self.model.state_dict()))
+            self._begin_from(begin)
         self.model.to(device)
         # One batch a thread: beside other busy processes, threads that share each product would wait for the unluckiest.
         torch.set_num_threads(1)
         self.pool = ThreadPoolExecutor(
             threads if device == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,)
         )
-        self.optimiser = Optimiser(self.model, self.pool.map, dtype)
+        self.optimiser = Optimiser(self.model, self.pool.map, dtype, keep)
         self.step, self.tokens = 0 if begin is None else COPY_STEPS, 0
         self.seconds = 0.0
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -63,6 +75,13 @@ class TrainingRun:
             self.batches = Workers(workers, batch_tokens, seed=seed, taken=self.taken, shares=shares)
         else:
             self.batches = DocumentBatches(batch_tokens, seed=seed, taken=self.taken, shares=shares)
+
+    def _begin_from(self, path):
+        state = model_of(path).state_dict()
+        if len(state) == len(self.model.state_dict()):
+            self.model.load_state_dict(state)
+        else:
+            grow(self.model, state)
 
     def _load(self):
         path = self.folder / "last.pt"
@@ -136,6 +155,8 @@ def train(
     workers,
     shares=None,
     begin=None,
+    layers=None,
+    keep=1.0,
     float32=False,
 ):
     run = TrainingRun(
@@ -147,6 +168,8 @@ def train(
         threads=threads,
         shares=shares,
         begin=begin,
+        layers=layers,
+        keep=keep,
         dtype=torch.float32 if float32 else torch.bfloat16,
     )
     clock = Clock(hours * 3600, cooldown_minutes * 60, pause_file)

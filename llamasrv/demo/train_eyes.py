@@ -11,7 +11,6 @@ import random
 import time
 from pathlib import Path
 
-import gguf
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -21,9 +20,9 @@ from llamasrv.demo import MODEL
 from llamasrv.demo.corpus import LIGHT, Draw, dress
 from llamasrv.demo.corpus.drawing import COLOURS, THINGS
 from llamasrv.demo.corpus.pictures import PICTURE, pictured
-from llamasrv.demo.export import gguf_name
+from llamasrv.demo.export import model_of
+from llamasrv.demo.export_eyes import eyes_of
 from llamasrv.demo.eyes import Eyes, as_input, fitted
-from llamasrv.demo.model import DemoModel
 from llamasrv.demo.tokenizer import load_tokenizer
 from llamasrv.demo.train_optimiser import Muon
 
@@ -36,10 +35,7 @@ CHECKPOINT_SECONDS = 60
 
 def frozen_chat_model(path=MODEL):
     """The network with the weights of the GGUF file, as servers use them."""
-    tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
-    model = DemoModel()
-    model.load_state_dict({name: torch.from_numpy(np.array(tensors[gguf_name(name)])) for name in model.state_dict()})
-    return model.requires_grad_(False)
+    return model_of(path).requires_grad_(False)
 
 
 class Words(nn.Module):
@@ -121,12 +117,15 @@ class Reading:
 class Course:
     """A run: its folder, its clock and its checkpoints."""
 
-    def __init__(self, folder, seed):
+    def __init__(self, folder, seed, begin=None):
         self.folder, self.seed = Path(folder), seed
         self.folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(seed)
         self.chat = frozen_chat_model()
         self.eyes = Eyes()
+        if begin is not None:
+            state = self.eyes.state_dict()
+            self.eyes.load_state_dict(eyes_of(begin, {name: tensor.shape for name, tensor in state.items()}))
         rows = self.eyes.config.rows
         self.words, self.asked, self.reading = Words(self.chat, rows), Asked(rows), Reading(self.chat, rows)
         self.pool, self.drawn = [], 0
@@ -364,10 +363,14 @@ def _rate(optimiser, rate):
         group["lr"] = rate
 
 
-def train_eyes(folder, *, seed=1, threads=1, words=500, pixels=2000, answers=600):
-    """The whole course, or what of it is left; numbers are steps."""
+def train_eyes(folder, *, seed=1, threads=1, words=500, pixels=2000, answers=600, begin=None):
+    """The whole course, or what of it is left; numbers are steps. `begin`: a GGUF file whose eyes need only learn from
+    the answers of a chat model that has changed a little."""
     torch.set_num_threads(threads)
-    course = Course(folder, seed)
+    course = Course(folder, seed, begin)
+    if begin is not None:
+        course.learn_answers(steps=answers)
+        return
     course.learn_words(steps=words)
     course.learn_pixels(steps=pixels)
     course.learn_answers(steps=answers)

@@ -5,6 +5,8 @@ Owns the update rules and their state. The learning rate's course over time belo
 
 import torch
 
+from llamasrv.demo.model import added
+
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3
 TABLE_RATE = 1e-3  # of the embedding and the head: rows of rare tokens must not run away
@@ -14,21 +16,27 @@ GROUP = 3  # matrices of one shape that are made orthogonal at once
 class Optimiser:
     """One object for both rules, so that a checkpoint holds one state."""
 
-    def __init__(self, model, spread=map, dtype=torch.bfloat16):
-        """`spread` is a `map`, maybe of several threads; `dtype` is that of Muon's products."""
+    def __init__(self, model, spread=map, dtype=torch.bfloat16, keep=1.0):
+        """`spread` is a `map`, maybe of several threads; `dtype` is that of Muon's products; `keep` is a factor on the rates
+        of all but the `added` layers."""
         named = dict(model.named_parameters())
         tables = [named.pop("embedding"), named.pop("head")]
-        matrices = [p for p in named.values() if p.dim() == 2]
+        places = tuple(f"blocks.{place}." for place in added(model.config.layers))
+        new = {name: p for name, p in named.items() if name.startswith(places)}
+        old = {name: p for name, p in named.items() if name not in new}
         self.adam = torch.optim.AdamW(
             [
-                {"params": [p for p in named.values() if p.dim() == 1], "rate": ADAM_RATE},
-                {"params": tables, "rate": TABLE_RATE},
+                {"params": [p for p in new.values() if p.dim() == 1], "rate": ADAM_RATE},
+                {"params": [p for p in old.values() if p.dim() == 1], "rate": keep * ADAM_RATE},
+                {"params": tables, "rate": keep * TABLE_RATE},
             ],
             lr=ADAM_RATE,
             betas=(0.9, 0.98),
             weight_decay=0.0,
         )
-        self.muon = Muon(matrices, spread, dtype)
+        matrices = [p for p in (*new.values(), *old.values()) if p.dim() == 2]
+        count = sum(p.dim() == 2 for p in new.values())
+        self.muon = Muon(matrices, spread, dtype, factors=[1.0] * count + [keep] * (len(matrices) - count))
 
     def step(self, scale):
         """One update; `scale` multiplies both learning rates."""
@@ -51,12 +59,12 @@ class Optimiser:
 class Muon:
     """Momentum whose direction is made orthogonal, so that every direction of a matrix learns at the same pace."""
 
-    def __init__(self, matrices, spread=map, dtype=torch.bfloat16, momentum=0.95, decay=0.01):
+    def __init__(self, matrices, spread=map, dtype=torch.bfloat16, momentum=0.95, decay=0.01, factors=None):
         self.momentum_factor, self.decay, self.spread, self.dtype = momentum, decay, spread, dtype
         self.by_shape = {}
         for index, matrix in enumerate(matrices):
             self.by_shape.setdefault(matrix.shape, []).append(index)
-        self.matrices = matrices
+        self.matrices, self.factors = matrices, factors or [1.0] * len(matrices)
         self.momentum = [torch.zeros_like(m) for m in matrices]
 
     def step(self, rate):
@@ -75,7 +83,8 @@ class Muon:
         rows, columns = self.matrices[indices[0]].shape
         size = max(1.0, rows / columns) ** 0.5
         for i, update in zip(indices, updates, strict=True):
-            self.matrices[i].mul_(1 - rate * self.decay).add_(update, alpha=-rate * size)
+            own = rate * self.factors[i]
+            self.matrices[i].mul_(1 - own * self.decay).add_(update, alpha=-own * size)
 
     def zero_grad(self):
         for matrix in self.matrices:
