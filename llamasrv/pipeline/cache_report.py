@@ -26,7 +26,7 @@ class Change(NamedTuple):
     or evicted, where the prompt begins as before."""
 
     part: str
-    at: int | None = None  # of tools and messages; those count from the first one behind the system's
+    at: int | None = None  # index of the tool or message; messages count from the first after the system prompt
 
     def __str__(self) -> str:
         return self.part if self.at is None else f"{self.part}[{self.at}]"
@@ -82,7 +82,7 @@ class CacheReport:
         """What changed first; None if nothing is known to have changed so far."""
         reused = self.num_reused()
         if reused is not None and reused >= self.num_prompt - 1:
-            return None  # all was found: roles by two names, say, may be the same tokens
+            return None  # everything was cached: two names of a role, say, may have the same tokens
         if self._changed is not None:
             return self._changed
         # Part of a block may have been computed again, and the last token always is.
@@ -162,7 +162,7 @@ class _Latest:
         self._max_requests, self._max_hashes = max_requests, max_hashes
         self.by_id: dict[str, _Request] = {}
         self._requests: OrderedDict[_Request, None] = OrderedDict()
-        self._by_mark: dict[object, _Request] = {}  # the latest one that has it; with its head, and without
+        self._by_mark: dict[object, _Request] = {}  # the latest request with that mark, keyed with and without its head
         self._num_hashes = 0
 
     def alike(self, request: _Request) -> _Request | None:
@@ -182,7 +182,7 @@ class _Latest:
         for mark in request.marks:
             by_mark[mark] = by_mark[head, mark] = request
         while len(self._requests) > self._max_requests or self._num_hashes > self._max_hashes:
-            if len(self._requests) == 1:  # however long: the next one is compared with it
+            if len(self._requests) == 1:  # keep it however long it is: the next one is compared with it
                 break
             self._drop(next(iter(self._requests)))
 

@@ -22,8 +22,8 @@ class ChatProfile:
 
     template: ChatTemplate
     format: ChatFormat
-    spoken: Mapping[int, bytes]  # what control tokens write that are part of the format's marks
-    thinks_when_told: bool  # the prompt opens the thinking block only where thinking is asked for
+    spoken: Mapping[int, bytes]  # texts of control tokens that are part of the format's marks
+    thinks_when_told: bool  # the prompt opens the thinking block only if thinking is requested
     marks: frozenset[int]  # control tokens around messages
 
     @classmethod
@@ -38,7 +38,7 @@ class ChatProfile:
                 "Answers of this kind may be misread; see `llamasrv check --chat-template FILE`.",
                 ", ".join(format.unsure),
             )
-        # As tokens of their own they never reach the parser as text, and what looks like them is content.
+        # They are tokens of their own and never reach the parser as text; text that looks like them is content.
         format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
         spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
         return cls(template, format, spoken, _thinks_when_told(template), message_marks(template, vocab))

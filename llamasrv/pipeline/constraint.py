@@ -19,7 +19,7 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
 from llamasrv.pipeline.sizes import is_long_form
 
-_PLAIN = ChatFormat("plain")  # raw prompts: all that is written is content
+_PLAIN = ChatFormat("plain")  # raw prompts: everything generated is content
 
 
 class ConstraintBuilder:
@@ -88,9 +88,9 @@ def _grammar(
     content, choice = request.content, request.tool_choice
     if content is None and not prepared.tools:
         return None
-    binding = any(tool.input_grammar for tool in prepared.tools)  # what such a tool takes is enforced or refused
+    binding = any(tool.input_grammar for tool in prepared.tools)  # arguments of such a tool are enforced or refused
     if content is None and choice.mode == "auto" and not binding and not served.engine.grammars.is_available():
-        return None  # calls are still read; only their form is not enforced
+        return None  # calls are still parsed; only their form is not enforced
     grammars, owner = served.engine.grammars, request.owner or request.client
     compiled = partial(grammars.compile, owner=owner, scope=scope)
     controls = served.vocab.controls

@@ -1,7 +1,7 @@
 """Turns one choice's bytes into events: whole characters, and in a chat reasoning, content or calls.
 
-A chat is parsed only as long as something could still come of it: where a format has nothing to offer but content, the
-parser is left behind after the first words.
+A chat is parsed only while it may contain more than content: if the format has only content left, the parser is dropped
+after the first words.
 """
 
 from __future__ import annotations

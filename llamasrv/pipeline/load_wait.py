@@ -1,4 +1,4 @@
-"""Waits for a model that is being loaded."""
+"""Waiting for a model to load."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from llamasrv.models.model import Model
 
 
 class LoadWait:
-    """One request's wait for its model. Inside a `with` block the model counts as wanted: once loaded, it is not the
-    next to make room."""
+    """One request's wait for its model. Inside a `with` block the model counts as wanted: once loaded, it is not
+    unloaded first to free memory."""
 
     def __init__(self, loader: ModelLoader, model: Model, *, timeout: float | None = None) -> None:
         """`timeout`: the request's own time limit, in seconds."""
@@ -33,7 +33,7 @@ class LoadWait:
 
     def wait(self, timeout: float | None = None) -> bool:
         """True when the model is loaded; False after `timeout` seconds, or once cancelled. Raises if it cannot be
-        loaded, or not within the request's time."""
+        loaded, or not within the request's time limit."""
         left = self._left()
         self._loader.load(self.model)
         seconds = left if timeout is None else min(left, timeout)
@@ -52,6 +52,6 @@ class LoadWait:
         raise Unavailable(f"The model '{self.model.name}' is still loading.", code="model_loading")
 
     def cancel(self) -> None:
-        """Stop waiting. The model is loaded all the same: the client is likely to ask again."""
+        """Stop waiting. Loading continues: the client is likely to ask again."""
         self.cancelled = True
         self._loader.notice.tell()

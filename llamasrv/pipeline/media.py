@@ -1,8 +1,8 @@
 """Fetches and decodes a request's images and audio, and has the model's projector measure them.
 
-This happens before a prompt is rendered, so that everything that is wrong with them is known before anything runs.
-What was decoded lately is kept: a conversation brings its images again with every turn. Runs on the caller's greenlet
-and waits there; the work is done by child processes.
+This happens before a prompt is rendered, so that invalid media are refused before anything runs. Recently decoded media
+are kept: a conversation sends its images again with every turn. Runs on the caller's greenlet, which waits; child
+processes do the work.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from llamasrv.media.limits import MediaLimits
 from llamasrv.media.sources import Sources
 from llamasrv.pipeline.held_media import HeldMedia
 
-_LARGE = 1 << 18  # bytes whose hash would keep the hub from others
-WINDOW = 29.5  # seconds of a long recording that are heard at once: projectors look at 30
+_LARGE = 1 << 18  # bytes; hashing more would block the hub for too long
+WINDOW = 29.5  # seconds per window of a long recording: projectors take 30
 MOST_WINDOWS = 120
 _NEEDS = {
     "image": "vision projector; it cannot take images. Start it with --mmproj",
@@ -36,11 +36,11 @@ _NEEDS = {
 
 
 class RequestMedia:
-    """What the projector measured, for each part of a request. Parts that are missing cannot be taken."""
+    """What the projector measured for each part of a request. Parts that are missing cannot be used."""
 
     def __init__(self) -> None:
         self._measured: dict[int, Measured] = {}  # by the identity of the part
-        self.unreadable: set[int] = set()  # the same, of parts that were left out
+        self.unreadable: set[int] = set()  # the same, for parts that were left out
 
     def of(self, part: MediaPart) -> Measured:
         measured = self._measured.get(id(part))
@@ -61,8 +61,8 @@ class MediaOptions:
 
     limits: MediaLimits = MediaLimits()
     sources: Sources = Sources()
-    voices: Path | None = None  # folder of clips that speech models speak like
-    voice_uploads: int = 0  # most clips that each key may add to it
+    voices: Path | None = None  # folder of voice clips for speech models
+    voice_uploads: int = 0  # max clips that each key may add to it
 
 
 class MediaReader:

@@ -1,11 +1,11 @@
-"""A request under way: its model is loaded if need be, then its events come.
+"""A running request: loads its model if necessary, then yields its events.
 
-    Run          what the pipeline gives for a request
-    Starter      brings the request to the engine, as soon as its model is loaded
-    Submitted    what the engine then has of it
+    Run          what the pipeline returns for a request
+    Starter      submits the request to the engine once its model is loaded
+    Submitted    what the engine returned for it
 
-Stages (`stages.py`) are functions on the
-events of each wake; they combine in any order. Knows no wire format and no HTTP.
+Stages (`stages.py`) are functions on the events of each wake-up; they combine in any order. Knows no wire format and no
+HTTP.
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ class RunInfo:
     params: SamplingParams  # how its tokens are chosen
     prompts: Sequence[list[int]]  # the tokens of each
     choices_each: int  # of each prompt, as the reply shows them
-    left_out: int  # messages that there was no room for
+    left_out: int  # messages dropped because they did not fit
     vocab: Vocabulary
-    cache: CacheReport | None = None  # what was found of its prompts, and what was not; None: of a batch
-    windows: Sequence[tuple[float, float]] = ()  # of a sound that was cut: where each prompt's begins and ends, seconds
-    edits: Sequence[AppliedEdit] = ()  # what was left out of the conversation
+    cache: CacheReport | None = None  # which part of its prompts was cached; None for a batch
+    windows: Sequence[
+        tuple[float, float]
+    ] = ()  # of a recording that was cut: start and end of each prompt's part, in seconds
+    edits: Sequence[AppliedEdit] = ()  # what was removed from the conversation
     compacted: Compacted | None = None  # the summary that it continues from
 
     @property
     def num_media(self) -> int:
-        """How many tokens of all prompts belong to images and sounds."""
+        """Tokens of all prompts that belong to images and sounds."""
         return sum(token < 0 for tokens in self.prompts for token in tokens)
 
     @property
@@ -71,7 +73,7 @@ class RunInfo:
         return len(self.prompts[choice // self.choices_each])
 
     def prompt_text(self, choice: int) -> str:
-        """The prompt of a choice as the model got it: with control tokens, without images and sounds."""
+        """The prompt of a choice as the model saw it: with control tokens, without images and sounds."""
         vocab = self.vocab
         controls = {token: text.encode() for text, token in vocab.controls.items()}
         tokens = self.prompts[choice // self.choices_each]
@@ -99,26 +101,26 @@ class Submitted:
     info: RunInfo
     engine: RunEngine
     stream: TokenStream
-    choices: Sequence[Detokenizer]  # turn the tokens of each into events
+    choices: Sequence[Detokenizer]  # one per choice: turns its tokens into events
     each: int = 1  # choices of one prompt
-    start_token: int | None = None  # what prompts begin with that is not part of their text
-    progress: Progress | None = None  # sees the items that report how far the request is
-    thinking: Sequence[OutputConstraint] = ()  # which close thinking blocks on demand
+    start_token: int | None = None  # a first token that is not part of the prompt's text
+    progress: Progress | None = None  # receives the items that report progress
+    thinking: Sequence[OutputConstraint] = ()  # constraints that can close a thinking block on demand
     stages: Sequence[Stage] = ()
-    time_limit: float | None = None  # seconds after its first text
-    summary: bytes | None = None  # it writes what the answer needs first, under this key of the book of summaries
-    talk: LongConversation | None = None  # which may have to be shortened
+    time_limit: float | None = None  # seconds, counted from its first text
+    summary: bytes | None = None  # key in the book of summaries: this run writes a summary that the answer needs first
+    talk: LongConversation | None = None  # a conversation that may have to be shortened
     on_calls: Callable[[], object] | None = None  # called when an answer ends with calls for the client
 
 
 class Starter(Protocol):
-    """Brings one request to the engine."""
+    """Submits one request to the engine."""
 
     def start(self) -> Submitted | None:
-        """None while the model is not loaded: its loading has begun. Raises what is wrong with the request."""
+        """None if the model is not loaded yet; loading has begun. Raises if the request is invalid."""
 
     def wait(self) -> LoadWait:
-        """Waits for that model."""
+        """A wait for that model."""
 
 
 class RunState(Enum):
@@ -137,8 +139,8 @@ class Run:
         on_start: Callable[[RunInfo], None] | None = None,
         explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> None:
-        """`on_start` is called once the engine has taken it, before there are events. Raises what is wrong with the
-        request if the model is loaded; if it is not, the error becomes an event. `explain` is applied to both."""
+        """`on_start` is called once the engine has accepted the request, before any event. An invalid request raises if
+        the model is loaded; otherwise the error becomes an event. `explain` rewords both."""
         self.info: RunInfo | None = None
         self.cancelled = False
         self._on_start = on_start
@@ -173,8 +175,8 @@ class Run:
         return self.info is not None
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        """What has happened since the last call; waits for at least one event. [] after `timeout` seconds without. A
-        request whose model cannot be loaded, or that cannot begin once it is, ends with Failed."""
+        """The events since the last call; waits for at least one. [] after `timeout` seconds without any. Ends with
+        Failed if the model cannot be loaded or the request cannot be started."""
         if self._work is None:
             started = time.monotonic()
             try:
@@ -231,11 +233,11 @@ class Run:
     # ------------------------------------------------------------ loading
 
     def _wait_for_model(self, timeout: float | None) -> None:
-        """Start the request once its model is loaded, unless that is not in time, or it is cancelled."""
+        """Start the request once its model is loaded; gives up after `timeout` seconds or if cancelled."""
         wait = self._wait
         assert wait is not None
         with wait:
-            # It may have had to make room again before this thread came to it.
+            # The model may have been unloaded again before this thread ran.
             while self._work is None and not self.cancelled and wait.wait(timeout):
                 self._start()
 
@@ -261,7 +263,7 @@ class Run:
     # ------------------------------------------------------------ running
 
     def _stop(self) -> None:
-        """End it early, and keep what it has said."""
+        """End it early and keep the text so far."""
         if self.state is RunState.RUNNING and not self._is_stopped and self._work is not None:
             self._is_stopped = True
             self._work.engine.cancel(self._work.stream)
@@ -313,7 +315,7 @@ class Run:
         choice, text = end.choice, work.choices[end.choice]
         text.finish(choice, out, cut=end.reason is not FinishReason.STOP)
         if end.error is not None:
-            out.append(Failed(choice, end.error.but()))  # a copy: other readers may get the same error
+            out.append(Failed(choice, end.error.but()))  # a copy: other readers may receive the same error
         elif end.reason is FinishReason.CANCELLED and not self._is_stopped:
             out.append(Failed(choice, Unavailable("The server is stopping.")))
         elif end.reason is FinishReason.FAILED:

@@ -1,8 +1,8 @@
 """A run whose model may search for tools: the server runs the search and continues the answer.
 
-    a round     one generation; a call of a search is not reported as a call
-    between     ToolsFound; the next prompt has the round's turn and what was found, behind everything before
-    the end     the first round without such a call, or with a call for the client as well
+    a round     one generation; a call of the search tool is not reported as a call
+    between     ToolsFound; the next prompt appends the round's turn and the tools found
+    the end     the first round that calls no search, or that also calls a tool of the client
 
 To its reader it is one run with one Usage.
 """
@@ -31,11 +31,11 @@ from llamasrv.errors import ContextTooLong, LlamasrvError
 from llamasrv.pipeline.run import Run, RunInfo, RunState, Starter
 from llamasrv.pipeline.tool_search import Search, search
 
-MOST_ROUNDS = 8  # with searches; then the model can search no more
+MOST_ROUNDS = 8  # max rounds with searches; after that the model cannot search
 
 
 class SearchRun(Run):
-    """`starter_of` makes the starter of each round's request, which has one prompt, a chat, and one choice."""
+    """`starter_of` creates the starter of each round's request: one chat prompt, one choice."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class SearchRun(Run):
                 result = found_message(name, id, found.found)
                 results.append(replace(result, content=f"Error: {found.error}.") if found.error else result)
         if self._shown:
-            out.append(event)  # the client's turn: it sends these blocks back
+            out.append(event)  # the client's turn: it will send these blocks back
             return
         self._goes_on = True
         self._results = results
@@ -165,8 +165,8 @@ class SearchRun(Run):
 
 
 def _of_all(usages: list[Usage]) -> Usage:
-    """The usage of all rounds: the last prompt, which holds everything before, and all that was made. Of the prompt,
-    what no round had to compute counts as cached."""
+    """The usage of all rounds: the last prompt, which contains the earlier ones, and all generated tokens. Prompt
+    tokens that no round had to compute count as cached."""
     if len(usages) == 1:
         return usages[0]
     last = usages[-1]

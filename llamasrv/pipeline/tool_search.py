@@ -1,7 +1,7 @@
 """Finds deferred tools for a call of a tool search: by words (BM25), by a regular expression, or by their names.
 
-Takes the arguments as the model wrote them. Expressions are matched in linear time (RE2): no pattern can hold anybody
-up. Knows no run and no protocol.
+Takes the arguments as the model wrote them. Expressions are matched in linear time (RE2), so that no pattern can block
+the server. Knows no run and no protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llamasrv.domain.request import Tool, ToolSearch
 MOST_PATTERN, MOST_QUERY = 200, 500  # characters
 USUAL_LIMIT, MOST_FOUND = 5, 10_000  # tools
 _K1, _B = 1.5, 0.75  # BM25's usual weights
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")  # of names in snake_case and camelCase, too
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")  # splits snake_case and camelCase names, too
 _MOST_DEPTH = 8  # of schemas whose arguments are searched
 
 
@@ -85,7 +85,7 @@ def _by_words(tools: Sequence[Tool], query: Any, limit: int) -> Search:
 
 
 def _bm25(documents: Sequence[Mapping[str, int]], query: Iterable[str]) -> list[float]:
-    """How well each document answers the query; 0: it has none of its words."""
+    """The score of each document for the query; 0 if it contains none of its words."""
     lengths = [sum(document.values()) for document in documents]
     average = sum(lengths) / len(documents) if any(lengths) else 1.0
     scores = [0.0] * len(documents)
@@ -103,7 +103,7 @@ def _words(texts: Iterable[str]) -> list[str]:
 
 
 def _texts(tool: Tool) -> list[str]:
-    """What is searched: the name, the description, the arguments' names and descriptions."""
+    """The searched text: name and description of the tool and of its arguments."""
     texts = [tool.name, tool.description]
     _add_arguments(tool.parameters, texts, 0)
     return texts

@@ -41,7 +41,7 @@ class Clip(NamedTuple):
 
 
 def clips(folder: Path) -> dict[str, Clip]:
-    """The clips by name, in the order of their names; files that are no clips are ignored."""
+    """The clips, sorted by name; other files are ignored."""
     found: dict[str, Clip] = {}
     try:
         with os.scandir(folder) as entries:
@@ -62,7 +62,7 @@ class Voice(NamedTuple):
 
     clip: Clip | None = None
     speaker: str | None = None
-    others: tuple[Clip, ...] = ()  # that do as well: nobody has asked for this one by its name
+    others: tuple[Clip, ...] = ()  # equally good: this voice was not requested by name
 
 
 def voice_named(name: str | None, known: dict[str, Clip], speakers: tuple[str, ...]) -> Voice:
@@ -86,6 +86,6 @@ def voice_named(name: str | None, known: dict[str, Clip], speakers: tuple[str, .
 
 
 def names_of(known: dict[str, Clip], speakers: tuple[str, ...]) -> list[str]:
-    """All voices that may be asked for by name."""
+    """All voices that can be requested by name."""
     own = [*known, *(speaker for speaker in speakers if speaker not in known)]
     return own + [name for name in STANDARD if name not in own]

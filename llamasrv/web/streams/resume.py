@@ -40,7 +40,7 @@ class ResumableStream:
         self.name = name
         self._max_bytes = max_bytes
         self.framing = framing
-        self.error: Callable[[LlamasrvError], bytes] = openai_body  # the chunk that reports one
+        self.error: Callable[[LlamasrvError], bytes] = openai_body  # the chunk that reports a failure
         self.started = time.time()
         self.completed: float | None = None
         self.total = 0  # bytes written so far
@@ -71,7 +71,7 @@ class ResumableStream:
                 self._news.notify_all()
 
     def add(self, data: bytes) -> None:
-        """Add what the reader gets next. The oldest part is dropped when there is too much."""
+        """Append to the stream. Drops the oldest part if too much is kept."""
         with self._news:
             self._data += data
             self._sizes.append(len(data))
@@ -118,14 +118,14 @@ class StreamReader(Body):
             return None
         try:
             data = self._kept.read(self._next, self._keepalive)
-        except InvalidRequest as error:  # it fell behind: what is kept does not reach back as far any more
+        except InvalidRequest as error:  # it fell behind: this position has been dropped
             self._lost = True
             return self._failure(error)
         if data is None:
             self._ended = True
             return None
         self._next += len(data)
-        return data or self._kept.framing.ping or b""  # the ping is only for this reader: it counts nowhere
+        return data or self._kept.framing.ping or b""  # a ping is only for this reader and has no position
 
     def _leave(self) -> None:
         return None
@@ -152,7 +152,7 @@ class Streams:
         if given is None:
             return None
         try:
-            name = given.encode("latin-1").decode()  # WSGI's way to hand over bytes; paths and bodies are UTF-8
+            name = given.encode("latin-1").decode()  # WSGI passes bytes as latin-1; paths and bodies are UTF-8
         except UnicodeError:
             name = given
         if not 0 < len(name) <= MOST_NAME or not name.isprintable():
@@ -191,7 +191,7 @@ class Streams:
         kept = self.hold(owner, ResumableStream(name, framing))
         kept.error = reply.error
         body: Any = response.response
-        whole = isinstance(body, list)  # it had ended before it could begin
+        whole = isinstance(body, list)  # ended before it had begun
         kept.begin(_Whole(body) if whole else body)
         if not whole:
             response.response = StreamReader(kept, 0, keepalive=keepalive)
@@ -239,7 +239,7 @@ class Streams:
 
 
 class _Whole:
-    """A body that is complete already."""
+    """A body that is already complete."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces

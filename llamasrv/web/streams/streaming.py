@@ -35,18 +35,18 @@ from llamasrv.web.views import json_answer
 _poll = monkey.get_original("select", "poll")  # gevent's would switch to another greenlet
 
 PING = b": ping\n\n"
-WATCH_AFTER = 0.1  # seconds: a shorter request ends before anybody needs to watch its socket
+WATCH_AFTER = 0.1  # seconds; shorter requests end before their socket needs watching
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
-FIRST_LOOK = 0.005  # seconds after a probe; then twice that, up to a second
-LOOK = 1.0  # seconds that a silent stream waits at most before it looks at its client
-RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux: the other side sends no more, whatever is still to be read
-SETTLE = 60.0  # seconds that the end of what was given up is waited for: a step, mostly
+FIRST_LOOK = 0.005  # seconds after a probe, doubled each time up to LOOK
+LOOK = 1.0  # max seconds between two looks at the client of a silent stream
+RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux: the peer has shut down its sending side, even if data is still unread
+SETTLE = 60.0  # max seconds to wait for a cancelled run to end: usually one step
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class Client(NamedTuple):
-    """The client of a reply. `sock` None: its leaving cannot be noticed."""
+    """The client of a reply. `sock` None: we cannot notice that it has left."""
 
     sock: Any = None
     skips_interim: bool = True
@@ -67,8 +67,8 @@ class Framing:
 
     frame: Callable[[bytes], bytes]
     content_type: str = EVENT_STREAM
-    ping: bytes | None = PING  # what may be written at any time; None: nothing
-    reply_pings: bool = False  # after a silent interval the reply's own chunk for no events goes out instead
+    ping: bytes | None = PING  # a comment that may be written at any time; None if there is none
+    reply_pings: bool = False  # after a silent interval send the reply's own empty chunk instead
     last: bytes = b""  # after the last chunk
 
     @property
@@ -76,7 +76,7 @@ class Framing:
         return [
             ("Content-Type", self.content_type),
             ("Cache-Control", "no-cache"),
-            ("X-Accel-Buffering", "no"),  # nginx would collect events otherwise
+            ("X-Accel-Buffering", "no"),  # otherwise nginx would buffer events
         ]
 
 
@@ -115,8 +115,8 @@ class ActiveRun(Protocol):
 
 
 def settle(running: ActiveRun) -> Usage | None:
-    """Cancel it and wait for its end: what was computed counts, whatever made the client leave. None: it had ended
-    before, or another run does the computing."""
+    """Cancel it and wait for its end: what was computed counts, whatever made the client leave. None if it had ended
+    before, or if another run does the computing."""
     running.cancel()
     deadline, usage = time.monotonic() + SETTLE, None
     while not running.done and (left := deadline - time.monotonic()) > 0:
@@ -133,8 +133,8 @@ class WholeRun(ActiveRun, Protocol):
 def whole_response(
     running: WholeRun, reply: Reply, record: RequestLog, *, client: Client, wait: Callable[[], None] | None = None
 ) -> Response:
-    """Wait for the whole result. If the client leaves meanwhile, the run is cancelled. `wait`, for results that are in
-    no hurry, is called before each batch of events is taken in."""
+    """Wait for the whole result. If the client leaves meanwhile, the run is cancelled. `wait`, for deferrable requests,
+    is called before each batch of events is processed."""
     error: LlamasrvError | None = None
     usage, reason = None, None
     running.gather()
@@ -172,7 +172,7 @@ def whole_response(
 def stream_response(
     running: ActiveRun, reply: Reply, record: RequestLog, *, client: Client, keepalive: float, framing: Framing = OPENAI
 ) -> Response:
-    """Start the stream with the first event, or without it if it does not come in time."""
+    """Start the stream with the first event, or without it if none arrives in time."""
     watch = None
     events: list[Event] = []
     try:
@@ -196,7 +196,7 @@ def stream_response(
     )
     if not running.done:
         return Response(stream, 200, framing.headers, direct_passthrough=True)
-    # All of it is there: a body of known length needs no chunks, each of which would be a write.
+    # Everything is there: a body of known length needs no chunks, each of which would be a write.
     body = b"".join(stream)
     stream.close()
     return Response(body, 200, framing.headers)
@@ -211,8 +211,8 @@ Item = TypeVar("Item")
 
 
 class LiveStream(Body, Generic[Item]):
-    """A body whose source is live while it is read: waits for it, looks at the client meanwhile, and sends a sign of
-    life in a long silence. A subclass knows the source."""
+    """A body whose source is still producing: waits for it, watches the client meanwhile, and sends keepalives in a
+    long silence. A subclass knows the source."""
 
     _record: RequestLog
 
@@ -226,7 +226,7 @@ class LiveStream(Body, Generic[Item]):
         first: list[Item] | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """`first`: what came before the headers."""
+        """`first`: items received before the headers were sent."""
         super().__init__(record)
         self._first = first
         self._watch = watch
@@ -254,11 +254,11 @@ class LiveStream(Body, Generic[Item]):
 
     @abstractmethod
     def _chunks(self, items: list[Item]) -> list[bytes]:
-        """The chunks for what was read; for nothing, a sign of life. May set `_ended`."""
+        """The chunks for the items read; for none, a keepalive. May set `_ended`."""
 
     def _write(self) -> bytes | None:
         items = self._next_items()
-        if self._is_cancelled:  # the reader has left, and what is cut off must not look complete
+        if self._is_cancelled:  # the reader has left, and a truncated reply must not look complete
             return None
         framing = self._framing
         if not items and not self._is_over and not framing.reply_pings:
@@ -378,7 +378,7 @@ class Watch:
     # These run in the hub: they must not block.
 
     def _readable(self) -> None:
-        self._io.stop()  # it stays readable, and would wake us again and again
+        self._io.stop()  # it stays readable and would wake us over and over
         self._check()
 
     def _check(self) -> None:
