@@ -20,6 +20,7 @@ from llamasrv.web.routes import (
     anthropic,
     audio,
     batches,
+    cached_contents,
     conversations,
     decisions,
     embeddings,
@@ -53,7 +54,7 @@ from llamasrv.web.views import current
 BLUEPRINTS = (
     ui.blueprint, ops.blueprint, audio.blueprint, realtime.blueprint,
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
-    batches.blueprint, anthropic.blueprint, gemini.blueprint, interactions.blueprint,
+    batches.blueprint, anthropic.blueprint, gemini.blueprint, cached_contents.blueprint, interactions.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,
     llamacpp_streams.blueprint, llamacpp_tools.blueprint,
     embeddings.blueprint, decisions.blueprint, lora.blueprint, models.blueprint, models_pull.blueprint,

@@ -9,11 +9,10 @@ from flask import Blueprint, Response, request
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.models.model import Model
-from llamasrv.protocols.gemini.cached import CachedContentReply, CachedContents, cached_body, cached_list_body
 from llamasrv.protocols.gemini.embed import EmbedContent
 from llamasrv.protocols.gemini.generate import GenerateContent, PathOptions, count_body
 from llamasrv.protocols.gemini.models import GeminiModel, list_body, model_body, page_of
-from llamasrv.web.http.body import parsed, parsed_by, read_json
+from llamasrv.web.http.body import parsed_by, read_json
 from llamasrv.web.routes.embeddings import computed, read_parsed
 from llamasrv.web.routes.generate import in_words_of, respond
 from llamasrv.web.service import Service
@@ -22,7 +21,6 @@ from llamasrv.web.views import current, json_answer
 
 EVENTS = Framing(unnamed, ping=None, reply_pings=True)  # Google's clients stumble over comments
 MODELS = "/v1beta/models"
-CACHED = "/v1beta/cachedContents"
 
 
 class _Array:
@@ -42,7 +40,7 @@ class _Array:
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("gemini", __name__)
     limits = service.options.limits
-    endpoint, embed, caching = GenerateContent(limits), EmbedContent(limits), CachedContents(limits)
+    endpoint, embed = GenerateContent(limits), EmbedContent(limits)
     contents = service.cached_contents
 
     @routes.post(f"{MODELS}/<path:name>:generateContent")
@@ -74,44 +72,6 @@ def blueprint(service: Service) -> Blueprint:
                 f"Invalid 'cachedContent': it was made for the model '{content.model[:80]}'.", param="cachedContent"
             )
         return named._replace(cached=content, seconds=content.expires - contents.clock())
-
-    @routes.post(CACHED)
-    def create_cached() -> Response:
-        environ, owner = request.environ, current().owner
-        body = read_json(environ, limits)
-        content = parsed_by(caching, environ, caching.parse_create, body, now=contents.clock())
-        contents.check_room(owner, content)
-        model = service.registry.for_request(content.model)
-        if not content.num_messages:  # its prompt begins with what the first request that uses it says
-            return json_answer(cached_body(contents.put(owner, content)))
-        timeout = service.options.timeout
-        asked = parsed(environ, endpoint.warming, content, now=content.created, owner=owner, timeout=timeout)
-        reply = CachedContentReply(content._replace(model=model.name))
-        response = respond(service, asked, reply, endpoint.names, EVENTS)
-        if response.status_code == 200:
-            contents.put(owner, reply.content)
-        return response
-
-    @routes.get(CACHED)
-    def list_cached() -> Response:
-        start, most = page_of(request.args.get("pageSize"), request.args.get("pageToken"))
-        return json_answer(cached_list_body(contents.all(current().owner), start, most))
-
-    @routes.get(f"{CACHED}/<id>")
-    def show_cached(id: str) -> Response:
-        return json_answer(cached_body(contents.find(current().owner, id)))
-
-    @routes.patch(f"{CACHED}/<id>")
-    def update_cached(id: str) -> Response:
-        owner = current().owner
-        body = read_json(request.environ, limits)
-        changed = caching.parse_update(body, contents.find(owner, id), now=contents.clock())
-        return json_answer(cached_body(contents.put(owner, changed)))
-
-    @routes.delete(f"{CACHED}/<id>")
-    def delete_cached(id: str) -> Response:
-        contents.delete(current().owner, id)
-        return json_answer(b"{}")
 
     @routes.post(f"{MODELS}/<path:name>:countTokens")
     def count_tokens(name: str) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -30,6 +31,7 @@ INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
 MOST_VIEWERS = 64
 WORKER = "offline.js"  # the service worker, which answers for all paths that the playground needs
+PLAIN_PAGES = ("models", "decide", "engine", "console", "api")  # what they show, they ask for themselves
 MAY_MANAGE = "x-llamasrv-may-manage"  # "yes", or what is missing to load and unload models: "flag" or "scope"
 
 HEADERS = {
@@ -52,6 +54,14 @@ def blueprint(service: Service) -> Blueprint:
     snapshots = Snapshots(service)
     files = StaticFiles(folder / "web" / "static")
 
+    @routes.before_request
+    def allow() -> None:
+        if not service.options.ui and request.path != "/":
+            raise NotFound("The pages are disabled (--no-ui).")
+
+    for name in PLAIN_PAGES:
+        routes.add_url_rule(f"/ui/{name}", name, partial(_page, name, f"/ui/{name}"))
+
     @routes.get("/")
     def front() -> Response:
         """The playground for browsers. Ollama's clients ask here whether a server is running, and look for these
@@ -60,30 +70,9 @@ def blueprint(service: Service) -> Blueprint:
             return Response("Ollama is running", 200, content_type="text/plain; charset=utf-8")
         return _page("playground", "/", notice=_notice(service))
 
-    @routes.get("/ui/engine")
-    def engine() -> Response:
-        _allow(service)
-        return _page("engine", "/ui/engine")
-
-    @routes.get("/ui/models")
-    def models() -> Response:
-        _allow(service)
-        return _page("models", "/ui/models")
-
-    @routes.get("/ui/decide")
-    def decide() -> Response:
-        _allow(service)
-        return _page("decide", "/ui/decide")
-
-    @routes.get("/ui/console")
-    def console() -> Response:
-        _allow(service)
-        return _page("console", "/ui/console")
-
     @routes.get("/ui/access")
     def access() -> Response:
         """What the key that looks may do, so that pages offer nothing else."""
-        _allow(service)
         owner = current().owner
         scopes = {scope: service.access.allows(owner, scope) for scope in ("infer", "metrics", "tools", "admin")}
         answer = {
@@ -93,21 +82,14 @@ def blueprint(service: Service) -> Blueprint:
         }
         return json_answer(orjson.dumps(answer))
 
-    @routes.get("/ui/api")
-    def api() -> Response:
-        _allow(service)
-        return _page("api", "/ui/api")
-
     @routes.get("/ui/docs")
     def manual() -> Response:
         """The manual's pages, or what the words in `q` find in them."""
-        _allow(service)
         words = request.args.get("q", "").strip()
         return _manual(words=words, results=off_hub(docs.search, words) if words else None)
 
     @routes.get("/ui/docs/<page>")
     def manual_page(page: str) -> Response:
-        _allow(service)
         if page not in docs.PAGES:
             raise NotFound(f"The manual has no page {page!r}.")
         return _manual(page=off_hub(docs.rendered, page), open=f"/ui/docs/{page}")
@@ -115,7 +97,6 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/ui/static/<version>/<path:name>")
     def static(version: str, name: str) -> Response:
         """`version` only makes browsers notice that the files have changed."""
-        _allow(service)
         response = files.send(name)
         response.headers["X-Content-Type-Options"] = "nosniff"
         if name == WORKER:
@@ -125,13 +106,11 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/ui/engine/history")
     def history() -> Response:
         """The last hour, a sample every few seconds."""
-        _allow(service)
         return json_answer(orjson.dumps(list(service.history.samples)))
 
     @routes.get("/ui/engine/stream")
     def stream() -> Response:
         """Snapshots as server-sent events, until the server drains."""
-        _allow(service)
         if snapshots.viewers >= MOST_VIEWERS:
             raise QueueFull(f"{MOST_VIEWERS} live views are already open.")
         owner = current().owner
@@ -142,11 +121,6 @@ def blueprint(service: Service) -> Blueprint:
         return Response(body, 200, headers, content_type=EVENT_STREAM)
 
     return routes
-
-
-def _allow(service: Service) -> None:
-    if not service.options.ui:
-        raise NotFound("The pages are disabled (--no-ui).")
 
 
 def _notice(service: Service) -> str | None:
