@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -25,7 +25,6 @@ _allocate_lock = monkey.get_original("_thread", "allocate_lock")
 _stack_size = monkey.get_original("_thread", "stack_size")
 _starting = _allocate_lock()
 _SimpleQueue = monkey.get_original("queue", "SimpleQueue")
-_Empty = monkey.get_original("queue", "Empty")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -98,14 +97,25 @@ class RealThread:
 
 
 class Mailbox(Generic[T]):
-    """Commands for the engine thread. Any thread puts, one thread takes; `put` never blocks."""
+    """Commands for the engine thread. Any thread puts, one thread takes; `put` never blocks.
+
+    A wait with a timeout has a lock of its own: CPython's SimpleQueue waits without end where its time is over before
+    it begins to wait, as on a busy machine (3.10 to 3.13).
+    """
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[T] = _SimpleQueue()
         self._put = self._queue.put
+        self._bell = _allocate_lock()  # held, but for the moment between a ring and the end of the wait
+        self._bell.acquire()
+        self._waits = False  # whether `put` rings
 
     def put(self, command: T) -> None:
         self._put(command)
+        if self._waits:
+            self._waits = False
+            with suppress(RuntimeError):  # two threads ring at once
+                self._bell.release()
 
     @property
     def is_empty(self) -> bool:
@@ -119,17 +129,22 @@ class Mailbox(Generic[T]):
         """All queued commands. With a timeout (seconds; None: no limit), waits for the first one."""
         queue = self._queue
         mail: list[T] = []
-        if timeout == 0:
-            if queue.empty():
-                return mail
-        else:
-            try:
-                mail.append(queue.get(True, timeout))
-            except _Empty:
-                return mail
+        if timeout is None:
+            mail.append(queue.get())
+        elif timeout and queue.empty():
+            self._wait(timeout)
         while not queue.empty():
             mail.append(queue.get_nowait())
         return mail
+
+    def _wait(self, timeout: float) -> None:
+        """Until there is a command, at most `timeout` seconds."""
+        end = time.monotonic() + timeout
+        self._waits = True
+        while self._queue.empty() and (left := end - time.monotonic()) > 0:
+            if self._bell.acquire(True, left):  # perhaps for a command of before: look again
+                self._waits = True
+        self._waits = False
 
 
 class Notice:

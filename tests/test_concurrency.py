@@ -6,7 +6,7 @@ import textwrap
 
 from patched_interpreter import PATCHED, run
 
-from llamasrv.concurrency import Mailbox
+from llamasrv.concurrency import Mailbox, RealThread
 
 
 def test_a_mailbox_gives_everything_at_once():
@@ -15,6 +15,31 @@ def test_a_mailbox_gives_everything_at_once():
         box.put(i)
     assert box.take() == [0, 1, 2]
     assert box.take() == [] and box.take(0.001) == []
+
+
+def test_a_wait_at_a_mailbox_ends_though_its_time_is_over_before_it_begins():
+    """On a busy machine this happens with any timeout; SimpleQueue then waits for the next command."""
+    assert [Mailbox().take(1e-6) for _ in range(20_000)] == [[]] * 20_000
+
+
+def test_a_mailbox_loses_nothing_that_many_threads_put():
+    box, got = Mailbox(), []
+    threads = [RealThread(lambda: [box.put(i) for i in range(5_000)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.alive for thread in threads) or not box.is_empty:
+        got += box.take(1e-5)
+    assert sorted(got) == sorted([*range(5_000)] * 3)
+
+
+def test_a_command_ends_the_wait_at_a_mailbox():
+    box, answers, rounds = Mailbox(), Mailbox(), 2_000
+    thread = RealThread(lambda: [answers.put(box.take(60)) for _ in range(rounds)])
+    thread.start()
+    for i in range(rounds):
+        box.put(i)
+        assert answers.take(60) == [[i]]
+    thread.wait()
 
 
 def test_the_hub_runs_on_while_a_real_thread_computes():
