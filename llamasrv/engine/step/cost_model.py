@@ -79,6 +79,23 @@ class CostModel:
         variance = sum(map(mul, [sum(map(mul, row, x)) for row in self._p], x)) * self.noise
         return seconds + min(_UNSURE * seconds, math.sqrt(max(0.0, variance)))
 
+    def drafts_within(self, seconds: float, work: StepWork, most: int) -> int:
+        """How many rows of drafts, `most` at most, a step of that work and that length can have, even if it is as slow
+        as the slowest one of late."""
+        if not (work.prompt or self.rows.were_timed):
+            return most
+        seconds /= self.rows.slowest
+        fits, drafted = 0, most  # usually all of them
+        while fits < most:
+            decodes = work.decodes + drafted
+            beside = self.predict(*work._replace(decodes=decodes)) if work.prompt else self.rows.predict(decodes)
+            if beside <= seconds:
+                fits = drafted
+            else:
+                most = drafted - 1
+            drafted = (fits + most + 1) // 2
+        return fits
+
     def prompt_seconds(self, num_prompt: float) -> float:
         """Marginal cost of computing a prompt of that length, cells included; negative for a negative number. At least
         a quarter of what large steps took per token: after a few steps the fit may say that tokens are free."""
@@ -178,14 +195,21 @@ class RowTimes:
     _UNSEEN = 0.04  # assumed growth per row while only one row count was seen
     _AGEING, _MOST_AGEING = 1e-4, 0.6
     _LEVEL_RATE, _TIME_RATE, _FIRST = 0.15, 0.1, 4
+    _PASSES = 0.95  # what is left of the slowest step's excess after one more step
 
     def __init__(self) -> None:
+        self.slowest = 1.0  # measured over predicted, of the slowest step of late
         self._level = 1.0
         self._keys: list[int] = []  # row counts seen, rounded up to blocks, ascending
         self._times: dict[int, float] = {}  # by key, at level 1
         self._counts: dict[int, int] = {}
         self._seen: dict[int, int] = {}  # by key: the last step with it
         self._steps = 0
+
+    @property
+    def were_timed(self) -> bool:
+        """Whether predictions are seconds; before any step they only compare row counts."""
+        return bool(self._keys)
 
     @classmethod
     def block(cls, rows: int) -> int:
@@ -232,6 +256,7 @@ class RowTimes:
         if count <= self._FIRST:
             self._times[key] = known * min(ratio, 1.0)  # the first step of a new shape also builds its graph
         else:
+            self.slowest = max(ratio, 1.0 + self._PASSES * (self.slowest - 1.0))
             self._level *= 1.0 + self._LEVEL_RATE * (ratio - 1.0)
             rate = max(self._TIME_RATE, min(0.5, 5 * self._AGEING * age))  # old values count less
             self._times[key] = known * (1.0 + rate * (ratio - 1.0))

@@ -179,17 +179,19 @@ class Drafter:
         self._accepted, self._rests = 0, False
 
     def _room(self, step: StepRows) -> int:
-        """Number of rows left in the step, limited by batch, outputs and cells."""
+        """Number of rows left in the step, limited by batch, outputs, cells, and the step's target duration: a reader
+        sees the tokens of one step at once, however many they are."""
         outputs = rows = 0
         for seq, count in step.parts:
             rows += count
             outputs += count if seq.is_scored else 1
-        backend = self._backend
-        return min(
+        backend, scheduler = self._backend, self._scheduler
+        most = min(
             backend.batch.capacity - rows,
             backend.max_outputs - outputs,
             self._lanes.reclaimable_cells - rows,
         )
+        return scheduler.cost.drafts_within(scheduler.target, step.work, most) if most > 0 else 0
 
     def _drafts_of(self, seq: Sequence) -> SequenceDrafts:
         """The sequence's draft state, made on first use."""

@@ -492,3 +492,21 @@ def test_a_prediction_is_used_from_the_first_step(drive, monkeypatch):
     first, second, third = driver.sequences
     assert first in asked and second not in asked and third in asked
     driver.finish()
+
+
+def test_drafts_do_not_lengthen_a_step_beyond_its_target(drive):
+    """While others used the cores, eight streams had steps of 64 rows, and waited 600 ms for each."""
+
+    steps = []
+
+    class Slow(RecordingBackend):
+        def decode(self):
+            steps.append(0.004 + 0.006 * self.batch.num_rows)
+            driver.now += steps[-1]
+            super().decode()
+
+    driver = drive(Slow(num_lanes=8), parallel=8, step_target=0.2)
+    for n in range(8):
+        driver.submit(chat(f"{n} {LONG} {LONG}"))
+    driver.finish()
+    assert max(steps) > 0.1 and sum(step > 1.1 * 0.2 for step in steps) < 5  # each size has to be tried once

@@ -140,3 +140,28 @@ def test_doubt_is_large_for_kinds_of_steps_never_seen_and_small_for_those_seen_o
     for _ in range(10):
         cost.learn(*unseen[:2], 0.5, *unseen[2:])
     assert cost.predict(*unseen) <= cost.predict_at_most(*unseen) < 1.2 * cost.predict(*unseen)
+
+
+def test_drafts_are_as_many_rows_as_fit_the_time():
+    model, step = CostModel(), work_of([], 8, 800)
+    assert model.drafts_within(0.001, step, 56) == 56  # nothing is known yet
+    for _ in range(50):
+        for rows in (8, 16, 32, 64):
+            model.rows.learn(rows, 0.02 + 0.002 * rows)
+    assert model.drafts_within(1.0, step, 56) == 56 and model.drafts_within(1.0, step, 5) == 5
+    assert model.drafts_within(0.09, step, 56) == 24 and model.drafts_within(0.03, step, 56) == 0
+    model = CostModel()
+    train(model, 0.02, 0.002, 0.002)
+    assert 5 <= model.drafts_within(0.2, work_of([(64, 0)], 8, 800), 56) <= 18  # beside a prompt
+
+
+def test_after_a_slow_step_drafts_leave_room_for_another():
+    model, step = CostModel(), work_of([], 8, 800)
+    for _ in range(50):
+        for rows in (8, 16, 32, 64):
+            model.rows.learn(rows, 0.02 + 0.002 * rows)
+    model.rows.learn(64, 2 * (0.02 + 0.002 * 64))
+    assert model.drafts_within(0.2, step, 56) < 28
+    for _ in range(100):
+        model.rows.learn(8, 0.02 + 0.002 * 8)
+    assert model.drafts_within(0.2, step, 56) == 56
