@@ -1,10 +1,10 @@
 """When somebody speaks: turns in a recording that is still going on, told by its energy.
 
 A frame is speech where it is louder than a fixed level and clearly louder than the quietest moment lately. Speech has
-such moments between its words, and noise that stays is one: so a fan that is switched on begins no turn, or a short
-one, and none goes on for ever. Measured on syllables of voiced and hissing sound in white noise of -60 to -30 dBFS, 20
-turns each: from 14 dB above the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10
-dB above it 4 of 20 are cut. Other people's talk is a turn. Knows samples (16 bits, little-endian, mono), no model and
+such moments between its words, and steady noise is one: so a fan that is switched on begins no turn, or a short one.
+Measured on syllables of voiced and hissing sound in white noise of -60 to -30 dBFS, 20 turns each: from 14 dB above
+the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10 dB above it 4 are cut. Other
+people's talk is a turn, which goes on as long as they talk. Knows samples (16 bits, little-endian, mono), no model and
 no protocol.
 """
 
