@@ -26,28 +26,31 @@ def _rank(seq: Sequence, now: float, served: Served) -> Rank:
 
 
 class _KindLine:
-    """Sequences of one kind, in order of arrival. `rank`: that of the first, when it was last looked at."""
+    """Sequences of one kind, in order of arrival. `rank`: that of the first, when it was last looked at; `due`: when it
+    falls with age."""
 
-    __slots__ = ("sequences", "rank")
+    __slots__ = ("sequences", "rank", "due")
 
     def __init__(self) -> None:
         self.sequences: dict[Sequence, None] = {}
         self.rank: Rank | None = None
+        self.due = -inf
 
 
 class FairQueue:
     """Lines in order of their first sequences' ranks, so that a look costs the number of sequences looked for, never
     the number of owners.
 
-    A rank mostly rises, as owners are served and first sequences leave: that is noticed when the line comes up. It
-    falls with age alone, for which each line has a time to be ranked again."""
+    A rank mostly rises, as owners are served: that is noticed when the line comes up. It falls with age alone, for
+    which each line has a time to be ranked again: at once if its first sequence has left, as the next one has another
+    age."""
 
     def __init__(self) -> None:
         self.sequences: dict[Sequence, None] = {}  # in order of arrival
         self._lines: dict[str, _KindLine] = {}
         self._numbers = count()
         self._heap: list[tuple[Rank, int, _KindLine]] = []  # outdated where the rank is not the line's
-        self._due: list[tuple[float, int, _KindLine]] = []  # when to rank a line again
+        self._due: list[tuple[float, int, _KindLine]] = []  # when to rank a line again; outdated where not the line's
 
     def add(self, seq: Sequence) -> None:
         self.sequences[seq] = None
@@ -57,16 +60,18 @@ class FairQueue:
             return
         line = self._lines[seq.kind] = _KindLine()
         line.sequences[seq] = None
-        heappush(self._due, (-inf, next(self._numbers), line))
-        self._drop_outdated()
+        self._rank_at(line, -inf)
 
     def remove(self, seq: Sequence) -> None:
         del self.sequences[seq]
         line = self._lines[seq.kind]
+        was_first = next(iter(line.sequences)) is seq
         del line.sequences[seq]
         if not line.sequences:
             del self._lines[seq.kind]
-            line.rank = None
+            line.rank, line.due = None, inf
+        elif was_first and line.due != -inf:
+            self._rank_at(line, -inf)
 
     def in_order(
         self, now: float, served: Served, *, beside: Iterable[Sequence] = (), without: Collection[str] = ()
@@ -97,25 +102,31 @@ class FairQueue:
                 heappush(heap, entry)
 
     def _rank_due(self, now: float, served: Served) -> None:
-        due = []
+        lines = []
         while self._due and self._due[0][0] <= now:
-            due.append(heappop(self._due)[2])
-        for line in due:
-            if line.sequences:
-                first, number = next(iter(line.sequences)), next(self._numbers)
-                line.rank = _rank(first, now, served)
-                heappush(self._heap, (line.rank, number, line))
-                older = first.arrived + AGEING * (int((now - first.arrived) / AGEING) + 1)
-                heappush(self._due, (older, number, line))
+            due, _, line = heappop(self._due)
+            if due == line.due:
+                line.due = inf
+                lines.append(line)
+        for line in lines:
+            first = next(iter(line.sequences))
+            line.rank = _rank(first, now, served)
+            heappush(self._heap, (line.rank, next(self._numbers), line))
+            self._rank_at(line, first.arrived + AGEING * (int((now - first.arrived) / AGEING) + 1))
+
+    def _rank_at(self, line: _KindLine, due: float) -> None:
+        line.due = due
+        heappush(self._due, (due, next(self._numbers), line))
+        self._drop_outdated()
 
     def _drop_outdated(self) -> None:
-        """Drop entries of lines that are gone, once most are."""
+        """Drop outdated entries once most are."""
         enough = 2 * len(self._lines) + 64
         if len(self._heap) > enough:
             self._heap = [entry for entry in self._heap if entry[0] is entry[2].rank]
             heapify(self._heap)
         if len(self._due) > enough:
-            self._due = [entry for entry in self._due if entry[2].sequences]
+            self._due = [entry for entry in self._due if entry[0] == entry[2].due]
             heapify(self._due)
 
     def _is_current(self, now: float, served: Served) -> bool:

@@ -460,6 +460,17 @@ def test_sequences_that_wait_are_kept_in_order():
     assert not waiting and waiting.first(9, 0.0, {}, MAY_WAIT) == []
 
 
+def test_the_next_one_of_an_owner_rises_with_its_own_age():
+    """Not only where the one before it would have."""
+    first, second = (sequence(5, owner="served", arrived=arrived) for arrived in (0.0, 5.0))
+    guests = [sequence(5, owner=owner, arrived=5.5) for owner in ("guest", "another")]
+    waiting, served = WaitingSequences([first, second, *guests]), {"served": 100.0}
+    assert waiting.first(1, AGEING + 1, served, MAY_WAIT) == [first]
+    waiting.remove(first)
+    assert waiting.first(9, AGEING + 2, served, MAY_WAIT) == [*guests, second]
+    assert waiting.first(9, AGEING + 5.2, served, MAY_WAIT) == [second, *guests]
+
+
 @pytest.mark.parametrize("beside", [0, 2])
 def test_lines_that_come_and_go_leave_nothing_behind(beside):
     waiting = WaitingSequences(sequence(5, owner=f"there {n}", priority=-1) for n in range(beside))
