@@ -207,7 +207,9 @@ def test_a_conversation_goes_where_its_prefix_is(tmp_path):
     replicas, fronts = Replicas(room=MANY), []
     try:
         addresses = [server.address for server in replicas.servers]
-        fronts += [Smg(tmp_path, [server.url for server in replicas.servers]), Nginx(tmp_path, addresses)]
+        fronts.append(Smg(tmp_path, [server.url for server in replicas.servers]))
+        # Many clients that come from one address.
+        fronts.append(Nginx(tmp_path, addresses, lambda text: text.replace("rate=100r/s", "rate=10000r/s")))
         smg, nginx = (front.address for front in fronts)
         by_turns = share("turns", addresses)
         known = share("known", [smg])

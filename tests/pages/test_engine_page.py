@@ -142,7 +142,7 @@ def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
     section.locator("summary").first.click()
     section.get_by_text("Try it").click()
     section.get_by_role("button", name="Run").click()
-    section.get_by_text('"ok"').wait_for()
+    section.locator(".row ~ pre", has_text='"ok"').wait_for()
 
 
 def test_without_pages_there_are_none(serve):
