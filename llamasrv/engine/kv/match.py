@@ -19,10 +19,9 @@ class Match:
     """The first `length` tokens are in the KV of `lane`, or in `saved`, a state in host memory.
 
     `coming`: number of further tokens being computed in that lane, or read from `file`, which is worth waiting
-    `seconds` for. `held`: a running sequence holds the lane; `num_held`: cells
-    of the prefix that running sequences hold anyway. `checkpoint`: brings the
-    lane back to `length`; None if it ends there or can be cut. `generation`: the lane's at the time of the lookup; if
-    it has changed, the match is stale."""
+    `seconds` for. `held`: a running sequence holds the lane; `num_held`: cells of the prefix that running sequences
+    hold anyway, also where the lane itself is not held. `checkpoint`: brings the lane back to `length`; None if it ends
+    there or can be cut. `generation`: the lane's at the time of the lookup; if it has changed, the match is stale."""
 
     lane: int | None
     length: int

@@ -4,10 +4,10 @@
       Encoder.want(seq)      ── missing chunks ──▶             projector.encode
       Encoder.take(result)   ◀── the engine's mailbox ──       rows, or an error
 
-A chunk is encoded once per scope (an API key, say). Rows are kept
-under a limit of bytes and evicted by least recent use; those that a sequence still needs are pinned. While pinned rows
-fill the limit, further sequences wait in order, so that a long queue of images holds no more memory than a short one.
-The embedder's images are encoded here, too. All methods but `encode` and `turn` belong to the engine thread.
+A chunk is encoded once per scope (an API key, say). Rows are kept under a limit of bytes and evicted by least recent
+use; those that a sequence still needs are pinned. While pinned rows fill the limit, further sequences wait in order, so
+that a long queue of images holds no more memory than a short one. The embedder's images are encoded here, too.
+All methods but `encode` and `turn` belong to the engine thread.
 """
 
 from __future__ import annotations
