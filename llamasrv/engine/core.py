@@ -158,6 +158,7 @@ class EngineCore:
         plan = self._plan(started)
         self._watch.mark("plan")
         step = self._carry_out(plan)
+        self._pace.burst = max(self._pace.burst, len(self.running))
         if not step.parts:
             if self.outputs.late:
                 self.outputs.wait_for_late(MASK_CHECK)
@@ -293,11 +294,11 @@ class EngineCore:
 
     def _take_mail(self, wait: bool) -> None:
         """Carry out the commands in the mailbox; with `wait`, sleep as long as the pacing policy says."""
-        pace = self._pace
+        pace, places = self._pace, self.scheduler.parallel
         while True:
             seconds = 0.0
             if wait and not self._mail:
-                seconds = pace.sleep_seconds(self.running, self.waiting)
+                seconds = pace.sleep_seconds(self.running, self.waiting, places, self.clock)
             mail = self.mailbox.take(seconds)
             if mail or self._mail:
                 self._watch.begin()
@@ -308,9 +309,11 @@ class EngineCore:
             pace.stuck = pace.stuck and not mail
             if not mail or not seconds or not self.waiting:
                 break  # an idle engine must ring for its answers at the turn's end, not after another sleep
-        if not mail and seconds == IDLE_CHECK:
-            self.memory.check()
-            self.scheduler.drop_owners()
+        if not self.running and wait:
+            pace.burst = 0  # the next burst starts from here
+            if not mail and seconds == IDLE_CHECK:
+                self.memory.check()
+                self.scheduler.drop_owners()
 
     # plan, and carry it out
 

@@ -2,74 +2,63 @@
 
 import pytest
 
-from llamasrv.engine.core import CoreCommand
-from llamasrv.engine.kv.match import Match
 from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.pacing import IDLE_CHECK, STUCK_CHECK, Pacer
+from llamasrv.engine.step.pacing import (
+    IDLE_CHECK,
+    STUCK_CHECK,
+    WINDOW_ALONE,
+    WINDOW_BURST,
+    WINDOW_LONGEST,
+    WINDOW_SHORTEST,
+    Pacer,
+    sleep_seconds,
+)
 
 
-@pytest.fixture
-def driver(drive):
-    driver = drive()
-    yield driver
-    driver.finish()
+def sleeps(*, num_running=0, num_waiting=0, places=8, stuck=False, burst=0, waited=0.0, step=0.2):
+    return sleep_seconds(
+        num_running=num_running,
+        num_waiting=num_waiting,
+        places=places,
+        stuck=stuck,
+        burst=burst,
+        waited=waited,
+        next_step=lambda: step,
+    )
 
 
-def arriving(driver, texts):
-    """Let another request arrive whenever the engine waits for mail. Returns how long it was willing to wait."""
-    take, waits, late = driver.core.mailbox.take, [], iter(texts)
-
-    def take_one(timeout=0):
-        if timeout:
-            waits.append(timeout)
-            for text in late:
-                driver.submit(text)
-                break
-        return take(0)
-
-    driver.core.mailbox.take = take_one
-    return waits
+@pytest.mark.parametrize("others", [{}, {"num_waiting": 1}, {"num_waiting": 9}, {"num_waiting": 1, "stuck": True}])
+def test_it_never_sleeps_while_a_sequence_runs(others):
+    assert sleeps(num_running=1, **others) == 0
 
 
-def test_it_never_sleeps_while_a_sequence_runs_or_may_start(driver):
-    waits = arriving(driver, [])
-    driver.submit("a"), driver.submit("b")
-    driver.engine.turn(wait=True)
-    driver.submit("c")
-    driver.engine.turn(wait=True)
-    assert len(driver.core.running) == 3 and waits == [IDLE_CHECK]  # for the first mail alone
+def test_an_idle_engine_sleeps_until_the_next_check():
+    assert sleeps() == sleeps(stuck=True, burst=3) == IDLE_CHECK
 
 
-def test_the_next_one_starts_at_once_when_the_last_one_running_ends(drive):
-    """With nothing running and a sequence waiting, the thread slept 50 ms even right after an end had freed room."""
-    driver = drive(parallel=1)
-    for i in range(8):
-        driver.submit(f"number {i}", max_tokens=1)
-    waits = arriving(driver, [])
-    for _ in range(8):
-        assert driver.engine.turn(wait=True)
-    assert not driver.engine.num_open and waits == [IDLE_CHECK]  # for the first mail alone
+def test_with_stuck_sequences_it_sleeps_for_mail():
+    assert sleeps(num_waiting=1, stuck=True) == sleeps(num_waiting=20, stuck=True, burst=4) == STUCK_CHECK
 
 
-def test_a_stuck_engine_sleeps_until_mail_arrives(drive):
-    driver = drive()
-    driver.submit("read from disk just now")
-    lookup = driver.core.memory.lookup
-    driver.core.memory.lookup = lambda seq: Match(None, 0, coming=seq.num_tokens)
-    waits = arriving(driver, [])
-    assert not driver.engine.turn(wait=True) and waits == [IDLE_CHECK]
-    assert not driver.engine.turn(wait=True) and waits == [IDLE_CHECK, STUCK_CHECK]
-    driver.core.memory.lookup = lookup
-    driver.finish()
+def test_the_first_of_several_waits_a_share_of_its_step_for_others():
+    assert sleeps(num_waiting=1) == pytest.approx(WINDOW_ALONE * 0.2)
+    assert sleeps(num_waiting=1, waited=0.002) == pytest.approx(WINDOW_ALONE * 0.2 - 0.002)
 
 
-def test_an_idle_engine_answers_before_it_sleeps_again(driver):
-    """After a command without work, such as saving a slot or the end of the thread, it slept for another second first."""
-    done = []
-    driver.core.mailbox.put(CoreCommand(lambda core: done.append(True)))
-    waits = arriving(driver, [])
-    driver.engine.turn(wait=True)
-    assert done and len(waits) == 1
+def test_it_waits_longer_after_a_burst_until_as_many_are_back():
+    assert sleeps(num_waiting=1, burst=3) == pytest.approx(WINDOW_BURST * 0.2)
+    assert sleeps(num_waiting=2, burst=3) == pytest.approx(WINDOW_BURST * 0.2)
+    assert sleeps(num_waiting=3, burst=3) == 0
+
+
+def test_with_all_places_taken_there_is_no_window():
+    assert sleeps(num_waiting=2, places=2) == 0
+
+
+def test_windows_have_a_min_and_a_max():
+    assert sleeps(num_waiting=1, step=100.0) == WINDOW_LONGEST
+    assert sleeps(num_waiting=1, step=WINDOW_SHORTEST) == 0
+    assert sleeps(num_waiting=1, waited=1.0) == 0
 
 
 # readers
