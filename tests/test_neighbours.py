@@ -35,7 +35,8 @@ NEIGHBOURS = {
     "web/test_realtime.py": "web/sockets/realtime_limits",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
-    "engine/test_speaker.py": "engine/backend/fake_speech engine/base/side_thread",
+    "engine/test_speaker.py": "engine/backend/fake_speech engine/base/side_thread engine/vocoder",
+    "engine/backend/test_utterance.py": "engine/base/sound_track",
     "engine/sampling/test_candidates.py": "domain/params engine/sampling/logprobs",
     "engine/step/test_scheduler.py": "engine/step/order engine/step/plan",
     "engine/test_engine.py": "engine/base/arrays engine/core engine/backend/fake engine/base/interface"
@@ -126,6 +127,7 @@ NEIGHBOURS = {
     "web/test_take_over.py": "protocols/openai/responses/resumed",
     "web/test_resume.py": "protocols/llamacpp/streams web/routes/llamacpp_streams",
     "web/test_speech.py": "pipeline/uploaded_voices",
+    "model/test_speech.py": "engine/backend/speech_projector",
     "web/test_transcriptions.py": "web/routes/audio",
 }
 COVERED = {module: test for test, modules in NEIGHBOURS.items() for module in modules.split()}

@@ -155,6 +155,10 @@ class Embedder(SideThread[EmbeddingBackend]):
                 self._deliver(one, None, error)
         self._waiting.clear()
 
+    def _recreate(self) -> None:
+        assert self.backend is not None
+        self.backend.reset()
+
     def _expire(self) -> None:
         now = self.clock()
         for key, inputs in list(self._waiting.items()):

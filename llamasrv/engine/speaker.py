@@ -1,11 +1,11 @@
-"""The speaker: the native thread of a speech model, which turns texts into sound.
+"""The speaker: the native thread of a speech model, which turns texts into frames; its vocoder turns these into sound.
 
-    take mail -> seat -> decode -> advance -> deliver
+    take mail -> seat -> decode -> advance -> hand over
 
 Utterances decode together, each in a lane of its own; the generator's calls after that are one at a time. The next one
-to be seated belongs to the owner who speaks least. An utterance whose reader falls behind pauses in its lane. Each ends
-once, with a SpeechEnd as the last item of its stream. Knows rows and samples, no protocol. Methods below the line
-"speaker's thread" run on that thread only.
+to be seated belongs to the owner who speaks least. An utterance whose reader or vocoder falls behind pauses in its
+lane. Each ends once, with a SpeechEnd as the last item of its stream. Knows rows and frames, no protocol. Methods below
+the line "speaker's thread" run on that thread only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,41 +23,15 @@ from llamasrv.engine.base.channels import Stream
 from llamasrv.engine.base.interface import DecodeFailed, SpeechBackend, Utterance
 from llamasrv.engine.base.metrics import SpeakerMetrics
 from llamasrv.engine.base.side_thread import STOPPING, SideThread
+from llamasrv.engine.vocoder import Sound, SpeechEnd, SpeechSequence, Vocoder
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, QueueFull, Unavailable
 
 log = logging.getLogger("llamasrv.engine")
 
 QUEUE_LIMIT = 256
-UNREAD = 16  # sounds: at that many the utterance pauses
+UNREAD = 16  # sounds and pieces of frames: at that many the utterance pauses
 LOOK_SECONDS = 0.05  # between two looks at the readers of paused utterances
 MAX_VOICES = 64  # whose rows are kept; at most 1.5 MB each
-
-
-class Sound(NamedTuple):
-    """Samples that are new: 16 bits, little-endian, mono."""
-
-    pcm: bytes
-
-
-class SpeechEnd(NamedTuple):
-    """The last item of an utterance, exactly one. `error` is set for FAILED and DEADLINE."""
-
-    reason: FinishReason
-    error: LlamasrvError | None
-    num_prompt: int  # rows
-    num_frames: int
-    queue_seconds: float
-
-
-class SpeechSequence:
-    """An utterance on its way: its stream, and its lane once it is seated."""
-
-    def __init__(
-        self, utterance: Utterance, stream: Stream[Sound | SpeechEnd], owner: str, deadline: float | None, now: float
-    ) -> None:
-        self.utterance, self.stream, self.owner, self.deadline = utterance, stream, owner, deadline
-        self.arrived = self.seated = now
-        self.lane: int | None = None
 
 
 class Speaker(SideThread[SpeechBackend]):
@@ -79,6 +52,8 @@ class Speaker(SideThread[SpeechBackend]):
         self._voices: dict[str, Floats] = {}  # the one used last is last
         self.waiting: list[SpeechSequence] = []
         self.running: list[SpeechSequence] = []
+        self.ending: list[SpeechSequence] = []  # all their frames are made, their sound is not
+        self.vocoder = Vocoder(self._doorbell, self.metrics, self._ended, clock)
         self._free: list[int] = []  # lanes
 
     # -- any thread ------------------------------------------------------------------------------------------
@@ -121,26 +96,46 @@ class Speaker(SideThread[SpeechBackend]):
 
     def release(self) -> None:
         super().release()
+        self.vocoder.backend = None
         self._voices.clear()
 
     # -- the engine's thread ---------------------------------------------------------------------------------
 
     def open(self, backend: SpeechBackend) -> None:
         self._free = list(range(backend.num_lanes))
-        self.backend = backend
+        self.backend, self.vocoder.backend = backend, backend.vocoder
+
+    def start(self) -> None:
+        super().start()
+        if self.backend is not None and self.backend.has_own_vocoder:
+            self.vocoder.start()
+
+    def close(self) -> None:
+        super().close()
+        self.vocoder.close()
+        self._take_mail(0)  # who has ended
+
+    # -- the vocoder's thread --------------------------------------------------------------------------------
+
+    def _ended(self, speech: SpeechSequence) -> None:
+        self._num_ended += 1
+        self._mailbox.put(lambda: self._leave(speech))
 
     # -- speaker's thread ------------------------------------------------------------------------------------
 
     def turn(self, *, wait: bool = False) -> bool:
         """One step of all that speak; with `wait`, sleep while there is nothing to do. True if anything was
         computed."""
-        idle = not self.waiting and all(map(self._is_paused, self.running))
+        idle = not (self.waiting and self._free) and all(map(self._is_paused, self.running))
         self._take_mail((LOOK_SECONDS if self.running else 1.0) if wait and idle else 0)
         self._expire()
         self._seat()
         parts = self._parts()
         if parts:
             self._compute(parts)
+        assert self.backend is not None
+        while not self.backend.has_own_vocoder and self.vocoder.turn():
+            pass
         self._doorbell.ring()
         return bool(parts)
 
@@ -151,6 +146,7 @@ class Speaker(SideThread[SpeechBackend]):
         assert len(held) == len(self.running)
         assert sorted([*self._free, *held]) == list(range(self.backend.num_lanes)), (self._free, held)
         assert all(speech.lane is None for speech in self.waiting)
+        assert all(speech.lane is None for speech in self.ending)
         assert self.num_open >= len(self.running) + len(self.waiting)
 
     def _arrive(self, speech: SpeechSequence) -> None:
@@ -158,17 +154,21 @@ class Speaker(SideThread[SpeechBackend]):
         self.waiting.append(speech)
 
     def _cancel(self, stream: Stream[Sound | SpeechEnd]) -> None:
-        for speech in [*self.running, *self.waiting]:
+        for speech in [*self.running, *self.ending, *self.waiting]:
             if speech.stream is stream:
                 self._end(speech, FinishReason.CANCELLED)
 
     def _fail_all(self, error: LlamasrvError) -> None:
-        for speech in [*self.running, *self.waiting]:
+        for speech in [*self.running, *self.ending, *self.waiting]:
             self._end(speech, FinishReason.FAILED, error)
+
+    def _recreate(self) -> None:
+        assert self.backend is not None
+        self.backend.reset()
 
     def _expire(self) -> None:
         now = self.clock()
-        for speech in [*self.running, *self.waiting]:
+        for speech in [*self.running, *self.ending, *self.waiting]:
             if speech.deadline is not None and now >= speech.deadline:
                 self._end(speech, FinishReason.DEADLINE, DeadlineExceeded("The request timed out."))
 
@@ -182,11 +182,13 @@ class Speaker(SideThread[SpeechBackend]):
             self.running.append(speech)
 
     def _is_paused(self, speech: SpeechSequence) -> bool:
-        return len(speech.stream) >= self.unread
+        return speech.num_unheard >= self.unread
 
     def _parts(self) -> list[tuple[SpeechSequence, Floats]]:
         """The rows of this step: every frame, then prompts as far as there is room."""
         assert self.backend is not None
+        if self.backend.is_deterministic:
+            return self._part_alone(self.backend.max_rows)
         parts, room = [], self.backend.max_rows
         for speech in sorted(self.running, key=lambda speech: len(speech.utterance.pending) > 1):
             if room and not self._is_paused(speech):
@@ -194,6 +196,15 @@ class Speaker(SideThread[SpeechBackend]):
                 parts.append((speech, rows))
                 room -= len(rows)
         return parts
+
+    def _part_alone(self, max_rows: int) -> list[tuple[SpeechSequence, Floats]]:
+        """The rows of the utterance whose last step is longest ago."""
+        for speech in self.running:
+            if not self._is_paused(speech):
+                self.running.remove(speech)
+                self.running.append(speech)
+                return [(speech, speech.utterance.pending[:max_rows])]
+        return []
 
     def _compute(self, parts: list[tuple[SpeechSequence, Floats]]) -> None:
         backend, m, started = self.backend, self.metrics, self.clock()
@@ -223,33 +234,26 @@ class Speaker(SideThread[SpeechBackend]):
         try:
             if utterance.advance(place):
                 self.backend.release(speech.lane, utterance.kept)
-            samples = utterance.take_sound()
         except LlamasrvError as error:
             self._end(speech, FinishReason.FAILED, error)
             return
         self.metrics.frames += utterance.num_frames - before
-        if samples is not None:
-            speech.stream.put(Sound(_as_pcm(samples)))
+        self.vocoder.give(speech, utterance.take_pieces())
         if utterance.is_done:
             self._end(speech, FinishReason.LENGTH if utterance.is_cut else FinishReason.STOP)
 
     def _end(self, speech: SpeechSequence, reason: FinishReason, error: LlamasrvError | None = None) -> None:
-        if speech.lane is None:
-            self.waiting.remove(speech)
-            waited = self.clock() - speech.arrived
-        else:
+        self._leave(speech)
+        self.ending.append(speech)  # until the vocoder says that it has ended
+        speech.deadline = None if error is not None else speech.deadline
+        self.vocoder.end(speech, speech.end(reason, error, self.clock()))
+
+    def _leave(self, speech: SpeechSequence) -> None:
+        for place in (self.waiting, self.running, self.ending):
+            if speech in place:
+                place.remove(speech)
+        if speech.lane is not None:
             assert self.backend is not None
-            self.running.remove(speech)
             self.backend.release(speech.lane)
             self._free.append(speech.lane)
-            waited = speech.seated - speech.arrived
-        num_prompt = 0 if speech.lane is None else speech.utterance.num_prompt
-        own = None if error is None else error.but()  # each reader raises its own copy
-        self._num_ended += 1
-        speech.stream.open_choices = 0
-        speech.stream.put(SpeechEnd(reason, own, num_prompt, speech.utterance.num_frames, waited))
-
-
-def _as_pcm(samples: Floats) -> bytes:
-    pcm: bytes = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-    return pcm
+            speech.lane = None

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llamasrv.domain.speech import WINDOWED
 from llamasrv.engine.base.machine import groups, lines, words
 from llamasrv.engine.base.options import stretched
 from llamasrv.errors import ConfigError
+from llamasrv.models.details import speech_kind
 from llamasrv.models.gguf import Header
 
 # What engine/backend/context.py requests from llama.cpp in addition to the options.
@@ -30,6 +32,8 @@ WORD_BYTES = 260  # per token in memory, in the library and this server; measure
 LARGE_IMAGE = 896  # pixels per side, for projectors that take images of any size
 SOUND_ROWS = 3000  # rows for 30 seconds
 LEAST_PROJECTOR_WORK = 16 << 20
+WINDOW_WORK = 1 << 30  # vocoder over a window of frames: 870 MiB measured, the generator beside it
+FRAMES_WORK = 48 << 20  # vocoder over 8 frames: 35 MiB measured
 
 REMOTE_CELLS = 16_384  # max cells if other machines hold the KV: their free memory is unknown
 MOST_CELLS = 32_768  # max cells of an automatic context, unless the model is trained on more
@@ -308,6 +312,11 @@ def _buffer_bytes(header: Header, cells: int, shape: MemoryShape) -> int:
 def projector_bytes(header: Header) -> int:
     """A projector's memory: its file, and work buffers for its largest input. For 3,136 patches of 768 numbers this
     gives 77 MiB of buffers; measured were 83 MiB."""
+    if kind := speech_kind(header):
+        if kind not in WINDOWED:
+            return header.size + FRAMES_WORK
+        # The vocoder's context has all weights once more.
+        return 2 * header.size + min(WINDOW_WORK, 2 * header.size)
     work = LEAST_PROJECTOR_WORK
     for part in ("clip.vision", "clip.audio"):
         size, patch, width, inner = (

@@ -16,7 +16,8 @@ from llamasrv.concurrency import off_hub
 from llamasrv.domain.events import FinishReason, Usage
 from llamasrv.domain.speech import SAMPLE_RATE, SpeechRequest, UtteranceSpec
 from llamasrv.engine.base.interface import SpeechBackend, Utterance
-from llamasrv.engine.speaker import Speaker, SpeechEnd
+from llamasrv.engine.speaker import Speaker
+from llamasrv.engine.vocoder import SpeechEnd
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unavailable, Unsupported
 from llamasrv.media import spoken
 from llamasrv.media.decoder import Decoder

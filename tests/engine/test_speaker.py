@@ -11,7 +11,9 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
 from llamasrv.engine.base.interface import DecodeFailed
-from llamasrv.engine.speaker import MAX_VOICES, Speaker, SpeechEnd
+from llamasrv.engine.base.sound_track import SoundPiece
+from llamasrv.engine.speaker import LOOK_SECONDS, MAX_VOICES, Speaker
+from llamasrv.engine.vocoder import SpeechEnd
 from llamasrv.errors import DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
 
@@ -28,6 +30,8 @@ class Driver:
 
     def turn(self):
         worked = self.speaker.turn()
+        if self.backend.has_own_vocoder:
+            worked |= self.speaker.vocoder.turn()
         self.speaker.check()
         return worked
 
@@ -216,6 +220,137 @@ def test_random_cancels_leave_lanes_as_they_were(driver):
     assert len(streams) > 50
     for stream in streams:
         result(stream)
+
+
+@pytest.fixture
+def apart(driver):
+    """A driver whose vocoder has a thread of its own, which tests turn."""
+    return driver(has_own_vocoder=True, unread=3, num_lanes=2)
+
+
+def test_frames_are_made_while_the_vocoder_is_busy(apart):
+    stream = apart.say("ab")
+    apart.speaker.turn()
+    apart.speaker.turn()
+    assert len(apart.backend.steps) == 2 and not len(stream) and not apart.speaker.running
+    assert apart.speaker.num_open == 1
+    apart.finish()
+    assert result(stream)[0] == "ab"
+
+
+def test_frames_wait_for_a_vocoder_that_falls_behind(apart):
+    stream = apart.say("abcdef")
+    while apart.speaker.turn():
+        pass
+    assert len(apart.backend.steps) == 3 and not len(stream)
+    said = []
+    while not said or type(said[-1]) is not SpeechEnd:
+        apart.turn()
+        said += stream.take()
+    assert len(said) == 7
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+def test_sound_that_nobody_waits_for_is_not_made(apart, how):
+    stream = apart.say("ab", deadline=5.0 if how == "deadline" else None)
+    apart.speaker.turn()
+    apart.speaker.turn()
+    if how == "cancel":
+        apart.speaker.cancel(stream)
+    apart.now = 5.0
+    apart.finish()
+    text, end = result(stream)
+    assert text == "" and end.num_frames == 2
+    assert end.reason is (FinishReason.CANCELLED if how == "cancel" else FinishReason.DEADLINE)
+    apart.turn()
+    assert not apart.speaker.ending
+
+
+def test_a_failure_of_the_vocoder_fails_its_own_utterance_only(apart):
+    bad, good = apart.say("ab"), apart.say("cd")
+    apart.speaker.turn()
+    whole = apart.backend.vocoder.sound
+    apart.backend.vocoder.sound = lambda numbers, state: failing(numbers) if numbers == [97] else whole(numbers, state)
+    apart.finish()
+    assert isinstance(result(bad)[1].error, EngineFailure) and result(good)[0] == "cd"
+
+
+def test_a_part_is_left_out_where_more_has_come_meanwhile(apart):
+    stream = apart.say("a")
+    apart.speaker._take_mail(0)
+    (speech,) = apart.speaker.waiting
+    part, more, whole = (SoundPiece(np.arange(1, n), True, n == 4) for n in (2, 3, 4))
+    apart.speaker.vocoder.give(speech, [part, more])
+    while apart.speaker.vocoder.turn():
+        pass
+    apart.speaker.vocoder.give(speech, [whole])
+    while apart.speaker.vocoder.turn():
+        pass
+    sounds = [sound.pcm for sound in stream.take()]
+    assert [len(pcm) // 2 // FRAME for pcm in sounds] == [2, 1] and speech.num_given == speech.num_taken == 3
+    apart.finish()
+
+
+def test_a_bug_in_the_vocoder_fails_what_it_had_and_it_goes_on(apart):
+    stream = apart.say("a")
+    apart.speaker.turn()
+    apart.backend.vocoder.sound, whole = None, apart.backend.vocoder.sound
+    with pytest.raises(TypeError):
+        apart.speaker.vocoder.turn()
+    assert apart.speaker.vocoder._recover()
+    apart.backend.vocoder.sound = whole
+    assert isinstance(result(stream)[1].error, EngineFailure)
+    later = apart.say("b")
+    apart.finish()
+    assert result(later)[0] == "b"
+
+
+def test_what_waits_for_the_vocoder_when_the_model_is_unloaded_fails(apart):
+    stream = apart.say("ab")
+    apart.speaker.turn()
+    apart.speaker.turn()
+    apart.speaker.close()
+    text, end = result(stream)
+    assert text == "" and isinstance(end.error, Unavailable)
+
+
+def test_two_threads_speak_and_random_cancels_leave_nothing_behind():
+    d, rng = Driver(has_own_vocoder=True, num_lanes=3), random.Random(4)
+    d.speaker.start()
+    streams = [d.say("x" * rng.randint(1, 30)) for _ in range(60)]
+    for stream in rng.sample(streams, 30):
+        d.speaker.cancel(stream)
+    for stream in streams:
+        items = []
+        while not items or type(items[-1]) is not SpeechEnd:
+            assert stream.wait(10)
+            items += stream.take()
+    d.speaker.close()
+    d.speaker.check()
+    assert d.speaker.num_open == 0 and not d.speaker.ending and not any(d.backend.lengths)
+
+
+def test_deterministic_utterances_are_computed_one_by_one_in_turn(driver):
+    d = driver(is_deterministic=True, max_rows=8)
+    streams = [d.say("x" * 20), d.say("ab")]
+    d.finish()
+    assert [len(step) for step in d.backend.steps] == [1] * len(d.backend.steps)
+    assert [step[0] for step in d.backend.steps[:6]] == [(1, 8), (0, 2), (1, 8), (0, 1), (1, 4), (1, 1)]
+    assert [result(stream)[0] for stream in streams] == ["x" * 20, "ab"]
+
+
+def test_it_sleeps_while_all_lanes_are_paused_though_more_texts_wait(driver):
+    """It used to look again and again, on a whole core, until a reader took something."""
+    d = driver(num_lanes=1, unread=1)
+    streams = [d.say("ab"), d.say("c")]
+    d.turn()
+    slept, take = [], d.speaker._take_mail
+    d.speaker._take_mail = lambda seconds: (slept.append(seconds), take(0))
+    d.speaker.turn(wait=True)
+    assert slept == [LOOK_SECONDS]
+    for stream in streams:
+        d.speaker.cancel(stream)
+    d.finish()
 
 
 def test_the_rows_of_a_voice_are_kept_and_only_so_many(driver):

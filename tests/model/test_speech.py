@@ -19,7 +19,9 @@ from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.options import EngineOptions
-from llamasrv.engine.speaker import Speaker, SpeechEnd
+from llamasrv.engine.base.sound_track import SoundTrack
+from llamasrv.engine.speaker import Speaker
+from llamasrv.engine.vocoder import SpeechEnd
 from llamasrv.models import trial
 
 
@@ -76,7 +78,7 @@ def test_a_pair_is_loaded_to_speak_and_nothing_else(pair):
 
 def by_hand(speech, utterance):
     """The samples of an utterance that has the model to itself."""
-    sounds = []
+    sounds, track = [], SoundTrack()
     while not utterance.is_done:
         rows, utterance.pending = utterance.pending[:32], utterance.pending[32:]
         (place,) = speech.decode([(0, utterance.position, rows)])
@@ -85,10 +87,15 @@ def by_hand(speech, utterance):
             continue
         if utterance.advance(place):
             speech.release(0, utterance.kept)
-        if (sound := utterance.take_sound()) is not None:
-            sounds.append(sound)
+        sounds += [track.sound(speech.vocoder, piece) for piece in utterance.take_pieces()]
     speech.release(0)
     return np.concatenate(sounds)
+
+
+def turn_out(speaker):
+    """Turn it, and the vocoder that would have a thread, until nothing is left to do."""
+    while speaker.turn() or speaker.vocoder.turn():
+        speaker.check()
 
 
 def heard(stream):
@@ -103,15 +110,81 @@ def test_the_speaker_says_what_the_calls_alone_say(pair, says):
     speaker = Speaker()
     speaker.open(pair.speech)
     alone = speaker.submit(says())
-    while speaker.turn():
-        speaker.check()
+    turn_out(speaker)
     wanted = (np.clip(samples, -1, 1) * 32767).astype("<i2")
     assert heard(alone).tolist() == wanted.tolist()
     first, *_ = [speaker.submit(says(seed=seed, most_frames=4)) for seed in (1, 2, 3)]
-    while speaker.turn():
-        speaker.check()
+    turn_out(speaker)
     beside = heard(first)
     assert np.abs(beside.astype(int) - wanted[: len(beside)]).max() < 400  # rounding
+
+
+def follow(speech, monkeypatch, utterance, others, frames):
+    """The hidden rows of an utterance that decodes beside others and takes these frames whatever it samples. `frames`
+    None: its own. Returns the rows and the frames."""
+    hidden, taken, make = [], [], speech.generator.next_frame
+
+    def next_frame(row, seed, **params):
+        hidden.append(row)
+        taken.append(make(row, seed, **params) if frames is None else frames[len(taken)])
+        return taken[-1]
+
+    speaking = {lane: one for lane, one in enumerate([utterance, *others])}
+    while not utterance.is_done and (frames is None or len(taken) < len(frames)) and len(taken) < 10:
+        parts = [(lane, one.position, one.pending[: 32 // len(speaking)]) for lane, one in speaking.items()]
+        for (lane, _, rows), place in zip(parts, speech.decode(parts)):
+            one = speaking[lane]
+            one.position += len(rows)
+            one.pending = one.pending[len(rows) :]
+            if len(one.pending):
+                continue
+            monkeypatch.setattr(speech.generator, "next_frame", next_frame if one is utterance else make)
+            if one.advance(place):
+                speech.release(lane, one.kept)
+            if one.is_done:
+                del speaking[lane]
+    monkeypatch.undo()
+    for lane in range(speech.num_lanes):
+        speech.release(lane)
+    return np.stack(hidden), taken
+
+
+def test_beside_others_every_hidden_row_is_within_rounding_given_the_same_frames_before_it(pair, says, monkeypatch):
+    """What is heard may differ more: where a code is sampled, rounding may turn it."""
+    text = "Hello there, this is a sentence that goes on for a while."
+    alone, frames = follow(pair.speech, monkeypatch, says(text), [], None)
+    beside, _ = follow(
+        pair.speech, monkeypatch, says(text), [says(text + " And more.", seed) for seed in (2, 3)], frames
+    )
+    count = min(len(alone), len(beside))
+    assert count > 2
+    assert np.abs(alone[:count] - beside[:count]).max() < 0.01 * np.abs(alone).max()
+
+
+@pytest.mark.parametrize("kind", tiny_speech.KINDS)
+def test_a_deterministic_voice_does_not_depend_on_who_else_speaks(kind, model_path):
+    """In one batch a sampled code differs beside others, and with it all that follows."""
+    options = EngineOptions(
+        mmproj=Path(model_path(f"mmproj-{kind}")), gpu_layers=0, threads=1, parallel=4, deterministic=True
+    )
+    backend = open_model(model_path(f"text-{kind}"), options, lambda share: True)
+    clip = np.sin(np.arange(SAMPLE_RATE) / 20).astype(np.float32)
+    voice = backend.speech.encode_voice(clip)
+    speaker = Speaker()
+    speaker.open(backend.speech)
+
+    def say(text, seed):
+        return speaker.submit(backend.speech.utterance(UtteranceSpec(text, seed, voice=voice)))
+
+    alone = [say("Hello there.", 1)]
+    turn_out(speaker)
+    others = [say("Something else is said, and it is longer. " * 2, seed) for seed in (2, 3)]
+    for _ in range(5):
+        speaker.turn()
+    beside = [say("Hello there.", 1), *others]
+    turn_out(speaker)
+    assert heard(alone[0]).tolist() == heard(beside[0]).tolist()
+    backend.close()
 
 
 def test_random_cancels_change_nothing_for_those_who_stay(pair, says):
@@ -124,11 +197,11 @@ def test_random_cancels_change_nothing_for_those_who_stay(pair, says):
             streams.append(speaker.submit(says(seed=len(streams))))
         speaker.cancel(rng.choice(streams))
         speaker.turn()
+        speaker.vocoder.turn()
         speaker.check()
     for stream in streams:
         speaker.cancel(stream)
-    while speaker.turn():
-        pass
+    turn_out(speaker)
     assert speaker.num_open == 0 and all(type(stream.take()[-1]) is SpeechEnd for stream in streams)
     assert by_hand(pair.speech, says()).tolist() == before.tolist()
 

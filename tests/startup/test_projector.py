@@ -13,6 +13,7 @@ from llamasrv.commands import check
 from llamasrv.config import paths
 from llamasrv.domain.speech import LANE_CELLS, MAX_LANES
 from llamasrv.errors import ConfigError
+from llamasrv.models import gguf, memory
 from llamasrv.models.details import with_projector
 from llamasrv.startup import model_list
 from llamasrv.startup import service as startup_service
@@ -114,6 +115,13 @@ def test_a_speech_pair_is_checked_as_it_will_be_loaded(tmp_path, capsys):
     assert check.run(settings_with(model_path=path, model_mmproj=projector), print_config=False) == 0
     out = capsys.readouterr().out
     assert "Speech: " in out and f"{MAX_LANES * LANE_CELLS} cells" in out
+
+
+def test_a_vocoder_of_its_own_is_counted_before_a_speech_pair_is_loaded(tmp_path):
+    sizes = {kind: tiny_speech.projector(tmp_path / f"{kind}.gguf", kind) for kind in tiny_speech.KINDS}
+    needs = {kind: memory.projector_bytes(gguf.read_header(path)) for kind, path in sizes.items()}
+    assert needs["qwen3tts"] == 4 * sizes["qwen3tts"].stat().st_size
+    assert needs["pockettts"] == sizes["pockettts"].stat().st_size + memory.FRAMES_WORK
 
 
 def test_the_projector_of_another_speech_model_is_refused_at_the_start(files, tmp_path):

@@ -7,11 +7,13 @@ loudest sample. It asserts wherever the real library would abort.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from llamasrv.domain.speech import LANE_CELLS, SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.sound_track import SoundPiece
 from llamasrv.errors import InvalidRequest
 
 FRAME = 1920  # samples
@@ -28,27 +30,46 @@ class FakeUtterance:
         self.position = self.kept = self.num_frames = 0
         self.num_prompt = len(self.pending)
         self.is_done, self.is_cut = False, len(self._said) < len(text)
-        self._unsent: list[int] = []
+        self._pieces: list[SoundPiece] = []
 
     def advance(self, place: int) -> bool:
         assert not self.is_done and not len(self.pending)
-        self._unsent.append(ord(self._said[self.num_frames]) % 256)
+        code = ord(self._said[self.num_frames]) % 256
+        self._pieces.append(SoundPiece(np.array([code], np.int32), not self.num_frames, True))
         self.num_frames += 1
         self.is_done = self.num_frames == len(self._said)
         if not self.is_done:
             self.pending = np.ones((1, self.pending.shape[1]), np.float32)
         return False
 
-    def take_sound(self) -> Floats | None:
-        codes, self._unsent = self._unsent, []
-        return np.repeat(np.array(codes, np.float32) / 256, FRAME) if codes else None
+    def take_pieces(self) -> list[SoundPiece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+class FakeVocoder:
+    """Its state is the number of frames so far."""
+
+    def sound(self, numbers: Any, state: Any) -> tuple[Floats, Any]:
+        return np.repeat(numbers.astype(np.float32) / 256, FRAME), (state or 0) + len(numbers)
 
 
 class FakeSpeech:
     kind, languages, speakers = "fake", ("english", "german"), ("vivian",)
 
-    def __init__(self, *, num_lanes: int = 2, max_rows: int = 32, width: int = 4, needs_voice: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        num_lanes: int = 2,
+        max_rows: int = 32,
+        width: int = 4,
+        needs_voice: bool = False,
+        has_own_vocoder: bool = False,
+        is_deterministic: bool = False,
+    ) -> None:
         self.num_lanes, self.max_rows, self.width, self.needs_voice = num_lanes, max_rows, width, needs_voice
+        self.has_own_vocoder, self.is_deterministic = has_own_vocoder, is_deterministic
+        self.vocoder = FakeVocoder()
         self.steps: list[list[tuple[int, int]]] = []  # (lane, number of rows) of each part
         self.lengths = [0] * num_lanes  # rows of each lane
         self.specs: list[UtteranceSpec] = []

@@ -14,24 +14,28 @@ import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from llamasrv.domain.speech import LANE_CELLS, UtteranceSpec
 from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.sound_track import SoundPiece
 from llamasrv.errors import InvalidRequest
 
 ENDS, PAUSES = frozenset(".!?…。！？"), frozenset(",;:，；：、")
 WINDOW = 72  # frames that the vocoder of Qwen computes at once
-EARLY = (4, 12, 28)  # frames of a first window that are computed early, for a first sound soon
+EARLY = (4, 12, 28)  # frames of a first window from which a part is ready early, for a first sound soon
 POCKET_FRAMES = (2, 4)  # frames of the first calls; then POCKET_TOGETHER
 POCKET_TOGETHER = 8
 FRAMES_A_SECOND = 12.5
 
 
-class Generator(Protocol):
+class FrameMaker(Protocol):
+    def next_frame(self, hidden: Floats, seed: int, **params: Any) -> Any: ...
+
+
+class SpeechModel(Protocol):
     """What an utterance needs of the backend."""
 
     vocab: Any
@@ -42,13 +46,12 @@ class Generator(Protocol):
     languages: tuple[str, ...]
     speakers: tuple[str, ...]
 
+    @property
+    def generator(self) -> FrameMaker: ...
+
     def hidden(self, place: int) -> Floats: ...
 
     def logits(self, place: int) -> Floats: ...
-
-    def next_frame(self, hidden: Floats, seed: int, **params: Any) -> Any: ...
-
-    def sound(self, frames: Sequence[Any], state: Any) -> tuple[Floats, Any]: ...
 
 
 class LlamaUtterance(ABC):
@@ -56,8 +59,8 @@ class LlamaUtterance(ABC):
 
     most_tokens: int  # of a chunk
 
-    def __init__(self, generator: Generator, spec: UtteranceSpec) -> None:
-        self._g, self.spec = generator, spec
+    def __init__(self, model: SpeechModel, spec: UtteranceSpec) -> None:
+        self._g, self.spec = model, spec
         self.position = 0
         self.kept = 0  # rows of the lane that stay for the next chunk
         self.num_frames = 0
@@ -65,13 +68,13 @@ class LlamaUtterance(ABC):
         self.is_done = self.is_cut = False
         self._key = hashlib.sha256(f"{spec.seed}\0{spec.text}".encode()).digest()
         self._random = np.random.default_rng(spec.seed)
-        self._frames: list[Any] = []  # not yet sound, or part of a window that is computed again
-        self._state: Any = None
-        self._sounds: list[Floats] = []
+        self._frames: list[Any] = []  # since the last whole piece
+        self._is_first = True  # no whole piece of this chunk yet
+        self._pieces: list[SoundPiece] = []
         tokens = self._tokens()
         if not tokens:
             raise InvalidRequest("There is nothing to say: the input has no text.", param="input")
-        self._chunks = list(reversed(chunks_of(tokens, generator.vocab.pieces, self.most_tokens)))
+        self._chunks = list(reversed(chunks_of(tokens, model.vocab.pieces, self.most_tokens)))
         self.pending: Floats = self._begin(self._chunks.pop())
         self.num_prompt += len(self.pending)
 
@@ -87,21 +90,21 @@ class LlamaUtterance(ABC):
         """Sample a frame; the row that follows it. None at the end of the chunk."""
 
     @abstractmethod
-    def _sound(self, *, is_last: bool) -> Floats | None:
-        """The samples that are new."""
+    def _piece(self, *, is_last: bool) -> SoundPiece | None:
+        """The piece that is ready with the newest frame. `is_last`: of the chunk."""
 
     def advance(self, place: int) -> bool:
         """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`, with another chunk."""
         row = self._next_row(place)
         if row is not None and (self.spec.most_frames is None or self.num_frames < self.spec.most_frames):
             self.pending = row[None]
+            self._add_piece(is_last=False)
             return False
         if row is not None:
             self._chunks.clear()
             self.is_cut = True
-        if (sound := self._sound(is_last=True)) is not None:
-            self._sounds.append(sound)
-        self._state, self._frames = None, []
+        self._add_piece(is_last=True)
+        self._is_first = True
         if not self._chunks:
             self.is_done = True
             return False
@@ -110,12 +113,20 @@ class LlamaUtterance(ABC):
         self.num_prompt += len(self.pending)
         return True
 
-    def take_sound(self) -> Floats | None:
-        """Float32 samples that are new; None if there are none yet."""
-        if not self.is_done and (sound := self._sound(is_last=False)) is not None:
-            self._sounds.append(sound)
-        sounds, self._sounds = self._sounds, []
-        return np.concatenate(sounds) if sounds else None
+    def take_pieces(self) -> list[SoundPiece]:
+        """What has become ready to be sound, in order."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _add_piece(self, *, is_last: bool) -> None:
+        if self._frames and (piece := self._piece(is_last=is_last)) is not None:
+            self._pieces.append(piece)
+
+    def _cut_piece(self, *, is_whole: bool) -> SoundPiece:
+        piece = SoundPiece(np.concatenate(self._frames), self._is_first, is_whole)
+        if is_whole:
+            self._frames, self._is_first = [], False
+        return piece
 
     def _frame_seed(self) -> int:
         digest = hashlib.sha256(self._key + self.num_frames.to_bytes(4, "little")).digest()
@@ -142,7 +153,6 @@ class QwenUtterance(LlamaUtterance):
         self._codec_pad = codec_pad
         self._code0: int = g.ids["<|codec_0|>"]
         self._end: int = g.ids["<|codec_eos_token|>"]
-        self._sent = 0
         # Control tokens in the text are text.
         tokens: list[int] = g.vocab.tokenize(spec.text.strip(), parse_special=False)
         return tokens
@@ -176,7 +186,7 @@ class QwenUtterance(LlamaUtterance):
         if code == self._end or self._left <= 0:
             return None
         spec = self.spec
-        frame = self._g.next_frame(
+        frame = self._g.generator.next_frame(
             self._g.hidden(place),
             self._frame_seed(),
             code0=code - self._code0,
@@ -211,17 +221,12 @@ class QwenUtterance(LlamaUtterance):
         drawn = min(int(np.searchsorted(np.cumsum(p), self._random.random())), int(np.flatnonzero(p)[-1]))
         return self._code0 + drawn
 
-    def _sound(self, *, is_last: bool) -> Floats | None:
+    def _piece(self, *, is_last: bool) -> SoundPiece | None:
         count = len(self._frames)
-        is_early = self._state is None and count in EARLY
-        if not count or not (is_last or count == WINDOW or is_early):
+        is_whole = is_last or count == WINDOW
+        if not is_whole and not (self._is_first and count in EARLY):
             return None
-        # A part of a window is computed again, with what was added, from the state before the window.
-        samples, state = self._g.sound(self._frames, self._state)
-        new, self._sent = samples[self._sent :], len(samples)
-        if count == WINDOW or is_last:
-            self._state, self._frames, self._sent = state, [], 0
-        return new
+        return self._cut_piece(is_whole=is_whole)
 
 
 # variant: temperature, frames after the end, whether short texts get spaces before them
@@ -255,7 +260,7 @@ class PocketUtterance(LlamaUtterance):
             text += "."
         if pads and len(text.split(" ")) < 5:
             text = " " * 8 + text
-        self._calls = 0
+        self._num_pieces = 0
         tokens: list[int] = g.vocab.tokenize(text, parse_special=False)
         return tokens
 
@@ -275,7 +280,7 @@ class PocketUtterance(LlamaUtterance):
         return out
 
     def _next_row(self, place: int) -> Floats | None:
-        frame = self._g.next_frame(self._g.hidden(place), self._frame_seed(), temp=self._temperature)
+        frame = self._g.generator.next_frame(self._g.hidden(place), self._frame_seed(), temp=self._temperature)
         if frame.is_end and self._end < 0:
             self._end = self._step
         if self._step >= self._budget or (self._end >= 0 and self._step >= self._end + self._tail):
@@ -286,14 +291,12 @@ class PocketUtterance(LlamaUtterance):
         row: Floats = frame.row
         return row
 
-    def _sound(self, *, is_last: bool) -> Floats | None:
-        wanted = POCKET_FRAMES[self._calls] if self._calls < len(POCKET_FRAMES) else POCKET_TOGETHER
-        if not self._frames or not (is_last or len(self._frames) >= wanted):
+    def _piece(self, *, is_last: bool) -> SoundPiece | None:
+        wanted = POCKET_FRAMES[self._num_pieces] if self._num_pieces < len(POCKET_FRAMES) else POCKET_TOGETHER
+        if not is_last and len(self._frames) < wanted:
             return None
-        samples, self._state = self._g.sound(self._frames, self._state)
-        self._frames = []
-        self._calls += 1
-        return samples
+        self._num_pieces += 1
+        return self._cut_piece(is_whole=True)
 
 
 def chunks_of(tokens: list[int], pieces: Any, most: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from llamasrv.domain.media import Measured, MediaChunk, MediaInput
 from llamasrv.domain.params import SamplingParams
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the process that checks model files does not import numpy
     from llamasrv.engine.base.arrays import Floats, Ids, LaneState, Reals
     from llamasrv.engine.base.batch import Batch
     from llamasrv.engine.base.media_timeline import MediaTimeline
+    from llamasrv.engine.base.sound_track import SoundPiece
 
 Progress = Callable[[float], bool]
 """Called with the loaded share (0 to 1) now and then; returning False aborts loading."""
@@ -175,19 +176,30 @@ class Utterance(Protocol):
     def advance(self, place: int) -> bool:
         """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`. Raises DecodeFailed."""
 
-    def take_sound(self) -> Floats | None:
-        """Float32 samples that are new; None if there are none yet."""
+    def take_pieces(self) -> Sequence[SoundPiece]:
+        """What has become ready to be sound, in order."""
+
+
+class SoundBackend(Protocol):
+    """The vocoder of a speech model. Belongs to one thread."""
+
+    def sound(self, numbers: Any, state: Any) -> tuple[Floats, Any]:
+        """Float32 samples of frames, and the state for those that follow. `state` None: silence before. Raises
+        DecodeFailed."""
 
 
 class SpeechBackend(Protocol):
     """The context of a speech model. Its methods belong to the speaker's thread, but `utterance` and `encode_voice` to
-    any."""
+    any, and those of `vocoder` to a thread of its own if there is one."""
 
     kind: str  # architecture
     width: int
     num_lanes: int
     max_rows: int  # of a call
     needs_voice: bool  # whether it says nothing without a clip
+    is_deterministic: bool  # one utterance a call: what is heard does not depend on who else speaks
+    vocoder: SoundBackend
+    has_own_vocoder: bool  # usable on a thread of its own, beside all other calls
     languages: tuple[str, ...]  # that can be asked for
     speakers: tuple[str, ...]  # its own voices
 

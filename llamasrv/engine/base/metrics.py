@@ -204,6 +204,8 @@ class SpeakerMetrics:
     steps: int = _count("Steps, each over several texts.")
     failed: int = _count("Steps that failed.")
     seconds: float = _seconds("Time in them.")
+    sounds: int = _count("Pieces of frames that became sound.")
+    sound_seconds: float = _seconds("Time in that.")
 
 
 AnyMetrics = Union[EngineMetrics, EmbedderMetrics, SpeakerMetrics]

@@ -10,7 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.engine.base.channels import Doorbell
@@ -32,12 +32,7 @@ def turn_or_recover(turn: Callable[[], object], recover: Callable[[], bool], wha
     return recover()
 
 
-class Resettable(Protocol):
-    def reset(self) -> None:
-        """Recreate the context."""
-
-
-B = TypeVar("B", bound=Resettable)
+B = TypeVar("B")
 
 
 class SideThread(ABC, Generic[B]):
@@ -49,12 +44,15 @@ class SideThread(ABC, Generic[B]):
     name: ClassVar[str]  # in the log
     context_name: ClassVar[str]
 
-    def __init__(self, queue_limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, queue_limit: int, clock: Callable[[], float] = time.monotonic, doorbell: Doorbell | None = None
+    ) -> None:
+        """`doorbell`: that of the thread whose streams it writes; None: one of its own."""
         self.backend: B | None = None
         self.queue_limit = queue_limit
         self.clock = clock
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._doorbell = Doorbell()
+        self._doorbell = doorbell or Doorbell()
         self._thread = RealThread(self._run)
         self._num_submitted = 0  # written by the HTTP side only
         self._num_ended = 0  # written by its thread only
@@ -113,14 +111,17 @@ class SideThread(ABC, Generic[B]):
     def _fail_all(self, error: LlamasrvError) -> None:
         """End whatever is open with this error."""
 
+    @abstractmethod
+    def _recreate(self) -> None:
+        """Recreate the context."""
+
     def _take_mail(self, seconds: float) -> None:
         for command in self._mailbox.take(seconds):
             command()
 
     def _reset(self) -> None:
-        assert self.backend is not None
         try:
-            self.backend.reset()
+            self._recreate()
         except Exception:
             log.exception("%s cannot be recreated", self.context_name)
             self._stopping = True

@@ -7,6 +7,7 @@ import pytest
 
 from llamasrv.domain.speech import LANE_CELLS, UtteranceSpec
 from llamasrv.engine.backend.utterance import PocketUtterance, QwenUtterance, chunks_of
+from llamasrv.engine.base.sound_track import SoundTrack
 from llamasrv.errors import InvalidRequest
 
 NAMES = [
@@ -52,15 +53,18 @@ class CountingGenerator:
         numbers = np.full(1, len(self.seeds), np.int32)
         return SimpleNamespace(numbers=numbers, row=np.ones(4, np.float32), is_end=is_end)
 
-    def sound(self, frames, state):
-        numbers = np.concatenate(frames)
+    @property
+    def generator(self):
+        return self
+
+    def sound(self, numbers, state):
         self.calls.append((len(numbers), state))
         return np.repeat(numbers.astype(np.float32), 10), numbers[-1]
 
 
 def spoken(utterance, generator):
     """All of its sound, and the number of times that its lane started anew."""
-    sounds, restarts = [], 0
+    sounds, restarts, track = [], 0, SoundTrack()
     while not utterance.is_done:
         utterance.position += len(utterance.pending)
         assert utterance.position <= LANE_CELLS
@@ -68,8 +72,7 @@ def spoken(utterance, generator):
             restarts += 1
             generator.said = 0
             assert utterance.position == utterance.kept
-        if (sound := utterance.take_sound()) is not None:
-            sounds.append(sound)
+        sounds += [track.sound(generator, piece) for piece in utterance.take_pieces()]
     return np.concatenate(sounds), restarts
 
 
