@@ -296,7 +296,7 @@ def check(settings: Settings, print_config: bool, as_json: bool) -> int:
 @_as_json
 @with_options("store")
 def usage(settings: Settings, days: int, by: str, as_json: bool) -> int:
-    """Show the tokens used, by key and model, from the server's store."""
+    """Show the tokens used and what they cost, by key and model, from the server's store."""
     from llamasrv.commands.usage import run
 
     names = tuple(name.strip() for name in by.split(","))

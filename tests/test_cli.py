@@ -504,6 +504,26 @@ def test_usage_is_a_table_by_key_and_model(run, tmp_path):
     assert run("usage", "--store", "memory")[0] == 78
 
 
+def test_usage_has_costs_where_models_have_prices(run, tiny, tmp_path):
+    store = open_store(url := f"sqlite:///{tmp_path}/responses.db", StoreOptions())
+    day = day_of(time.time())
+    store.add_usage([DailyUsage(day, "ann", "paid", 1, 1_000_000, 200_000, 500_000, 1.0),
+                     DailyUsage(day, "ann", "free", 1, 1_000, 0, 0, 1.0)])  # fmt: skip
+    store.close()
+    config = tmp_path / "llamasrv.toml"
+    config.write_text(f"""
+        server.currency = "EUR"
+        models.paid = {{path = "{tiny}", prices = {{input = 2, cached = 0.5, output = 4}}}}
+        models.free = {{path = "{tiny}"}}
+    """)
+    wish = ("usage", "--store", url, "--config", config)
+    code, out, _ = run(*wish)
+    assert code == 0 and "cost (EUR)" in out and "3.7000" in out
+    by_model = {row["model"]: row["cost"] for row in json.loads(run(*wish, "--json")[1])}
+    assert by_model == {"paid": pytest.approx(3.7), "free": None}
+    assert json.loads(run(*wish, "--by", "key", "--json")[1])[0].items() >= {"cost": 3.7, "currency": "EUR"}.items()
+
+
 def test_json_has_what_the_tables_have(run, tiny, tmp_path):
     store = open_store(url := f"sqlite:///{tmp_path}/responses.db", StoreOptions())
     store.add_usage([DailyUsage(day_of(time.time()), "ann", "m", 2, 1200, 100, 30, 3600.0)])
@@ -523,6 +543,8 @@ def test_json_has_what_the_tables_have(run, tiny, tmp_path):
         "cached_tokens": 100,
         "generated_tokens": 30,
         "seconds": 3600.0,
+        "cost": None,
+        "currency": "USD",
     }
     (model,) = answer("models", "--model", tiny, "--port", "1")
     assert (model["name"], model["state"], model["size"]) == ("tiny", "no server", tiny.stat().st_size)

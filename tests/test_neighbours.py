@@ -111,6 +111,7 @@ NEIGHBOURS = {
     "pipeline/test_tool_search.py": "domain/found_tools",
     "protocols/test_sdk_members.py": "protocols/anthropic/client_tools protocols/openai/responses/client_tools",
     "web/test_cache_header.py": "protocols/anthropic/cache",
+    "web/test_conversations.py": "web/stored/changes",
     "web/test_control.py": "web/streams/running",
     "web/test_embeddings.py": "pipeline/held_media protocols/llamacpp/embedding protocols/openai/classify"
     " protocols/openai/score",

@@ -57,6 +57,8 @@ def check_together(s: Settings) -> None:
         path = getattr(s.server, name)
         if path is not None and not re.fullmatch(r"(/[\w.~:@-]+)+", path):
             refuse(f"server_{name}", f"{path!r} must be a path such as /{name.partition('_')[0]}")
+    if s.server.ui_history is not None and not (s.server.ui and s.store.files_bytes):
+        refuse("server_ui_history", "needs the pages (--ui) and room for files (--files-max-bytes)")
     for network in s.server.monitor_networks:
         try:
             ip_network(network)

@@ -341,6 +341,16 @@ class ServerSection:
         "--webui",
         help="Serve the web pages: a playground, a live view of the engine, and the API documentation.",
     )
+    ui_history: float | None = _server(
+        "float",
+        None,
+        "--ui-history",
+        low=0.01,
+        high=100_000.0,
+        help="Let people keep the playground's conversations on this server, for this many days after the last change: "
+        "up to 1,000 per API key, which count as its files (--files-max-bytes). Without API keys, everybody sees the "
+        "same ones. Unset: conversations stay in the browser.",
+    )
     allow_keyless: bool = _server(
         "bool", False, "--allow-keyless", help="Listen on non-loopback addresses even when no API key is set."
     )

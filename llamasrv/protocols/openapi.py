@@ -82,6 +82,7 @@ _PAGE = (("after", "an item's id"), ("limit", "most items"), ("order", "asc or d
 _HELLO = [{"role": "user", "content": "Hello"}]
 _SAY_HELLO = [{"role": "user", "parts": [{"text": "Hello"}]}]
 _MODEL = (("model", "a name or alias; absent: the model that is served"),)
+_REVISION = (("revision", "the latest; absent when one is kept: it is new"),)
 _CONVERSATION = (("conv_id", "what was sent as X-Conversation-Id"),)
 
 OPERATIONS: dict[str, Operation] = {
@@ -344,6 +345,11 @@ OPERATIONS: dict[str, Operation] = {
         "Tokens by day, key and model: a key's own, or all with the scope `admin`.",
         query=(("since", "YYYY-MM-DD; default 30 days ago"), ("until", "YYYY-MM-DD"), ("key", "only this one's")),
     ),
+    "GET /ui/history": Operation("The playground's conversations that are kept here, and the marks of deleted ones."),
+    "DELETE /ui/history": Operation("Delete all of them."),
+    "GET /ui/history/<id>": Operation("One of them.", query=_REVISION),
+    "PUT /ui/history/<id>": Operation("Keep one; 409 if it has another revision.", query=_REVISION),
+    "DELETE /ui/history/<id>": Operation("Delete one, and leave a mark for other browsers."),
     "GET /health": Operation("503 while the model loads, then 200."),
     "GET /livez": Operation("200 as long as the process answers."),
     "GET /readyz": Operation("200 if the next request would be taken, else 503 with the reason."),
@@ -373,6 +379,18 @@ OPERATIONS: dict[str, Operation] = {
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip
 """Method and path to what is there; one of a route's paths is enough."""
+
+_PROTOCOLS = (
+    ("Operation", r"/(admin|metrics|health|livez|readyz|debug|openapi|ui|v1/usage|v1/loads|loads|version)\b"),
+    ("Anthropic", r"/v1/messages\b"),
+    ("Gemini", r"/v1beta/"),
+    ("Other servers", r"/(api/v0|api/status|predict|(open|close)_session|tokenizer_info|cors-proxy)\b"),
+    ("Other servers", r"/v1/(systemone|score|classify|(un)?load_lora_adapter)\b"),
+    ("Ollama", r"/api/"),
+    ("OpenAI", r"/v1/(?!streams?\b)"),
+    ("llama.cpp", ""),
+)
+"""Whose operations are whose, by path; the first that fits."""
 
 _KINDS: dict[str, tuple[str, ...]] = {
     "AnthropicMessages": ("array",), "Assets": ("object",), "CacheControl": ("object",),
@@ -425,6 +443,7 @@ def document(
         operation = operation_of(route)
         if operation is not None:
             described = _operation(route, operation, known, limits)
+            described["tags"] = [protocol_of(_key(route).split()[1])]
             _add_reply(described, (replies or {}).get(_key(route)))
             spec.path(path=_readable(route.path), operations={route.method.lower(): described})
     return orjson.dumps(spec.to_dict())
@@ -432,6 +451,11 @@ def document(
 
 def operation_of(route: Route) -> Operation | None:
     return OPERATIONS.get(_key(route))
+
+
+def protocol_of(path: str) -> str:
+    """The protocol of an operation, by its path in the table."""
+    return next(name for name, pattern in _PROTOCOLS if re.match(pattern, path))
 
 
 def _key(route: Route) -> str:

@@ -90,6 +90,7 @@ def web_options(settings: Settings, *, takes_media: bool = False) -> WebOptions:
         files_bytes=settings.store.files_bytes,
         folder=settings.models.dir or paths.models_dir(),
         ui=settings.server.ui,
+        history_days=settings.server.ui_history,
         tools=tools.tool_names(settings),
         mcp_servers=tools.mcp_servers(settings),
         tools_runtime=tools.runtime(settings),

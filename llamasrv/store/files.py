@@ -52,13 +52,23 @@ def new_id(prefix: str) -> str:
 
 
 class FileStore:
-    """`max_bytes` bounds everything counted in the shelf's quota, for all owners together. Raises StoreError if the
-    shelf's server does not respond."""
+    """`max_bytes` bounds everything counted in the shelf's quota, for all owners together; `quota`: one that is shared
+    with other shelves instead. `kind`: how records are counted there. Raises StoreError if the shelf's server does not
+    respond."""
 
-    def __init__(self, shelf: Shelf, max_bytes: int, *, most: int = MOST) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        max_bytes: int,
+        *,
+        most: int = MOST,
+        kind: str = "files",
+        quota: StorageQuota | None = None,
+    ) -> None:
         self.shelf = shelf
-        self.quota = shelf.quota = StorageQuota(shelf.ledger(), max_bytes)
+        self.quota = shelf.quota = quota or StorageQuota(shelf.ledger(), max_bytes)
         self.most = most
+        self.kind = kind
 
     @contextmanager
     def writing(
@@ -67,7 +77,7 @@ class FileStore:
         """Write a new file. It exists once the block ends; if the block raises, nothing remains. `lifetime` is in
         seconds. Raises StorageFull."""
         key, id = owner_key(owner), id or new_id("file-")
-        if not self.quota.add_record("files", key, self.most):
+        if not self.quota.add_record(self.kind, key, self.most):
             raise StorageFull(f"{self.most} files are stored already. Delete files that are no longer needed.")
         try:
             with self.shelf.writing(key, id, "data") as put:
@@ -80,7 +90,7 @@ class FileStore:
         except BaseException:
             with suppress(OSError, Unavailable):  # a record that could not be written, on a full disk
                 self.shelf.delete(key, id)
-            self.quota.release_record("files", key)
+            self.quota.release_record(self.kind, key)
             raise
 
     def find(self, owner: str, id: str) -> StoredFile:
@@ -138,7 +148,7 @@ class FileStore:
 
     def _delete(self, key: str, id: str) -> None:
         self.shelf.delete(key, id)
-        self.quota.release_record("files", key)
+        self.quota.release_record(self.kind, key)
 
     def _read(self, record: Record) -> StoredFile | None:
         """The file; None if it has expired or its record is unreadable."""

@@ -21,6 +21,7 @@ from llamasrv.web.routes import (
     audio,
     batches,
     cached_contents,
+    chat_history,
     conversations,
     decisions,
     embeddings,
@@ -52,7 +53,7 @@ from llamasrv.web.streams.body import Body
 from llamasrv.web.views import current
 
 BLUEPRINTS = (
-    ui.blueprint, ops.blueprint, audio.blueprint, realtime.blueprint,
+    ui.blueprint, chat_history.blueprint, ops.blueprint, audio.blueprint, realtime.blueprint,
     openai.blueprint, responses.blueprint, conversations.blueprint, files.blueprint,
     batches.blueprint, anthropic.blueprint, gemini.blueprint, cached_contents.blueprint, interactions.blueprint,
     ollama.blueprint, ollama_manage.blueprint, llamacpp.blueprint, llamacpp_slots.blueprint,

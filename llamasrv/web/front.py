@@ -90,7 +90,7 @@ class AdmissionMiddleware:
         if environ["REQUEST_METHOD"] == "OPTIONS":
             wanted = environ.get("HTTP_ACCESS_CONTROL_REQUEST_HEADERS", "*")[:1000]
             headers += [
-                ("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE, OPTIONS"),
+                ("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE, OPTIONS"),
                 ("Access-Control-Allow-Headers", wanted),
                 ("Access-Control-Max-Age", "3600"),
             ]

@@ -38,7 +38,9 @@ from llamasrv.web.jobs.take_over import TakeOver
 from llamasrv.web.ops.history import FigureHistory
 from llamasrv.web.ops.request_log import RequestStats
 from llamasrv.web.ops.usage import UsageBook
+from llamasrv.web.stored import chat_history
 from llamasrv.web.stored.cached_contents import StoredCachedContents
+from llamasrv.web.stored.chat_history import ChatHistory
 from llamasrv.web.stored.conversations import StoredConversations
 from llamasrv.web.stored.idempotency import Idempotency
 from llamasrv.web.stored.responses import StoredResponses
@@ -76,6 +78,7 @@ class WebOptions:
     metrics: bool = True  # GET /metrics
     verbose: bool = False  # replies show the prompt, and how tokens were chosen, where the client does not say
     ui: bool = True  # pages for browsers
+    history_days: float | None = None  # how long the playground's conversations may be kept here; None: none are
     prefix: str = ""  # of all paths, without a slash at its end
     router: bool = False  # no model is named: they are loaded as requests ask for them
     lora_folder: Path | None = None  # of adapters that may be loaded while a model is served; None: none may
@@ -149,10 +152,19 @@ class Service:
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
         batches = _shelf(options, store, "batches")
         batches.quota = self.files.quota  # one bound for all of it
+        chats = FileStore(
+            _shelf(options, store, "history"),
+            options.files_bytes,
+            most=2 * chat_history.MOST + 2,
+            kind=chat_history.KIND,
+            quota=self.files.quota,
+        )
+        self.chat_history = ChatHistory(chats, options.history_days)
         self.batches = BatchRunner(
             BatchStore(batches),
             self.files,
             self.idle_gate,
+            others=(chats,),
             longest_line=options.limits.body_bytes + LINE_AROUND,
             line_values=options.limits.json_values + LINE_AROUND,
         )

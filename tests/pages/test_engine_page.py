@@ -25,7 +25,7 @@ def test_it_moves_while_requests_run(serve, visit):
     live.locator("#strip .held").first.wait_for()
     before = int(live.get_attribute("body", "data-snapshots"))
     live.locator(f"body:not([data-snapshots='{before}'])").wait_for()
-    assert live.inner_text("#models tbody td:nth-child(2)") == "loaded"
+    assert live.inner_text("#models tbody td:nth-child(2)") == "Loaded"
 
 
 def test_it_shows_where_the_tokens_of_prompts_came_from(serve, visit):

@@ -183,20 +183,75 @@ def test_what_the_server_reports_runs_nothing(watched, path):
     now = time.time()
     rows = [{"time": now, "id": text, "route": text, "method": text, "path": text, "status": 400, "seconds": 1, "key": text,
              "model": text, "error": text, "field": text, "client": text, "queue": 1.0} for text in HOSTILE]  # fmt: skip
+    keys = [{"name": text, "scopes": [text], "models": [text], "expires": now, "old_expires": now, "open": 1, "refused": 1,
+             "is_own": n == 1, "requests_per_minute": 1} for n, text in enumerate(HOSTILE)]  # fmt: skip
+    state = {"state": HOSTILE[0], "reason": HOSTILE[1], "started": now, "open_requests": 0, "num_requests": 0, "num_errors": 0, "version": HOSTILE[2],
+             "models": [{"name": text, "state": text, "error": text} for text in HOSTILE], "stores": [],
+             "pulls": [{"name": text, "done": True, "error": text} for text in HOSTILE]}  # fmt: skip
     usage = [{"date": "2030-01-01", "key": text, "model": text, "requests": 1, "prompt_tokens": 1, "cached_tokens": 0,
-              "completion_tokens": 1, "seconds": 1.0, "cost": None} for text in HOSTILE]  # fmt: skip
+              "completion_tokens": 1, "seconds": 1.0, "cost": n} for n, text in enumerate(HOSTILE)]  # fmt: skip
     replies = (
         {re.compile(r":\d+/models$"): {"data": models}}
         if path == "/ui/models"
         else {
             "**/admin/requests": {"slow_seconds": 10, "open": rows, "failed": rows, "slow": rows},
             "**/v1/usage*": {"currency": "USD", "data": usage},
+            "**/admin/keys": {"keys": keys, "obstacle": None, "scopes": HOSTILE},
+            "**/admin/state": state,
         }
     )
     page = watched(path, replies)
     page.locator({"/ui/models": "#models li", "/ui/console": "#requests tbody tr"}[path]).nth(99).wait_for(
         state="attached"
     )
+    if path == "/ui/console":
+        assert page.locator("#api-keys li").count() == 500 and page.locator("#going li").count() == 500
+        page.locator("#by").select_option("model")
+        page.locator("#measure").select_option("cost")
+        page.locator("#api-keys button").first.click()  # the editor of a key
+        assert page.locator("#edit-scopes input").count() == 500
+    assert calm(page)
+
+
+def test_what_the_hub_reports_runs_nothing(watched):
+    found = [{"repo": text, "downloads": 1, "gated": True} for text in HOSTILE]
+    offered = [{"name": text, "quantization": text, "size": 1, "needs": 1, "fit": "memory"} for text in HOSTILE]
+    page = watched(
+        "/ui/models",
+        {"**/ui/access": {"manage": True}, "**/admin/hub?*": {"data": found}, "**/admin/hub/**": {"data": offered}},
+    )
+    page.fill("#hub-words", "x")
+    page.press("#hub-words", "Enter")
+    page.locator("#hub summary").nth(499).wait_for()
+    page.locator("#hub summary").first.click()
+    page.locator("#hub details li").nth(499).wait_for()
+    assert calm(page)
+
+
+def test_what_the_server_has_of_conversations_runs_nothing(watched):
+    """Another program with the same key may have put it there."""
+    ids = [f"{n:03}" for n in range(500)]
+    kept = [{"id": id, "revision": text, "deleted": False} for id, text in zip(ids, HOSTILE)]
+    kept += [{"id": text, "revision": text, "deleted": False} for text in HOSTILE]
+    replies = {
+        "**/ui/access": {"scopes": {}, "tools": False, "history": 30, "key": HOSTILE[0]},
+        "**/ui/history": {
+            "key": HOSTILE[0],
+            "era": HOSTILE[1],
+            "limits": {"days": 30, "bytes": 0},
+            "conversations": kept,
+        },
+        "**/ui/history/**": {**conversation(), "title": HOSTILE[3], "turns": {"root": {"children": [], "selected": 0}}},
+        "**/ui/history/499?*": conversation(),
+    }
+    page = watched("/", replies)
+    page.locator("body[data-ready]").wait_for()
+    page.click("#settings-button")
+    page.check("#history-on")
+    page.locator("#talk-list li").nth(499).wait_for(state="attached", timeout=60_000)
+    assert page.locator("#talk-list li").count() == 500
+    page.locator("#talk-list .title").first.click()
+    page.locator("[data-turn='500']").wait_for(timeout=60_000)
     assert calm(page)
 
 

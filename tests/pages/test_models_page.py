@@ -55,6 +55,38 @@ def test_a_model_is_loaded_talked_to_and_unloaded(two, visit):
     page.locator("[data-model='one']").get_by_text("Not loaded").wait_for()
 
 
+def test_its_speed_here_is_told_once_it_has_answered(two, visit):
+    page = opened(visit, two)
+    card = page.locator("[data-model='one']")
+    assert "not measured yet" in card.inner_text() and "parameters" in card.inner_text(), "what its file tells"
+    page.get_by_role("button", name="Load one", exact=True).click()
+    card.get_by_text("Loaded", exact=True).wait_for()
+    body = {"model": "one", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "ignore_eos": True}
+    assert page.request.post(two.url + "/v1/chat/completions", data=body).ok
+    page.get_by_role("button", name="Unload one").click()
+    card.get_by_text("Not loaded").wait_for()
+    assert re.search(r"[\d.,]+ tokens/s here \(1 answer\)", card.inner_text())
+
+
+def test_a_variant_has_a_name_and_options_of_its_own(two, visit, axe):
+    page = opened(visit, two)
+    page.get_by_role("button", name="Variant… one").click()
+    assert barriers(page, axe) == []
+    page.fill("#variant-name", "poet")
+    page.fill("#variant-system", "You write poems.")
+    page.fill("#variant-temperature", "0.25")
+    page.fill("#variant-num_ctx", "256")
+    page.get_by_role("button", name="Create").click()
+    page.locator("[data-model='poet']").wait_for()
+    shown = page.request.post(two.url + "/api/show", data={"model": "poet"}).json()
+    assert "0.25" in shown["parameters"] and "256" in shown["parameters"] and shown["system"] == "You write poems."
+    assert page.request.delete(two.url + "/models?model=one").status == 400, "the variant needs its file"
+    page.clock.install()
+    page.get_by_role("button", name="Delete poet").click()
+    with page.expect_response(lambda reply: reply.request.method == "DELETE" and reply.ok and "poet" in reply.url):
+        page.clock.fast_forward(11_000)
+
+
 def test_a_deleted_model_comes_back_with_undo_and_is_gone_without(two, visit, tmp_path):
     page = opened(visit, two)
     page.get_by_role("button", name="Delete one").click()

@@ -150,11 +150,11 @@ def test_a_change_that_hangs_holds_up_no_other_conversation(running, monkeypatch
         assert began.wait(10)
         assert client.post(f"{PATH}/{other}/items", **add).status_code == 200
         assert thread.is_alive()
-        running.service.conversations.patience = 0.01
+        running.service.conversations.changes.patience = 0.01
         answer = client.post(f"{PATH}/{slow}/items", **add)
         assert (answer.status_code, answer.get_json()["error"]["code"]) == (503, "store_unavailable")
     finally:
         let_go.set()
         thread.join(20)
     assert len(items(client, slow)) == len(items(client, other)) == 2
-    assert not running.service.conversations._turns
+    assert not len(running.service.conversations.changes)

@@ -27,7 +27,7 @@ QUERY = {
     # pages of a list, and places in what is the caller's own
     "after": None, "after_id": None, "before_id": None, "limit": None, "order": None, "pageSize": None,
     "pageToken": None, "stream": None, "starting_after": None, "last_event_id": None,
-    "include_input": None, "from": None, "conv_id": None,
+    "include_input": None, "from": None, "conv_id": None, "revision": None,
 }  # fmt: skip
 HEADERS = {
     # who asks, and from where

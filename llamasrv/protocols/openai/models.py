@@ -24,7 +24,7 @@ _MODALITIES = {"vision": "image", "audio": "audio"}
 
 
 class ModelCard(NamedTuple):
-    """One model as a list shows it. `context` and `meta` are empty until it has loaded."""
+    """One model as a list shows it. Until it has loaded, `meta` has what its file tells."""
 
     id: str
     created: int
@@ -35,6 +35,8 @@ class ModelCard(NamedTuple):
     tags: tuple[str, ...] = ()
     status: Mapping[str, Any] | None = None  # in llama-server's words
     is_found: bool = False  # in the folder of models, and named nowhere else
+    is_created: bool = False  # by a client, from another model
+    measured: Mapping[str, Any] | None = None  # its speed on this machine
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:
@@ -52,9 +54,12 @@ def _entry(card: ModelCard) -> dict[str, Any]:
         meta["capabilities"] = card.capabilities  # in the entry itself Anthropic's clients expect something else
     if meta:
         entry["meta"] = meta
+    if card.measured is not None:
+        entry["measured"] = card.measured
     if card.status is not None:
         entry["status"] = card.status
-        entry["source"], entry["can_remove"] = "models_dir" if card.is_found else "preset", card.is_found
+        entry["source"] = "created" if card.is_created else "models_dir" if card.is_found else "preset"
+        entry["can_remove"] = card.is_found or card.is_created
     if "speech" in card.capabilities:
         entry["architecture"] = {"input_modalities": ["text"], "output_modalities": ["audio"]}
     if "vision" in card.capabilities or "completion" in card.capabilities:

@@ -61,6 +61,7 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
         "/v1/messages/batches/<id>/cancel", "/v1/messages/batches/<id>/results",
         "/responses", "/responses/<id>", "/responses/<id>/cancel", "/responses/<id>/input_items",
         "/responses/input_tokens", "/responses/compact",
+        "/ui/history", "/ui/history/<id>",
     ),
     "embed": (
         "/v1/embeddings", "/embeddings", "/embedding", "/api/embed", "/api/embeddings",

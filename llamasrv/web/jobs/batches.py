@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -51,10 +51,18 @@ class Rest(NamedTuple):
 
 class BatchRunner:
     def __init__(
-        self, batches: BatchStore, files: FileStore, idle_gate: IdleGate, *, longest_line: int, line_values: int
+        self,
+        batches: BatchStore,
+        files: FileStore,
+        idle_gate: IdleGate,
+        *,
+        longest_line: int,
+        line_values: int,
+        others: Sequence[FileStore] = (),
     ) -> None:
-        """`longest_line`, `line_values`: max bytes, and max keys and values, of a request in a file."""
-        self.batches, self.files = batches, files
+        """`longest_line`, `line_values`: max bytes, and max keys and values, of a request in a file. `others`: stores
+        that are counted and cleaned up with these."""
+        self.batches, self.files, self._others = batches, files, others
         self._longest_line, self._line_values = longest_line, line_values
         self._idle_gate = idle_gate
         self.send: Send | None = None  # set once the application exists
@@ -129,9 +137,12 @@ class BatchRunner:
         """Remove expired files and batches. A failure does not keep batches from running."""
 
         def sweep() -> None:
-            self.files.sweep()
+            stores = (self.files, *self._others)
+            for store in stores:
+                store.sweep()
             self.batches.sweep(time.time() - KEPT)
-            self.files.quota.recount({"files": self.files.shelf, "batches": self.batches.shelf})
+            shelves = {store.kind: store.shelf for store in stores}
+            self.files.quota.recount({**shelves, "batches": self.batches.shelf})
 
         self._next_sweep = time.monotonic() + LONGEST_REST
         try:

@@ -7,6 +7,7 @@ import threading
 from flask import Blueprint, Response, request
 
 from llamasrv.errors import Forbidden, InvalidRequest, LlamasrvError, Unsupported
+from llamasrv.models import derived
 from llamasrv.models.loader import ModelLoader
 from llamasrv.models.model import Model
 from llamasrv.models.remove import remove
@@ -99,13 +100,21 @@ def loader_of(service: Service) -> ModelLoader:
 
 
 def delete_model(service: Service, model: Model) -> None:
-    """Delete its files and stop serving it; requests that run on it finish."""
-    if service.options.folder is None or not model.settings.is_found:
+    """Delete its files and stop serving it; requests that run on it finish. Of one that was created from another model,
+    delete the definition."""
+    folder = service.options.folder
+    if folder is not None and model.settings.derived is not None:
+        derived.delete(folder, model.name)
+        service.refresh()
+        return
+    if folder is not None and (users := derived.users(folder, model.details.parts)):
+        raise InvalidRequest(f"model '{model.name}' cannot be deleted: {', '.join(users[:5])} was created from it")
+    if folder is None or not model.settings.is_found:
         raise Forbidden(f"The model '{model.name}' is in the server's configuration; it cannot be deleted here.")
     if len(service.registry.models) == 1:
         raise InvalidRequest(f"'{model.name}' is the only model; it cannot be deleted.", param="model")
     try:
-        remove(model.details, service.options.folder)
+        remove(model.details, folder)
     except OSError as error:
         raise LlamasrvError(f"The files of '{model.name}' cannot be deleted: {error.strerror}.") from None
     service.refresh()

@@ -72,9 +72,14 @@ def card(model: Model) -> ModelCard:
         "tags": settings.tags,
         "status": _status(model),
         "is_found": settings.is_found,
+        "is_created": settings.derived is not None,
+        "measured": _measured(model),
     }
     if model.state != "loaded":
-        return ModelCard(model.name, model.created, aliases, model.context or None, **known)
+        details = model.details
+        said = {"n_params": details.num_params, "size": details.size, "ftype": details.quantisation}
+        meta = {name: value for name, value in said.items() if value}
+        return ModelCard(model.name, model.created, aliases, model.context or None, meta, **known)
     info = model.engine.info
     meta = {
         "vocab_type": info.vocab_type,
@@ -87,6 +92,13 @@ def card(model: Model) -> ModelCard:
         "ftype": info.file_type,
     }
     return ModelCard(model.name, model.created, aliases, model.engine.context, meta, **known)
+
+
+def _measured(model: Model) -> dict[str, Any] | None:
+    """How fast one answer came on this machine, on average since the server started; None before the first one."""
+    times = model.metrics.token_seconds
+    answers = sum(times.counts)
+    return {"tokens_per_second": round(answers / times.total, 2), "answers": answers} if times.total else None
 
 
 # What llama-server calls the states of a model.

@@ -79,6 +79,8 @@ def blueprint(service: Service) -> Blueprint:
             "scopes": scopes,
             "manage": service.options.manage and scopes["admin"],
             "tools": service.tools.is_on and scopes["tools"],
+            "history": service.chat_history.days if scopes["infer"] else None,
+            "key": owner,
         }
         return json_answer(orjson.dumps(answer))
 

@@ -7,26 +7,17 @@ conversation at the same moment, the last one wins.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from llamasrv.errors import LlamasrvError, Unsupported
 from llamasrv.protocols.openai.conversations import StoredConversation, is_conversation_id, not_found
 from llamasrv.protocols.openai.responses.reply import Keep
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
-from llamasrv.store import CHAIN_BYTES, ConversationTooLong, ResponseStore, StoredEntry, StoreError
+from llamasrv.store import CHAIN_BYTES, ConversationTooLong, ResponseStore, StoredEntry
+from llamasrv.web.stored.changes import Changes
 from llamasrv.web.stored.responses import asking
 
 log = logging.getLogger("llamasrv")
-
-
-class _Queue:
-    """The pending changes of one conversation."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.num_waiting = 0  # or changing it
 
 
 class StoredConversations:
@@ -35,9 +26,7 @@ class StoredConversations:
 
     def __init__(self, store: ResponseStore | None, patience: float = 20.0) -> None:
         self._store = store
-        self.patience = patience
-        self._turns: dict[tuple[str, str], _Queue] = {}
-        self._guard = threading.Lock()
+        self.changes = Changes("this conversation", patience)
 
     def find(self, owner: str, id: str) -> StoredConversation:
         """Raises ConversationNotFound, also for another owner's conversation."""
@@ -61,27 +50,8 @@ class StoredConversations:
         self, owner: str, id: str, how: Callable[[StoredConversation], StoredConversation]
     ) -> StoredConversation:
         """Replace it with what `how` returns."""
-        with self._changing(owner, id):
+        with self.changes.of((owner, id)):
             return self.keep(owner, how(self.find(owner, id)))
-
-    @contextmanager
-    def _changing(self, owner: str, id: str) -> Iterator[None]:
-        """One change of a conversation after the other; different conversations do not wait for each other."""
-        with self._guard:
-            turns = self._turns.setdefault((owner, id), _Queue())
-            turns.num_waiting += 1
-        try:
-            if not turns.lock.acquire(timeout=self.patience):
-                raise StoreError("Another request is still changing this conversation. Try again shortly.")
-            try:
-                yield
-            finally:
-                turns.lock.release()
-        finally:
-            with self._guard:
-                turns.num_waiting -= 1
-                if not turns.num_waiting:
-                    del self._turns[owner, id]
 
     def delete(self, owner: str, id: str) -> None:
         if self._store is None or not is_conversation_id(id) or not asking(self._store, self._store.delete, owner, id):

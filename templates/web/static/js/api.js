@@ -1,10 +1,14 @@
 // The API's own documentation, drawn from /openapi.json; examples run against this server.
 
 import { byId, call, json, make } from "./server.js";
+import { apiWords as words } from "./words.js";
 
 const VERDICTS = ["honoured", "ignored", "refused"];
-const METHODS = ["get", "post", "put", "delete"];
-const NOTHING = "It takes no body.";
+const METHODS = ["get", "post", "put", "patch", "delete"];
+const PROTOCOLS = ["OpenAI", "Anthropic", "Gemini", "Ollama", "llama.cpp", "Other servers", "Operation"];
+
+/** A text whose parts in backticks are code. */
+const rendered = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
 function resolve(document, schema) {
   for (let i = 0; schema?.$ref && i < 20; i++) {
@@ -21,23 +25,23 @@ function fields(document, schema) {
     const field = resolve(document, property);
     const verdict = field["x-verdict"] ?? property["x-verdict"] ?? "honoured";
     return [VERDICTS.indexOf(verdict), make("tr", {}, make("td", {}, make("code", {}, name)), make("td", {}, typeOf(field)),
-      make("td", { class: verdict }, verdict + (required.includes(name) ? ", required" : "")),
-      make("td", {}, field.description ?? property.description ?? ""))];
+      make("td", { class: verdict }, words.verdict(verdict, required.includes(name))),
+      make("td", {}, ...rendered(field.description ?? property.description ?? "")))];
   });
   if (!rows.length) return null;
   rows.sort((a, b) => a[0] - b[0]);
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Fields" }, make("table", {},
-    make("thead", {}, make("tr", {}, ...["Field", "Type", "Here", "Meaning"].map((t) => make("th", {}, t)))),
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": words.fields }, make("table", {},
+    make("thead", {}, make("tr", {}, ...words.columns.map((t) => make("th", {}, t)))),
     make("tbody", {}, ...rows.map(([, row]) => row))));
 }
 
 function example(path, method, operation, content) {
   const text = content?.example ?? Object.values(content?.examples ?? {})[0]?.value;
-  const body = text === undefined ? null : make("textarea", { class: "code", rows: 8, spellcheck: "false", "aria-label": "Body" });
+  const body = text === undefined ? null : make("textarea", { class: "code", rows: 8, spellcheck: "false", "aria-label": words.body });
   if (body) body.value = JSON.stringify(text, null, 2);
   if (method !== "get" && !body) return null;
   const output = make("pre", { tabindex: 0, hidden: true }, make("code"));
-  const address = make("input", { class: "code", value: path, "aria-label": "Address", size: 40 });
+  const address = make("input", { class: "code", value: path, "aria-label": words.address, size: 40 });
   const run = make("button", { type: "button", class: "primary", onclick: async () => {
     run.disabled = true;
     output.hidden = false;
@@ -61,29 +65,29 @@ function example(path, method, operation, content) {
       code.textContent = error.message;
     }
     run.disabled = false;
-  } }, "Run");
-  return make("details", {}, make("summary", {}, "Try it"), make("p", { class: "row" }, address, run), body, output);
+  } }, words.run);
+  return make("details", {}, make("summary", {}, words.tryIt), make("p", { class: "row" }, address, run), body, output);
 }
 
 /** What it answers to its example; where there is no text of that, its status and form. */
 function exampleReply(operation) {
   const [status, response] = Object.entries(operation.responses).find(([code]) => code !== "default") ?? [];
   const [kind, { example: reply }] = Object.entries(response?.content ?? {}).find(([, one]) => one.example !== undefined) ?? [null, {}];
-  if (reply === undefined) return make("p", { class: "faint" }, `Replies with status ${status}: ${Object.keys(response?.content ?? {}).join(" or ") || "no body"}.`);
+  if (reply === undefined) return make("p", { class: "faint" }, words.replies(status, Object.keys(response?.content ?? {})));
   const text = typeof reply === "string" ? reply : JSON.stringify(reply, null, 2);
-  return make("details", {}, make("summary", {}, "Example reply"),
-    make("p", { class: "faint" }, `${status}, ${kind}. Long texts and lists are shortened.`), make("pre", { tabindex: 0 }, make("code", {}, text)));
+  return make("details", {}, make("summary", {}, words.exampleReply),
+    make("p", { class: "faint" }, words.shortened(status, kind)), make("pre", { tabindex: 0 }, make("code", {}, text)));
 }
 
 /** One operation, folded; its fields and example are drawn when somebody opens it. */
 function endpoint(document, path, method, operation, id) {
   const content = operation.requestBody?.content?.["application/json"];
   const box = make("details", { class: "endpoint", id }, make("summary", {},
-    make("h2", {}, make("span", { class: "method" }, `${method.toUpperCase()} `), path),
-    make("span", { class: "faint" }, operation.summary ?? operation.description ?? "")));
+    make("h3", {}, make("span", { class: "method" }, `${method.toUpperCase()} `), path),
+    make("span", { class: "faint" }, ...rendered(operation.summary ?? operation.description ?? ""))));
   box.addEventListener("toggle", () => {
     const parts = [content ? fields(document, content.schema) : null, exampleReply(operation), example(path, method, operation, content)].filter(Boolean);
-    box.append(...(parts.length ? parts : [make("p", { class: "faint" }, NOTHING)]));
+    box.append(...(parts.length ? parts : [make("p", { class: "faint" }, words.noBody)]));
   }, { once: true });
   return box;
 }
@@ -105,15 +109,24 @@ async function begin() {
       if (!first.has(key)) first.set(key, path);
     }
   }
-  operations.sort((a, b) => (a.path < b.path ? -1 : a.path > b.path ? 1 : 0));
+  const place = ({ operation }) => PROTOCOLS.indexOf(operation.tags?.[0] ?? PROTOCOLS.at(-1));
+  operations.sort((a, b) => place(a) - place(b) || (a.path < b.path ? -1 : a.path > b.path ? 1 : 0));
   for (const [i, { path, method, operation, alias }] of operations.entries()) {
     const id = `endpoint-${i}`;
     const box = endpoint(document, path, method, operation, id);
-    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, `${method.toUpperCase()} ${path}`));
-    entries.push({ box, link, alias, text: `${method} ${path} ${operation.summary ?? ""}`.toLowerCase() });
+    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, make("span", { class: "method" }, method.toUpperCase()), ` ${path}`));
+    entries.push({ box, link, alias, protocol: operation.tags?.[0], text: `${method} ${path} ${operation.summary ?? ""}`.toLowerCase() });
   }
-  byId("paths").append(...entries.map(({ box }) => box));
-  byId("endpoints").append(...entries.map(({ link }) => link));
+  for (const protocol of PROTOCOLS) {
+    const own = entries.filter((entry) => entry.protocol === protocol);
+    if (!own.length) continue;
+    const list = make("ul", {}, ...own.map(({ link }) => link));
+    const section = make("section", { "aria-label": protocol }, make("h2", {}, protocol), make("p", { class: "faint" }, words.protocols[protocol]), ...own.map(({ box }) => box));
+    const index = make("details", { open: protocol === PROTOCOLS[0] }, make("summary", {}, protocol), list);
+    groups.push({ section, index, own });
+  }
+  byId("paths").append(...groups.map(({ section }) => section));
+  byId("endpoints").append(...groups.map(({ index }) => index));
   show();
   const wanted = location.hash && byId(location.hash.slice(1));
   if (wanted) {
@@ -122,7 +135,8 @@ async function begin() {
   }
 }
 
-const entries = []; // {box, link, alias, text}
+const entries = []; // {box, link, alias, protocol, text}
+const groups = []; // of a protocol: {section, index, own entries}
 
 function show() {
   const wanted = byId("find").value.toLowerCase().trim();
@@ -132,7 +146,11 @@ function show() {
     box.hidden = link.hidden = !shown;
     count += shown;
   }
-  byId("status").textContent = `${count} endpoints`;
+  for (const { section, index, own } of groups) {
+    section.hidden = index.hidden = own.every(({ box }) => box.hidden);
+    if (wanted) index.open = true;
+  }
+  byId("status").textContent = words.count(count);
 }
 
 byId("find").addEventListener("input", show);

@@ -94,6 +94,33 @@ export class Conversation {
     return { count: gone.length, undo };
   }
 
+  /** Takes in what another version of this conversation has and this one has not, as branches. Whether there was any. */
+  merge(other) {
+    const same = (one, two) => ["role", "content", "model", "callId"].every((name) => one[name] === two[name])
+      && JSON.stringify(one.calls ?? []) === JSON.stringify(two.calls ?? []);
+    const seen = new Set(); // a file from elsewhere may go in circles
+    let count = 0;
+    for (const open = [[this.turns.root, other.turns.root]]; open.length;) {
+      const [here, there] = open.pop();
+      if (seen.has(there)) continue;
+      seen.add(there);
+      for (const id of there.children) {
+        const turn = other.turns[id];
+        let twin = here.children.map((child) => this.turns[child]).find((one) => same(one, turn));
+        if (!twin) {
+          const { selected } = here;
+          twin = this.add(here, turn);
+          if (here.children.length > 1) here.selected = selected;
+          count += 1;
+        }
+        open.push([twin, turn]);
+      }
+    }
+    if (other.named && !this.named) Object.assign(this, { title: other.title, named: true });
+    this.changed = Math.max(this.changed, other.changed);
+    return count > 0 || Object.keys(this.turns).length > Object.keys(other.turns).length;
+  }
+
   /** What is sent: the shown turns as OpenAI messages, up to and without `end`. `sees`: with the pictures of tools. */
   messages(system, end, sees) {
     const out = system ? [{ role: "system", content: system }] : [];
@@ -133,7 +160,7 @@ export function imported(text) {
   return all.map((one) => new Conversation({ ...one, id: undefined }));
 }
 
-function isSound(data) {
+export function isSound(data) {
   const turns = data?.turns;
   if (!turns?.root || typeof data.title !== "string") return false;
   return Object.values(turns).every((turn) =>

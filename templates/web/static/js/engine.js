@@ -3,10 +3,11 @@
 import { bytes as bytesOf, duration } from "./figures.js";
 import { byId, call, events, json, make } from "./server.js";
 import { legend, timeline } from "./timeline.js";
-import { engineWords as words } from "./words.js";
+import { consoleWords, engineWords as words } from "./words.js";
 
 const KEPT = 3600; // seconds in the plots
 const RECENT = 120; // seconds of requests in the plot of latencies
+const { modelStates } = consoleWords;
 const history = []; // of the model that is shown: {t, rate, prompt, running, waiting, parts}
 let past = []; // the server's samples of the last hour
 let last = null;
@@ -26,11 +27,13 @@ function makePlots() {
   const axes = [{ stroke: ink, grid }, { stroke: ink, grid, size: 45 }];
   const line = (label, colour) => ({ label, stroke: colour, width: 2, points: { show: false } });
   const clock = { ...axes[0], space: 70, values: (u, times) => times.map((time) => new Date(1000 * time).toLocaleTimeString(undefined, { timeStyle: times.at(-1) - times[0] > 300 ? "short" : "medium" })) };
+  const spans = { ...axes[0], splits: () => [0.001, 0.01, 0.1, 1, 10, 100], values: (u, seconds) => seconds.map(duration) };
+  const shares = { ...axes[1], values: (u, parts) => parts.map((part) => part.toLocaleString(undefined, { style: "percent" })) };
   const plot = (id, series, x = {}) => {
     const element = byId(id);
     element.replaceChildren();
     return new window.uPlot({
-      width: element.clientWidth || 300, height: 180, axes: x.time === false ? axes : [clock, axes[1]], cursor: { show: false }, series: [{ label: words.time }, ...series],
+      width: element.clientWidth || 300, height: 180, axes: x.time === false ? [spans, shares] : [clock, axes[1]], cursor: { show: false }, series: [{ label: words.time }, ...series],
       scales: { x, y: { range: (u, low, high) => [0, Math.max(1e-9, high * 1.1 || 1)] } }, legend: { live: false },
     }, [[]], element);
   };
@@ -137,7 +140,7 @@ function drawModels(now) {
     const seen = at ? at.totals.prompt + at.totals.cached : 0;
     return make("tr", {},
       make("td", {}, model.name),
-      make("td", {}, model.state + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
+      make("td", {}, (modelStates[model.state] ?? model.state) + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
       make("td", {}, size(model.memory)), make("td", {}, String(at?.running.length ?? "")), make("td", {}, String(at?.num_waiting ?? "")),
       make("td", {}, at ? number(rate, 1) : ""), make("td", {}, seen ? `${Math.round(100 * at.totals.cached / seen)} %` : ""),
       make("td", {}, manage === "yes" ? manageButton(model) : words.notAllowed[manage]),

@@ -6,7 +6,7 @@ export const number = (value) => value.toLocaleString(undefined, value >= 1e6 ? 
 /** A time span: 250 ms, 3.2 s, 5 min, 2 h, 3 days. */
 export function duration(seconds) {
   const say = (value, unit, digits = 0) => value.toLocaleString(undefined, { style: "unit", unit, unitDisplay: unit === "day" ? "long" : "short", maximumFractionDigits: digits });
-  if (seconds < 1) return say(1000 * seconds, "millisecond");
+  if (seconds < 1) return say(1000 * seconds, "millisecond", seconds < 0.01 ? 1 : 0);
   if (seconds < 100) return say(seconds, "second", 1);
   if (seconds < 6000) return say(seconds / 60, "minute");
   return seconds < 2 * 86_400 ? say(seconds / 3600, "hour") : say(seconds / 86_400, "day");

@@ -4,6 +4,7 @@ import { bytes, number } from "./figures.js";
 import { beginHub } from "./hub.js";
 import { byId, call, events, json, make } from "./server.js";
 import { offerUndo } from "./toast.js";
+import { askForVariant } from "./variant.js";
 import { modelWords as words } from "./words.js";
 
 const LOOK = 2000; // milliseconds between looks while something changes
@@ -41,10 +42,12 @@ function remove(model) {
 }
 
 /** What is known of a model without loading it, in words. */
-function facts({ meta = {}, context_length: context, max_model_len: length, source }) {
+function facts({ meta = {}, context_length: context, max_model_len: length, source, measured }) {
+  const writes = (meta.capabilities ?? []).includes("completion");
   return [
     meta.ftype, meta.n_params ? words.parameters(number(meta.n_params)) : null, meta.size ? bytes(meta.size) : null,
     context || length ? words.context(number(context || length)) : null, source ? words.source(source) : null,
+    measured ? words.measured(measured) : writes ? words.notMeasured : null,
   ].filter(Boolean);
 }
 
@@ -56,6 +59,7 @@ function row(model) {
   if (state === "loaded") buttons.push(make("a", { class: "button", href: `/?model=${encodeURIComponent(model.id)}`, "aria-label": `${words.chat} ${model.id}` }, words.chat));
   if (manage && state === "loaded") buttons.push(button(words.unload, () => post("/models/unload", model.id)));
   if (manage && ["unloaded", "failed"].includes(state)) buttons.push(button(words.load, () => post("/models/load", model.id), true));
+  if (manage && !["loading", "failed"].includes(state)) buttons.push(button(words.variant, () => askForVariant(model, act)));
   if (manage && model.can_remove) buttons.push(button(words.delete, () => remove(model)));
   return make("li", { class: "card", "data-model": model.id },
     make("div", { class: "card-text" },

@@ -2,11 +2,13 @@
 
 import { Answers } from "./answers.js";
 import { Attachments, watch } from "./attachments.js";
+import { isDocument } from "./citations.js";
 import { beginCode } from "./code.js";
 import { Context } from "./context.js";
 import { Conversation } from "./conversation.js";
 import { draftOf, keepDraft } from "./drafts.js";
 import { beginDrawers, closeDrawers, toggleDrawer } from "./drawers.js";
+import { History } from "./history.js";
 import { icon } from "./icons.js";
 import { beginOffline } from "./install.js";
 import { followKeys, showKeys } from "./keys.js";
@@ -36,12 +38,18 @@ const serverTools = new ServerTools({ changed: keep, sendResults: (turn, results
 const settings = new Settings(keep, serverTools, (name) => (models.get(name)?.meta?.capabilities ?? []).includes("vision"));
 const attachments = new Attachments(byId("pictures"), status);
 const talks = new Talks(open);
+const serverHistory = new History({
+  draw: () => talks.draw(),
+  show: (talk) => open(talk),
+  isBusy: () => page.running !== null || document.querySelector("#messages .edit") !== null,
+});
 const speaker = new Speaker();
 const microphone = new Microphone({ model: listener, write: (text) => {
   write([prompt.value.trimEnd(), text].filter(Boolean).join(" "));
   keepDraft(page.talk, prompt.value);
   prompt.focus();
 } });
+let documents = []; // that were attached to the messages which are shown
 let naming = null; // AbortController of the title that is being asked for
 
 // ---------------------------------------------------------------- the conversation
@@ -65,6 +73,7 @@ function place(turn) {
 /** Draws the conversation, scrolled to its end or to the turn `id`, `top` pixels under the upper edge. */
 function drawAll({ id, top } = {}) {
   const path = page.talk.path();
+  documents = path.flatMap(({ files }) => files ?? []).filter(isDocument);
   transcript.show(path, { id, top });
   byId("welcome").hidden = path.length > 0;
   document.body.classList.toggle("empty", !path.length);
@@ -111,6 +120,7 @@ function openNew() {
 }
 
 const act = {
+  documents: () => documents,
   branch(turn, step) {
     page.talk.turnTo(turn, step);
     keep();
@@ -381,7 +391,9 @@ async function begin() {
       chooseModel(wanted);
     }
     await useModel();
-    await Promise.all([serverTools.begin(), speaker.begin()]);
+    const access = await json("/ui/access");
+    await Promise.all([serverTools.begin(access), speaker.begin()]);
+    serverHistory.begin(access);
     serverTools.consider(page.talk.path().at(-1));
     beginOffline().catch(() => { /* some browsers forbid it in private windows */ });
   } catch (error) {

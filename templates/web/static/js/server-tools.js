@@ -28,9 +28,8 @@ export class ServerTools {
     this.live = new WeakSet(); // turns that were written here: in an imported conversation, calls may be anybody's
   }
 
-  /** Asks the server which tools it would run for this visitor. */
-  async begin() {
-    const { tools } = await json("/ui/access");
+  /** Asks the server which tools it runs for this visitor, if any. */
+  async begin({ tools }) {
     if (!tools) return;
     for (const tool of await json("/tools")) this.all.set(tool.tool, tool);
     byId("server-tools").hidden = !this.all.size;

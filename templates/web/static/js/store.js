@@ -1,4 +1,4 @@
-// Where conversations are kept: this browser's IndexedDB, and nowhere else. What is in their files lies apart, and is
+// Where conversations are kept: this browser's IndexedDB (history.js has copies on the server). What is in their files lies apart, and is
 // read when a conversation is opened.
 
 const OLD = "llamasrv:talk:"; // names in localStorage, where earlier versions kept them
@@ -7,6 +7,7 @@ const talks = new Map(); // id -> data, without what is in its files
 const written = new Set(); // files that need not be written again
 let database = null; // null: they last as long as the page
 let others = null; // tabs
+let note = () => {}; // is called with what was kept or deleted here
 
 const done = (request) => new Promise((resolve, reject) => {
   request.onsuccess = () => resolve(request.result);
@@ -50,6 +51,13 @@ export async function takeOld(take) {
   }
 }
 
+/** `noted(id, isGone)` is called for each conversation that is kept or deleted, but for what is done `quietly`. */
+export function follow(noted) {
+  note = noted;
+}
+
+export const has = (id) => talks.has(id);
+
 /** All that are kept, the latest first, without what is in their files. */
 export const stored = () => [...talks.values()].sort((a, b) => b.changed - a.changed);
 
@@ -70,11 +78,12 @@ export async function load(id) {
 }
 
 /** Whether it is kept now. */
-export async function save(talk) {
+export async function save(talk, { quietly = false } = {}) {
   const data = JSON.parse(JSON.stringify(talk));
   const contents = filesIn(data).map((file) => [`${talk.id}/${file.id}`, file.url]).filter(([name]) => !written.has(name));
   if (database) for (const file of filesIn(data)) delete file.url;
   talks.set(talk.id, data);
+  if (!quietly) note(talk.id, false);
   if (!database) return false;
   try {
     const transaction = database.transaction(["talks", "files"], "readwrite");
@@ -89,8 +98,9 @@ export async function save(talk) {
   }
 }
 
-export async function forget(id) {
+export async function forget(id, { quietly = false } = {}) {
   talks.delete(id);
+  if (!quietly) note(id, true);
   for (const name of written) if (name.startsWith(`${id}/`)) written.delete(name);
   if (!database) return;
   const transaction = database.transaction(["talks", "files"], "readwrite");

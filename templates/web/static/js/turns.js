@@ -1,6 +1,7 @@
 // How a turn looks: text, folded thinking, cards for calls, and the buttons under it.
 
 import { picture } from "./attachments.js";
+import { cite } from "./citations.js";
 import { icon } from "./icons.js";
 import { show } from "./markdown.js";
 import { copy } from "./page.js";
@@ -11,7 +12,7 @@ import { words } from "./words.js";
 
 const NAMES = { user: words.you, assistant: words.model, tool: words.toolResult };
 
-/** An element for `turn`; `act` has edit, again, branch, choose, remove, speak, sendResults. `place`: {at, of, pair, chosen} among its
+/** An element for `turn`; `act` has edit, again, branch, choose, remove, speak, sendResults, documents. `place`: {at, of, pair, chosen} among its
  * branches. `busy`: it is being written. */
 export function draw(turn, place, act, busy) {
   const name = turn.role === "assistant" && turn.model ? turn.model : NAMES[turn.role];
@@ -28,6 +29,7 @@ export function draw(turn, place, act, busy) {
   box.append(foot);
   fill(box, turn, busy);
   if (!busy) {
+    if (turn.role === "assistant") cite(text, act.documents());
     if (turn.calls?.length && !turn.answered && turn.finish === "tool_calls") box.insertBefore(results(turn, act), foot);
     buttons(foot, turn, place, act);
   }

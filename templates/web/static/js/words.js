@@ -19,6 +19,14 @@ export const words = {
   storageFull: "This browser's storage is full. Export what you want to keep.",
   noStorage: "This browser stores nothing: conversations are lost when you close this page.",
 
+  storedHere: "Conversations are stored in this browser only.",
+  storedOnServer: (days) => `Conversations are stored in this browser, and on the server for ${count(days, "day", "days")} after their last change.`,
+  historyDays: (days) => `Other browsers that use the same API key then show them, too. The server deletes them ${count(days, "day", "days")} after their last change, or when you do.`,
+  historyDeleted: "Deleted the conversations on the server. Those in this browser stay.",
+  historyDeletedElsewhere: "The conversations on the server were deleted from another browser. Those in this browser stay.",
+  historyLater: "The server cannot be reached. Changes follow later.",
+  notOnServer: (number) => `${count(number, "conversation is", "conversations are")} too large for the server.`,
+
   // messages
   you: "You",
   model: "Model",
@@ -103,6 +111,7 @@ export const words = {
   imageSent: "Image",
   soundSent: "Sound",
   document: "document",
+  inDocument: (name) => `Show this in ${name}`,
   remove: (name) => `Remove ${name || "this attachment"}`,
   pasted: (number) => `Pasted text ${number}.txt`,
   noImages: "This model cannot read images.",
@@ -149,11 +158,15 @@ export const modelWords = {
   aliases: (names) => `Also called ${names.join(", ")}`,
   parameters: (number) => `${number} parameters`,
   context: (number) => `context of ${number} tokens`,
-  source: (name) => ({ preset: "from the configuration", cache: "from the models folder" })[name] ?? `from ${name}`,
+  source: (name) => ({ preset: "from the configuration", models_dir: "from the models folder", created: "a variant of another model" })[name] ?? `from ${name}`,
   abilities: {
     completion: "Chat", tools: "Tools", thinking: "Thinking", insert: "Code completion", vision: "Images", audio: "Audio",
     embedding: "Embeddings", embeddings: "Embeddings", rerank: "Reranking", multimodal: "Images",
   },
+  measured: ({ tokens_per_second: rate, answers }) => `${rate.toLocaleString(undefined, { maximumFractionDigits: 1 })} tokens/s here (${count(answers, "answer", "answers")})`,
+  notMeasured: "speed not measured yet: chat with it once",
+  variant: "Variant…",
+  variantOf: (name) => `A variant of ${name}`,
   chat: "Chat",
   load: "Load",
   unload: "Unload",
@@ -295,4 +308,26 @@ export const engineWords = {
   cells: (held, kept, total) => `${held} cells in use, ${kept} kept for later, ${total} in all`,
   drafts: (used, all) => `${used} of ${all}`,
   progress: "Progress",
+};
+
+/** Of the page about the API. */
+export const apiWords = {
+  protocols: {
+    OpenAI: "What OpenAI's clients use, and most others.", Anthropic: "What Anthropic's clients use.", Gemini: "What Google's clients use.",
+    Ollama: "What Ollama's clients use.", "llama.cpp": "What llama-server's clients use, and tools.",
+    "Other servers": "What clients of LM Studio, vLLM, SGLang, TypeSafe and Vertex AI use.",
+    Operation: "Health, figures, keys and configuration.",
+  },
+  count: (number) => count(number, "endpoint", "endpoints"),
+  fields: "Fields",
+  columns: ["Field", "Type", "Here", "Meaning"],
+  verdict: (verdict, isRequired) => verdict + (isRequired ? ", required" : ""),
+  body: "Body",
+  address: "Address",
+  run: "Run",
+  tryIt: "Try it",
+  replies: (status, kinds) => `Replies with status ${status}: ${kinds.join(" or ") || "no body"}.`,
+  exampleReply: "Example reply",
+  shortened: (status, kind) => `${status}, ${kind}. Long texts and lists are shortened.`,
+  noBody: "It takes no body.",
 };
