@@ -38,7 +38,7 @@ LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
 MOST_EVENTS, MOST_TEXT, MOST_NUMBERS, MOST_ITEMS = 8, 1200, 4, 3
 """What is shown of a stream, of other text, of a vector and of a list."""
 HEADERS = {"Authorization": "Bearer secret-root"}
-ORDER = ("POST", "GET", "PATCH", "DELETE")
+ORDER = ("POST", "PUT", "GET", "PATCH", "DELETE")
 SUCCESS = {"success": True}
 BY_HAND: dict[str, object] = {
     "POST /models": SUCCESS,
@@ -72,6 +72,7 @@ BODIES = {
     "POST /predict": {
         "instances": [{"@requestFormat": "chatCompletions", "messages": [{"role": "user", "content": "Hello"}]}]
     },
+    "PUT /ui/history/<id>": {"title": "Greetings", "turns": {"root": {"children": [], "selected": 0}}},
     "POST /v1/conversations/<id>": {"metadata": {"topic": "greetings"}},
     "POST /v1/conversations/<id>/items": {"items": [{"role": "user", "content": "And goodbye"}]},
 }
@@ -88,6 +89,7 @@ def recorded(folder: Path) -> dict[str, object]:
     web = WebOptions(
         files_folder=folder / "files",
         files_bytes=1 << 24,
+        history_days=30.0,
         tools=("get_info",),
         slots=True,
         props=True,
@@ -116,7 +118,7 @@ def recorded(folder: Path) -> dict[str, object]:
 
 
 def _walk(client, found: dict[str, object]) -> None:
-    ids: dict[str, str] = {}
+    ids = {"/ui/history": "0f8fad5b-d9cb-469f-a165-70867728950e"}  # which the page makes
     for name in sorted(OPERATIONS, key=_place):
         method, path = name.split()
         operation = OPERATIONS[name]
