@@ -75,6 +75,7 @@ def test_another_browser_shows_changes_and_deletes_the_conversation(browser_on):
     asked(other, "and from the other")
     look_again(one)
     one.locator("#messages", has_text="and from the other").wait_for()
+    one.locator("#talk-list li").hover()
     one.get_by_label("Delete Hello from one").click()
     one.wait_for_function("() => !localStorage['llamasrv:history'].includes('\"gone\":[\"')")
     assert [conversation["deleted"] for conversation in kept(one)] == [True]

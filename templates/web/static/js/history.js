@@ -116,12 +116,14 @@ export class History {
         return this.#look(words.historyDeletedElsewhere);
       }
       change((now) => (now.era = era));
-      for (const id of state()?.gone ?? []) {
+      const gone = state()?.gone ?? [];
+      for (const id of gone) {
         await call(`${PATH}/${id}`, { method: "DELETE" });
         change((now) => (now.gone = without(now.gone, id)));
       }
-      for (const one of conversations) if (ID.test(one.id) && this.#isOn) await this.#take(one);
-      const late = await this.#send(new Map(conversations.map((one) => [one.id, one])), limits);
+      const theirs = new Map(conversations.filter(({ id }) => ID.test(id) && !gone.includes(id)).map((one) => [one.id, one]));
+      for (const one of theirs.values()) if (this.#isOn) await this.#take(one);
+      const late = await this.#send(theirs, limits);
       this.#look(late ? words.notOnServer(late) : "");
     } catch (error) {
       this.#look(error instanceof TypeError ? words.historyLater : error.message);
