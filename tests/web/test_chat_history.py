@@ -148,7 +148,7 @@ def test_what_a_killed_server_left_of_an_old_revision_is_no_conversation(served)
     old = kept._write(owner, "a", "conversation", b"{}")
     new = kept.put(owner, "a", json.dumps({"title": "new"}).encode(), old.id)
     kept._write(owner, "a", "conversation", b'{"title": "newer"}')
-    _, [only] = kept.list(owner)
+    _, [only] = kept.conversations(owner)
     assert only.revision > new.revision
     kept.put(owner, "a", b"{}", only.revision)
     assert len(kept.files.page(owner, limit=10, descending=False).items) == 1

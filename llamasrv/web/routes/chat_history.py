@@ -30,7 +30,7 @@ def blueprint(service: Service) -> Blueprint:
     def show_all() -> Response:
         limits = {"days": kept.days, "most": kept.most, "bytes": service.options.limits.body_bytes}
         owner = current().owner
-        era, conversations = kept.list(owner)
+        era, conversations = kept.conversations(owner)
         described = [one._asdict() for one in conversations]
         return json_answer(orjson.dumps({"key": owner, "era": era, "limits": limits, "conversations": described}))
 

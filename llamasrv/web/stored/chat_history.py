@@ -55,7 +55,7 @@ class ChatHistory:
         self.files, self.days, self.most = files, days, most
         self.changes = Changes("this history")
 
-    def list(self, owner: str) -> tuple[str, list[KeptConversation]]:
+    def conversations(self, owner: str) -> tuple[str, list[KeptConversation]]:
         """The era, and the latest revision of each conversation and the marks of deleted ones, in order of their last
         change. The era changes when everything is deleted at once: browsers then send their copies no more."""
         latest = self._latest(owner)
