@@ -237,6 +237,12 @@ class EngineCore:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.end(seq, Ending(FinishReason.CANCELLED))
 
+    def hurry(self, stream: Stream[TokenItem]) -> None:
+        for seq in [s for s in self.waiting if s.stream is stream and s.spec.deferrable]:
+            self.waiting.hurry(seq)
+        for seq in [s for s in self.running if s.stream is stream]:
+            seq.is_urgent = seq.spec.deferrable
+
     def give_up_unread(self, stream: Stream[TokenItem]) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.metrics.unread += 1

@@ -246,6 +246,11 @@ class Engine:
         if stream.open_choices:
             self._mailbox.put(CoreCommand(lambda core: core.cancel(stream)))
 
+    def hurry(self, stream: Stream[TokenItem]) -> None:
+        """A deferrable request is needed soon: compute it beside others, behind their prompts."""
+        if stream.open_choices:
+            self._mailbox.put(CoreCommand(lambda core: core.hurry(stream)))
+
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
         """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""
         for constraint in constraints:

@@ -91,6 +91,8 @@ class RunEngine(Protocol):
 
     def cancel(self, stream: TokenStream) -> None: ...
 
+    def hurry(self, stream: TokenStream) -> None: ...
+
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None: ...
 
 
@@ -213,6 +215,11 @@ class Run:
         """End it early for a reader that stays: events continue to the end, and the text so far is kept. Does nothing
         while its model loads."""
         self._stop()
+
+    def hurry(self) -> None:
+        """Compute it beside others from now on, though it is deferrable. Does nothing while its model loads."""
+        if self._work is not None:
+            self._work.engine.hurry(self._work.stream)
 
     def end_thinking(self) -> bool:
         """Have the model close its thinking block now and answer. False if it has none, or the request did not ask for

@@ -352,6 +352,9 @@ class Episode:
 
     def hold(self):
         self.engine.hold_deferrable(self.rng.choice([0.0, 0.2, 2.0]))
+        if self.num_turns % 2:  # draws nothing: a seed stays what it is
+            for choice in self.open:
+                self.engine.hurry(choice.stream)
 
     def files(self):
         return SavedSlotFiles(self.folder / "slots", self.backend.state_facts)

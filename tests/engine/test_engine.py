@@ -780,3 +780,22 @@ def test_an_engine_that_holds_deferrable_work_sleeps_and_delivers_ends(drive):
     driver.engine.hold_deferrable(0.0)
     driver.finish()
     assert stream.ended
+
+
+@pytest.mark.parametrize("seated", [True, False])
+def test_a_deferrable_request_that_is_needed_soon_is_computed_beside_others(drive, seated):
+    driver = drive(parallel=4)
+    person = driver.submit(chat("on and on " * 20), max_tokens=200)
+    if seated:
+        stream = driver.submit(chat("later"), deferrable=True)
+        driver.engine.hurry(stream)
+    driver.turn(3)
+    if not seated:
+        stream = driver.submit(chat("later"), deferrable=True)
+        driver.turn(10)
+        assert not stream.take()
+        driver.engine.hurry(stream)
+    while not stream.ended:
+        driver.turn()
+    assert not person.ended and text_of(stream.take()) == "You said: later"
+    driver.finish()

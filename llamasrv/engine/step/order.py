@@ -146,18 +146,27 @@ class WaitingSequences:
     """Preempted ones first, then the others in order of arrival, deferrable ones last."""
 
     def __init__(self, sequences: Iterable[Sequence] = ()) -> None:
+        self._urgent: dict[Sequence, None] = {}  # of the deferrable ones
         self._preempted: dict[Sequence, None] = {}  # the one preempted last is first
         self._queues = FairQueue(), FairQueue()  # the second of deferrable ones
         for seq in sequences:
             self.add(seq)
 
     def add(self, seq: Sequence) -> None:
+        if seq.is_urgent:
+            self._urgent[seq] = None
         if seq.admitted is not None:
             self._preempted = {seq: None, **self._preempted}
         else:
             self._queues[seq.spec.deferrable].add(seq)
 
+    def hurry(self, seq: Sequence) -> None:
+        """Make a deferrable sequence urgent."""
+        seq.is_urgent = True
+        self._urgent[seq] = None
+
     def remove(self, seq: Sequence) -> None:
+        self._urgent.pop(seq, None)
         if seq in self._preempted:
             del self._preempted[seq]
         else:
@@ -171,7 +180,10 @@ class WaitingSequences:
         return chain(self._preempted, *(queue.sequences for queue in self._queues))
 
     def oldest(self, states: Collection[SequenceState], *, deferrable: bool) -> Sequence | None:
-        """The one that arrived first, of those in one of the `states`."""
+        """The one that arrived first, of those in one of the `states`; urgent ones go before."""
+        urgent = [seq for seq in self._urgent if seq.state in states] if deferrable else []
+        if urgent:
+            return min(urgent, key=lambda seq: seq.arrived)
         fresh = (seq for seq in self._queues[deferrable].sequences if seq.state in states)
         back = [seq for seq in self._preempted if seq.spec.deferrable is deferrable and seq.state in states]
         return min((*back, *islice(fresh, 1)), key=lambda seq: seq.arrived, default=None)

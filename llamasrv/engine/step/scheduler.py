@@ -8,8 +8,9 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
     3. newcomers by priority, then fair share per owner, then age; followers of a prefix that is being computed wait
        for it
     4. admission is optimistic: cells must last until it has paid off, not until the end (preemption.py)
-    5. deferrable sequences run only while there are no others, and yield their places to any that arrive; only one that
-       has been there for OVERDUE seconds, the oldest, runs beside others
+    5. deferrable sequences run only while there are no others, and yield their places to any that arrive; only urgent
+       ones run beside others, their prompts beside decodes alone, and one that has been there for OVERDUE seconds, the
+       oldest
     6. a step computes with one set of adapters; the sets take turns
 """
 
@@ -99,7 +100,7 @@ class Scheduler:
         deferrable = False
         if seated or oldest is not None:
             if others_wait or len(seated) < len(situation.running):
-                situation, extra = self._set_aside(situation, seated, oldest)
+                situation, extra = self._set_aside(situation, seated, oldest, others_wait)
             elif now < self.holds_until:
                 return situation._replace(running=(), resting=situation.running)
             else:
@@ -129,17 +130,27 @@ class Scheduler:
             lacks_lanes=bool(line) and usable < places,
         )
 
-    @staticmethod
     def _set_aside(
-        situation: Situation, seated: list[Sequence], oldest: Sequence | None
+        self, situation: Situation, seated: list[Sequence], oldest: Sequence | None, others_wait: bool
     ) -> tuple[Situation, list[Sequence]]:
-        """Beside other sequences the deferrable ones are set aside, but for one that is overdue: those `seated` keep
-        their lanes without a step until these are needed. `oldest`: of those that wait; returned if it is the one."""
-        first = min((*seated, *([] if oldest is None else [oldest])), key=lambda s: s.arrived)
-        overdue = first if situation.now - first.arrived >= OVERDUE else None
-        resting = tuple([s for s in seated if s is not overdue])
+        """Beside other sequences the deferrable ones are set aside, but for those that are urgent or overdue: those
+        `seated` keep their lanes without a step until these are needed. `oldest`: of those that wait; returned if it is
+        one of these."""
+        here = [*seated, *([] if oldest is None else [oldest])]
+        first = min(here, key=lambda s: s.arrived)
+        late = [s for s in here if s.is_urgent or s is first and situation.now - s.arrived >= OVERDUE]
+        others = [s for s in situation.running if not s.spec.deferrable]
+        if any(_is_patient(s, situation.now) for s in late):
+            if others_wait or any(s.owed > 1 for s in others):
+                late = [s for s in late if not _is_patient(s, situation.now)]
+            else:  # as short as the readers of the others may expect of decodes
+                decodes = len(others) + sum(s.owed == 1 for s in late)
+                longest = BESIDE_SECONDS + self.cost.rows.predict(decodes)
+                situation = situation._replace(most_seconds=min(self.target, longest))
+        resting = tuple([s for s in seated if s not in late])
         running = tuple([s for s in situation.running if s not in resting])
-        return situation._replace(running=running, resting=resting), [first] if overdue is oldest is not None else []
+        waits = [oldest] if oldest is not None and oldest in late else []
+        return situation._replace(running=running, resting=resting), waits
 
     def _look_up(self, line: list[Sequence], budget: int, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
         """The sequences of a line that a step of `budget` prompt tokens can reach, with the prefixes found."""
@@ -448,6 +459,11 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         one_prompt=backend.together is Together.ONE_PROMPT,
         shares=backend.traits.can_share,
     )
+
+
+def _is_patient(seq: Sequence, now: float) -> bool:
+    """Whether it is urgent and owes a prompt that gives way to all others."""
+    return seq.is_urgent and seq.owed > 1 and now - seq.arrived < OVERDUE
 
 
 def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:

@@ -348,6 +348,33 @@ def test_the_oldest_deferrable_sequence_runs_beside_others_after_a_while():
     assert result.preempt == [resting]
 
 
+def urgent(length, **settings):
+    seq = deferrable(length, **settings)
+    seq.is_urgent = True
+    return seq
+
+
+def test_an_urgent_sequence_decodes_beside_others():
+    decoding, others, late = sequence(10, computed=9), deferrable(10, computed=9), urgent(10, computed=9, arrived=5.0)
+    result = plan(with_deferrables(others, late), [sequence(20)], [others, late, decoding])
+    assert [seq for seq, _ in result.parts[:2]] == [late, decoding] and result.num_prompt == 20
+
+
+def test_the_prompt_of_an_urgent_sequence_goes_behind_all_others_and_keeps_steps_short():
+    """The turn that crossed a conversation's limit waited for the prompt that was computed ahead of it."""
+    decoding, late = sequence(10, computed=9), urgent(400, arrived=1.0)
+    scheduler = costs(with_deferrables(late))
+    short = plan(scheduler, [late], [decoding])
+    assert short.parts == [(decoding, 1), (late, 16)]
+    assert plan(scheduler, [late], [decoding, deferrable(10, computed=9)]).admit == [(late, None)]
+    prompt = sequence(50, computed=10)
+    assert plan(scheduler, [late], [decoding, prompt]).parts == [(decoding, 1), (prompt, 40)]
+    late.num_computed = 100
+    assert plan(scheduler, [sequence(30)], [decoding, late]).num_prompt == 30
+    overdue = plan(scheduler, [], [prompt, late], now=1.0 + OVERDUE)
+    assert {seq for seq, _ in overdue.parts} == {prompt, late}
+
+
 def test_deferrable_sequences_give_up_lanes_and_cells():
     running, person = [deferrable(10, computed=9) for _ in range(2)], sequence(30)
     scheduler = with_deferrables(*running)
@@ -455,6 +482,12 @@ def test_sequences_that_wait_are_kept_in_order():
     assert waiting.first(9, 0.0, {}, (SequenceState.WAITING,)) == [third, second]
     assert waiting.first(9, 0.0, {}, (SequenceState.WAITING,), besides={"b"}) == [third]
     assert waiting.oldest((SequenceState.WAITING,), deferrable=False) in (second, third)
+    waiting.add(last := sequence(5, owner="z", arrived=9.0, deferrable=True))
+    assert waiting.oldest(MAY_WAIT, deferrable=True) is late
+    waiting.hurry(last)
+    assert waiting.oldest(MAY_WAIT, deferrable=True) is last
+    waiting.remove(last)
+    assert waiting.oldest(MAY_WAIT, deferrable=True) is late
     for seq in (first, second, third, late):
         waiting.remove(seq)
     assert not waiting and waiting.first(9, 0.0, {}, MAY_WAIT) == []
