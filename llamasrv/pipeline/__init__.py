@@ -16,6 +16,7 @@ from typing import Protocol
 from llamasrv.concurrency import off_hub
 from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.decide import DecideRequest, Decisions
+from llamasrv.domain.events import Usage
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import (
     ChatPrompt,
@@ -35,7 +36,7 @@ from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 from llamasrv.pipeline.cache_report import CacheBook, CacheReport
 from llamasrv.pipeline.compacted_run import CompactedRun, Shortened, in_background, shortened, write_ahead
-from llamasrv.pipeline.compaction import AHEAD, LongConversation, SummaryBook
+from llamasrv.pipeline.compaction import LongConversation, SummaryBook
 from llamasrv.pipeline.constraint import ConstraintBuilder
 from llamasrv.pipeline.context_edits import edited
 from llamasrv.pipeline.decide.book import DecisionBook
@@ -329,13 +330,19 @@ class Pipeline:
             )
             return shortened(talk, count, pause=compact.pause)
 
-        return off_hub(planned) if is_long(prompt) else planned()
+        after = off_hub(planned) if is_long(prompt) else planned()
+        if after.talk is not None and after.talk.is_behind:
+            self._write_ahead(after.talk, None, is_urgent=True)
+        return after
 
-    def _look_ahead(self, talk: LongConversation, turn: Message, num_tokens: int) -> None:
+    def _look_ahead(self, talk: LongConversation, turn: Message, usage: Usage) -> None:
         """After an answer: if the conversation nears its limit, write its summary and compute the shortened prompt
-        while the engine is idle."""
-        if num_tokens >= AHEAD * talk.limit:
-            self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit))
+        while the engine is idle, or beside others if it is urgent."""
+        if talk.is_near(turn, usage):
+            self._write_ahead(talk, turn, is_urgent=talk.is_urgent(turn, usage))
+
+    def _write_ahead(self, talk: LongConversation, turn: Message | None, *, is_urgent: bool) -> None:
+        self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit, is_urgent=is_urgent))
 
     def _readable(self, request: GenerateRequest, served: LoadedModel) -> GenerateRequest:
         """The request as this model can read it: documents as text, and a sentence in place of a tool's picture if the

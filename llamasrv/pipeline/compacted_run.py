@@ -50,7 +50,7 @@ def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pau
 
 class CompactedRun(SearchRun):
     """`starter_of` creates the starter of a request, or of the summary that the request needs first. `ahead` is called
-    with the conversation, its answer and the number of tokens of both."""
+    with the conversation, its answer and their tokens."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class CompactedRun(SearchRun):
         starter_of: Callable[[GenerateRequest], Starter],
         *,
         book: SummaryBook,
-        ahead: Callable[[LongConversation, Message, int], None],
+        ahead: Callable[[LongConversation, Message, Usage], None],
         on_start: Callable[[RunInfo], None] | None = None,
         explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> None:
@@ -111,21 +111,33 @@ class CompactedRun(SearchRun):
         calls = tuple(ToolCall(id, name, "".join(fragments)) for id, name, fragments in self._made.values())
         turn = Message("assistant", "".join(self._said) or None, reasoning="".join(self._thought) or None)
         turn = replace(turn, tool_calls=calls)
-        self._ahead(talk, turn, usage.prompt_tokens + usage.completion_tokens)
+        self._ahead(talk, turn, usage)
 
 
 def write_ahead(
-    talk: LongConversation, turn: Message, book: SummaryBook, submit: Callable[[GenerateRequest], Run]
+    talk: LongConversation,
+    turn: Message | None,
+    book: SummaryBook,
+    submit: Callable[[GenerateRequest], Run],
+    *,
+    is_urgent: bool = False,
 ) -> None:
     """Write the summary that will be needed, unless it is there, and compute the prompt that follows from it and ends
-    with this turn; then with the latest one, as long as the conversation goes on meanwhile."""
+    with this turn (None: with what is being answered); then with the latest one, as long as the conversation goes on
+    meanwhile."""
     talk.look()
     number = talk.ready or talk.writing or talk.ahead()
-    if not number or not book.join(key := talk.keys[number - 1], talk, turn):
+    if not number or not book.join(key := talk.keys[number - 1], talk, turn, is_urgent=is_urgent):
         return
+
+    def started(request: GenerateRequest) -> Run:
+        run = submit(replace(request, deferrable=True, timeout=JOB_SECONDS))
+        book.started(key, run.hurry)
+        return run
+
     try:
         if not talk.summary(number).is_written:
-            text, usage = written(submit(replace(talk.order(number), deferrable=True, timeout=JOB_SECONDS)))
+            text, usage = written(started(talk.order(number)))
             if not text:
                 return
             book.put(key, text, usage)
@@ -133,24 +145,24 @@ def write_ahead(
             talk, turn = latest
             talk.look()
             if talk.ready:  # else a turn that fitted no more has used it
-                written(submit(_warm_up(talk, turn)))
+                written(started(_warm_up(talk, turn)))
+                book.computed(key, len(talk.messages) + (turn is not None))
     except LlamasrvError:
         pass  # the conversation is summarised when it passes its limit
     finally:
         book.end_job(key)
 
 
-def _warm_up(talk: LongConversation, turn: Message) -> GenerateRequest:
-    prompt = replace(talk.shortened(talk.ready, turn), add_generation_prompt=False, continue_final_message=False)
+def _warm_up(talk: LongConversation, turn: Message | None) -> GenerateRequest:
+    answer = () if turn is None else (turn,)
+    prompt = replace(talk.shortened(talk.ready, *answer), add_generation_prompt=False, continue_final_message=False)
     request = talk.request
     return GenerateRequest(
         (prompt,),
         model=request.model,
         max_tokens=0,
         cache_salt=request.cache_salt,
-        timeout=JOB_SECONDS,
         owner=request.owner,
-        deferrable=True,
         tool_choice=request.tool_choice,
         adapters=request.adapters,
     )

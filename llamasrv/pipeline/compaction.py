@@ -3,10 +3,11 @@
     below AHEAD of the limit    nothing
     from AHEAD on               after an answer, the summary is written while the engine is idle, like a batch, from the
                                 cached prefix; then the shortened conversation is computed, also while idle, and again
-                                after each answer
-    beyond the limit            the request is answered from the shortened conversation; while its summary is being
-                                written, or that conversation computed, it is answered as it is, up to WRITING_SHARE of
-                                the context; if no summary was begun, it is written first
+                                after each answer; beside other requests once it is urgent, as the limit or the end of
+                                the context is near
+    beyond the limit            the request is answered from the shortened conversation, once that is computed up to the
+                                last answer; until then as it is, as far as it fits the context, and computed for the
+                                next one meanwhile; if no summary was begun, it is written first
 
 A summary is keyed by the messages that it replaces, so all requests of a conversation use the same one.
 """
@@ -29,12 +30,13 @@ AHEAD = 0.7
 """Share of the limit from which on a summary is written while the engine is idle."""
 WRITING_SHARE = 0.9
 """Share of the context to which a conversation may grow while its summary is being written, or what follows from it
-computed."""
+computed; further if its answer fits whole."""
 MOST_SUMMARIES = 512
 MOST_BYTES = 16 << 20  # of all summaries
-MOST_JOBS = 4  # max idle-time jobs at once
+MOST_JOBS = 16  # max idle-time jobs at once
 JOB_SECONDS = 300.0  # time limit of one
 SUMMARY_TOKENS = 2000  # max
+SUMMARY_SHARE = 0.2  # max share of the limit
 GAIN = 0.2
 """Min share of the limit that a summary must replace; otherwise each turn would write one and lose its prefix."""
 
@@ -48,7 +50,11 @@ class Summary:
     is_written: bool = False
     is_used: bool = False  # an answer was computed from it
     has_job: bool = False  # one writes it, or computes the prompt that follows from it
-    latest: tuple[LongConversation, Message] | None = None  # what the job computes next: a conversation and its answer
+    is_urgent: bool = False  # its job runs beside other requests
+    hurry: Callable[[], None] | None = None  # makes what the job has under way run beside others
+    latest: tuple[LongConversation, Message | None] | None = None  # what the job computes next: a conversation, and its
+    # answer if there is one already
+    num_computed: int = 0  # messages of the conversation up to which the prompt that follows from it was computed
     most_words: int = 0  # max characters of the user's own words to quote; 0: not decided yet
 
 
@@ -71,19 +77,22 @@ class SummaryBook:
                 self._by_key.move_to_end(key)
             return found
 
-    def join(self, key: bytes, talk: LongConversation, turn: Message) -> bool:
+    def join(self, key: bytes, talk: LongConversation, turn: Message | None, *, is_urgent: bool = False) -> bool:
         """True: the caller is the job of this summary now; its first `next_turn` is this one. False: the summary has a
         job, which gets the turn; or it could not be written, or there are MOST_JOBS."""
         with self._lock:
             summary = self._by_key.get(key)
             if summary is not None and summary.has_job:
                 summary.latest = talk, turn
+                summary.is_urgent = summary.is_urgent or is_urgent
+                if summary.is_urgent and summary.hurry is not None:
+                    summary.hurry()
                 return False
             if self.num_jobs >= self._most_jobs or (summary is not None and not summary.text):
                 return False
             if summary is None:
                 summary = self._by_key[key] = Summary()
-            summary.has_job, summary.latest = True, (talk, turn)
+            summary.has_job, summary.latest, summary.is_urgent = True, (talk, turn), is_urgent
             self.num_jobs += 1
             self._shrink()
             return True
@@ -96,7 +105,23 @@ class SummaryBook:
             self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
             self._shrink()
 
-    def next_turn(self, key: bytes) -> tuple[LongConversation, Message] | None:
+    def started(self, key: bytes, hurry: Callable[[], None]) -> None:
+        """The job of this summary has started something; `hurry` makes it run beside others."""
+        with self._lock:
+            summary = self._by_key.get(key)
+            if summary is not None:
+                summary.hurry = hurry
+                if summary.is_urgent:
+                    hurry()
+
+    def computed(self, key: bytes, num_messages: int) -> None:
+        """The prompt that follows from this summary was computed, up to there."""
+        with self._lock:
+            summary = self._by_key.get(key)
+            if summary is not None:
+                summary.num_computed = num_messages
+
+    def next_turn(self, key: bytes) -> tuple[LongConversation, Message | None] | None:
         """How far the conversation has come: its latest turn if the job has not had it. None: the job is done."""
         with self._lock:
             summary = self._by_key.get(key)
@@ -113,7 +138,7 @@ class SummaryBook:
             summary = self._by_key.get(key)
             if summary is None:
                 return
-            summary.has_job, summary.latest = False, None
+            summary.has_job, summary.latest, summary.hurry = False, None, None
             if not summary.is_written:
                 self._remove(key)
 
@@ -150,9 +175,13 @@ class LongConversation:
         self._order = compact.order or SUMMARISE
         self._book = book
         self._context = context
+        most = request.max_tokens or context
+        self._room = max(int(WRITING_SHARE * context), context - most)
+        self._summary_tokens = max(16, min(SUMMARY_TOKENS, context // 8, int(SUMMARY_SHARE * self.limit)))
         about = (request.owner, model, request.cache_salt, repr(request.adapters), self._order)
         self._per_token = 3.0  # characters per token, until a prompt has been counted
         self.keys = conversation_keys(sent, *about)  # keys[n - 1]: of its first n messages
+        self.is_behind = False  # beyond its limit, and answered as it is: its summary's prompt is not computed yet
         self.look()
 
     def look(self) -> None:
@@ -209,7 +238,7 @@ class LongConversation:
         return GenerateRequest(
             (prompt,),
             model=request.model,
-            max_tokens=max(16, min(SUMMARY_TOKENS, self._context // 8)),
+            max_tokens=self._summary_tokens,
             cache_salt=request.cache_salt,
             timeout=request.timeout,
             owner=request.owner,
@@ -227,7 +256,8 @@ class LongConversation:
         self._per_token = sum(map(length_of, before.messages)) / max(1, length)
         if length <= self.limit:
             return 0
-        if length <= WRITING_SHARE * self._context and self.has_job:
+        if length <= self._room and self.has_job and not self._is_computed():
+            self.is_behind = bool(self.ready)
             return 0  # neither wait for a second summary nor compute what the job computes; JOB_SECONDS bound it
         if self.ready:
             self.use(self.ready)
@@ -236,6 +266,35 @@ class LongConversation:
         if not self._is_worth_it(number):
             return 0
         return 0 if self.summary(number).is_written else number  # written, but unusable: it failed
+
+    def is_near(self, turn: Message, usage: Usage) -> bool:
+        """After an answer: whether a summary should be written by now."""
+        size = usage.prompt_tokens + usage.completion_tokens
+        return size >= AHEAD * self.limit or size + self._growth(turn) > self.limit
+
+    def is_urgent(self, turn: Message, usage: Usage) -> bool:
+        """Whether the next request probably passes the limit, or the context might end before a summary is written at
+        the pace of this conversation."""
+        size, growth = usage.prompt_tokens + usage.completion_tokens, self._growth(turn)
+        num_turns = self._summary_tokens / max(1, usage.completion_tokens)  # meanwhile, if there is no pause
+        return size + growth > self.limit or size + num_turns * growth > self._room
+
+    def _is_computed(self) -> bool:
+        """Whether the prompt that follows from the next summary was computed up to the last answer, which may itself
+        be missing: without a pause between turns it always is."""
+        return bool(self.ready) and self.summary(self.ready).num_computed >= self._num_answered() - 1
+
+    def _num_answered(self) -> int:
+        """Number of messages up to the last answer."""
+        at = len(self.messages)
+        while at > 0 and self.messages[at - 1].role != "assistant":
+            at -= 1
+        return at
+
+    def _growth(self, turn: Message) -> float:
+        """Tokens that the last request and its answer added."""
+        at = max(self._num_answered(), head_of(self.messages))
+        return sum(map(length_of, (*self.messages[at:], turn))) / self._per_token
 
     def ahead(self) -> int:
         """Number of first messages to summarise while the engine is idle; 0: none."""

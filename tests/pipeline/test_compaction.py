@@ -102,6 +102,10 @@ class WrittenRun:
     """A run that says "Sum." at once."""
 
     done = False
+    hurried = 0
+
+    def hurry(self):
+        self.hurried += 1
 
     def events(self, timeout=None):
         self.done = True
@@ -153,6 +157,73 @@ def test_a_summary_is_used_once_the_prompt_that_follows_from_it_is_computed(book
     assert [request.prompts[0].messages[-1] for request in requests[1:]] == [calls(12)[0], answer]
     after = talk_of([*later, answer, Message("user", "And now?")], book)
     assert after.plan(size) == 0 and after.used
+
+
+def test_a_summary_becomes_urgent_when_the_next_turn_passes_the_limit(book):
+    """Where turns came without a pause, it was written in the gaps until the context ended, and the turn that did not
+    fit waited for all of it: 7 s, not 0.3."""
+    answer = Message("assistant", "word " * 8)
+    talk = talk_of([*long(6), ASK], book)
+    talk.plan(size)
+    assert [talk.is_near(answer, Usage(n, 8)) for n in (120, 140, 190)] == [False, True, True]
+    assert [talk.is_urgent(answer, Usage(n, 8)) for n in (145, 190)] == [False, True]
+    short = talk_of([*long(6), ASK], book, context=267)
+    short.plan(size)  # at this pace, the summary takes four turns
+    assert short.limit == talk.limit and [short.is_urgent(answer, Usage(n, 8)) for n in (145, 190)] == [True, True]
+    large = Message("assistant", "word " * 90)
+    assert talk.is_near(large, Usage(30, 90)) and talk.is_urgent(large, Usage(30, 90))
+
+
+def test_what_the_job_of_an_urgent_summary_has_under_way_runs_beside_others(book):
+    messages, answer = long(), Message("assistant", "Now it works.")
+    runs, urgent = [], [False, True, False]
+
+    def submit(request):
+        runs.append(run := WrittenRun())
+        assert request.deferrable
+        return run
+
+    def write(number):
+        write_ahead(talk_of([*messages, *calls(12)], book), answer, book, submit, is_urgent=urgent[number])
+
+    class Slow(WrittenRun):
+        def events(self, timeout=None):
+            write(1)  # the next turn is answered meanwhile
+            return super().events(timeout)
+
+    def slow(request):
+        runs.append(run := Slow() if not runs else WrittenRun())
+        return run
+
+    write_ahead(talk_of(messages, book), answer, book, slow, is_urgent=urgent[0])
+    assert [run.hurried for run in runs] == [1, 1]
+    write(2)
+    assert runs[-1].hurried == 0  # another job
+
+
+def test_without_a_pause_a_summary_is_used_once_all_but_the_last_answer_is_computed(book):
+    """The job was always one turn behind, so it was used where the context ended: after 22 turns, not 9."""
+    messages, answer = long(), Message("assistant", "Now it works.")
+    second = [*messages, answer, Message("user", "And now?")]
+    third = [*second, answer, Message("user", "And then?")]
+    requests, used = [], []
+
+    def submit(request):
+        requests.append(request)
+        talk = talk_of(third if len(requests) == 4 else second, book)
+        if len(requests) == 3:  # the second turn ends
+            write_ahead(talk, answer, book, submit)
+            return WrittenRun()
+        assert talk.plan(size) == 0
+        used.append((talk.is_behind, talk.used > 0))
+        if len(requests) == 2:  # it begins
+            write_ahead(talk, None, book, submit, is_urgent=True)
+        return WrittenRun()
+
+    write_ahead(talk_of(messages, book), answer, book, submit)
+    ends = [request.prompts[0].messages[-1] for request in requests[1:]]
+    assert ends == [answer, second[-1], answer]
+    assert used == [(False, False), (True, False), (False, True)]
 
 
 @pytest.mark.parametrize("wrong", ["", "the prompt"])
