@@ -27,6 +27,7 @@ PLAIN = ("wav", "pcm")
 EXTRA = "media"  # what the others need
 SLOWEST, FASTEST = 0.25, 4.0
 _LONGER = 0.049  # seconds that a file may last longer than what was fed
+_BEHIND = 0.2  # seconds of silence behind what is made faster or slower
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
     # container, codec, options of the container. The header that tells the length would be written last.
     "mp3": ("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}),
@@ -130,12 +131,14 @@ class CodecWriter:
 
 
 class PacedWriter:
-    """Makes speech faster or slower; its pitch stays."""
+    """Makes speech faster or slower; its pitch stays. The filter keeps the last moment of what it was fed (71 ms of the
+    result at a quarter of the speed): so silence goes in behind it, and the result is cut to its length."""
 
     def __init__(self, inner: AudioWriter, rate: int, speed: float) -> None:
         import av.filter
 
-        self._inner, self._rate, self._time = inner, rate, 0
+        self._inner, self._rate, self._time, self._speed = inner, rate, 0, speed
+        self._num_made = 0  # samples
         graph: Any = av.filter.Graph()
         self._source: Any = graph.add_abuffer(
             sample_rate=rate, format="s16", layout="mono", time_base=Fraction(1, rate)
@@ -159,8 +162,10 @@ class PacedWriter:
     def end(self) -> bytes:
         rest = b""
         if self._time:
+            missing = round(self._time / self._speed) - self._num_made
+            self._source.push(_frame(bytes(2 * int(_BEHIND * self._rate)), self._rate, self._time))
             self._source.push(None)
-            rest = self._inner.feed(self._pulled())
+            rest = self._inner.feed(self._pulled()[: 2 * max(0, missing)])
         return rest + self._inner.end()
 
     def _pulled(self) -> bytes:
@@ -171,7 +176,9 @@ class PacedWriter:
             try:
                 pieces.append(self._sink.pull().to_ndarray().tobytes())
             except (av.BlockingIOError, av.EOFError):
-                return b"".join(pieces)
+                pcm = b"".join(pieces)
+                self._num_made += len(pcm) // 2
+                return pcm
 
 
 def _factors(speed: float) -> Iterator[float]:
