@@ -3,9 +3,12 @@
 A frame is speech where it is louder than a fixed level and clearly louder than the quietest moment lately. Speech has
 such moments between its words, and steady noise is one: so a fan that is switched on begins no turn, or a short one.
 Measured on syllables of voiced and hissing sound in white noise of -60 to -30 dBFS, 20 turns each: from 14 dB above
-the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10 dB above it 4 are cut. Other
-people's talk is a turn, which goes on as long as they talk. Knows samples (16 bits, little-endian, mono), no model and
-no protocol.
+the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10 dB above it 4 are cut.
+
+Once somebody has spoken, what stays far below the loudest of that is other people's talk: six who talk at once 20 dB
+below kept 4 of 20 turns from ending and made 3 of their own, now 1 and none; 24 dB below none. 16 dB below they still
+count, and so do they before the first turn. Who goes on 16 dB softer than before is still heard. Knows samples (16
+bits, little-endian, mono), no model and no protocol.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ FRAME_MS = 20
 LOUD = 0.02  # root mean square of a threshold of 1, which falls with its square; full scale is 1
 SILENT = 3e-4  # at most this loud is nobody: -70 dBFS
 ABOVE_NOISE, STILL_ABOVE = 3.0, 2.5  # times its level, for a turn to begin and to go on
+FAR_BELOW, STILL_BELOW = 0.126, 0.08  # of the loudest moment of a turn, for others to begin and to go on: -18, -22 dB
+FADING = 0.9998  # of that moment with each frame: 5 dB a minute
 SMOOTH_FRAMES = 5  # whose mean is a moment: a frame that is lost is not the level of the noise
 BLOCK_FRAMES, NUM_BLOCKS = 10, 12  # frames of a block, and blocks that are "lately": 2.4 s
 SPOKEN_FRAMES = 3  # at a stretch, which make a turn: 60 ms; shorter ones are clicks
@@ -47,18 +52,38 @@ class NoiseFloor:
         return min(self._quietest)
 
 
+class VoiceLevel:
+    """The loudest moment of who spoke, which fades."""
+
+    def __init__(self) -> None:
+        self._loudest = self._moment = 0.0
+
+    def take(self, level: float, *, is_speaking: bool) -> float:
+        self._moment += (level - self._moment) / SMOOTH_FRAMES
+        self._loudest *= FADING
+        if is_speaking:
+            self._loudest = max(self._loudest, self._moment)
+        return self._loudest
+
+
 class VoiceActivity:
     """`feed` the recording in pieces of any size."""
 
     def __init__(
-        self, rate: int, *, threshold: float = 0.5, silence_ms: int = 500, floor: NoiseFloor | None = None
+        self,
+        rate: int,
+        *,
+        threshold: float = 0.5,
+        silence_ms: int = 500,
+        floor: NoiseFloor | None = None,
+        voice: VoiceLevel | None = None,
     ) -> None:
-        """`floor`: of what was heard before, which may end in the middle of speech."""
+        """`floor`, `voice`: of what was heard before, which may end in the middle of speech."""
         self._samples = rate * FRAME_MS // 1000
         self._loud, self._silence_ms = max(LOUD * threshold**2, SILENT), silence_ms
         self._rest = b""
         self._ms = 0  # of whole frames
-        self._floor = floor or NoiseFloor()
+        self._floor, self._voice = floor or NoiseFloor(), voice or VoiceLevel()
         self._num_loud = 0  # frames at a stretch
         self._last_loud = 0  # ms
         self.is_speaking = False
@@ -80,8 +105,9 @@ class VoiceActivity:
     def _take(self, level: float) -> TurnEdge | None:
         start = self._ms
         self._ms += FRAME_MS
-        times = STILL_ABOVE if self.is_speaking else ABOVE_NOISE
-        if level > max(self._loud, times * self._floor.take(level)):
+        times, part = (STILL_ABOVE, STILL_BELOW) if self.is_speaking else (ABOVE_NOISE, FAR_BELOW)
+        floor, voice = self._floor.take(level), self._voice.take(level, is_speaking=self.is_speaking)
+        if level > max(self._loud, times * floor, part * voice):
             self._num_loud += 1
             self._last_loud = self._ms
             if not self.is_speaking and self._num_loud >= SPOKEN_FRAMES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llamasrv.media.voice_activity import FRAME_MS, NoiseFloor, VoiceActivity
+from llamasrv.media.voice_activity import FRAME_MS, NoiseFloor, VoiceActivity, VoiceLevel
 
 RATE = 24_000
 
@@ -94,12 +94,17 @@ def test_noise_alone_is_no_turn(noise):
 
 
 def test_noise_that_becomes_louder_ends_what_it_began():
-    data, turns = spoken((2.0, 6.0, -20), (2.0, 1.2, -20), noise=-60, louder=[(5.0, 22)])
+    data, turns = spoken((2.0, 1.2, -20), lead=8.0, noise=-60, louder=[(2.0, 22)])
     found = edges(data)
     starts, ends = [ms for is_start, ms in found if is_start], [ms for is_start, ms in found if not is_start]
-    assert len(starts) == len(ends) == 3  # the second is the noise, for as long as it is new
-    assert abs(starts[1] - 5000) <= 60 and ends[1] - starts[1] < 3500
-    assert abs(starts[2] - turns[1][0]) <= 120 and abs(ends[2] - 500 - turns[1][1]) <= 250
+    assert len(starts) == len(ends) == 2  # the first is the noise, for as long as it is new
+    assert abs(starts[0] - 2000) <= 60 and ends[0] - starts[0] < 3500
+    assert abs(starts[1] - turns[0][0]) <= 120 and abs(ends[1] - 500 - turns[0][1]) <= 250
+
+
+def test_noise_far_below_who_spoke_begins_nothing_when_it_becomes_louder():
+    data, _ = spoken((2.0, 6.0, -20), (2.0, 1.2, -20), noise=-60, louder=[(5.0, 22)])
+    assert [start for start, _ in edges(data)] == [True, False] * 2
 
 
 def test_speech_without_a_pause_before_it_is_found_at_its_first_gap():
@@ -127,3 +132,23 @@ def test_the_noise_before_is_known_where_listening_begins_in_the_middle_of_speec
     (began, *_) = VoiceActivity(RATE, floor=floor).feed(data[2 * int(1.12 * RATE) :])
     (late, *_) = VoiceActivity(RATE).feed(data[2 * int(1.12 * RATE) :])
     assert began.is_start and began.ms <= 20 < late.ms
+
+
+def test_talk_far_below_who_spoke_is_no_turn_and_ends_none():
+    """Others who talk in the background: it used to be a turn, and what kept one from ending."""
+    data, _ = spoken((2.0, 0.0, -20), (4.0, 1.0, -46))
+    (_, began), (is_start, ended) = edges(data)
+    assert abs(began - 1000) <= 120 and not is_start and abs(ended - 500 - 3000) <= 250
+    assert len(edges(spoken((4.0, 1.0, -46))[0])) == 2  # when nobody spoke before, it is one
+
+
+def test_who_spoke_is_known_where_listening_begins_anew():
+    voice = VoiceLevel()
+    VoiceActivity(RATE, voice=voice).feed(spoken((2.0, 1.0, -20))[0])
+    assert VoiceActivity(RATE, voice=voice).feed(spoken((2.0, 1.0, -46))[0]) == []
+
+
+@pytest.mark.parametrize("softer", [-26, -32, -36])
+def test_who_goes_on_softer_is_still_heard(softer):
+    found = edges(spoken((2.0, 1.2, -20), (2.0, 1.2, softer))[0])
+    assert [start for start, _ in found] == [True, False] * 2

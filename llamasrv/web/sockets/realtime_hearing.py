@@ -8,7 +8,7 @@ from functools import partial
 from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import InvalidRequest
 from llamasrv.media.telephony import TelephoneDecoder
-from llamasrv.media.voice_activity import NoiseFloor, VoiceActivity
+from llamasrv.media.voice_activity import NoiseFloor, VoiceActivity, VoiceLevel
 from llamasrv.protocols.common.wire import new_id
 from llamasrv.protocols.openai.realtime.items import G711_GROWS, MS_BYTES, pcm_of
 from llamasrv.protocols.openai.realtime.response import Send
@@ -40,7 +40,7 @@ class Hearing:
         self._settings: JSON = {"format": {"type": ""}, "turn_detection": None}  # `audio.input`
         self._decoder: TelephoneDecoder | None = None  # of what arrives, if that is no PCM
         self._activity: VoiceActivity | None = None
-        self._floor = NoiseFloor()
+        self._floor, self._voice = NoiseFloor(), VoiceLevel()
         self._turn: str | None = None  # id of the item that is being said
 
     @property
@@ -98,7 +98,13 @@ class Hearing:
         turns, self._turn, self._activity = self._settings["turn_detection"], None, None
         if turns is not None:
             silence_ms = int(turns["silence_duration_ms"])
-            self._activity = VoiceActivity(RATE, threshold=turns["threshold"], silence_ms=silence_ms, floor=self._floor)
+            self._activity = VoiceActivity(
+                RATE,
+                threshold=turns["threshold"],
+                silence_ms=silence_ms,
+                floor=self._floor,
+                voice=self._voice,
+            )
         self._sound_ms += len(self._sound) // MS_BYTES
         self._sound.clear()
         self._heard_from = self._sound_ms
