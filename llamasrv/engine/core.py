@@ -37,6 +37,7 @@ from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.context_shift import shift
 from llamasrv.engine.step.drafter import Drafter
+from llamasrv.engine.step.exact_rows import num_filling
 from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.outputs import Outputs
@@ -163,7 +164,7 @@ class EngineCore:
             if self.outputs.late:
                 self.outputs.wait_for_late(MASK_CHECK)
             return bool(plan.preempt or self.outputs.late)
-        self.backend.batch.fill(step.parts)
+        self.backend.batch.fill(step.parts, step.num_filling)
         self._watch.mark("fill")
         filled = self.clock()
         computed = self._decode(step)
@@ -361,7 +362,9 @@ class EngineCore:
             draft=self.drafter.draft,
         )
         self._watch.begin()  # a draft model's computing is not the engine's time
-        self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted)
+        if step.num_prompt or plan.admit:
+            step.num_filling = num_filling(step, self.backend, self.memory.lanes.reclaimable_cells)
+        self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted + step.num_filling)
         return step
 
     def _admit(self, plan: Plan) -> list[Sequence]:
@@ -422,6 +425,9 @@ class EngineCore:
             self._refused.failed(step, e)
             return False
         self._refused.in_a_row = 0
+        if step.num_filling:
+            last, count = step.parts[-1]
+            self.backend.cut(last.seat, last.num_computed - last.shift + count + len(last.draft))
         extend = self.memory.lanes.extend
         for seq, count in step.parts:
             seq.num_computed += count

@@ -166,15 +166,15 @@ def test_measuring_decodes_leaves_nothing_behind(model_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("options", "bound"), [({"deterministic": True}, 1e-4), ({"flash_attn": "off"}, 0.02), ({}, 0.02)], ids=str
+    ("options", "bound"), [({"deterministic": True}, 1e-4), ({"flash_attn": "off"}, 0.02), ({}, 1e-4)], ids=str
 )
 @pytest.mark.parametrize(
     ("kind", "repeated"), [*((kind, 2) for kind in KINDS), pytest.param(str(demo.MODEL), 8, id="demonstration")]
 )
 def test_read_log_probabilities_are_teacher_forced_ones(real, kind, repeated, options, bound):
     """Four questions over one input, asked together, against each computed as a scored prompt. With flash attention
-    the demonstration model's were 0.1 apart: few and many rows are computed by different kernels."""
-    bound = 0.3 if kind.endswith(".gguf") and not options else bound  # Q8_0
+    the demonstration model's were 0.1 apart: few rows were summed in F16, many in F32."""
+    bound = 0.02 if kind == "hybrid" and not options else bound  # the library chooses the rows of a ubatch
     engine = real(kind, context_cells=512, parallel=8, ubatch_size=256, **options)
     shared, *tails = prompts(5, seed=11, longest=30)
     shared, wanted = shared * repeated, (7, 50, 200)

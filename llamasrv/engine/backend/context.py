@@ -47,6 +47,9 @@ from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import Adapter, EngineOptions, stretched
 
 MAX_LANES = 256  # LLAMA_MAX_SEQ
+TILE_ROWS = (
+    64  # GGML_FA_TILE_Q: from here on flash attention on a CPU sums in F32 (ggml_compute_forward_flash_attn_ext)
+)
 
 _get_logits = fast.llama_get_logits
 _get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
@@ -56,7 +59,7 @@ class LlamaBackend(LaneMemory):
     """One model, one context. All but `info` and `vocab` belong to the engine thread."""
 
     host_bytes: int | None = None
-    max_rollback = 0
+    max_rollback = exact_rows = 0
     _thread_count: ThreadCount | None = None  # with a number of threads from the operator, that stays
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
@@ -161,11 +164,19 @@ class LlamaBackend(LaneMemory):
         self._on_gpu = on_gpu(options)
         self.idle_cells = options.idle_cells or (self.num_cells if self._on_gpu else 0)
         self.ubatch_size = C.llama_n_ubatch(self._context)
+        if self._sums_in_f16(options) and self.ubatch_size >= TILE_ROWS:
+            self.exact_rows = TILE_ROWS
         if not self._on_gpu and (address := _get_logits(self._context)):
             # The library touches a row of logits for every lane, even for those that only ever hold prefixes.
             drop_zeros(address, C.llama_n_seq_max(self._context) * self.vocab.size * 4)
         self._bound = BoundBatch(self.batch)
         self._llama_batch = self._bound.native
+
+    def _sums_in_f16(self, options: EngineOptions) -> bool:
+        """Whether attention of few rows is summed in the format of the values. Beside states the library chooses the rows
+        of a ubatch itself, the same number of each sequence."""
+        in_f16 = options.cache_type_k == options.cache_type_v == "f16" and options.flash_attention != "off"
+        return in_f16 and not (self._on_gpu or self._stateful or self.traits.split)
 
     def _open_context(self) -> None:
         o = self._options

@@ -142,6 +142,7 @@ class FakeBackend:
     state_facts: dict[str, object] = {"library": "fake"}
     host_bytes: int | None = None
     max_outputs = 64
+    exact_rows = 0
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class StepRows:
     work: StepWork = StepWork()  # without drafts
     adapters: Adapters = ()
     num_drafted: int = 0  # additional rows for drafts of the decodes
+    num_filling: int = 0  # additional rows behind the last part (exact_rows.py)
     draft_seconds: float = 0.0  # time of the draft model
 
 
@@ -67,9 +68,9 @@ class Batch:
         self.num_outputs = 0
         self.outputs: list[tuple[Sequence, int]] = []  # (sequence, number of its rows with logits)
 
-    def fill(self, parts: Rows[Part]) -> None:
-        """Lay out the parts, row by row. Flags logits for the last token of a timeline and its draft, or for every
-        token of a scored prompt."""
+    def fill(self, parts: Rows[Part], num_filling: int = 0) -> None:
+        """Lay out the parts, row by row, and `num_filling` rows behind the last one. Flags logits for the last token of
+        a timeline and its draft, or for every token of a scored prompt."""
         outputs = self.outputs = []
         self.media = None
         if parts and (media := parts[0][0].media) is not None and media.at(parts[0][0].num_computed) is not None:
@@ -90,8 +91,18 @@ class Batch:
         row = single
         for seq, count in parts[single:]:
             row = self._fill_part(seq, count, row)
+        if num_filling:
+            row = self._fill_up(row, row + num_filling)
         self.num_rows = row
         self._count_outputs(single + sum([count for _, count in outputs[single:]]))
+
+    def _fill_up(self, row: int, end: int) -> int:
+        """Repeat the last row's token behind it, without logits."""
+        assert end <= self.capacity, "more rows than the batch holds"
+        self.token[row:end], self.lane[row:end] = self.token[row - 1], self.lane[row - 1]
+        self.position[row:end] = self.position[row - 1] + np.arange(1, end - row + 1)
+        self.wants_logits[row:end] = 0
+        return end
 
     def _count_outputs(self, owned: int) -> None:
         """Count the rows with logits and check them against `outputs`, which hands them out: one unowned row would give

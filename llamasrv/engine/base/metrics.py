@@ -158,7 +158,7 @@ class EngineMetrics:
         self.busy_rows += step.num_decodes
         self.prompt_tokens += step.num_prompt
         self.step_seconds.observe(seconds)
-        self.step_rows.observe(step.num_decodes + step.num_drafted + step.num_prompt)
+        self.step_rows.observe(step.num_decodes + step.num_drafted + step.num_prompt + step.num_filling)
         if step.num_prompt:
             self.prefill_seconds += seconds
         else:

@@ -29,6 +29,7 @@ from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.exact_rows import any_exact
 from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.plan import Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
@@ -61,8 +62,10 @@ class Scheduler:
         deterministic: bool = False,
         one_prompt: bool = False,
         shares: bool = True,
+        exact_rows: int = 0,
     ) -> None:
-        """`shares`: whether the cells of a prefix are held once, however many sequences begin with it."""
+        """`shares`: whether the cells of a prefix are held once, however many sequences begin with it. `exact_rows`:
+        what steps for log-probabilities are filled up to."""
         self.newcomers: Callable[[], Newcomers] = Newcomers
         self.parallel = parallel
         self.one_prompt = one_prompt  # at most one sequence per step has several tokens
@@ -71,6 +74,7 @@ class Scheduler:
         self.target = target
         self.deterministic = deterministic
         self.shares = shares
+        self.exact_rows = exact_rows
         self.cost = CostModel()
         self.restore_cost = RestoreCost(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner
@@ -187,7 +191,8 @@ class Scheduler:
         starts = {s.id: _start(s, m) for s, m in situation.hits}
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
         pieces += [(s.num_tokens - starts[s.id], starts[s.id]) for s, _ in situation.hits]
-        budget = self._policy.choose(decodes, pieces, now, situation.most_seconds)
+        exact = self.exact_rows if self.exact_rows and any_exact(chain(prompts, (s for s, _ in situation.hits))) else 0
+        budget = self._policy.choose(decodes, pieces, now, situation.most_seconds, least_rows=exact)
         self._mark_growing(plan, situation)
         if not plan.preempt:  # do not re-admit what was just preempted
             kept_out = self._admit(plan, situation, decodes, prompts, cells, budget)
@@ -281,7 +286,9 @@ class Scheduler:
         """Learn from a step that took `seconds`."""
         work = step.work
         rows = work.decodes + step.num_drafted
-        self.cost.learn(work.prompt, rows, seconds - step.draft_seconds, work.own_cells, work.foreign_cells)
+        self.cost.learn(
+            work.prompt + step.num_filling, rows, seconds - step.draft_seconds, work.own_cells, work.foreign_cells
+        )
         for seq, count in step.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 
@@ -458,6 +465,7 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         deterministic=options.deterministic or backend.together is Together.ONE_LANE,
         one_prompt=backend.together is Together.ONE_PROMPT,
         shares=backend.traits.can_share,
+        exact_rows=backend.exact_rows,
     )
 
 

@@ -32,14 +32,22 @@ class StepPolicy:
         self._sizes = [*(n for n in sizes if n < batch_size), batch_size]  # few, so that graphs are reused
 
     def choose(
-        self, decodes: List[Sequence], prompts: Iterable[Piece], now: float, most_seconds: float | None = None
+        self,
+        decodes: List[Sequence],
+        prompts: Iterable[Piece],
+        now: float,
+        most_seconds: float | None = None,
+        *,
+        least_rows: int = 0,
     ) -> int:
-        """The max number of prompt tokens. `most_seconds`: the longest step, if readers do not matter."""
+        """The max number of prompt tokens. `most_seconds`: the longest step, if readers do not matter. `least_rows`:
+        what the step is filled up to in any case."""
         prompts, num_decodes = sorted(prompts), len(decodes)
         least, limit = (SMALLEST, gap(decodes, self._target, now)) if decodes else (self._ubatch_size, LONGEST)
         longest = self._cost.predict_at_most if decodes and most_seconds is None else self._cost.predict
         if most_seconds is not None:
             least, limit = SMALLEST, most_seconds
+        least = max(least, least_rows - num_decodes)
         best, best_rate = min(least, self._batch_size - num_decodes), 0.0
         cells = sum(s.num_computed for s in decodes)
         for pieces, tokens in self._candidates(prompts, num_decodes, least):

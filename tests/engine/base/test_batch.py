@@ -75,3 +75,9 @@ def test_a_row_with_logits_without_owner_raises():
     batch.wants_logits[:2], batch.num_rows = 1, 2
     with pytest.raises(AssertionError, match="no owner"):
         batch._count_outputs(1)
+
+
+def test_rows_behind_the_last_one_have_no_logits():
+    batch = Batch(16)
+    batch.fill([(seated([5, 6], 0, computed=1), 1), (seated([7, 8, 9], 1), 3)], 2)
+    assert rows(batch)[3:] == [(9, 2, 1, True), (9, 3, 1, False), (9, 4, 1, False)] and batch.num_outputs == 2
