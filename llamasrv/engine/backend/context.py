@@ -173,8 +173,8 @@ class LlamaBackend(LaneMemory):
         self._llama_batch = self._bound.native
 
     def _sums_in_f16(self, options: EngineOptions) -> bool:
-        """Whether attention of few rows is summed in the format of the values. Beside states the library chooses the rows
-        of a ubatch itself, the same number of each sequence."""
+        """Whether attention of few rows is summed in the format of the values. Beside states the library chooses the
+        rows of a ubatch itself, the same number of each sequence."""
         in_f16 = options.cache_type_k == options.cache_type_v == "f16" and options.flash_attention != "off"
         return in_f16 and not (self._on_gpu or self._stateful or self.traits.split)
 

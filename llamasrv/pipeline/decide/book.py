@@ -91,6 +91,9 @@ class DecisionBook:
                 except ContextTooLong as error:
                     raise error.but(param=question.param) from None
                 own = served.vocab.tokenize(text, parse_special=False)
+                longest = len(base.head) + len(own) + len(base.tail)
+                if longest > served.context:  # before the others are tokenised
+                    raise ContextTooLong(num_prompt=longest, context=served.context, param=question.param)
                 asked.append(ShownQuestion(number, order, labels, [*own, *base.tail], base.spans))
         return base.head, asked, base.thought
 

@@ -119,6 +119,20 @@ def test_a_question_that_does_not_fit_is_named(serve):
     assert caught.value.param == "questions"
 
 
+def test_questions_behind_one_that_does_not_fit_are_not_tokenised(serve, monkeypatch):
+    """400 questions of 10 KB were all tokenised before the first was refused."""
+    served, read = serve(), []
+    tokenize = served.service.pipeline.peek(None).vocab.tokenize
+    monkeypatch.setattr(
+        served.service.pipeline.peek(None).vocab,
+        "tokenize",
+        lambda text, **settings: read.append(text) or tokenize(text, **settings),
+    )
+    with pytest.raises(ContextTooLong):
+        decide(served, *[predicate(f"Question {n}? " * 400) for n in range(50)])
+    assert sum("Question" in text for text in read) == 1
+
+
 def test_all_rows_together_are_bounded(serve):
     with pytest.raises(BodyTooLarge):
         decide(serve(), *ALL, most_tokens=200)
