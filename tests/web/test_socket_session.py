@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import gevent
 import orjson
 import pytest
 from gevent import socket as sockets
 from web.test_connection import Server
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
 from llamasrv.protocols.limits import Limits
 from llamasrv.web.context import KEY
@@ -103,6 +105,32 @@ def test_what_fails_while_it_answers_is_said_on_the_socket(kind):
     client.send(TextMessage('{"type": "response.create"}'))
     (said,) = failure(client.events())
     assert said["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "event, count",
+    [
+        (TextMessage('{"type": "nobody.knows"}'), 3_000),
+        (TextMessage("", message_finished=False), 20_000),
+        (Ping(b"x" * 50), 10_000),
+    ],
+    ids=["messages", "empty fragments", "pings"],
+)
+def test_others_go_on_while_a_client_floods_its_socket(kind, event, count):
+    """gevent does not switch while bytes are there to read: all of it was answered before anybody else's turn."""
+    client = Client(KINDS[kind][1])
+    first = client.frames.send(event)  # of a fragmented message the next ones look different
+    frames = first + client.frames.send(event) * count + client.frames.send(CloseConnection(1000))
+    client.sock.settimeout(None)
+    reading = gevent.spawn(lambda: [None for _ in iter(lambda: client.sock.recv(65536), b"")])
+    writing, turns = gevent.spawn(client.sock.sendall, frames), []
+    while not client.job.ready():
+        began = time.thread_time()
+        gevent.sleep(0.001)
+        turns.append(time.thread_time() - began)
+    gevent.joinall([reading, writing], 5)
+    assert len(turns) > 10 and max(turns) < 0.05
 
 
 @pytest.mark.parametrize(

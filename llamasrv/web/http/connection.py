@@ -119,6 +119,11 @@ class Connection:
     on_drain: Callable[[], None] | None = None  # set by what has taken the connection over
 
     @property
+    def gate(self) -> Gate:
+        """For what has taken the connection over and reads from it."""
+        return self._server.gate
+
+    @property
     def write_timeout(self) -> float:
         return self._times.write
 

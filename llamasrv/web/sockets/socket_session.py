@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from llamasrv.web.http.incoming import InputGate
 from llamasrv.web.sockets.websocket import GOING_AWAY, INTERNAL, NORMAL, WebSocket
 
 log = logging.getLogger("llamasrv")
@@ -25,6 +26,9 @@ class SocketConnection(Protocol):
 
     @property
     def sock(self) -> Any: ...
+
+    @property
+    def gate(self) -> InputGate: ...
 
     @property
     def write_timeout(self) -> float: ...
@@ -53,7 +57,11 @@ class SocketSession(ABC):
         self._connection = connection
         connection.sock.settimeout(None)
         self._socket = socket = WebSocket(
-            connection.sock, self._environ, most_bytes=self._most_bytes, write_timeout=connection.write_timeout
+            connection.sock,
+            self._environ,
+            connection.gate,
+            most_bytes=self._most_bytes,
+            write_timeout=connection.write_timeout,
         )
         socket.accept(self._protocol)
         connection.be_busy(False)

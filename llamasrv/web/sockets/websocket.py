@@ -1,6 +1,7 @@
 """One WebSocket on a connection: text messages in, text messages out, pings, and a proper close.
 
 wsproto makes and reads the frames; here are the socket, bounds and times. Reads in one greenlet; any greenlet may send.
+gevent does not switch while bytes are there to read, and a piece may have ten thousand frames: each passes the gate.
 Compression is not offered: what a short message may unpack to could not be bounded before it is there. Knows no route
 and no protocol.
 """
@@ -8,7 +9,7 @@ and no protocol.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,8 @@ from gevent.lock import RLock
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, Request, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from llamasrv.web.http.incoming import InputGate
 
 PIECE = 65536  # bytes per read
 SILENCE = 20.0  # seconds without a byte before the client is pinged; after as many more it is gone
@@ -54,10 +57,12 @@ def _upgraded(environ: Mapping[str, Any]) -> WSConnection:
 
 
 class WebSocket:
-    def __init__(self, sock: Any, environ: Mapping[str, Any], *, most_bytes: int, write_timeout: float) -> None:
+    def __init__(
+        self, sock: Any, environ: Mapping[str, Any], gate: InputGate, *, most_bytes: int, write_timeout: float
+    ) -> None:
         """`environ` is the request that asked for it; `most_bytes` bounds a message."""
         self.is_open = False
-        self._sock = sock
+        self._sock, self._gate = sock, gate
         self._most, self._write_timeout = most_bytes, write_timeout
         self._frames = _upgraded(environ)
         self._sending = RLock()
@@ -94,23 +99,25 @@ class WebSocket:
             except OSError:
                 self.is_open = False
 
-    def receive(self, wait: float) -> list[str]:
-        """The messages that have arrived; waits at most `wait` seconds for bytes. Answers pings. After the end
-        `is_open` is false."""
+    def receive(self, wait: float) -> Iterator[str]:
+        """The messages that arrive next; waits at most `wait` seconds for bytes. Answers pings. After the end `is_open`
+        is false."""
         data = self._read(min(wait, SILENCE))
         if not self.is_open:
-            return []
+            return
         if data is None:
             if time.monotonic() - self._heard >= SILENCE:
                 self._ping()
-            return []
+            return
         self._is_awaiting_pong = False
         try:
             self._frames.receive_data(data or None)
-            return [text for event in self._frames.events() if (text := self._take(event)) is not None]
+            for event in self._frames.events():
+                self._gate.enter()
+                if (text := self._take(event)) is not None:
+                    yield text
         except RemoteProtocolError as error:
             self.close(PROTOCOL_ERROR, str(error)[:100])
-            return []
 
     _heard = 0.0  # when the last bytes came
 
@@ -141,7 +148,8 @@ class WebSocket:
             if self._size > self._most:
                 self.close(TOO_BIG, f"a message may have {self._most} bytes")
                 return None
-            self._text.append(event.data)
+            if event.data:  # a fragment may be empty
+                self._text.append(event.data)
             if event.message_finished:
                 text, self._text, self._size = "".join(self._text), [], 0
                 return text
