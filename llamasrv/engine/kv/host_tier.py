@@ -41,7 +41,7 @@ class HostTier:
     @property
     def room(self) -> int:
         """Max bytes of a new state: the limit minus pins and reserved bytes."""
-        return self.limit - self.pins.used - self.reserved
+        return self.limit - self.pins.standing()[1] - self.reserved
 
     def reserve(self, size: int) -> None:
         """Lend `size` bytes of the limit to states held elsewhere; replaces the previous amount."""

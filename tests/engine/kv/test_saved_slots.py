@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llamasrv.engine.kv.saved_slots import SavedSlots
-from llamasrv.errors import NotFound, Unavailable
+from llamasrv.errors import InvalidRequest, NotFound, Unavailable
 
 ONE, TWO, THREE = ("".join(chr(start + n % 20) for n in range(80)) for start in (65, 97, 48))
 
@@ -58,6 +58,37 @@ def test_saving_a_timeline_too_short_to_keep_says_so(drive):
         driver.core.admission.slots.save(0, driver.core.memory)
     with pytest.raises(NotFound, match="there is nothing to save"):
         driver.core.admission.slots.save(3, driver.core.memory)
+
+
+def pinned(driver):
+    """Prompts of others whose pins leave no room in host memory."""
+    prompts = [[n + 1] * 8 + list(range(100)) for n in range(driver.core.memory.host.limit // 1000)]
+    for prompt in prompts:
+        driver.submit(prompt, max_tokens=1, pins=((100, 300.0),))
+        driver.finish()
+    return prompts
+
+
+def test_a_restored_slot_takes_nothing_from_pins_and_is_used_once_they_have_expired(drive):
+    """The answer was yes, and nothing was kept; pins that had expired still counted."""
+    driver = drive(parallel=2, cache_bytes=20_000, pin_share=1.0, idle_cells=0)
+    prompt = list(range(180, 260))
+    number = slot_of(driver, prompt, max_tokens=2)
+    slots, memory = driver.core.admission.slots, driver.core.memory
+    state = slots.save(number, memory)
+    slots.erase(number, memory)
+    pinned(driver)
+    held = memory.host.pins.standing()
+    assert state.num_bytes > memory.host.room and held[0] > 1
+    with pytest.raises(InvalidRequest, match="beside pinned prefixes"):
+        slots.restore(number, state, memory)
+    assert memory.host.pins.standing() == held
+    assert memory.host.exactly(state.tokens, state.cache_key) is None
+    driver.now += 301.0
+    slots.restore(number, state, memory)
+    stream = driver.submit([*prompt, 7], max_tokens=2, slot=number)
+    driver.finish()
+    assert stream.take()[-1].num_reused == len(prompt)
 
 
 def test_a_slot_with_two_users_is_free_after_both_release_it():
