@@ -310,7 +310,7 @@ class EngineOptions:
     step_target: float = _engine(
         "ms", 0.2, "--step-target-ms", key="step_target_ms", low=1.0, high=60_000.0,
         help="Target duration of a step, in milliseconds, while streams are decoding: long prompts are split and "
-        "drafts limited to fit. Prompts may take a third more while every stream is ahead of its reader.",
+        "drafts limited to fit. Prompts may take a quarter more while every stream is ahead of its reader.",
     )
     coalesce: float = _engine(
         "ms", 0.005, "--coalesce-ms", key="coalesce_ms", low=0.0, high=1000.0,

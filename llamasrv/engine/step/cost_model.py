@@ -63,6 +63,7 @@ class CostModel:
         self.noise = _DOUBT**2  # mean square of relative errors
         self._level = 1.0  # of recent prompt steps: measured over fitted
         self._sizes: dict[int, float] = {}  # the same by size of the step, beyond the level
+        self.missed = _DOUBT**2  # mean square of relative errors, with these scales
 
     def predict(
         self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
@@ -73,10 +74,12 @@ class CostModel:
     def predict_at_most(
         self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
     ) -> float:
-        """`predict` with what it may be wrong by, given the steps learnt from: much, for a kind of step never seen."""
+        """`predict` with what it may be wrong by: what the last predictions were wrong by, and much for a kind of step
+        never seen."""
         seconds = self.predict(num_prompt, num_decodes, own_cells, foreign_cells)
         x = [1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS]
         variance = sum(map(mul, [sum(map(mul, row, x)) for row in self._p], x)) * self.noise
+        variance += self.missed * seconds * seconds
         return seconds + min(_UNSURE * seconds, math.sqrt(max(0.0, variance)))
 
     def drafts_within(self, seconds: float, work: StepWork, most: int) -> int:
@@ -135,6 +138,7 @@ class CostModel:
                 sizes[other] += _FADE * (1.0 - sizes[other])
         known = sizes.get(size, 1.0)
         error = min(_MOST_AT_ONCE, max(1 / _MOST_AT_ONCE, ratio / (self._level * known))) - 1.0
+        self.missed += (error * error - self.missed) * _NOISE_RATE
         self._level = _bounded(self._level * (1.0 + _RATE * error))
         sizes[size] = _bounded(known * (1.0 + _SIZE_RATE * error))
 

@@ -13,7 +13,7 @@ from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel, work_of
 
 READING_SECONDS = 0.25  # per token: some 180 words a minute
-LONGER = 0.3  # of the target: max extension of the gap for text that streams are ahead
+LONGER = 0.25  # of the target: max extension of the gap for text that streams are ahead
 LONGEST = 0.5  # max seconds of a step without readers, so that arrivals and cancels are noticed
 SMALLEST = 16  # min prompt tokens of a step, so that prompts advance under any load
 
@@ -62,8 +62,9 @@ class StepPolicy:
         beside = self._cost.rows.predict(len(decodes)) if decodes else 0.0
         limit = gap(decodes, self._target, now) - beside if decodes else self._target if others_wait else LONGEST
         least = SMALLEST if others_wait else self._ubatch_size
+        longest = self._cost.predict_at_most if decodes else self._cost.predict
         return max(
-            (n for n in self._sizes if n > least and self._cost.predict(*work_of([(n, 0)], 0, 0)) <= limit),
+            (n for n in self._sizes if n > least and longest(*work_of([(n, 0)], 0, 0)) <= limit),
             default=least,
         )
 

@@ -48,7 +48,8 @@ class Replay:
         self.record = record
         self.scheduler = scheduler = Scheduler(**record["options"])
         a, b, c = record["cost"]
-        scheduler.cost.unknowns, scheduler.cost.noise = [a, b, c, 0.0, 0.0], 0.0
+        scheduler.cost.unknowns = [a, b, c, 0.0, 0.0]
+        scheduler.cost.noise = scheduler.cost.missed = 0.0
         for rows in (1, 2, 4, 8, 16, 32):
             scheduler.cost.rows.learn(rows, max(1e-6, a + c * rows))
         room, scheduler.restore_cost._token_bytes, scheduler.restore_cost._byte_seconds = record["restore"]

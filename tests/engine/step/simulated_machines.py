@@ -41,6 +41,12 @@ def noisy(machine, seed=1):
     return seconds
 
 
+def restless(machine, seed=1):
+    """The same machine beside others' work that comes and goes: each step takes up to a quarter more or less."""
+    rng = random.Random(seed)
+    return lambda prompts, decodes: machine(prompts, decodes) * rng.uniform(0.8, 1.25)
+
+
 class Simulation:
     """`streams` of `cells` tokens each decode while prompts of `length` tokens arrive, `together` at a time: the next
     ones when these are computed. `since`: when the streams' first tokens came; long before: readers wait for each."""

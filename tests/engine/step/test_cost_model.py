@@ -142,6 +142,15 @@ def test_doubt_is_large_for_kinds_of_steps_never_seen_and_small_for_those_seen_o
     assert cost.predict(*unseen) <= cost.predict_at_most(*unseen) < 1.2 * cost.predict(*unseen)
 
 
+def test_doubt_is_as_large_as_the_last_predictions_were_wrong():
+    calm, restless, rng = CostModel(), CostModel(), random.Random(1)
+    for _ in range(300):
+        calm.learn(61, 3, 0.2)
+        restless.learn(61, 3, 0.2 * rng.uniform(0.8, 1.2))
+    assert calm.predict_at_most(61, 3) < 1.05 * calm.predict(61, 3)
+    assert 1.08 < restless.predict_at_most(61, 3) / restless.predict(61, 3) < 1.25
+
+
 def test_drafts_are_as_many_rows_as_fit_the_time():
     model, step = CostModel(), work_of([], 8, 800)
     assert model.drafts_within(0.001, step, 56) == 56  # nothing is known yet
