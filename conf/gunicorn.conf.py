@@ -35,6 +35,8 @@ limit_request_fields = 100
 limit_request_field_size = 8190
 # Headers that would be part of the environment, the path among them: none. Other ones with an underscore are dropped.
 forwarder_headers = ""
+# Any proxy may say that it is reached by https: that only decides how URLs in replies begin.
+forwarded_allow_ips = "*"
 
 # It listens for commands such as adding a worker, which would load the model twice.
 control_socket_disable = True

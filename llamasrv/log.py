@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -117,9 +117,8 @@ class TextFormatter(logging.Formatter):
         self.journal = journal
 
     def format(self, record: logging.LogRecord) -> str:
-        line = escape(record.getMessage())
-        for name, value in _fields(record).items():
-            line += f" {name}={_shown(value)}"
+        fields = [f"{name}={_SHOWN.get(type(value), _quoted)(value)}" for name, value in _fields(record).items()]
+        line = " ".join((escape(record.getMessage()), *fields))
         if self.journal:
             head = f"<{_PRIORITY.get(record.levelno, 6)}>"
         else:
@@ -144,13 +143,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def _shown(value: object) -> str:
-    if type(value) is int:
-        return str(value)
-    if isinstance(value, float):
-        return f"{value:.3f}"
+def _quoted(value: object) -> str:
     text = str(value)
     return json.dumps(text) if " " in text or not text else escape(text)
+
+
+_SHOWN: dict[type, Callable[[Any], str]] = {int: str, float: "{:.3f}".format}
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:

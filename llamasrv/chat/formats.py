@@ -51,7 +51,7 @@ class ReasoningMarks:
         end = prompt[-512:].rstrip()
         if self.opening and end.endswith(self.opening):
             return True
-        if self.attributed and end.endswith(">"):
+        if end.endswith(">") and self.attributed:
             end = end[end.rfind("<") :]
             return end.startswith(self.head)
         return bool(self.start) and end.endswith(self.start.strip())

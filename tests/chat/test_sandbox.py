@@ -51,6 +51,7 @@ def test_a_template_that_is_costly_for_a_few_words_is_refused_as_a_whole(source)
         ("{{ 'a b'.split()[1] }}{{ 'abcd'[1:3] }}{{ [1, 2, 3][::-1] }}{{ 'x,y'.rsplit(',', 1) }}", "bbc[3, 2, 1]['x', 'y']"),
         ("{{ {'a': none, 'b': [true, 1.5]} }}{{ (1, 'a') }}{{ missing }}{{ none }}", "{'a': None, 'b': [True, 1.5]}(1, 'a')None"),
         ("{% set d = {'k': 1} %}{% for k, v in d|items %}{{ k }}{{ v }}{% endfor %}{{ d.get('k') }}{{ d[d.keys()|first] }}", "k111"),
+        ("{% set d = {'items': 1, 'k': 2, '__class__': 3} %}{{ d.items()|list|length }}{{ d.k }}{{ d.__class__ }}|{{ d.x }}|", "32||"),
         ("{% set n = namespace(l=[]) %}{% set _ = n.l.append(n) %}{{ n.l|length }}", "1"),
         ("{% if messages|selectattr('role', 'equalto', 'tool') %}a generator is true{% endif %}", "a generator is true"),
         ("{% macro m() %}{{ caller('x') }}{{ varargs }}{% endmacro %}{% call(y) m(1) %}{{ y }}{% endcall %}", "x(1,)"),

@@ -69,7 +69,7 @@ class Named(Notation):
             call.end()
 
     def _behind_name(self, text: Scanner, end: tuple[str, ...], mark: str | None) -> Steps:
-        """What is left of the text between the name and what follows, of which a mark has been read."""
+        """Read the rest of the text between the name and the arguments; `mark` is the part that was read already."""
         for piece in end if mark == "\n" else end[1:]:
             yield from text.skip_space()
             yield from text.mark(marks(piece))

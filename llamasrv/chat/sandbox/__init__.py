@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 MOST_ATTRIBUTES = 10_000  # whose safety is remembered
+_OF_DICTS = frozenset(dir(dict))
 _FRAME = ("_loop_vars", "_block_vars")  # that compiled templates hand to whatever they call
 
 
@@ -84,6 +85,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         checked: nodes.Template = RewriteLimits().visit(super()._parse(source, name, filename))
         return checked
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # What jinja2 returns as well, but only after it has caught an AttributeError.
+        if type(obj) is dict and attribute in obj and attribute not in _OF_DICTS:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         # Some templates change lists that they made. What they were given is copied for them (`_copies_input`).

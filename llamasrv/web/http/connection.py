@@ -173,7 +173,7 @@ class Connection:
         unreader, data = self._parser.unreader, b""
         with Timeout(self._times.idle, False):
             self._incoming.spare = PASSED_OVER
-            if self._parser.finish_body():
+            if self._is_body_read or self._parser.finish_body():
                 self._is_body_read = True
                 data = unreader.take_buffered() or self.sock.recv(PIECE)
                 unreader.unread(data)
