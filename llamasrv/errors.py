@@ -2,6 +2,7 @@
 
     LlamasrvError                 status, code and the field it concerns
     ├── InvalidRequest            400  the request itself is wrong
+    │   ├── MissingParameter      400  missing_required_parameter
     │   ├── ContextTooLong        400  context_length_exceeded, of an input InputTooLong
     │   ├── Unsupported           400  a field or value that this server cannot honour
     │   ├── BodyTimeout           408
@@ -86,6 +87,15 @@ class InvalidRequest(LlamasrvError):
     """The request is wrong. Raised before anything is allocated."""
 
     status = 400
+
+
+class MissingParameter(InvalidRequest):
+    """The request lacks a required parameter."""
+
+    code = "missing_required_parameter"
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"Missing required parameter: '{param}'.", param=param)
 
 
 class ContextTooLong(InvalidRequest):

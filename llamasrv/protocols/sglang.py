@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any
 
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.sampling import session_named
 from llamasrv.protocols.common.schema import Ignored, String, WireSchema
@@ -29,7 +29,5 @@ class SessionNames(SchemaEndpoint):
     def parse_close(self, body: Mapping[str, Any]) -> str:
         name = self._load(body).get("session_id")
         if not name:
-            raise InvalidRequest(
-                "Missing required parameter: 'session_id'.", param="session_id", code="missing_required_parameter"
-            )
+            raise MissingParameter("session_id")
         return session_named(name)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import ChatPrompt, Content, GenerateRequest, Message, ToolChoice
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, MissingParameter
 from llamasrv.protocols.anthropic.cache import CacheControl, Diagnostics, SessionMetadata, pins_of
 from llamasrv.protocols.anthropic.compaction import CompactionField, SummaryReply, check_alone
 from llamasrv.protocols.anthropic.context_management import ContextManagement
@@ -188,9 +188,7 @@ class MessagesEndpoint(SchemaEndpoint):
         whole = whole_body(body, earlier)
         data = self._load(whole)
         if "max_tokens" not in data:
-            raise InvalidRequest(
-                "Missing required parameter: 'max_tokens'.", param="max_tokens", code="missing_required_parameter"
-            )
+            raise MissingParameter("max_tokens")
         request, options = self._request(data, pins=pins_of(body), timeout=timeout, owner=owner)
         if missing := left_out(whole.get("tools")):
             check_some_are_left(data["tools"], missing)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from marshmallow import ValidationError, missing
 
-from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.errors import InvalidRequest, MissingParameter, Unsupported
 from llamasrv.protocols.common.schema import IGNORED, NOTHING, Complaint, Ignored, Object, WireField, WireSchema
 from llamasrv.protocols.limits import Limits
 
@@ -178,7 +178,7 @@ def invalid_request(messages: Any) -> InvalidRequest:
         param += f"[{step}]" if isinstance(step, int) else f".{step}" if param else step
     complaint = messages[0]
     if not isinstance(complaint, Complaint):  # marshmallow's own: a required field is missing
-        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+        return MissingParameter(param)
     if complaint.error is Unsupported:
         return Unsupported(str(complaint), param=param, about=complaint.about)
     kind = " type for" if complaint.code == "invalid_type" else ""

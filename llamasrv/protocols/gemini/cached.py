@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.domain.request import Message
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, MissingParameter
 from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, Invalid, String, WireSchema
@@ -119,9 +119,7 @@ class CachedContents:
         data = self._loader.load(given)
         kept = {name: given[name] for name in (*KEPT, "contents") if given.get(name)}
         if not kept:
-            raise InvalidRequest(
-                "Missing required parameter: 'contents'.", param="contents", code="missing_required_parameter"
-            )
+            raise MissingParameter("contents")
         messages: tuple[Message, ...] = data.get("contents", ())
         name = str(data.get("displayName", ""))[:_NAME]
         expires = _expires(data, now)

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from llamasrv.errors import InvalidRequest, LlamasrvError
+from llamasrv.errors import LlamasrvError, MissingParameter
 from llamasrv.protocols.common.loader import Nested, SchemaEndpoint
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import (
@@ -344,9 +344,7 @@ class Interactions(SchemaEndpoint):
             made["stop"] = list(made["stop"])
         if "input" in data or "previous_interaction_id" not in data:
             if not data.get("input"):
-                raise InvalidRequest(
-                    "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
-                )
+                raise MissingParameter("input")
             made["input"] = data["input"]
         reasoning = {"effort": config.get("thinking_level"), "summary": _summary(config)}
         made["reasoning"] = {name: value for name, value in reasoning.items() if value is not None}

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import EmbedRequest
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
@@ -40,9 +40,7 @@ class NativeEmbedding(SchemaEndpoint):
     ) -> tuple[EmbedRequest, None]:
         data = self._load(body)
         if "prompts" not in data.parts:
-            raise InvalidRequest(
-                "Missing required parameter: 'content'.", param="content", code="missing_required_parameter"
-            )
+            raise MissingParameter("content")
         return build(EmbedRequest, data, timeout=timeout, owner=owner), None
 
     def whole(self, options: None, made: EmbeddingResult) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import EmbedRequest, TextPrompt
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
@@ -66,8 +66,7 @@ class Embed(SchemaEndpoint):
         """A request without inputs gives no vectors."""
         data = self._load(body)
         if "input" not in data:
-            missing = "missing_required_parameter"
-            raise InvalidRequest("Missing required parameter: 'input'.", param="input", code=missing)
+            raise MissingParameter("input")
         options = OllamaEmbedOptions(model_of(data), time.perf_counter())
         return build(EmbedRequest, data, normalise=EUCLIDEAN, timeout=timeout, owner=owner), options
 

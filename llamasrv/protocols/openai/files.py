@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.errors import InvalidRequest, MissingParameter, Unsupported
 
 PURPOSES = ("batch", "user_data", "assistants", "vision", "evals", "fine-tune")
 SHORTEST, LONGEST = 3600, 30 * 86_400  # seconds that an upload may ask to be kept
@@ -44,8 +44,7 @@ def parse_upload(fields: Mapping[str, list[str]]) -> UploadFields:
     """The form's fields other than the file."""
     purpose = fields.get("purpose", [""])[-1]
     if not purpose:
-        text = "Missing required parameter: 'purpose'."
-        raise InvalidRequest(text, param="purpose", code="missing_required_parameter")
+        raise MissingParameter("purpose")
     if purpose not in PURPOSES:
         raise InvalidRequest(f"Invalid 'purpose': expected one of {', '.join(PURPOSES)}.", param="purpose")
     anchor = fields.get("expires_after[anchor]", ["created_at"])[-1]

@@ -10,7 +10,7 @@ from uuid import uuid4
 import orjson
 
 from llamasrv.domain.request import RerankRequest
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import InvalidRequest, MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
@@ -93,9 +93,7 @@ class ScoreEndpoint(SchemaEndpoint):
             if name in data:
                 texts: tuple[str, ...] = data[name]
                 return texts
-        raise InvalidRequest(
-            f"Missing required parameter: '{names[0]}'.", param=names[0], code="missing_required_parameter"
-        )
+        raise MissingParameter(names[0])
 
     def whole(self, options: ScoreOptions, ranked: Ranked) -> bytes:
         data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(ranked.probabilities)]

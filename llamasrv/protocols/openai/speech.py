@@ -13,7 +13,7 @@ import orjson
 
 from llamasrv.domain.events import Usage
 from llamasrv.domain.speech import MAX_CHARS, SpeechRequest
-from llamasrv.errors import InvalidRequest, LlamasrvError, Unsupported
+from llamasrv.errors import InvalidRequest, LlamasrvError, MissingParameter, Unsupported
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.schema import Count, Flag, Invalid, Number, OneOf, Refused, String, WireField, WireSchema
 from llamasrv.protocols.errors import openai_body
@@ -71,7 +71,7 @@ class SpeechSchema(WireSchema):
 
 
 class SpeechReplyOptions(NamedTuple):
-    """The request's wishes for its reply."""
+    """How the request wants its reply."""
 
     as_events: bool = False
 
@@ -129,9 +129,7 @@ def parse_voice(fields: Mapping[str, list[str]]) -> VoiceFields:
     for name, most in (("name", 64), ("consent", MAX_CONSENT)):
         text = fields.get(name, [""])[-1].strip()
         if not text:
-            raise InvalidRequest(
-                f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
-            )
+            raise MissingParameter(name)
         if len(text) > most:
             raise InvalidRequest(f"Invalid '{name}': expected at most {most} characters.", param=name)
         texts.append(text)

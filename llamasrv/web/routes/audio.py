@@ -6,10 +6,11 @@ import io
 
 from flask import Blueprint, Response, request
 
-from llamasrv.errors import InvalidRequest
+from llamasrv.errors import MissingParameter
 from llamasrv.media.spoken import TYPES
 from llamasrv.pipeline.voices import MAX_CLIP_BYTES
 from llamasrv.protocols.common.wire import new_id
+from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.speech import (
     SpeechEndpoint,
     parse_voice,
@@ -37,20 +38,11 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/v1/audio/transcriptions")
     @routes.post("/audio/transcriptions")
     def transcribe() -> Response:
-        environ = request.environ
-        recording = io.BytesIO()
-
-        def open_file(name: str) -> io.BytesIO:
-            return recording if name == "file" and not recording.tell() else io.BytesIO()
-
-        form = read_form(environ, most=limits.body_bytes, open_file=open_file, patience=limits.body_seconds)
-        if "file" not in form.files:
-            text = "Missing required parameter: 'file'."
-            raise InvalidRequest(text, param="file", code="missing_required_parameter")
+        fields, recording = _read_recording("file", limits, limits.body_bytes)
         asked, options = transcriptions.parse_form(
-            form.fields, recording.getvalue(), owner=current().owner, timeout=service.options.timeout
+            fields, recording, owner=current().owner, timeout=service.options.timeout
         )
-        current().ignored += transcriptions.unheard(form.fields)
+        current().ignored += transcriptions.unheard(fields)
         response = respond(service, asked, transcriptions.reply(options), transcriptions.names)
         if not asked.stream and response.status_code == 200:
             response.headers["Content-Type"] = FORMATS[options.format]
@@ -86,19 +78,9 @@ def blueprint(service: Service) -> Blueprint:
     def create_voice() -> Response:
         owner, known = current().owner, service.pipeline.voices
         known.check_upload(owner)
-        recording = io.BytesIO()
-        form = read_form(
-            request.environ,
-            most=min(limits.body_bytes, MAX_CLIP_BYTES),
-            open_file=lambda name: recording if name == "audio_sample" else io.BytesIO(),
-            patience=limits.body_seconds,
-        )
-        fields = parse_voice(form.fields)
-        if "audio_sample" not in form.files:
-            text = "Missing required parameter: 'audio_sample'."
-            raise InvalidRequest(text, param="audio_sample", code="missing_required_parameter")
-        id = new_id("voice_")
-        return json_answer(voice_body(known.upload(owner, id, fields.name, fields.consent, recording.getvalue())))
+        fields, recording = _read_recording("audio_sample", limits, min(limits.body_bytes, MAX_CLIP_BYTES))
+        voice = parse_voice(fields)
+        return json_answer(voice_body(known.upload(owner, new_id("voice_"), voice.name, voice.consent, recording)))
 
     @routes.delete("/v1/audio/voices/<id>")
     @routes.delete("/audio/voices/<id>")
@@ -112,3 +94,17 @@ def blueprint(service: Service) -> Blueprint:
         return json_answer(speech_models([model.name for model in service.pipeline.speaking()]))
 
     return routes
+
+
+def _read_recording(name: str, limits: Limits, most: int) -> tuple[dict[str, list[str]], bytes]:
+    """The form of the request, at most `most` bytes: its fields, and its file of this name, of several the first.
+    Raises MissingParameter if there is none."""
+    recording = io.BytesIO()
+
+    def open_file(field: str) -> io.BytesIO:
+        return recording if field == name and not recording.tell() else io.BytesIO()
+
+    form = read_form(request.environ, most=most, open_file=open_file, patience=limits.body_seconds)
+    if name not in form.files:
+        raise MissingParameter(name)
+    return form.fields, recording.getvalue()

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from flask import Blueprint, Response, request
 
-from llamasrv.errors import InvalidRequest, NotFound, Unsupported
+from llamasrv.errors import InvalidRequest, MissingParameter, NotFound, Unsupported
 from llamasrv.protocols.anthropic import files as anthropic
 from llamasrv.protocols.anthropic.batches import page_body as anthropic_page
 from llamasrv.protocols.openai import files as openai
@@ -140,7 +140,7 @@ def _receive(new: FileUpload, sink: Sink, files: FileStore, patience: float) -> 
         request.environ, most=files.quota.most, open_file=open_file, patience=patience, blocks=files.shelf.blocks
     )
     if not opened:
-        raise InvalidRequest("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+        raise MissingParameter("file")
     fields = _protocol().parse_upload(form.fields)
     new.filename = openai.file_name(form.files["file"].name)
     new.purpose, new.lifetime = fields.purpose, fields.lifetime

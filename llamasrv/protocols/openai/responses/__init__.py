@@ -17,7 +17,7 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
 from llamasrv.domain.summary import SUMMARISE
-from llamasrv.errors import InvalidRequest, Unsupported
+from llamasrv.errors import InvalidRequest, MissingParameter, Unsupported
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, inside
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import extras_of
@@ -49,7 +49,7 @@ class References(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """What was found of them: the items of all earlier turns in order, and single items by id."""
+    """The stored things that were found: the items of all earlier turns in order, and single items by id."""
 
     items: tuple[dict[str, Any], ...] = ()
     named: Mapping[str, dict[str, Any]] = {}
@@ -173,7 +173,7 @@ def _check_together(data: Mapping[str, Any]) -> None:
             "Invalid 'conversation': not allowed together with 'previous_response_id'.", param="conversation"
         )
     if not {"input", "previous_response_id", "conversation"} & data.keys():
-        raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
+        raise MissingParameter("input")
     if data["background"] and not data["store"]:
         raise InvalidRequest("Invalid 'background': only allowed when 'store' is true.", param="background")
     if data["background"] and data.get("modalities"):
