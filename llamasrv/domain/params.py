@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Keeps(IntEnum):
@@ -161,8 +161,7 @@ class LogitBias:
         return f"LogitBias({list(self)})"
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(NamedTuple):
     """The sampler chain of one sequence. Temperature 0 (or below) is greedy; `seed` None: random."""
 
     temperature: float = 0.8

@@ -6,7 +6,6 @@ Plain frozen data. The pipeline submits one per choice; the engine turns it into
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from llamasrv.domain.media import MediaSpan
@@ -23,9 +22,8 @@ class CacheKey(NamedTuple):
     scope: str = ""  # "": shared by all
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SequenceSpec:
-    """One choice. Compared by identity: choices with equal tokens are still distinct."""
+class SequenceSpec(NamedTuple):
+    """One choice."""
 
     tokens: array[int]  # the prompt; shared by the choices of a prompt, never modified
     media: tuple[MediaSpan, ...] = ()  # its images and sounds, in order; their tokens are negative

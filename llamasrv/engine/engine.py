@@ -267,7 +267,7 @@ class Engine:
             self._mailbox.put(CoreCommand(lambda core: core.prefetch(session, owner)))
 
     def close_session(self, session: str, owner: str) -> None:
-        """Keep nothing for this session any more."""
+        """Stop keeping prefixes for this session."""
         self._mailbox.put(CoreCommand(lambda core: core.close_session(session, owner)))
 
     def hold_deferrable(self, seconds: float) -> None:

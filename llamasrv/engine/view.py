@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, TypedDict
 
@@ -86,8 +85,7 @@ class PlainView(TypedDict):
     num_sessions: int  # prefixes kept while a client runs a tool
 
 
-@dataclass(frozen=True, slots=True)
-class EngineView:
+class EngineView(NamedTuple):
     """The engine after one of its turns."""
 
     status: Status = Status("loading")
@@ -162,9 +160,9 @@ class ViewPublisher:
         )
 
     def set_status(self, status: Status) -> None:
-        self.view = replace(self.view, status=status)
+        self.view = self.view._replace(status=status)
         if self._on_status is not None:
             self._on_status()
 
     def set_model(self, model: ModelFacts | None) -> None:
-        self.view = replace(self.view, model=model)
+        self.view = self.view._replace(model=model)

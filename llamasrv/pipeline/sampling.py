@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from llamasrv.domain.params import LogitBias, SamplingParams
@@ -17,7 +16,7 @@ from llamasrv.models.model import Model
 
 MOST_BIASED = 10_000  # tokens of texts in a bias; more ids than that are a matter of the operator's limit
 
-_PARAMS = frozenset(f.name for f in fields(SamplingParams))
+_PARAMS = frozenset(SamplingParams._fields)
 
 
 def defaults_of(model: Model, author: Mapping[str, Any], context: int) -> dict[str, Any]:

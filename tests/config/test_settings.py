@@ -325,7 +325,7 @@ def test_only_sampling_options_that_were_given_are_defaults_for_requests():
 
 
 def test_every_sampling_option_is_a_sampling_parameter():
-    names = {field.name for field in dataclasses.fields(SamplingParams)}
+    names = set(SamplingParams._fields)
     settings = {o.name: 1 for o in OPTIONS if o.section == "sampling"}
     assert set(settings_with(**settings).sampling_defaults()) <= names
 

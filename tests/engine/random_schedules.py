@@ -534,8 +534,7 @@ class Alone:
         self.engine.grammars.prepare()
 
     def items(self, choice):
-        spec = replace(
-            choice.spec,
+        spec = choice.spec._replace(
             cache_prompt=False,
             pins=(),
             slot=None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 from model.conftest import RealEngine, Result
@@ -96,7 +95,7 @@ class RealEpisode:
         for spec, stream in self.streams:
             result = Result(stream.take())
             assert result.end.error is None, result.end.error
-            (alone,) = self.alone.run([replace(spec, cache_prompt=False, deferrable=False)])
+            (alone,) = self.alone.run([spec._replace(cache_prompt=False, deferrable=False)])
             assert result.distance_to(alone) < TOLERANCE, (result.tokens, alone.tokens)
             if result.end.reason is alone.end.reason:
                 assert len(result.tokens) == len(alone.tokens)

@@ -382,7 +382,7 @@ def test_infill_is_used_only_if_a_request_lists_it(backend, order):
     row[330] = 9.0
     assert sampler.choose(row.copy(), find).token == 330
     sampler.close()
-    sampler = sampling(dataclasses.replace(params, ignore_eos=True), [1, 2, 3], backend)
+    sampler = sampling(params._replace(ignore_eos=True), [1, 2, 3], backend)
     row[330] = -20
     assert sampler.choose(row.copy(), find).token in range(300, 320)  # where it may not end, it goes on
     sampler.close()
@@ -467,7 +467,7 @@ def test_dry_samplers_search_the_vocabulary_once(backend, monkeypatch):
     assert chosen == [53, 53, 54, 54, 54] and len(made) == 1, "each has its own past"
     for _ in range(2):
         for base in range(2, 12):
-            backend.chain(dataclasses.replace(params, dry_base=float(base))).close()
+            backend.chain(params._replace(dry_base=float(base))).close()
     assert len(made) == 21, "the oldest leave"
     for chain in chains:
         chain.close()

@@ -175,10 +175,7 @@ def test_choices_of_one_request_share_a_prompt(drafting):
     prompt = prompts(1, seed=8, longest=60)[0]
     runs = []
     for one in (engine, reference):
-        asked = [
-            one.sequence(prompt, params=dataclasses.replace(PARAMS[1], seed=i), max_tokens=20, logprobs=5)
-            for i in range(3)
-        ]
+        asked = [one.sequence(prompt, params=PARAMS[1]._replace(seed=i), max_tokens=20, logprobs=5) for i in range(3)]
         runs.append(one.run(asked))
     assert max(a.distance_to(b) for a, b in zip(*runs)) < 0.02
     assert engine.engine.metrics.accepted_tokens["mtp"] > 0

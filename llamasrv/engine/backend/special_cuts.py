@@ -1,7 +1,7 @@
 """Cuts long texts before special tokens, so that each piece has few of them.
 
-The library looks for special tokens in time quadratic in their number: 40,000 in one text took it 27 s, and 90 s with a
-word between them, which nobody can stop. Between two special tokens it tokenises independently, so the tokens of the
+The library takes time quadratic in the number of special tokens, and cannot be interrupted: 40,000 in one text took
+27 s, and 90 s with words between them. Text between two special tokens is tokenised independently, so the tokens of the
 pieces are those of the text.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 
 LONG = 2_048  # characters; shorter texts stay whole: some 500 special tokens, 5 ms
-STRIDE = 1_024  # min characters of a piece, about
+STRIDE = 1_024  # approximate min characters of a piece
 WINDOW = 8_192  # characters that one search looks at; the GIL is held meanwhile
 
 

@@ -22,7 +22,7 @@ STARVED = 0.5  # share of the threads' time below which they wait for cores, whe
 TOGETHER = 1.0  # seconds in which a second slow step follows the first
 LOOK = 1.0  # seconds between two looks at the machine while threads are left out
 NOTE = 60.0  # seconds between two log lines
-GROWTH = 1.02  # of a norm with each step that is slower, as contexts grow
+GROWTH = 1.02  # growth of a norm with each slower step, since contexts grow
 TINY = 64 << 20  # bytes of weights; such a model starts with one thread
 
 

@@ -62,7 +62,7 @@ class LlamaVocabulary:
             return self._tokenized(text, add_special, parse_special)
         tokens = self._tokenized(first, False, parse_special)
         whole = self._tokenized(first, True, parse_special) if add_special else tokens
-        # What is added may stand before and behind.
+        # Tokens may be added at both ends.
         before = next((n for n in range(3) if whole[n : n + len(tokens)] == tokens), 0)
         behind = whole[before + len(tokens) :]
         tokens = whole[: before + len(tokens)]

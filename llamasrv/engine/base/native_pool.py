@@ -42,8 +42,9 @@ class NativePool:
         self._closed = False
 
     def queue(self, width: int, *, yields: bool = False) -> JobQueue:
-        """A queue for one kind of job, at most `width` of which run at once. `yields`: they leave the cores to the
-        model's threads; only for jobs that need no GIL, since who waits for it would wait for a core, too."""
+        """A queue for one kind of job, at most `width` of which run at once. `yields`: they run at a
+        lower priority than the model's threads; only for jobs that never hold the GIL, or its waiters would wait for a
+        core, too."""
         if not yields:
             return JobQueue(self, width)
         if self._yielding is None:

@@ -1,7 +1,7 @@
 """How many drafted tokens a step tries: the number with the most expected tokens per second.
 
 All drafted tokens of a step are sorted by their chance. Chances fall along a draft, so any prefix of that list is made
-of prefixes of drafts. The best prefix by expected tokens over predicted cost is tried; under load that is none.
+of prefixes of drafts. The best prefix by expected tokens over predicted cost is tried; under load it is the empty one.
 Pure: no engine, no clock.
 """
 

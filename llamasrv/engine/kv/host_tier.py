@@ -50,12 +50,16 @@ class HostTier:
 
     def put(self, entry: SavedState) -> None:
         """Keep a state if it fits. Drops unpinned entries that are a prefix of it."""
-        there = self.exactly(entry.tokens, entry.cache_key)
-        if there is not None and self.pins.keeps(there) or entry.num_bytes > self.room:
-            return
+        unpinned = []
         for other in self._along(entry):
             if not self.pins.keeps(other):
-                self._drop(other)
+                unpinned.append(other)
+            elif other.length == entry.length:
+                return
+        if entry.num_bytes > self.room:
+            return
+        for other in unpinned:
+            self._drop(other)
         self._shrink(self.limit - self.reserved - entry.num_bytes)
         self.ranking.add(entry, entry.length, entry.num_bytes)
         self._tree.put(entry)

@@ -88,22 +88,18 @@ class PrefixLookup:
         if disk is None:
             return None
         path = self._tree.walk(tokens, len(tokens), cache_key)
-        whole, can_cut, room = self._checkpoints.whole, self._traits.can_cut_saved, self._host.room
-        cuts = [] if whole else sorted(point.length for point in self._checkpoints.on(path))
-
-        def may_use(holder: Holder) -> bool:
-            return not isinstance(holder, StoredState) or holder.size <= min(disk.largest, room)
-
-        def longest_of(kind: HolderKind) -> tuple[Holder | None, int]:
-            found = most_usable(path, kind, can_cut=can_cut, cuts=cuts, may_use=may_use)
-            return (None, 0) if found is None else found
-
-        stored, length = longest_of(HolderKind.FILE)
-        near = max(longest_of(kind)[1] for kind in (HolderKind.LANE, HolderKind.STATE))
-        if whole:
-            near = max([near, *(point.length for point in self._checkpoints.on(path))])
-        worth = self._time.prompt_seconds(length - near) > WORTH_READING
-        return stored if worth and isinstance(stored, StoredState) else None
+        points = sorted(point.length for point in self._checkpoints.on(path))
+        cuts = [] if self._checkpoints.whole else points
+        nearer = (
+            most_usable(path, kind, can_cut=self._traits.can_cut_saved, cuts=cuts)
+            for kind in (HolderKind.LANE, HolderKind.STATE)
+        )
+        at_hand = max([length for _, length in filter(None, nearer)], default=0)
+        if self._checkpoints.whole:
+            at_hand = max([at_hand, *points])
+        most = min(disk.largest, self._host.room)
+        found = self._worth_reading(path, cuts, at_hand, lambda stored: stored.size <= most)
+        return None if found is None else found[0]
 
     def is_stale(self, match: Match) -> bool:
         """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have
@@ -170,25 +166,41 @@ class PrefixLookup:
                 return None
             room = self._host.room
 
-            def may_use(stored: Holder) -> bool:
-                assert isinstance(stored, StoredState)
+            def may_want(stored: StoredState) -> bool:
                 return stored.size <= disk.largest and reads.may_want(seq, stored, room)
 
-            can_cut = self._traits.can_cut_saved
-            found = most_usable(
-                path, HolderKind.FILE, can_cut=can_cut, cuts=sorted(points), media=seq.media, may_use=may_use
-            )
+            found = self._worth_reading(path, sorted(points), at_hand, may_want, media=seq.media)
             if found is None:
                 return None
-            stored, length = found
-            assert isinstance(stored, StoredState)
-            spared = self._time.prompt_seconds(length - at_hand)
-            if spared <= WORTH_READING:
-                return None
+            stored, length, spared = found
             state = reads.state_of(stored)
             if state is None:
                 return Match(None, 0, coming=length, file=stored, seconds=spared)
         return self._of_state(state, seq, points, at_hand)
+
+    def _worth_reading(
+        self,
+        path: PrefixPath,
+        cuts: list[int],
+        at_hand: int,
+        may_want: Callable[[StoredState], bool],
+        *,
+        media: MediaTimeline | None = None,
+    ) -> tuple[StoredState, int, float] | None:
+        """(file, usable length, seconds that it saves) of the best file on a path, if it saves enough beyond the
+        `at_hand` tokens of nearer holders."""
+
+        def may_use(holder: Holder) -> bool:
+            return isinstance(holder, StoredState) and may_want(holder)
+
+        can_cut = self._traits.can_cut_saved
+        found = most_usable(path, HolderKind.FILE, can_cut=can_cut, cuts=cuts, media=media, may_use=may_use)
+        if found is None:
+            return None
+        stored, length = found
+        assert isinstance(stored, StoredState)
+        spared = self._time.prompt_seconds(length - at_hand)
+        return (stored, length, spared) if spared > WORTH_READING else None
 
     def _of_state(self, state: SavedState, seq: Sequence, points: dict[int, SavedState], at_hand: int) -> Match | None:
         """The match of a sequence with a state read from disk and its checkpoints."""

@@ -216,13 +216,12 @@ class KVCacheManager:
             self.pinning.take(seq, seq.lane)
         self.checkpointing.take(seq)
 
-    def release_lane(self, lane: int, timeline: array[int], cache_key: CacheKey, *, keep: bool) -> None:
-        """A sequence has ended. With `keep` its lane becomes resident, with the computed `timeline`; else it is
+    def release_lane(self, lane: int, computed: array[int], *, keep: bool) -> None:
+        """A sequence has ended. With `keep` its lane becomes resident, with the tokens `computed`; else it is
         dropped."""
-        if keep and len(timeline) >= SHORTEST and not self.backend.traits.split:
+        if keep and len(computed) >= SHORTEST and not self.backend.traits.split:
             self.lanes.release(lane)
-            self.timelines.put(lane, timeline, cache_key)
-            self.resident.add(self.timelines[lane], len(timeline), len(timeline))
+            self.resident.add(self.timelines.shorten(lane, computed), len(computed), len(computed))
         else:
             self.drop(lane)
 

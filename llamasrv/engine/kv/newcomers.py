@@ -33,9 +33,7 @@ class Newcomers:
 
     def ahead_of(self, seq: Sequence) -> tuple[Sequence, int] | None:
         """The newcomer with the longest prefix that this sequence can reuse once it is computed, and its length."""
-        if not (self._follows and seq.spec.cache_prompt) or seq.spec.prompt_logprobs:
-            return None
-        if not self._count:
+        if not self._count or not (self._follows and seq.spec.cache_prompt) or seq.spec.prompt_logprobs:
             return None
         for one in self._added:
             self._tree.put(_Newcomer(one))

@@ -68,7 +68,7 @@ class SavedSlots:
         found = memory.host.exactly(tokens, cache_key)
         if found is None:
             if len(tokens):
-                reason = f"what it computed is no longer kept; {SHORTEST} tokens are the least that is"
+                reason = f"its state is no longer kept; states shorter than {SHORTEST} tokens never are"
             else:
                 reason = "there is nothing to save"
             raise NotFound(f"Slot {number} is empty: {reason}.")

@@ -37,6 +37,15 @@ class LaneTimelines:
         if tokens:
             self._tree.put(timeline)
 
+    def shorten(self, lane: int, tokens: array[int]) -> LaneTimeline:
+        """The lane's timeline ends with these tokens, a prefix of it."""
+        timeline = self._there[lane]
+        if timeline.node is not None and timeline.node.end <= len(tokens):
+            timeline.tokens = tokens  # the tree has not followed it beyond them
+            return timeline
+        self.put(lane, tokens, timeline.cache_key)
+        return self._there[lane]
+
     def drop(self, lane: int) -> LaneTimeline | None:
         timeline = self._there.pop(lane, None)
         if timeline is not None:

@@ -12,13 +12,13 @@ number of holders. Decides nothing: knows neither values, nor sizes, nor who is 
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import islice
 
-import numpy as np
-
 from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.engine.base.arrays import common_prefix
 
 EVERYBODY = CacheKey()
 
@@ -60,8 +60,8 @@ class PrefixNode:
         self.end: int = len(run) + (0 if parent is None else parent.end)
         self.children: dict[int, PrefixNode] = {}  # by their first token
         self.holders: list[Holder] = []  # those whose timelines end here
-        # By kind, of which there are six: those whose timelines end here or in a descendant, oldest first.
-        self.below: tuple[dict[Holder, None], ...] = ({}, {}, {}, {}, {}, {})
+        # By kind: those whose timelines end here or in a descendant, oldest first.
+        self.below: defaultdict[HolderKind, dict[Holder, None]] = defaultdict(dict)
 
     def own(self, kind: HolderKind) -> Iterator[Holder]:
         return (holder for holder in self.holders if holder.kind is kind)
@@ -91,7 +91,7 @@ class PrefixPath:
 
     def common(self, *kinds: HolderKind) -> int:
         """The longest prefix that any holder of these kinds shares, usable or not."""
-        return next((step.length for step in reversed(self.steps) if any(step.node.below[k] for k in kinds)), 0)
+        return next((step.length for step in reversed(self.steps) if any(step.node.below.get(k) for k in kinds)), 0)
 
     def ending(self, kind: HolderKind) -> Iterator[Holder]:
         """Holders whose whole timelines lie on the path, longest first."""
@@ -103,7 +103,7 @@ class PrefixPath:
         """(holder, length they share) of all holders, those that share most first; within a step the newest first."""
         seen: set[Holder] = set()
         for step in reversed(self.steps):
-            for holder in reversed(step.node.below[kind]):
+            for holder in reversed(step.node.below.get(kind, {})):
                 if holder not in seen:
                     seen.add(holder)
                     yield holder, step.length
@@ -259,11 +259,10 @@ class PrefixTree:
 
 def _match(tokens: array[int], at: int, limit: int, run: array[int]) -> int:
     """The end of what `tokens[at:limit]` and `run` have in common."""
-    count = min(len(run), limit - at)
-    if tokens[at : at + count] == run[:count]:
-        return at + count
-    differ = np.frombuffer(tokens, np.int32)[at : at + count] != np.frombuffer(run, np.int32)[:count]
-    return at + int(differ.argmax())
+    end = at + len(run)
+    if end <= limit and tokens[at:end] == run:  # as a rule
+        return end
+    return at + common_prefix(tokens[at : min(end, limit)], run)
 
 
 def _split(node: PrefixNode, at: int) -> PrefixNode:
@@ -272,7 +271,8 @@ def _split(node: PrefixNode, at: int) -> PrefixNode:
     cut = len(node.run) - (node.end - at)
     upper = PrefixNode(node.parent, node.run[:cut])
     node.parent.children[upper.run[0]] = upper
-    upper.below = tuple(dict(holders) for holders in node.below)
+    for kind, holders in node.below.items():
+        upper.below[kind] = holders.copy()
     node.run = node.run[cut:]
     node.parent = upper
     upper.children[node.run[0]] = node

@@ -327,7 +327,7 @@ class GrammarCompiler:
                 job.result = job.act()
             except LlamasrvError as error:
                 job.error = error
-            except BaseException:  # llguidance's panics are no Exception
+            except BaseException:  # llguidance's panics are not Exceptions
                 log.exception("compiling a grammar failed")
                 job.error = _unusable("it cannot be compiled")
         with self._lock:

@@ -10,7 +10,6 @@ import logging
 import random
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 
 from llamasrv.concurrency import Mailbox, native_lock
 from llamasrv.domain.params import SAMPLERS, SamplingParams
@@ -111,4 +110,4 @@ def made(backend: Backend, params: SamplingParams, seen: array[int]) -> Chain:
 def seeded(p: SamplingParams) -> SamplingParams:
     """The parameters with a seed in the chain's range."""
     seed = random.getrandbits(32) if p.seed is None else p.seed & 0xFFFFFFFF
-    return p if seed == p.seed else replace(p, seed=seed)
+    return p if seed == p.seed else p._replace(seed=seed)

@@ -59,7 +59,7 @@ class Masks:
     def _compute(self, matcher: Matcher) -> None:
         try:
             matcher.compute_mask()
-        except BaseException:  # llguidance's panics are no Exception
+        except BaseException:  # llguidance's panics are not Exceptions
             log.exception("computing a mask failed")
             matcher.give_up_mask("its mask cannot be computed")
         self._done.put(matcher)

@@ -8,9 +8,7 @@ to preempt. Belongs to the engine thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
@@ -26,13 +24,6 @@ from llamasrv.engine.sampling.state import SamplingState
 from llamasrv.engine.step.preemption import RestoreCost
 
 log = logging.getLogger("llamasrv.engine")
-
-
-class Lease(NamedTuple):
-    """A lane with the first `length` tokens of the sequence that is about to be seated in it."""
-
-    lane: int
-    length: int
 
 
 class LaneAdmission:
@@ -89,27 +80,17 @@ class LaneAdmission:
         if match is not None and memory.is_stale(match):  # this step preempted or admitted another sequence there
             match = memory.lookup(seq, waits=False)
         branches = memory.branches(match)
-        with self._lease(seq, match) as lease:
-            if branches:  # at this point the lane holds the shared prefix and nothing else
-                memory.keep(lease.lane, seq.tokens, seq.spec.cache_key)
-            memory.occupy(lease.lane, seq, lease.length)
-            if seq.sampling is None:
-                seq.sampling = SamplingState(
-                    seq.spec,
-                    seq.tokens,
-                    seq.constraint,
-                    self._backend,
-                    shifts=self._options.context_shift and seq.media is None,  # images cannot be shifted
-                    chains=self._chains,
-                )
-                if not self._options.deterministic:
-                    seq.sampling.jump_with_prompt()
-            if self._options.backend_sampling and not self._backend.traits.split:
-                self._sample_on_device(seq, lease.lane)
-        seq.lane, seq.num_computed = lease
+        lane = memory.seat(match)
+        try:
+            length = self._fill(lane, seq, match, branches)
+        except BaseException:
+            if lane in memory.lanes.held:
+                memory.drop(lane)
+            raise
+        seq.lane, seq.num_computed = lane, length
         seq.enter(SequenceState.PREFILL)
         self.drop_saved(seq)
-        self.memory.release(seq)
+        memory.release(seq)
         if seq.admitted is None:
             seq.slot = self.slots.take(seq.spec.slot, None if match is None else match.lane)
             if seq.num_held:
@@ -124,6 +105,32 @@ class LaneAdmission:
             seq.paused += now - seq.preempted
         seq.admitted, seq.preempted = now, None
 
+    def _fill(self, lane: int, seq: Sequence, match: Match | None, branches: bool) -> int:
+        """Prepare a leased lane for the sequence. Returns how many of its first tokens the lane holds."""
+        memory = self.memory
+        length = memory.lanes.lengths[lane]
+        if seq.saved is not None:
+            length = memory.restore(lane, seq.saved)
+        elif match is not None and match.saved is not None:
+            length = memory.restore(lane, match.saved, match)
+        if branches:  # at this point the lane holds the shared prefix and nothing else
+            memory.keep(lane, seq.tokens, seq.spec.cache_key)
+        memory.occupy(lane, seq, length)
+        if seq.sampling is None:
+            seq.sampling = SamplingState(
+                seq.spec,
+                seq.tokens,
+                seq.constraint,
+                self._backend,
+                shifts=self._options.context_shift and seq.media is None,  # images cannot be shifted
+                chains=self._chains,
+            )
+            if not self._options.deterministic:
+                seq.sampling.jump_with_prompt()
+        if self._options.backend_sampling and not self._backend.traits.split:
+            self._sample_on_device(seq, lane)
+        return length
+
     def _sample_on_device(self, seq: Sequence, lane: int) -> None:
         state = seq.sampling
         assert state is not None
@@ -132,23 +139,6 @@ class LaneAdmission:
         if state.device is not None and not state.device.attach(lane):
             state.device.close()
             state.device = None
-
-    @contextmanager
-    def _lease(self, seq: Sequence, match: Match | None) -> Iterator[Lease]:
-        """A lease for the block; if the block raises, the lane is freed and emptied."""
-        memory = self.memory
-        lane = memory.seat(match)
-        try:
-            length = memory.lanes.lengths[lane]
-            if seq.saved is not None:
-                length = memory.restore(lane, seq.saved)
-            elif match is not None and match.saved is not None:
-                length = memory.restore(lane, match.saved, match)
-            yield Lease(lane, length)
-        except BaseException:
-            if lane in memory.lanes.held:
-                memory.drop(lane)
-            raise
 
     def preempt(self, seq: Sequence) -> None:
         """Take the lane away. Its KV is copied to host memory if there is room and a copy is cheaper than computing it
@@ -195,7 +185,7 @@ class LaneAdmission:
         if keep and not (seq.spec.cache_prompt and seq.spec.leaves_prefix):
             keep = False
             self.memory.leaving(lane, seq.num_computed)
-        self.memory.release_lane(lane, computed, seq.spec.cache_key, keep=keep)
+        self.memory.release_lane(lane, computed, keep=keep)
         if keep:
             assert seq.slot is not None, seq
             self.slots.left(seq.slot, lane, computed, seq.spec.cache_key)

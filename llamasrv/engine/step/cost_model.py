@@ -162,9 +162,10 @@ class CostModel:
         """The unknowns, or nearly the best fit with 0 in place of negative ones."""
         w = self._w
         for _ in w:
-            i = min(range(len(w)), key=w.__getitem__)
-            if w[i] >= 0.0:
+            least = min(w)
+            if least >= 0.0:
                 return w
+            i = w.index(least)
             row = self._p[i]
             w = _less(w, w[i] / row[i], row)
             w[i] = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import chain, count, islice
+from itertools import chain, count
 from math import inf
 
 from llamasrv.engine.base.sequence import Sequence, SequenceState
@@ -23,6 +23,10 @@ def _rank(seq: Sequence, now: float, served: Served) -> Rank:
     """Of two sequences the one with the lower rank is admitted first."""
     level = -seq.spec.priority - int((now - seq.arrived) / AGEING)
     return not seq.is_resumed, level, served.get(seq.spec.owner, 0.0), seq.arrived, seq.id
+
+
+def _arrived(seq: Sequence) -> float:
+    return seq.arrived
 
 
 class _KindLine:
@@ -49,8 +53,8 @@ class FairQueue:
         self.sequences: dict[Sequence, None] = {}  # in order of arrival
         self._lines: dict[str, _KindLine] = {}
         self._numbers = count()
-        self._heap: list[tuple[Rank, int, _KindLine]] = []  # outdated where the rank is not the line's
-        self._due: list[tuple[float, int, _KindLine]] = []  # when to rank a line again; outdated where not the line's
+        self._heap: list[tuple[Rank, int, _KindLine]] = []  # an entry is outdated if its rank is not its line's
+        self._due: list[tuple[float, int, _KindLine]] = []  # when to rank it again; outdated if not its `due`
 
     def add(self, seq: Sequence) -> None:
         self.sequences[seq] = None
@@ -149,10 +153,12 @@ class WaitingSequences:
         self._urgent: dict[Sequence, None] = {}  # of the deferrable ones
         self._preempted: dict[Sequence, None] = {}  # the one preempted last is first
         self._queues = FairQueue(), FairQueue()  # the second of deferrable ones
+        self._count = 0
         for seq in sequences:
             self.add(seq)
 
     def add(self, seq: Sequence) -> None:
+        self._count += 1
         if seq.is_urgent:
             self._urgent[seq] = None
         if seq.admitted is not None:
@@ -171,22 +177,26 @@ class WaitingSequences:
             del self._preempted[seq]
         else:
             self._queues[seq.spec.deferrable].remove(seq)
+        self._count -= 1
 
     def __len__(self) -> int:
-        usual, deferrable = self._queues
-        return len(self._preempted) + len(usual.sequences) + len(deferrable.sequences)
+        return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        return chain(self._preempted, *(queue.sequences for queue in self._queues))
+        usual, deferrable = self._queues
+        return chain(self._preempted, usual.sequences, deferrable.sequences)
 
     def oldest(self, states: Collection[SequenceState], *, deferrable: bool) -> Sequence | None:
         """The one that arrived first, of those in one of the `states`; urgent ones go before."""
         urgent = [seq for seq in self._urgent if seq.state in states] if deferrable else []
         if urgent:
-            return min(urgent, key=lambda seq: seq.arrived)
-        fresh = (seq for seq in self._queues[deferrable].sequences if seq.state in states)
-        back = [seq for seq in self._preempted if seq.spec.deferrable is deferrable and seq.state in states]
-        return min((*back, *islice(fresh, 1)), key=lambda seq: seq.arrived, default=None)
+            return min(urgent, key=_arrived)
+        found = [seq for seq in self._preempted if seq.spec.deferrable is deferrable and seq.state in states]
+        for seq in self._queues[deferrable].sequences:
+            if seq.state in states:
+                found.append(seq)
+                break
+        return min(found, key=_arrived, default=None)
 
     def first(
         self,

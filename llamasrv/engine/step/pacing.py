@@ -85,9 +85,10 @@ class Pacer:
         Several very short steps share a wake-up, since a socket write costs as much as a step of a tiny model. First
         tokens and ends never wait, and no token waits for a long step.
         """
-        soon = now + self._cost.predict(num_prompt, num_decodes)
-        if not self.urgent and not num_prompt and soon - self._woke < self._coalesce:
-            return False
+        if not self.urgent and not num_prompt:
+            soon = now + self._cost.predict(num_prompt, num_decodes)
+            if soon - self._woke < self._coalesce:
+                return False
         self._woke, self.urgent = now, False
         return True
 

@@ -44,7 +44,7 @@ QUIET_SECONDS = 5.0
 OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: on a busy server none would end
 
 
-MAY_WAIT = frozenset(SequenceState)
+MAY_WAIT = tuple(SequenceState)
 
 Lookup = Callable[[Sequence], "Match | None"]
 

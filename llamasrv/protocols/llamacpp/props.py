@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from itertools import islice
 from typing import Any
 
@@ -11,7 +10,7 @@ import orjson
 
 from llamasrv.domain.params import SamplingParams
 
-_NAMES = tuple(f.name for f in fields(SamplingParams))
+_NAMES = SamplingParams._fields
 _RANDOM_SEED = 0xFFFFFFFF
 
 

@@ -10,6 +10,7 @@ import pytest
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.kv import tree as module
+from llamasrv.engine.kv.timelines import LaneTimelines
 from llamasrv.engine.kv.tree import EVERYBODY, Holder, HolderKind, PrefixTree
 
 LANE, STATE = HolderKind.LANE, HolderKind.STATE
@@ -157,3 +158,18 @@ def test_random_holders_are_found_like_by_comparing_with_each(tree, seed):
     for one in here:
         tree.drop(one)
     assert not tree._roots
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_timeline_that_ends_is_found_with_what_was_computed(tree, followed):
+    """Its last token is never computed; the tree may have followed it up to there."""
+    timelines = LaneTimelines(tree)
+    running = tokens("a question")
+    timelines.put(1, running, EVERYBODY)
+    running.extend(tokens(" and an answer!"))
+    if followed:
+        tree.walk(running, len(running))
+    ended = timelines.shorten(1, running[:-1])
+    assert timelines[1] is ended and ended.length == len(running) - 1
+    assert list(tree.walk(running, len(running)).sharing(LANE)) == [(ended, len(running) - 1)]
+    assert timelines.drop(1) is ended and not list(tree.walk(running, len(running)).sharing(LANE))

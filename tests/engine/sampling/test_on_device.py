@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 
 import pytest
 from engine_driver import GREEDY, SamplingParams, chat, end_of, text_of
@@ -20,12 +19,12 @@ USUAL = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1)
     "settings",
     [
         {"logprobs": 0}, {"sampled_probs": True}, {"prompt_logprobs": True},
-        {"params": replace(USUAL, logit_bias=LogitBias(((1, 2.0),)))}, {"params": replace(USUAL, ignore_eos=True)},
-        {"params": replace(USUAL, min_tokens=3)}, {"params": replace(USUAL, repeat_penalty=1.1)},
-        {"params": replace(USUAL, presence_penalty=0.5)}, {"params": replace(USUAL, dry_multiplier=0.8)},
-        {"params": replace(USUAL, typical_p=0.9)}, {"params": replace(USUAL, top_n_sigma=2.0)},
-        {"params": replace(USUAL, xtc_probability=0.5)}, {"params": replace(USUAL, mirostat=2)},
-        {"params": replace(USUAL, dynatemp_range=0.5)},
+        {"params": USUAL._replace(logit_bias=LogitBias(((1, 2.0),)))}, {"params": USUAL._replace(ignore_eos=True)},
+        {"params": USUAL._replace(min_tokens=3)}, {"params": USUAL._replace(repeat_penalty=1.1)},
+        {"params": USUAL._replace(presence_penalty=0.5)}, {"params": USUAL._replace(dry_multiplier=0.8)},
+        {"params": USUAL._replace(typical_p=0.9)}, {"params": USUAL._replace(top_n_sigma=2.0)},
+        {"params": USUAL._replace(xtc_probability=0.5)}, {"params": USUAL._replace(mirostat=2)},
+        {"params": USUAL._replace(dynatemp_range=0.5)},
     ],
 )  # fmt: skip
 def test_sequences_that_need_logits_are_sampled_normally(settings):
@@ -41,7 +40,7 @@ def test_sequences_that_need_no_logits_are_eligible():
 @pytest.mark.parametrize("settings", [{"repeat_penalty": 1.1}, {"dry_multiplier": 0.8}])
 def test_penalties_are_not_lost_with_greedy_sampling(settings):
     """The library has no penalties on devices, and a device's chain has not seen the prompt."""
-    params = replace(GREEDY, **settings)
+    params = GREEDY._replace(**settings)
     assert not is_eligible(SequenceSpec(array("i", [1]), params=params), constrained=False)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from llamasrv.domain.decide import DecideRequest
@@ -101,8 +99,8 @@ def test_every_place_exists():
     import llamasrv.protocols.openapi  # noqa: F401  all schemas
 
     kinds = (GenerateRequest, EmbedRequest, RerankRequest, ClassifyRequest, DecideRequest, SpeechRequest)
-    requests = {one.name for kind in kinds for one in dataclasses.fields(kind)}
-    sampling = {one.name for one in dataclasses.fields(SamplingParams)}
+    requests = {name for kind in kinds for name in kind.__annotations__}
+    sampling = set(SamplingParams._fields)
     places = [(schema.__name__, field.to) for schema in schemas() for field in schema().fields.values() if field.to]
     assert len(places) > 100
     for name, place in places:
@@ -112,4 +110,4 @@ def test_every_place_exists():
 
 def test_each_sampling_parameter_has_a_field_at_openais_endpoints():
     places = {field.to for field in SamplingSchema().fields.values() if field.to}
-    assert {f"sampling.{one.name}" for one in dataclasses.fields(SamplingParams)} <= places
+    assert {f"sampling.{name}" for name in SamplingParams._fields} <= places
