@@ -27,8 +27,7 @@ class ChatDefaults:
             return request
         prompts = tuple(self.of_prompt(p) if isinstance(p, ChatPrompt) else p for p in request.prompts)
         split, budget = request.split_reasoning, request.thinking_budget
-        return replace(
-            request,
+        return request._replace(
             prompts=prompts,
             split_reasoning=self.split_reasoning if split is None else split,
             thinking_budget=self.thinking_budget if budget is None else budget,

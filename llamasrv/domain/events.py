@@ -161,8 +161,7 @@ class DraftCounts(NamedTuple):
     predicted_accepted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Counts of the whole request. `prompt_tokens` includes the cached ones; each prompt counts once."""
 
     prompt_tokens: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Union
 
 from llamasrv.domain.context_edits import ContextEdits
@@ -190,13 +191,12 @@ class Pin(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
+class GenerateRequest(NamedTuple):
     """`prompts` x `n` choices; choice `p * n + k` is the k-th of prompt p."""
 
     prompts: tuple[Prompt, ...]
     model: str | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # names of SamplingParams, only those given
+    sampling: Mapping[str, Any] = MappingProxyType({})  # names of SamplingParams, only those given
     n: int = 1
     best_of: int | None = None
     max_tokens: int | None = None  # None: until the model stops or the context is full
@@ -235,7 +235,7 @@ class GenerateRequest:
     previous: str | None = None  # id of the reply to compare this prompt with; None: the most similar one
     shorten: bool = False  # drop the oldest turns of a conversation that is too long
     edits: ContextEdits | None = None  # what is left out of a long conversation
-    speech: SpeechRequest | None = None  # how the answer, its text, is spoken as well
+    speech: SpeechRequest | None = None  # also speak the answer's text, in this way
 
 
 @dataclass(frozen=True, slots=True)

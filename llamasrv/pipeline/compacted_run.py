@@ -43,7 +43,7 @@ def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pau
     text = prompt.messages[len(prompt.messages) - (len(talk.messages) - talk.used) - 1].content
     assert isinstance(text, str)
     saved = max(0, count(talk.prompt) - count(prompt))
-    request = replace(talk.request, prompts=(prompt,), max_tokens=0 if pause else talk.request.max_tokens)
+    request = talk.request._replace(prompts=(prompt,), max_tokens=0 if pause else talk.request.max_tokens)
     event = Compacted(0, text, prompt.messages, usage)
     return Shortened(request, talk, None, event, (AppliedEdit("summary", talk.used, saved),))
 
@@ -131,7 +131,7 @@ def write_ahead(
         return
 
     def started(request: GenerateRequest) -> Run:
-        run = submit(replace(request, deferrable=True, timeout=JOB_SECONDS))
+        run = submit(request._replace(deferrable=True, timeout=JOB_SECONDS))
         book.started(key, run.hurry)
         return run
 

@@ -59,7 +59,7 @@ class DocumentReader:
             raise InvalidMedia(f"There are {number} documents in this request; at most {MOST} are accepted.")
         left = _Left(self._decoder.limits, sum(_count(p, MediaPart) for p in request.prompts if type(p) is ChatPrompt))
         prompts = tuple(self._prompt(prompt, request.owner, sees, left) for prompt in request.prompts)
-        return replace(request, prompts=prompts)
+        return request._replace(prompts=prompts)
 
     def _prompt(self, prompt: Prompt, owner: str, sees: bool, left: _Left) -> Prompt:
         if not isinstance(prompt, ChatPrompt):

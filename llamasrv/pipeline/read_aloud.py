@@ -18,7 +18,7 @@ from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.run import Run, RunInfo, RunState
 from llamasrv.pipeline.speech import SpeechWork
 
-_DRAWN = ("temperature", "top_k", "top_p", "seed")  # what a speech model takes of the sampling
+_DRAWN = ("temperature", "top_k", "top_p", "seed")  # the sampling parameters that a speech model uses
 
 
 def text_to_read(request: GenerateRequest) -> SpeechRequest:
@@ -86,7 +86,7 @@ class ReadAloud(Run):
 
     def _end(self) -> list[Event]:
         speech = self._speech
-        usage = replace(speech.usage, audio_tokens=speech.usage.completion_tokens)
+        usage = speech.usage._replace(audio_tokens=speech.usage.completion_tokens)
         if self.cancelled:
             return [Finished(0, FinishReason.CANCELLED, usage=usage), usage]
         if speech.error is not None:

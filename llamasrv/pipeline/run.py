@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from llamasrv.domain.context_edits import AppliedEdit
-from llamasrv.domain.events import Compacted, Event, Failed, Finished, FinishReason, Text
+from llamasrv.domain.events import Compacted, Event, Failed, Finished, FinishReason, Text, Usage
 from llamasrv.domain.params import SamplingParams
 from llamasrv.engine.base.channels import Delta, End, PromptScored, TokenItem, TokenStream
 from llamasrv.engine.base.interface import Vocabulary
@@ -35,8 +34,7 @@ Stage = Callable[[list[Event]], list[Event]]
 """Called with the events of each wake, in order; returns the events to emit instead. The last events end with Usage."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunInfo:
+class RunInfo(NamedTuple):
     """What is known about a request once it has begun."""
 
     model: str
@@ -96,8 +94,7 @@ class RunEngine(Protocol):
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Submitted:
+class Submitted(NamedTuple):
     """A request that the engine has taken."""
 
     info: RunInfo
@@ -162,7 +159,7 @@ class Run:
         self._work: Submitted | None = None
         self._stages: Sequence[Stage] = ()
         self._is_stopped = False  # the engine was asked to end it early
-        self._ends: list[End] = []
+        self._counted: dict[int, Usage] = {}  # of the choices that have ended
         self._start()
         if self.state is RunState.LOADING:
             self._wait = starter.wait()
@@ -321,6 +318,7 @@ class Run:
     def _convert_end(self, work: Submitted, end: End, out: list[Event]) -> None:
         choice, text = end.choice, work.choices[end.choice]
         text.finish(choice, out, cut=end.reason is not FinishReason.STOP)
+        usage = self._counted[choice] = usage_of(end, text)
         if end.error is not None:
             out.append(Failed(choice, end.error.but()))  # a copy: other readers may receive the same error
         elif end.reason is FinishReason.CANCELLED and not self._is_stopped:
@@ -328,14 +326,13 @@ class Run:
         elif end.reason is FinishReason.FAILED:
             out.append(Failed(choice, EngineFailure("The model failed to compute this request.")))
         elif end.reason is FinishReason.STOP and text.made_calls:
-            out.append(Finished(choice, FinishReason.TOOL_CALLS, usage=usage_of(end, text)))
+            out.append(Finished(choice, FinishReason.TOOL_CALLS, usage=usage))
             if work.on_calls is not None:
                 work.on_calls()
         else:
-            out.append(Finished(choice, end.reason, end.stop, usage_of(end, text), end.slot))
-        self._ends.append(end)
-        if len(self._ends) == len(work.choices):
-            usage = usage_of_all(self._ends, work.choices, work.each)
+            out.append(Finished(choice, end.reason, end.stop, usage, end.slot))
+        if len(self._counted) == len(work.choices):
+            usage = usage_of_all(self._counted, work.each)
             if work.info.cache is not None:
                 work.info.cache.ended(usage)
             out.append(usage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from llamasrv.domain.events import DraftCounts, Usage
 from llamasrv.engine.base.channels import End
@@ -25,23 +25,25 @@ def usage_of(end: End, choice: Detokenizer) -> Usage:
     )
 
 
-def usage_of_all(ends: list[End], choices: Sequence[Detokenizer], each: int) -> Usage:
-    if len(ends) == 1:
-        return usage_of(ends[0], choices[0])
-    prompts = range(len(choices) // each)
-    reused = [min((e.num_reused for e in ends if e.choice // each == p), default=0) for p in prompts]
+def usage_of_all(usages: Mapping[int, Usage], each: int) -> Usage:
+    """Of a request with `each` choices per prompt. `usages`: by choice."""
+    ended = list(usages.values())
+    if len(ended) == 1:
+        return ended[0]
+    prompts = [[usages[choice] for choice in range(at, at + each)] for at in range(0, len(ended), each)]
     return Usage(
-        prompt_tokens=sum(max(e.num_prompt for e in ends if e.choice // each == p) for p in prompts),
-        cached_tokens=sum(reused),  # the choices of one prompt share it: it was cached if it was for all of them
-        completion_tokens=sum(e.num_generated for e in ends),
-        reasoning_tokens=sum(choice.num_reasoning for choice in choices),
-        queue_seconds=max(e.queue_seconds for e in ends),
-        prefill_seconds=max(e.prefill_seconds for e in ends),
-        decode_seconds=max(e.decode_seconds for e in ends),
-        forgotten_tokens=sum(e.num_forgotten for e in ends),
-        drafts=_draft_counts([e.drafts for e in ends]),
-        pinned=tuple(pin for e in ends for pin in e.pinned),
-        paused_seconds=max(e.paused_seconds for e in ends),
+        prompt_tokens=sum(max(u.prompt_tokens for u in choices) for choices in prompts),
+        # The choices of one prompt share it: it was cached if it was for all of them.
+        cached_tokens=sum(min(u.cached_tokens for u in choices) for choices in prompts),
+        completion_tokens=sum(u.completion_tokens for u in ended),
+        reasoning_tokens=sum(u.reasoning_tokens for u in ended),
+        queue_seconds=max(u.queue_seconds for u in ended),
+        prefill_seconds=max(u.prefill_seconds for u in ended),
+        decode_seconds=max(u.decode_seconds for u in ended),
+        forgotten_tokens=sum(u.forgotten_tokens for u in ended),
+        drafts=_draft_counts([u.drafts for u in ended]),
+        pinned=tuple(pin for u in ended for pin in u.pinned),
+        paused_seconds=max(u.paused_seconds for u in ended),
     )
 
 

@@ -127,10 +127,10 @@ class SearchRun(Run):
         left = None if request.max_tokens is None else request.max_tokens - done
         (prompt,) = request.prompts
         assert isinstance(prompt, ChatPrompt)
-        following = replace(
-            self._request_after(prompt), max_tokens=left, prediction=None, with_progress=False, previous=None, pins=()
+        following = self._request_after(prompt)._replace(
+            max_tokens=left, prediction=None, with_progress=False, previous=None, pins=()
         )
-        info, self._request = self.info, replace(following, max_tokens=request.max_tokens, pins=request.pins)
+        info, self._request = self.info, following._replace(max_tokens=request.max_tokens, pins=request.pins)
         self._new_round()
         try:
             self._begin(self._starter_of(following))
@@ -157,7 +157,7 @@ class SearchRun(Run):
         after = replace(
             prompt, messages=(*before, turn, *results), add_generation_prompt=True, continue_final_message=False
         )
-        return replace(self._request, prompts=(after,))
+        return self._request._replace(prompts=(after,))
 
     def _end(self, out: list[Event], reason: FinishReason) -> None:
         self.state = RunState.DONE
@@ -171,8 +171,7 @@ def _of_all(usages: list[Usage]) -> Usage:
         return usages[0]
     last = usages[-1]
     computed = sum(usage.prompt_tokens - usage.cached_tokens for usage in usages)
-    return replace(
-        last,
+    return last._replace(
         cached_tokens=max(0, last.prompt_tokens - computed),
         completion_tokens=sum(usage.completion_tokens for usage in usages),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 from llamasrv.domain.events import Event, Failed, Finished, Spoken, Text, Usage
@@ -148,7 +147,7 @@ class SpokenRun(Run):
         for event in self._last:
             if isinstance(event, Usage):
                 tokens = event.completion_tokens + self._num_frames
-                event = replace(event, completion_tokens=tokens, audio_tokens=self._num_frames)
+                event = event._replace(completion_tokens=tokens, audio_tokens=self._num_frames)
             elif self._failure is not None:
                 event = Failed(0, self._failure.but())
             out.append(event)

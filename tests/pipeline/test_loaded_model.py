@@ -193,7 +193,7 @@ def test_the_oldest_turns_are_left_out_if_the_client_wants_that():
     turns.append(Message("user", "last"))
     asked = GenerateRequest(prompts=(ChatPrompt(tuple(turns)),), shorten=True)
     with pytest.raises(ContextTooLong):
-        pipeline.submit(replace(asked, shorten=False))
+        pipeline.submit(asked._replace(shorten=False))
     generation = pipeline.submit(asked)
     text = generation.info.whole_text("")
     shown = b"".join(pipeline.open(None).vocab.pieces[token] for token in text).decode()

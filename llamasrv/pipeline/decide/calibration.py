@@ -17,7 +17,7 @@ FOLDS = 5
 KIND_CASES, BUCKET_CASES = 20, 50  # min cases for a fit
 CASES_OF_A_LABEL = 20  # min average cases per label for a bias
 BIASED_LABELS = 10  # max labels with a bias
-RIDGE = 1.0  # on the biases: strength of the prior that there are none
+RIDGE = 1.0  # strength of the prior that the biases are zero
 ROUNDS, HALVINGS = 50, 30
 BINS = 10
 

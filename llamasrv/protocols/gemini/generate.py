@@ -6,7 +6,6 @@ JSON in, GenerateRequest out. The model is named by the path, and whether the an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -118,7 +117,7 @@ class GenerateContent(SchemaEndpoint):
         """A request that computes the prompt of a cached content and keeps it, without an answer."""
         request = self.parse_count(content.body, PathOptions(content.model))
         pins = (Pin(0, content.expires - now),)
-        return replace(request, max_tokens=0, pins=pins, owner=owner, timeout=timeout)
+        return request._replace(max_tokens=0, pins=pins, owner=owner, timeout=timeout)
 
     def _request(
         self, data: Loaded, asked: PathOptions, owner: str, timeout: float | None

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -433,8 +432,7 @@ class BackgroundRun:
 def _of_both(begun: PartialAnswer, usage: Usage) -> Usage:
     """Usage of the whole answer; its first part, generated elsewhere, was part of the prompt here."""
     prompt = max(0, usage.prompt_tokens - begun.tokens)
-    return replace(
-        usage,
+    return usage._replace(
         prompt_tokens=prompt,
         cached_tokens=min(usage.cached_tokens, prompt),
         completion_tokens=usage.completion_tokens + begun.tokens,

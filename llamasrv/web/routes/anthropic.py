@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,7 +67,7 @@ def blueprint(service: Service) -> Blueprint:
         current().ignored += options.ignored
         with in_words_of(endpoint, asked):
             count = partial(service.pipeline.count, owner=current().owner)
-            before = None if asked.edits is None else count(replace(asked, edits=None))
+            before = None if asked.edits is None else count(asked._replace(edits=None))
             return json_answer(count_body(count(asked), before))
 
     return routes

@@ -147,6 +147,6 @@ def computed(
         return Response(b"", CLIENT_CLOSED)
     finally:
         watch.close()
-        record.usage = Usage(prompt_tokens=running.num_computed)  # also of one that was given up
+        record.usage = Usage(prompt_tokens=running.num_computed)  # also when it was cancelled
     record.model = made.model
     return json_answer(endpoint.whole(options, made))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -97,11 +96,11 @@ def respond(
     context, settings = context_of(environ), service.options
     record, job = context.record, context.job
     if job is not None:  # of a batch, which has a day
-        asked = replace(asked, deferrable=True, timeout=None)
+        asked = asked._replace(deferrable=True, timeout=None)
     elif not asked.owner and _may_have_grammar(asked):
-        asked = replace(asked, client=environ.get("REMOTE_ADDR", ""))
+        asked = asked._replace(client=environ.get("REMOTE_ADDR", ""))
     if session := session_of(environ) or asked.session or session_named(asked.cache_salt):
-        asked = replace(asked, session=session)
+        asked = asked._replace(session=session)
     conversation = service.streams.name_of(record.owner, environ) if asked.stream else None
     client = Client.of(environ) if conversation is None else NOBODY  # a kept stream outlives its client
     run = submit(service, asked, reply, names, record)

@@ -40,7 +40,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/v1/models")
     @routes.get("/models")
     def list_models() -> Response:
-        if request.args.get("reload") == "1":  # llama-server's: look again which there are
+        if request.args.get("reload") == "1":  # llama-server's: list the models anew
             allow(service)
             service.reread()
         return json_answer(model_list([one for model in service.models_of(current().owner) for one in cards(model)]))

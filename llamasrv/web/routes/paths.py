@@ -14,7 +14,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 _ODD = re.compile(r"/messages|.*//|.+/\Z|/(?:v1|api)/(?:v1|api)/")
-"""Looked at more closely. Every other path is meant as it is."""
+"""Paths that may need rewriting. All others are taken as they are."""
 
 _SLASHES = re.compile(r"/{2,}")
 _PREFIXES = re.compile(r"(?:/(?:v1|api))+(?=/(?:v1|api)/)")

@@ -160,7 +160,7 @@ class ResponseViews:
             if rest is None:
                 return None
             # The pace counts the tokens of the text, for a server that may take over.
-            rest = dataclasses.replace(rest, with_pace=self._service.background.runs is not None)
+            rest = rest._replace(with_pace=self._service.background.runs is not None)
             return self._service.pipeline.submit(rest, on_start=on_start, explain=explain)
 
         def reply(keep: Keep) -> ResponseReply:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import add
 from typing import Any
 
 from flask import Blueprint, Response, request
 
-from llamasrv.domain.events import Usage
+from llamasrv.domain.events import DraftCounts, Usage
 from llamasrv.errors import LlamasrvError, NotFound
 from llamasrv.pipeline.run import Run
 from llamasrv.protocols.anthropic.messages import MessagesEndpoint
@@ -131,5 +131,4 @@ class _Predictions:
     def _count(self, usage: Usage | None) -> None:
         self._record.usage = None
         if usage is not None:
-            names = [field.name for field in dataclasses.fields(Usage)]
-            self._usage = Usage(**{name: getattr(self._usage, name) + getattr(usage, name) for name in names})
+            self._usage = Usage(*map(add, self._usage, usage))._replace(drafts=DraftCounts())

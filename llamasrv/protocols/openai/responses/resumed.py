@@ -37,8 +37,7 @@ class PartialAnswer(NamedTuple):
             return None
         said = Message("assistant", self.text or None, reasoning=self.reasoning or None)
         prompt = replace(prompt, messages=(*prompt.messages, said), continue_final_message=True)
-        return replace(
-            asked,
+        return asked._replace(
             prompts=(prompt,),
             max_tokens=_less(asked.max_tokens, self.tokens),
             thinking_budget=_less(asked.thinking_budget, self.reasoning_tokens),
