@@ -68,7 +68,7 @@ class Migration:
 
 
 def run(words: Sequence[str]) -> int:
-    """Print the new command line, unit or compose file, with remarks as comments. 1 if something has no
+    """Print the new command line, unit or compose file, with remarks as comments. Returns 1 if something has no
     counterpart."""
     text, name = _read(words)
     if text is None:

@@ -72,8 +72,8 @@ _SPARED = ("context", "type")  # columns that a narrow terminal does without; `s
 
 
 def _print_table(listed: list[ModelLine], origin: str) -> None:
-    """A line for each model: as long as it is if it is read by a program, else in the terminal's width. Names are
-    copied, and abilities are looked for: neither is cut."""
+    """One line per model, cut to the terminal's width unless a program reads it. Names, which users copy, and
+    capabilities, which they look for, are never cut."""
     console = Console()
     titles = ["name", "size", "type", "context", *[origin] * bool(origin), "state", "capabilities"]
     rows = [dict(zip(titles, _cells(one, origin), strict=True)) for one in listed]

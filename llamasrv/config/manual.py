@@ -19,10 +19,10 @@ REFERENCE = ("options", "flags")  # tables, written by docgen
 
 _WORD = re.compile(r"[a-z0-9]+")
 _SHORT = re.compile(r"-\w+")  # a flag
-_STEM = 5  # letters that count of a word: "rotating" finds "rotate"
+_STEM = 5  # letters of a word that are compared: "rotating" finds "rotate"
 _TITLE_WEIGHT = 3  # a word of a title, relative to one of the text
-_PASTED = 10  # a section whose title, a message, stands among the words as it is, relative to others
-_PASTED_LENGTH = 12  # characters of a title's part that is a message
+_PASTED = 10  # weight of a section whose title is an error message that was pasted into the search
+_PASTED_LENGTH = 12  # min characters of a title to be recognised as a pasted message
 _NO_PLURAL = ("https", "status", "access", "redis")
 _IDLE_WORDS = frozenset(
     "a an the my of on in to for from with without and or is was are be been do does did can should i it its how what "
@@ -74,8 +74,8 @@ def sections(pages: tuple[str, ...] = GUIDE) -> tuple[Section, ...]:
 
 
 def search(words: str, among: Sequence[Section]) -> list[Section]:
-    """The sections that have any of these words, the best first. Rare words and words of a title count more, and most
-    of all a title that stands among the words as it is: a message that was pasted."""
+    """The sections that have any of these words, the best first. Rare words and words of a title count more, and a
+    title that appears verbatim among the words (a pasted error message) counts most."""
     stems = [_stems(f"{section.text} {section.also}") for section in among]
     titles = [_stems(f"{section.title} {section.also}") for section in among]
     wanted = _stems(words) - _IDLE_WORDS

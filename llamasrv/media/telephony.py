@@ -17,10 +17,10 @@ Law = Literal["mu", "a"]
 
 FACTOR = 3  # 24 kHz / 8 kHz
 DELAY = 60  # samples at 24 kHz
-_TAPS = 2 * DELAY + FACTOR  # the last two are zero, so that each phase has as many
-_CUTOFF = 3650 / 12_000  # of half the rate, where a half passes
+_TAPS = 2 * DELAY + FACTOR  # the last two are zero, so that all phases have the same number
+_CUTOFF = 3650 / 12_000  # where half of the amplitude passes, relative to half the rate
 _BETA = 6.5  # of Kaiser's window
-_BLOCK = 1 << 16  # octets that are decoded at a time
+_BLOCK = 1 << 16  # octets decoded at a time
 
 
 def levels(law: Law) -> Any:

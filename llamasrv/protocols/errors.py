@@ -144,7 +144,7 @@ def llamacpp_body(error: LlamasrvError) -> bytes:
 
 
 def system_one_status(error: LlamasrvError) -> int:
-    """What is wrong with a field is 422 there."""
+    """There, an invalid field is a 422."""
     if isinstance(error, ContextTooLong):
         return 413
     return 422 if error.status == 400 and error.param is not None else error.status

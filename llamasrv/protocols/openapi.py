@@ -314,10 +314,12 @@ OPERATIONS: dict[str, Operation] = {
         "Load an adapter from the folder of --lora-dir, in vLLM's form.", AdapterSchema,
         {"lora_name": "sql", "lora_path": "sql.gguf"},
     ),
-    "POST /v1/unload_lora_adapter": Operation("Not offered: adapters stay.", AdapterSchema, {"lora_name": "sql"}),
+    "POST /v1/unload_lora_adapter": Operation(
+        "Not supported: adapters are unloaded with their model.", AdapterSchema, {"lora_name": "sql"}
+    ),
     "POST /open_session": Operation("A name for a conversation, SGLang's.", SessionSchema, {"session_id": "s1"}),
     "POST /close_session": Operation(
-        "No prefix is kept for it any more.", SessionSchema, {"session_id": "s1"}, answers=TEXT
+        "Close a session: its prefix is no longer kept.", SessionSchema, {"session_id": "s1"}, answers=TEXT
     ),
     "GET /version": Operation("This server's version, in vLLM's form."),
     "GET /api/status": Operation("Whether models run elsewhere, in Ollama's form: they do not."),

@@ -74,7 +74,7 @@ class Application(Flask):
         self.routes = RouteFinder(self.url_map)  # of no routes yet
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return func  # views are no coroutines
+        return func  # no view is a coroutine
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         if request is None or request.method == "OPTIONS":  # whose reply lists methods

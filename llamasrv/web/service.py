@@ -193,7 +193,7 @@ class Service:
             )
 
     def close_session(self, session: str, owner: str) -> None:
-        """No prefix is kept for it any more."""
+        """Stop keeping prefixes for it."""
         for model in self.registry.models:
             if model.current is not None:
                 model.current.close_session(session, owner)

@@ -271,7 +271,7 @@ class _Answer:
         return not (self.parts or self.thoughts or self.calls)
 
     def goes_on(self) -> None:
-        """Text, thoughts or calls follow: results that are there end the message before."""
+        """Text, thoughts or calls follow: if the message has tool results, it ends with them."""
         if self.results:
             self.end()
 

@@ -18,7 +18,7 @@ of features, and refuse an Ollama that is too old.
 0.12.11 brought log-probabilities, 0.13.3 `/v1/responses` (Codex asks for 0.13.4), 0.14.0 `/v1/messages`. From 0.14.1 on
 Ollama makes pictures, which this server does not. Accounts of ollama.com (`/api/me`) are no local routes."""
 
-NEVER = 10_000_000_000.0  # seconds since 1970: when a model goes that stays for ever
+NEVER = 10_000_000_000.0  # Unix time: expiry shown for models that are never unloaded
 
 _PLAIN = (str, int, float, bool)
 

@@ -177,7 +177,7 @@ class ChatSchema(SamplingSchema):
 
 
 class ChatOptions(NamedTuple):
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the request wants its reply; nothing of it reaches the model."""
 
     stream: bool = False
     include_usage: bool = False

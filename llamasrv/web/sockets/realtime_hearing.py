@@ -38,7 +38,7 @@ class Hearing:
         self._sound_ms = 0  # since the session began, at the buffer's start
         self._heard_from = 0  # ms, where the activity began to count
         self._settings: JSON = {"format": {"type": ""}, "turn_detection": None}  # `audio.input`
-        self._decoder: TelephoneDecoder | None = None  # of what arrives, if that is no PCM
+        self._decoder: TelephoneDecoder | None = None  # of the input, unless it is PCM
         self._activity: VoiceActivity | None = None
         self._floor, self._voice = NoiseFloor(), VoiceLevel()
         self._turn: str | None = None  # id of the item that is being said

@@ -29,7 +29,7 @@ class ModelsHere(NamedTuple):
 
 
 class SessionCount:
-    """Of each key."""
+    """The open sessions of each key, and the bytes they hold."""
 
     def __init__(self, most: int = MOST_SESSIONS, most_held: int = MOST_HELD) -> None:
         self._most, self._most_held = most, most_held
@@ -37,7 +37,7 @@ class SessionCount:
         self._held: Counter[str] = Counter()  # bytes
 
     def check_held(self, owner: str, more: int) -> None:
-        """Raises InvalidRequest if `more` bytes are too many."""
+        """Raises InvalidRequest if `more` bytes exceed what one key may hold."""
         if self._held[owner] + more > self._most_held:
             text = f"The sessions of this key hold more than {self._most_held} bytes. Delete items, or close some."
             raise InvalidRequest(text, code="too_much_held")
@@ -48,7 +48,9 @@ class SessionCount:
     def check(self, owner: str) -> None:
         """Raises QueueFull."""
         if self._open[owner] >= self._most:
-            raise QueueFull(f"{self._most} Realtime sessions are open. Close some.")
+            raise QueueFull(
+                f"This key already has {self._most} open Realtime sessions, the maximum. Close one and try again."
+            )
 
     @contextmanager
     def counted(self, owner: str) -> Iterator[None]:

@@ -155,7 +155,7 @@ class ResponsesSocket(SocketSession):
                 self._create(event, large=is_large(data))
             elif kind == "response.steer":
                 self._take_steer(event)
-            elif kind != "response.processed":  # which some clients send; nothing follows from it
+            elif kind != "response.processed":  # some clients send that; it has no effect
                 shown = kind[:60] if type(kind) is str else kind
                 raise InvalidRequest(
                     f"Unknown type of event '{shown}': expected 'response.create' or 'response.steer'.",

@@ -22,7 +22,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from llamasrv.web.http.incoming import InputGate
 
 PIECE = 65536  # bytes per read
-SILENCE = 20.0  # seconds without a byte before the client is pinged; after as many more it is gone
+SILENCE = 20.0  # seconds without a byte before the client is pinged; after as long again it counts as gone
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, NOT_TEXT, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1002, 1003, 1009, 1011, 1013
 """Close codes: RFC 6455, section 7.4.1."""

@@ -58,7 +58,8 @@ class StoredCachedContents:
         there = self.all(owner)
         if len(there) >= self._most or sum(one.size for one in there) + content.size > self._most_bytes:
             raise TooManyCachedContents(
-                f"{len(there)} contents are cached already. Delete those that are no longer needed, or cache less."
+                f"{len(there)} contents are cached already, and one key may not cache more. Delete some, or cache "
+                "smaller ones."
             )
 
     def put(self, owner: str, content: CachedContent) -> CachedContent:
