@@ -173,7 +173,7 @@ class SamplingState:
             # Ids and logits of the candidates that remained; None: only this token.
             left = None if is_forced or self.chain is None else self.chain.left()
             return TokenChoice(token, sampled_probability(left, token, wanted, self._pieces))
-        return TokenChoice(token, log_probability(own, token, wanted, self._pieces))
+        return TokenChoice(token, log_probability(own, token, wanted, self._pieces, find))
 
     def _sample(self, row: Floats, find: CandidateFinder, matcher: GrammarMatcher | None) -> int | None:
         if self.is_broken:

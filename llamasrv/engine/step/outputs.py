@@ -226,13 +226,13 @@ class Outputs:
 
     def _score(self, seq: Sequence, rows: Floats, start: int) -> None:
         """Log-probabilities of prompt tokens: row i belongs to the token at start + i + 1."""
-        pieces, top = self._backend.vocab.pieces, seq.spec.logprobs or 0
+        pieces, top, find = self._backend.vocab.pieces, seq.spec.logprobs or 0, self._finders[0]
         if not seq.scores:
             seq.scores.append(TokenLogprob(seq.tokens[0], pieces[seq.tokens[0]], None))
         for i in range(len(seq.scores) - 1 - start, len(rows)):
             position = start + i + 1
             if position < seq.num_prompt:
-                seq.scores.append(log_probability(rows[i], seq.tokens[position], top, pieces))
+                seq.scores.append(log_probability(rows[i], seq.tokens[position], top, pieces, find))
         if len(seq.scores) == seq.num_prompt:
             seq.stream.put(PromptScored(seq.spec.choice, tuple(seq.scores)))
 

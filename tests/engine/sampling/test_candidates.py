@@ -221,12 +221,41 @@ def test_log_probabilities_are_a_log_softmax():
     row = random_row(1000, 4)
     expected = row.astype(np.float64) - np.log(np.exp(row.astype(np.float64)).sum())
     pieces = [b"x"] * 1000
-    entry = log_probability(row, 17, 3, pieces)
+    entry = log_probability(row, 17, 3, pieces, CandidateFinder(1000))
     assert entry.logprob == pytest.approx(expected[17], abs=1e-5)
     assert [t.token for t in entry.top] == np.argsort(-row)[:3].tolist()
     assert [t.logprob for t in entry.top] == pytest.approx(sorted(expected)[::-1][:3], abs=1e-5)
 
 
+@pytest.mark.parametrize("top", [1, 20, 128, 5_000])
+@pytest.mark.parametrize("banned", [0, 9_990])
+def test_the_likeliest_of_a_large_vocabulary_are_those_of_a_sort(top, banned):
+    row = random_row(10_000, 5)
+    row[:banned] = -np.inf
+    entry = log_probability(row, 9_999, top, [b"x"] * 10_000, CandidateFinder(10_000))
+    assert len(entry.top) == top
+    likely = min(top, 10_000 - banned)
+    assert [t.token for t in entry.top[:likely]] == np.argsort(-row, kind="stable")[:likely].tolist()
+    assert {t.logprob for t in entry.top[likely:]} <= {-9999.0}
+
+
+def test_the_likeliest_tokens_are_found_without_sorting_a_vocabulary():
+    """64 rows of a scored prompt took the engine's thread 100 ms, beside 11 without alternatives. CPU time, by the same
+    clock."""
+    row, find, pieces = random_row(150_000, 6), CandidateFinder(150_000), {n: b"x" for n in range(150_000)}
+
+    def seconds(top):
+        log_probability(row, 5, top, pieces, find)
+        times = []
+        for _ in range(9):
+            began = time.thread_time()
+            log_probability(row, 5, top, pieces, find)
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    assert seconds(20) < 4 * seconds(0)
+
+
 def test_an_impossible_token_has_the_sentinel_and_not_infinity():
     row = np.array([0.0, -np.inf], np.float32)
-    assert log_probability(row, 1, 0, [b"a", b"b"]).logprob == -9999.0
+    assert log_probability(row, 1, 0, [b"a", b"b"], CandidateFinder(2)).logprob == -9999.0
