@@ -11,7 +11,7 @@ its seeds depend on who else speaks.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ import numpy as np
 
 from llamasrv.domain.speech import LANE_CELLS, MAX_LANES, SAMPLE_RATE, WINDOWED, UtteranceSpec
 from llamasrv.engine.backend.context_params import FLASH_ATTN
-from llamasrv.engine.backend.cores import CoreShare
+from llamasrv.engine.backend.cores import CORES, CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, drop_errors, reason
 from llamasrv.engine.backend.placement import place_context
-from llamasrv.engine.backend.speech_projector import OwnVocoder, SpeechProjector, pointer
+from llamasrv.engine.backend.speech_projector import SpeechProjector, pointer
 from llamasrv.engine.backend.utterance import LlamaUtterance, PocketUtterance, QwenUtterance
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import Floats
@@ -79,8 +79,8 @@ class LlamaSpeech:
         self.languages = tuple(sorted(name[17:-2] for name in self.ids if name.startswith("<|codec_language_")))
         self.speakers = tuple(sorted(name[6:-2] for name in self.ids if name.startswith("<|spk_")))
         try:
-            self._open_projectors(options.mmproj)
             self._open_context()
+            self._open_projectors(options.mmproj)
         except BaseException:
             self.close()
             raise
@@ -88,11 +88,13 @@ class LlamaSpeech:
     def _open_projectors(self, path: Path) -> None:
         # What computes beside each other shares the threads.
         threads = max(1, self.threads // 2) if self.has_own_vocoder else self.threads
-        self.generator = SpeechProjector(path, self.kind, self.width, self._options, model=self._model, threads=threads)
+        load = partial(SpeechProjector, path, self.kind, self.width, self._options, threads=threads)
+        # As the context for text: what computes beside it, chats too, leaves it its share of the threads all the time.
+        self.generator = load(model=self._model, compute=self._cores.compute)
         self._projectors.append(self.generator)
         self.variant, self.vocoder = self.generator.variant, self.generator
         if self.has_own_vocoder:
-            self.vocoder = OwnVocoder(path, self.kind, self.width, self._options, model=None, threads=threads)
+            self.vocoder = load(model=None, compute=self._join)
             self._projectors.append(self.vocoder)
 
     def _open_context(self) -> None:
@@ -110,6 +112,14 @@ class LlamaSpeech:
         if not self._context:
             raise LoadFailed(f"{self._path}: cannot create a context of {p.n_ctx} rows ({reason()})")
         self._memory = C.llama_get_memory(self._context)
+
+    def _join(self, call: Callable[[], int]) -> int:
+        """Run a long call of the vocoder beside those of the context."""
+        CORES.join(self)
+        try:
+            return call()
+        finally:
+            CORES.end(self)
 
     @property
     def context_handle(self) -> Any:
@@ -175,6 +185,7 @@ class LlamaSpeech:
 
     def close(self) -> None:
         self._cores.close()
+        CORES.drop(self)
         if self._context:
             C.llama_free(self._context)
             self._context = None

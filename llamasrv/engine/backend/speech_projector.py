@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,6 @@ import numpy as np
 from llamasrv.concurrency import native_lock
 from llamasrv.domain.speech import SAMPLE_RATE
 from llamasrv.engine.backend import rpc
-from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.library import drop_errors, mtmd, reason
 from llamasrv.engine.base.arrays import Floats, Int32s
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
@@ -43,9 +44,20 @@ class Frame(NamedTuple):
 
 
 class SpeechProjector:
-    def __init__(self, path: Path, kind: str, width: int, options: EngineOptions, *, model: Any, threads: int) -> None:
-        """`model`: the text model's handle; None for a vocoder. Raises LoadFailed."""
-        self._lib, self.kind, self.width = mtmd(), kind, width
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        width: int,
+        options: EngineOptions,
+        *,
+        model: Any,
+        threads: int,
+        compute: Callable[[Callable[[], int]], int],
+    ) -> None:
+        """`model`: the text model's handle; None for a vocoder. `compute` runs each call, as one who computes beside
+        others. Raises LoadFailed."""
+        self._lib, self.kind, self.width, self._compute = mtmd(), kind, width, compute
         self._last_seed = -1  # of the generator
         self._voice_lock = native_lock()
         params = self._lib.mtmd_context_params_default()
@@ -166,25 +178,10 @@ class SpeechProjector:
             if size is not None:
                 setattr(inputs, size, value.size)
         drop_errors()
-        if lib.mtmd_gen_audio_process(self._context, ctypes.byref(inputs), ctypes.byref(out)):
+        call = partial(lib.mtmd_gen_audio_process, self._context, ctypes.byref(inputs), ctypes.byref(out))
+        if self._compute(call):
             raise DecodeFailed(f"the speech generator failed ({reason()})")
         return out
-
-
-class OwnVocoder(SpeechProjector):
-    """A second context, for sound alone, on a thread of its own: others that compute meanwhile leave it its share of
-    the cores."""
-
-    def sound(self, numbers: Any, state: Any) -> tuple[Floats, Any]:
-        CORES.join(self)
-        try:
-            return super().sound(numbers, state)
-        finally:
-            CORES.end(self)
-
-    def close(self) -> None:
-        CORES.drop(self)
-        super().close()
 
 
 def pointer(numbers: Any, kind: Any) -> Any:
