@@ -108,9 +108,12 @@ def _ask(url: str, settings: Settings, model: str, line: CaseLine) -> Case:
 
 
 def table(found: Mapping[str, Calibration]) -> Table:
-    made = Table(caption=f"'After' is measured on cases outside the fit. Buckets need {BUCKET_CASES} cases.")
-    made.add_column("question")
-    for name in ("cases", "right", "log loss", "after", "calibration error", "after", "temperature"):
+    made = Table(
+        caption="ECE: calibration error. T: the temperature, 1.00 where a fit is no better. 'After' is measured on "
+        f"cases outside the fit. Buckets need {BUCKET_CASES} cases."
+    )
+    made.add_column("question", no_wrap=True)
+    for name in ("cases", "right", "log loss", "after", "ECE", "after", "T"):
         made.add_column(name, justify="right")
     for name, one in found.items():
         made.add_row(
