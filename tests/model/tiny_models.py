@@ -163,9 +163,11 @@ def swa(
     return path
 
 
-def mrope(path: pathlib.Path, *, marks: tuple[str, ...] = (), deep: bool = False, seed: int = 1) -> pathlib.Path:
+def mrope(
+    path: pathlib.Path, *, context: int = 2048, marks: tuple[str, ...] = (), deep: bool = False, seed: int = 1
+) -> pathlib.Path:
     layers, arch = 2, "qwen3vl" if deep else "qwen2vl"
-    b = Builder(path, arch, layers=layers, context=2048, seed=seed, marks=marks)
+    b = Builder(path, arch, layers=layers, context=context, seed=seed, marks=marks)
     b.heads()
     b.w.add_rope_dimension_sections([2, 3, 3, 0])  # together half of a head
     if deep:

@@ -30,17 +30,17 @@ TEXT = {
 KINDS = tuple(TEXT)
 
 
-def text_model(path: pathlib.Path, kind: str) -> pathlib.Path:
+def text_model(path: pathlib.Path, kind: str, *, context: int = 2048) -> pathlib.Path:
     """The text model for a projector of this kind."""
     match TEXT[kind]:
         case "swa":
-            return tiny_models.swa(path, marks=MARKS)
+            return tiny_models.swa(path, context=context, marks=MARKS)
         case "hybrid":
-            return tiny_models.hybrid(path)
+            return tiny_models.hybrid(path, context=context)
         case "llama":
-            return tiny_models.llama(path, marks=MARKS)
+            return tiny_models.llama(path, context=context, marks=MARKS)
         case name:
-            return tiny_models.mrope(path, marks=MARKS, deep=name == "deep")
+            return tiny_models.mrope(path, context=context, marks=MARKS, deep=name == "deep")
 
 
 class _Writer:
