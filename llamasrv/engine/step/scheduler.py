@@ -147,9 +147,10 @@ class Scheduler:
         if any(_is_patient(s, situation.now) for s in late):
             if others_wait or any(s.owed > 1 for s in others):
                 late = [s for s in late if not _is_patient(s, situation.now)]
-            else:  # as short as the readers of the others may expect of decodes
+            else:  # hardly longer than without it; one other is probably what needs it soon
                 decodes = len(others) + sum(s.owed == 1 for s in late)
-                longest = BESIDE_SECONDS + self.cost.rows.predict(decodes)
+                longest = BESIDE_SECONDS if len(others) > 1 else DEFERRED_SECONDS
+                longest += self.cost.rows.predict(decodes)
                 situation = situation._replace(most_seconds=min(self.target, longest))
         resting = tuple([s for s in seated if s not in late])
         running = tuple([s for s in situation.running if s not in resting])
