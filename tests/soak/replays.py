@@ -56,7 +56,8 @@ def asked(server: ServerProcess, dialect: str, body: dict[str, Any], headers: di
     """(tokens of the prompt, of which cached); (0, 0) of a prompt that is longer than the model's context."""
     limit = "max_output_tokens" if dialect == "responses" else "max_tokens"
     connection = http.client.HTTPConnection(*server.address, timeout=300)
-    text = json.dumps({**body, "model": "demo", "stream": False, limit: 4})
+    whole = {name: value for name, value in body.items() if name != "stream_options"}
+    text = json.dumps({**whole, "model": "demo", "stream": False, limit: 4})
     connection.request("POST", PATHS[dialect], text, {"Content-Type": "application/json", **headers})
     reply = connection.getresponse()
     told = json.loads(reply.read())
