@@ -1,16 +1,11 @@
 // The page of decisions: a text, questions about it, and a bar for the probability of each answer.
 
+import { number } from "./figures.js";
 import { byId, json, make } from "./server.js";
+import { decideWords as words } from "./words.js";
 
 const MOST_ORDERS = 4; // of a choice's options
-const KINDS = [["predicate", "Is it true?"], ["choice", "Which of these?"], ["score", "How much?"]];
-const EXAMPLES = [
-  { kind: "predicate", instructions: "The customer asks for a refund.", options: "" },
-  { kind: "choice", instructions: "Which team should answer?", options: "billing - payments\ntechnical\nsales" },
-  { kind: "score", instructions: "How angry is the customer?", options: "calm\nannoyed\nfurious" },
-];
-
-const percent = (p) => `${(100 * p).toFixed(1)} %`;
+const percent = (p) => p.toLocaleString(undefined, { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 
 /** Lines "value - description". */
 function lines(text, name) {
@@ -22,20 +17,20 @@ function lines(text, name) {
 
 /** A question's fields; `read()` is the question as the server takes it. */
 function questionForm({ kind, instructions, options }) {
-  const select = make("select", { "aria-label": "Kind" }, ...KINDS.map(([value, text]) => make("option", { value, selected: value === kind }, text)));
+  const select = make("select", { "aria-label": words.kind }, ...Object.entries(words.kinds).map(([value, text]) => make("option", { value, selected: value === kind }, text)));
   const asked = make("input", { value: instructions, required: true });
   const listed = make("textarea", { rows: 4, spellcheck: "false" });
   listed.value = options;
-  const listing = make("label", {}, "Answers, one on each line: value - description", listed);
+  const listing = make("label", {}, words.listing, listed);
   const show = () => {
     listing.hidden = select.value === "predicate";
     listed.required = !listing.hidden;
   };
   select.addEventListener("change", show);
   show();
-  const form = make("fieldset", {}, make("legend", {}, "Question"), make("p", { class: "row" }, select,
-    make("button", { type: "button", class: "quiet", onclick: () => form.remove() }, "Remove")),
-  make("label", {}, "Question or statement", asked), listing);
+  const form = make("fieldset", {}, make("legend", {}, words.question), make("p", { class: "row" }, select,
+    make("button", { type: "button", class: "quiet", onclick: () => form.remove() }, words.remove)),
+  make("label", {}, words.asked, asked), listing);
   form.read = () => {
     const question = { type: select.value, instructions: asked.value };
     if (select.value === "choice") question.choices = lines(listed.value, "value");
@@ -52,13 +47,13 @@ function bar(text, p) {
 function answerOf(question, answer) {
   const title = make("h2", {}, question.instructions);
   if (answer.type === "refusal") {
-    return make("section", {}, title, make("p", { class: "notice" }, `Refused: the model would begin its answer with one of these only in ${percent(answer.x_label_mass)} of all cases.`));
+    return make("section", {}, title, make("p", { class: "notice" }, words.refused(percent(answer.x_label_mass))));
   }
   const rows = answer.type === "predicate"
-    ? [["true", answer.probability], ["false", 1 - answer.probability]]
+    ? [[words.isTrue, answer.probability], [words.isFalse, 1 - answer.probability]]
     : answer.probabilities.map((row) => [String(row.label ?? row.value), row.probability]);
-  const result = answer.type === "choice" ? `${answer.choice}, confidence ${answer.confidence.toFixed(2)}`
-    : answer.type === "score" ? `${answer.score.toFixed(2)} of ${rows.length - 1}, confidence ${answer.confidence.toFixed(2)}` : percent(answer.probability);
+  const result = answer.type === "choice" ? words.chosen(answer.choice, percent(answer.confidence))
+    : answer.type === "score" ? words.scored(answer.score.toLocaleString(undefined, { maximumFractionDigits: 2 }), rows.length - 1, percent(answer.confidence)) : percent(answer.probability);
   return make("section", {}, title, make("p", {}, result), make("table", { class: "answer" }, make("tbody", {}, ...rows.map((row) => bar(...row)))));
 }
 
@@ -68,12 +63,12 @@ async function decide(event) {
   const body = { model: byId("model").value, input: byId("text").value, questions };
   if (byId("orders").checked) body.x_orders = MOST_ORDERS;
   byId("ask").disabled = true;
-  byId("status").textContent = "Deciding…";
+  byId("status").textContent = words.deciding;
   try {
     const began = performance.now();
     const { answers, usage } = await json("/v1/decisions", { method: "POST", body: JSON.stringify(body) });
     byId("answers").replaceChildren(...answers.map((answer, i) => answerOf(questions[i], answer)));
-    byId("status").textContent = `${usage.input_tokens} tokens read in ${Math.round(performance.now() - began)} ms`;
+    byId("status").textContent = words.took(number(usage.input_tokens), Math.round(performance.now() - began));
   } catch (error) {
     byId("answers").replaceChildren();
     byId("status").textContent = error.message;
@@ -82,8 +77,8 @@ async function decide(event) {
 }
 
 async function begin() {
-  byId("text").value = "I was charged twice for my order. Please return one of the payments, this is the third time I ask.";
-  byId("questions").append(...EXAMPLES.map(questionForm));
+  byId("text").value = words.text;
+  byId("questions").append(...words.examples.map(questionForm));
   byId("add").addEventListener("click", () => byId("questions").append(questionForm({ kind: "predicate", instructions: "", options: "" })));
   byId("decide").addEventListener("submit", decide);
   try {

@@ -8,13 +8,6 @@ import { words } from "./words.js";
 const KEY = "llamasrv:prompts";
 const MOST = 200;
 
-const EXAMPLES = [
-  { name: "Brief", text: "Answer in one or two sentences. Leave out what was not asked for." },
-  { name: "Patient teacher", text: "You explain things step by step to somebody who hears of them for the first time. Use an example before a definition, and end with one question that shows whether it was understood." },
-  { name: "Code reviewer", text: "You review code. Name bugs first, then what is hard to read, each with the line and a better version. Say nothing about matters of taste." },
-  { name: "Translator", text: "Translate what the user writes into English; if it is English, into German. Keep tone and formatting. Reply with the translation alone." },
-];
-
 const isSound = (one) => typeof one?.name === "string" && one.name.trim() && typeof one.text === "string";
 
 /** Those that somebody keeps, by name. */
@@ -42,9 +35,9 @@ export function drawPrompts() {
     ...prompts.map(({ name }) => make("option", { value: `${kind}:${name}` }, name)))] : [];
   const choice = byId("prompt-choice");
   choice.replaceChildren(make("option", { value: "" }, text ? words.notInLibrary : words.fromLibrary),
-    ...group(words.yours, kept(), "own"), ...group(words.examples, EXAMPLES, "example"));
+    ...group(words.yours, kept(), "own"), ...group(words.examples, words.promptLibrary, "example"));
   const found = kept().find((one) => one.text === text);
-  const example = EXAMPLES.find((one) => one.text === text);
+  const example = words.promptLibrary.find((one) => one.text === text);
   choice.value = text && found ? `own:${found.name}` : text && example ? `example:${example.name}` : "";
   byId("prompt-delete").disabled = !choice.value.startsWith("own:");
   byId("prompt-save").disabled = !text.trim();
@@ -56,7 +49,7 @@ export function beginPrompts(changed) {
   field.addEventListener("input", drawPrompts);
   byId("prompt-choice").addEventListener("change", () => {
     const [, kind, name] = /^(\w+):(.*)$/s.exec(byId("prompt-choice").value) ?? [];
-    const chosen = (kind === "own" ? kept() : EXAMPLES).find((one) => one.name === name);
+    const chosen = (kind === "own" ? kept() : words.promptLibrary).find((one) => one.name === name);
     if (kind) field.value = chosen?.text ?? "";
     drawPrompts();
     changed();

@@ -1,5 +1,7 @@
 // Talking to the server: the key, JSON, streams of events. Knows no page.
 
+import { words } from "./words.js";
+
 const KEY = "llamasrv:key";
 
 export class ServerError extends Error {
@@ -70,7 +72,7 @@ async function messageOf(answer) {
     const { error } = JSON.parse(text);
     return typeof error === "string" ? error : error.message;
   } catch {
-    return `The server answered ${answer.status}.`;
+    return words.answered(answer.status);
   }
 }
 

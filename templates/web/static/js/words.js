@@ -27,6 +27,14 @@ export const words = {
   historyLater: "The server cannot be reached. Changes follow later.",
   notOnServer: (number) => `${count(number, "conversation is", "conversations are")} too large for the server.`,
 
+  // an empty page
+  starters: [
+    ["Explain", "Explain how a large language model chooses its next word, for somebody who has never programmed."],
+    ["Write", "Write a short story about a lighthouse keeper who finds a message in a bottle."],
+    ["Code", "Write a Python function that returns the longest common prefix of a list of strings, with tests."],
+    ["Plan", "Plan a weekend in a city that I do not know yet. Ask me first what I like."],
+  ],
+
   // messages
   you: "You",
   model: "Model",
@@ -73,6 +81,7 @@ export const words = {
   // an answer that is on its way
   waiting: "Waiting for the first token…",
   writing: "Writing…",
+  answered: (status) => `The server answered ${status}.`,
   noServer: "The server cannot be reached. Your conversations are here to read.",
   lost: "The connection was lost, and the server no longer has this answer.",
   reconnecting: "The connection was lost. Reconnecting…",
@@ -132,6 +141,12 @@ export const words = {
   notInLibrary: "Not in the library",
   yours: "Yours",
   examples: "Examples",
+  promptLibrary: [
+    { name: "Brief", text: "Answer in one or two sentences. Leave out what was not asked for." },
+    { name: "Patient teacher", text: "You explain things step by step to somebody who hears of them for the first time. Use an example before a definition, and end with one question that shows whether it was understood." },
+    { name: "Code reviewer", text: "You review code. Name bugs first, then what is hard to read, each with the line and a better version. Say nothing about matters of taste." },
+    { name: "Translator", text: "Translate what the user writes into English; if it is English, into German. Keep tone and formatting. Reply with the translation alone." },
+  ],
   deletedPrompt: (name) => `Deleted the prompt “${name}”.`,
   toolsDefined: (number) => `${number} defined`,
   toolsExpected: "expected a list of {type: function, function: {name, parameters}}",
@@ -330,4 +345,27 @@ export const apiWords = {
   exampleReply: "Example reply",
   shortened: (status, kind) => `${status}, ${kind}. Long texts and lists are shortened.`,
   noBody: "It takes no body.",
+};
+
+/** Of the page of decisions. */
+export const decideWords = {
+  kind: "Kind",
+  kinds: { predicate: "Is it true?", choice: "Which of these?", score: "How much?" },
+  examples: [
+    { kind: "predicate", instructions: "The customer asks for a refund.", options: "" },
+    { kind: "choice", instructions: "Which team should answer?", options: "billing - payments\ntechnical\nsales" },
+    { kind: "score", instructions: "How angry is the customer?", options: "calm\nannoyed\nfurious" },
+  ],
+  text: "I was charged twice for my order. Please return one of the payments, this is the third time I ask.",
+  question: "Question",
+  asked: "Question or statement",
+  listing: "Answers, one on each line: value - description",
+  remove: "Remove",
+  isTrue: "true",
+  isFalse: "false",
+  refused: (share) => `Refused: the model would begin its answer with one of these only in ${share} of all cases.`,
+  chosen: (choice, confidence) => `${choice}, confidence ${confidence}`,
+  scored: (score, most, confidence) => `${score} of ${most}, confidence ${confidence}`,
+  deciding: "Deciding…",
+  took: (tokens, milliseconds) => `${tokens} tokens read in ${milliseconds} ms`,
 };
