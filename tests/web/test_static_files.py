@@ -1,11 +1,13 @@
 """Files of the pages: compressed where the browser takes it, and the same file otherwise."""
 
 import gzip
+import re
 
 import pytest
 from flask import Flask
 
-from llamasrv.web.routes.static_files import StaticFiles
+from llamasrv.config.paths import templates_dir
+from llamasrv.web.routes.static_files import StaticFiles, modules_of
 
 PATH = "/ui/static/0/js/playground.js"
 GZIP = {"Accept-Encoding": "gzip, deflate"}
@@ -60,3 +62,15 @@ def test_nothing_outside_of_the_folder_is_sent(client, name):
 def test_the_service_worker_may_answer_for_every_path(client):
     assert client.get("/ui/static/0/offline.js").headers["Service-Worker-Allowed"] == "/"
     assert "Service-Worker-Allowed" not in client.get(PATH).headers
+
+
+def test_a_page_names_all_modules_that_it_needs_at_once(client):
+    folder = templates_dir() / "web" / "static"
+    needed = modules_of(folder, "js/playground.js")
+    assert {"js/playground.js", "js/words.js", "vendor/marked.js"} < set(needed) and len(set(needed)) == len(needed)
+    assert "js/console.js" not in needed and not any("highlight" in name for name in needed)
+    named = re.findall(
+        r'rel="modulepreload" href="/ui/static/[^/]+/([^"]+)"', client.get("/", headers={"Accept": "text/html"}).text
+    )
+    assert named == list(needed)
+    assert "modulepreload" not in client.get("/ui/docs").text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
+import re
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from flask import Response, request, send_from_directory
@@ -13,6 +15,22 @@ from llamasrv.concurrency import off_hub
 WORTH = frozenset({".js", ".css", ".svg", ".json", ".webmanifest"})  # fonts are compressed already
 SMALLEST = 500  # bytes
 MAX_AGE = 3600  # seconds
+
+
+_IMPORT = re.compile(r"""^import[^("']*["'](\.[^"']+)["']""", re.MULTILINE)
+
+
+@lru_cache
+def modules_of(folder: Path, name: str) -> tuple[str, ...]:
+    """All modules that a script imports, itself included, by their paths in the folder. A browser fetches those that a
+    page names at once, rather than one level of imports after the other."""
+    found = [name]
+    for one in found:  # grows
+        for relative in _IMPORT.findall((folder / one).read_text("utf-8")):
+            path = (folder / PurePosixPath(one).parent / relative).resolve().relative_to(folder.resolve()).as_posix()
+            if path not in found:
+                found.append(path)
+    return tuple(found)
 
 
 class _Compressed(NamedTuple):

@@ -21,7 +21,7 @@ from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
 from llamasrv.web.ops.history import totals
 from llamasrv.web.routes import docs
-from llamasrv.web.routes.static_files import StaticFiles
+from llamasrv.web.routes.static_files import StaticFiles, modules_of
 from llamasrv.web.service import Service
 from llamasrv.web.streams.body import PiecesBody
 from llamasrv.web.streams.streaming import EVENT_STREAM
@@ -132,9 +132,10 @@ def _notice(service: Service) -> str | None:
 
 
 def _page(name: str, here: str, **values: Any) -> Response:
-    response = make_response(
-        render_template(f"web/{name}.html", here=here, static=f"/ui/static/{__version__}/", **values)
-    )
+    folder, script = templates_dir() / "web" / "static", f"js/{name}.js"
+    modules = modules_of(folder, script) if (folder / script).is_file() else ()
+    static = f"/ui/static/{__version__}/"
+    response = make_response(render_template(f"web/{name}.html", here=here, static=static, modules=modules, **values))
     response.headers.update(HEADERS)
     response.headers["Cache-Control"] = "no-cache"
     response.headers["Vary"] = "Accept"
