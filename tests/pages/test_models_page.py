@@ -162,6 +162,7 @@ def test_a_model_is_searched_for_pulled_paused_and_resumed(serve, visit, axe, tm
         page.locator("#pulls").get_by_role("button", name="Pause").click()
         resume = page.locator("#pulls").get_by_role("button", name="Resume")
         resume.wait_for()
+        assert "Paused" in page.inner_text("#pulls") and page.locator("#pulls .error").count() == 0
         hub.hold_after = None
         hub.go_on.set()
         resume.click()

@@ -110,7 +110,7 @@ async function begin() {
     }
   }
   const place = ({ operation }) => PROTOCOLS.indexOf(operation.tags?.[0] ?? PROTOCOLS.at(-1));
-  operations.sort((a, b) => place(a) - place(b) || (a.path < b.path ? -1 : a.path > b.path ? 1 : 0));
+  operations.sort((a, b) => place(a) - place(b) || a.alias - b.alias || (a.path < b.path ? -1 : a.path > b.path ? 1 : 0));
   for (const [i, { path, method, operation, alias }] of operations.entries()) {
     const id = `endpoint-${i}`;
     const box = endpoint(document, path, method, operation, id);

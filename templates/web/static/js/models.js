@@ -8,12 +8,14 @@ import { askForVariant } from "./variant.js";
 import { modelWords as words } from "./words.js";
 
 const LOOK = 2000; // milliseconds between looks while something changes
+const NAMES = 3; // that are shown of a model's further ones
 const RETRY = 5000; // milliseconds until the stream of events is asked for again
 
 let models = [];
 let manage = false;
 const leaving = new Set(); // models whose deletion can still be taken back
 const pulls = new Map(); // name -> {completed, total, error, done}
+const paused = new Set(); // names of pulls that somebody paused here
 let next = null;
 
 async function act(path, options) {
@@ -64,7 +66,7 @@ function row(model) {
   return make("li", { class: "card", "data-model": model.id },
     make("div", { class: "card-text" },
       make("h2", {}, model.id, make("span", { class: `state ${state}` }, words.states[state] ?? state, state === "loading" && share != null ? ` ${Math.round(100 * share)} %` : "")),
-      model.aliases?.length ? make("p", { class: "faint" }, words.aliases(model.aliases)) : null,
+      model.aliases?.length ? make("p", { class: "faint", title: model.aliases.join(", ") }, words.aliases(model.aliases, NAMES)) : null,
       make("p", {}, facts(model).join(" · ")),
       make("p", { class: "tags" }, ...(model.meta?.capabilities ?? []).map((name) => make("span", { class: "tag" }, words.abilities[name] ?? name))),
       model.status?.failed || model.status?.error ? make("p", { class: "error" }, String(model.status.error ?? words.failed)) : null),
@@ -90,14 +92,21 @@ async function refresh() {
 function drawPulls() {
   byId("pulls").replaceChildren(...[...pulls].map(([name, { completed, total, error, done }]) => make("li", {},
     make("span", { class: "pull-name" }, name),
-    done ? make("span", { class: error ? "error" : "faint", role: "status" }, error ?? words.pulled)
+    done ? make("span", { class: error && !paused.has(name) ? "error" : "faint", role: "status" }, paused.has(name) ? words.paused : error ?? words.pulled)
       : make("progress", total ? { max: total, value: completed, "aria-label": words.pulling(name) } : { "aria-label": words.pulling(name) }),
     done ? null : make("span", { class: "faint" }, total ? `${bytes(completed)} / ${bytes(total)}` : words.starting),
     done ? make("button", { type: "button", class: "quiet", onclick: () => (error ? begin(name) : (pulls.delete(name), drawPulls())) }, error ? words.resume : words.close)
-      : make("button", { type: "button", class: "quiet", onclick: () => post("/models/unload", name) }, words.pause))));
+      : make("button", { type: "button", class: "quiet", onclick: () => pause(name) }, words.pause))));
+}
+
+/** The part that is there stays, and the next pull of the same name goes on with it. */
+function pause(name) {
+  paused.add(name);
+  return post("/models/unload", name);
 }
 
 async function begin(name) {
+  paused.delete(name);
   pulls.set(name, { completed: 0, total: 0, error: null, done: false });
   drawPulls();
   try {

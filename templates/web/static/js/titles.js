@@ -15,6 +15,6 @@ export async function titleOf(request, signal) {
     chat_template_kwargs: { ...kwargs, enable_thinking: false }, max_tokens: TOKENS, temperature: 0, service_tier: "flex",
   }) });
   if (choices[0].finish_reason === "length") return null; // an answer, not a title
-  const title = (choices[0].message.content ?? "").trim().split("\n")[0].replace(/^["“'#*\s]+|["”'*.\s]+$/g, "");
+  const title = (choices[0].message.content ?? "").trim().split("\n")[0].replace(/^(?:\d+[.)]|["“'#*\-–\s])+|["”'*.\s]+$/g, "");
   return title && title.length <= LONGEST ? title : null;
 }

@@ -170,7 +170,7 @@ export const words = {
 export const modelWords = {
   count: (number) => count(number, "model", "models"),
   states: { loaded: "Loaded", loading: "Loading", unloaded: "Not loaded", failed: "Failed", sleeping: "Sleeping" },
-  aliases: (names) => `Also called ${names.join(", ")}`,
+  aliases: (names, most) => `Also called ${names.slice(0, most).join(", ")}${names.length > most ? `, and ${(names.length - most).toLocaleString()} more` : ""}`,
   parameters: (number) => `${number} parameters`,
   context: (number) => `context of ${number} tokens`,
   source: (name) => ({ preset: "from the configuration", models_dir: "from the models folder", created: "a variant of another model" })[name] ?? `from ${name}`,
@@ -192,6 +192,7 @@ export const modelWords = {
   starting: "Starting…",
   pulled: "Pulled",
   pause: "Pause",
+  paused: "Paused",
   resume: "Resume",
   close: "Close",
   searching: "Searching…",
