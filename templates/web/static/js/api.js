@@ -3,6 +3,7 @@
 import { byId, call, json, make } from "./server.js";
 import { apiWords as words } from "./words.js";
 
+const isWide = matchMedia("(min-width: 60rem)").matches;
 const VERDICTS = ["honoured", "ignored", "refused"];
 const METHODS = ["get", "post", "put", "patch", "delete"];
 const PROTOCOLS = ["OpenAI", "Anthropic", "Gemini", "Ollama", "llama.cpp", "Other servers", "Operation"];
@@ -122,7 +123,7 @@ async function begin() {
     if (!own.length) continue;
     const list = make("ul", {}, ...own.map(({ link }) => link));
     const section = make("section", { "aria-label": protocol }, make("h2", {}, protocol), make("p", { class: "faint" }, words.protocols[protocol]), ...own.map(({ box }) => box));
-    const index = make("details", { open: protocol === PROTOCOLS[0] }, make("summary", {}, protocol), list);
+    const index = make("details", { open: protocol === PROTOCOLS[0] && isWide }, make("summary", {}, protocol), list);
     groups.push({ section, index, own });
   }
   byId("paths").append(...groups.map(({ section }) => section));

@@ -27,8 +27,8 @@ function makePlots() {
   const axes = [{ stroke: ink, grid }, { stroke: ink, grid, size: 45 }];
   const line = (label, colour) => ({ label, stroke: colour, width: 2, points: { show: false } });
   const clock = { ...axes[0], space: 70, values: (u, times) => times.map((time) => new Date(1000 * time).toLocaleTimeString(undefined, { timeStyle: times.at(-1) - times[0] > 300 ? "short" : "medium" })) };
-  const spans = { ...axes[0], splits: () => [0.001, 0.01, 0.1, 1, 10, 100], values: (u, seconds) => seconds.map(duration) };
-  const shares = { ...axes[1], values: (u, parts) => parts.map((part) => part.toLocaleString(undefined, { style: "percent" })) };
+  const spans = { ...axes[0], splits: () => [0.001, 0.1, 10], values: (u, seconds) => seconds.map(duration) };
+  const shares = { ...axes[1], size: 55, values: (u, parts) => parts.map((part) => part.toLocaleString(undefined, { style: "percent" })) };
   const plot = (id, series, x = {}) => {
     const element = byId(id);
     element.replaceChildren();
@@ -188,6 +188,8 @@ function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions:
   }));
   byId("strip").setAttribute("aria-label", words.strip(number(cells.held), number(cells.used), number(cells.total)));
   byId("cells").textContent = words.cells(number(cells.held), number(cells.used - cells.held), number(cells.total));
+  byId("requests").hidden = !running.length && !waiting.length;
+  byId("no-requests").hidden = !byId("requests").hidden;
   byId("requests").tBodies[0].replaceChildren(...[...running, ...waiting].map((seq) => {
     const state = seq.lane === null ? words.waiting : seq.num_computed < seq.num_prompt ? words.reading : words.writing;
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
