@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.formats import Calls
-from llamasrv.chat.markers import marks, pieces
+from llamasrv.chat.markers import marks
 from llamasrv.chat.notations.base import OpenCall
 from llamasrv.chat.notations.holes import ID, heads
 from llamasrv.chat.scanner import Give, Scanner, Steps
@@ -35,7 +35,8 @@ class CallReader:
         self._marks = marks(*self._closers, *self.openers, *calls.parts, *self._between)
         self._holes = calls.holes
         self._end_holes = tuple(self._holes[mark][1] for mark in heads(calls.call_end) if mark in self._holes)
-        self._section_end = pieces(calls.section_end)
+        self._section_start = heads(calls.section_start)
+        self._section_end = heads(calls.section_end)
         self._text, self._out, self._tools = text, out, tools
         self.is_reading = False  # a section
 
@@ -49,6 +50,7 @@ class CallReader:
         text.trail = [mark] if written else []
         self.is_reading = True
         mark = mark.removeprefix(calls.gap)
+        mark = mark.removeprefix(calls.section_start) if calls.lists else mark
         made = 0
         due = False  # the next call has begun, but not its name
         within = bool(calls.section_start.strip()) and not calls.ready  # a section in which no mark begins a call
@@ -60,7 +62,7 @@ class CallReader:
                     break
                 if mark in self._closers:
                     text.trail = []
-                else:
+                elif mark not in self._section_start:
                     id = said or id
             if not (yield from text.skip_space()):
                 break
@@ -109,7 +111,7 @@ class CallReader:
     def open_call(self, announced: bool = True, id: str | None = None) -> OpenCall:
         """`id`: what the marks in front of the call say."""
         has_end = bool(self.calls.call_end.strip())
-        openers = (*self.openers, *((self.calls.ready,) if self.calls.ready else ()))
+        openers = (*self.openers, *((self.calls.ready,) if self.calls.ready else ()), *self._between)
         return OpenCall(
             self._text, self._out, self._tools, self.calls.ends, self._closers, openers, announced, has_end, id
         )

@@ -141,7 +141,7 @@ class Calls:
     header: str = ""  # of the message that a call is alone in; holds {name}
     section_start: str = ""
     section_end: str = ""
-    call_start: str = ""  # this and the next may have holes
+    call_start: str = ""  # this and the next may have holes, and so may the marks of a section
     call_end: str = ""
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
@@ -176,9 +176,15 @@ class Calls:
     @property
     def openers(self) -> tuple[str, ...]:
         """The marks that may begin a call."""
-        section = pieces(self.section_start)
+        section = heads(self.section_start)
         first, *later = (*section, *(mark for mark in heads(self.call_start) if len(mark) > 1 or not section)) or ("",)
-        return self._outside_lists((first, *filter(_SIGNED.search, later)))
+        return self._outside_lists((self._listed_start, first, *filter(_SIGNED.search, later)))
+
+    @property
+    def _listed_start(self) -> str:
+        """The bracket that begins a list, with the mark of its first item."""
+        item = heads(self.call_start)
+        return self.section_start + item[0] if item and self.section_start.strip() == "[" else ""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -189,7 +195,7 @@ class Calls:
     def holes(self) -> Mapping[str, tuple[str, str]]:
         """By the mark in front of it: what fills a hole, and the mark behind it."""
         found = {}
-        for piece in pieces(self.call_start) + pieces(self.call_end):
+        for piece in pieces("\n".join((self.section_start, self.call_start, self.call_end, self.section_end))):
             before, hole, behind = split(piece)
             if hole:
                 found[before] = hole, behind.strip() or "\n"
@@ -198,7 +204,7 @@ class Calls:
     @property
     def closers(self) -> tuple[str, ...]:
         """The marks that may follow a call."""
-        words = self._outside_lists(heads(self.call_end) + pieces(self.section_end))
+        words = self._outside_lists(heads(self.call_end) + heads(self.section_end))
         return (*words, "```") if any("```" in word for word in words) and "```" not in words else words
 
     @property
@@ -233,7 +239,8 @@ class Calls:
             + filled(self.call_end, place)
             for place, (name, arguments) in enumerate(made)
         )
-        return self.section_start + self.separator.join(written) + self.section_end
+        start, end = (filled(mark, 0, len(made)) for mark in (self.section_start, self.section_end))
+        return start + self.separator.join(written) + end
 
     def _outside_lists(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """Marks without the brackets of lists, which are read on their own."""

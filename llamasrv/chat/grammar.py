@@ -16,7 +16,6 @@ from llamasrv.chat import structural_tag
 from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
 from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers
-from llamasrv.chat.markers import pieces
 from llamasrv.chat.notations.holes import heads, marked
 from llamasrv.chat.rules import TEXT, RuleWriter, escaped, literal_pattern
 from llamasrv.chat.schema_references import check_references
@@ -336,8 +335,8 @@ def _instead_of_thinking(
 
 def _trigger(calls: Calls) -> str:
     """The first mark of a call: only a call may follow it."""
-    first = (pieces(calls.section_start) + heads(calls.call_start))[0]
-    return first
+    first = (heads(calls.section_start) + heads(calls.call_start))[0]
+    return calls.openers[0] if first == "[" and calls.openers else first
 
 
 def _call(rules: RuleWriter, calls: Calls, tool: Tool) -> str:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from llamasrv.chat import values
 from llamasrv.chat.scanner import Give, Scanner, Steps
 
+_VISIBLE = re.compile(r"\S")
+_MOST_BLANKS = 64  # between a closing quote and what follows it
 PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
 
 
-def read_literal(text: Scanner, give: Give) -> Steps:
-    """Read a literal. False if it is cut off or invalid; what was passed on stands."""
+def read_literal(text: Scanner, give: Give, behind: str = "") -> Steps:
+    """Read a literal. False if it is cut off or invalid; what was passed on stands. `behind`: as in `read_quoted`."""
     yield from text.skip_space()
     depth: list[str] = []
     comma = ""  # held: Python allows one behind the last item
@@ -40,7 +42,7 @@ def read_literal(text: Scanner, give: Give) -> Steps:
             give(comma)
             comma = ""
             if char in "\"'":
-                if not (yield from read_quoted(text, give, char)):
+                if not (yield from read_quoted(text, give, char, behind)):
                     return False
             elif char in "[{(":
                 text.eat(text.position + 1)
@@ -55,8 +57,9 @@ def read_literal(text: Scanner, give: Give) -> Steps:
             return True
 
 
-def read_quoted(text: Scanner, give: Give, quote: str) -> Steps:
-    """Read a string in either kind of quotes and pass it on in JSON's."""
+def read_quoted(text: Scanner, give: Give, quote: str, behind: str = "") -> Steps:
+    """Read a string in either kind of quotes and pass it on in JSON's. `behind`: the signs that may follow it, where
+    templates write quotes in a text as they are; a quote that another sign follows is a part of the text."""
     text.eat(text.position + 1)
     give('"')
     stops = re.compile(f"[\\\\{quote}]")
@@ -71,6 +74,13 @@ def read_quoted(text: Scanner, give: Give, quote: str) -> Steps:
             yield
             continue
         if found.group() == quote:
+            after = _VISIBLE.search(text.buffer, end + 1, end + _MOST_BLANKS)
+            if behind and after is None and not text.ended and len(text.buffer) < end + _MOST_BLANKS:
+                yield
+                continue
+            if behind and after and after[0] not in behind:
+                give(json.dumps(text.eat(end + 1), ensure_ascii=False)[1:-1])
+                continue
             text.eat(end + 1)
             give('"')
             return True

@@ -36,6 +36,14 @@ _USER = Message("user", "zquser")
 _ARGUMENTS = {"zqfirst": "zq text, of a few words", "zqsecond": 7}
 _SAID, _THOUGHT = "zqanswer of a few words.", "zqthought of a few words."
 _CALLS = tuple(ToolCall(id, name, json.dumps(_ARGUMENTS)) for id, name in zip(trial.IDS, trial.NAMES, strict=True))
+_OTHERS = {
+    "zqlines": 'zq "two"\nlines, it\'s <b>so</b>',
+    "zqlist": ["zq one", "zq, two"],
+    "zqobject": {"zqsize": 1.5},
+    "zqflag": True,
+}
+_MANY = ToolCall(trial.IDS[0], "zqmany", json.dumps(_OTHERS))
+_NONE = ToolCall(trial.IDS[0], "zqnone", "{}")
 _RESULT = Message("tool", "zqresult", tool_call_id=trial.IDS[0])
 _CALLED = Message("assistant", None, tool_calls=_CALLS[:1])
 
@@ -47,6 +55,8 @@ KINDS: Mapping[str, tuple[tuple[Message, ...], Message]] = {
     "two calls": ((_USER,), Message("assistant", None, tool_calls=_CALLS)),
     "thought and call": ((_USER,), Message("assistant", None, reasoning=_THOUGHT, tool_calls=_CALLS[:1])),
     "after a result": ((_USER, _CALLED, _RESULT), Message("assistant", _SAID)),
+    "other values": ((_USER,), Message("assistant", None, tool_calls=(_MANY,))),
+    "no arguments": ((_USER,), Message("assistant", None, tool_calls=(_NONE,))),
 }
 """By kind: the conversation so far, and the turn that is rendered and read."""
 
@@ -73,11 +83,12 @@ def cost_of_losses(unsure: tuple[str, ...]) -> tuple[int, int]:
 
 
 def round_trip(template: TriedTemplate) -> dict[str, Trip]:
-    """Every kind of turn, by name. Takes some twenty renderings: a few milliseconds."""
+    """Every kind of turn, by name. Takes some fifteen renderings: a few milliseconds."""
     ending = ""
     trips = {}
+    begun: dict[tuple[Message, ...], tuple[str, str]] = {}
     for kind, (before, turn) in KINDS.items():
-        shown = _written(template, before, turn)
+        shown = _written(template, before, turn, begun)
         if kind == "text" and shown is not None:
             ending = shown.output.rpartition(_SAID)[2].removeprefix(template.format.content_end)
         together = kind != TEXT_AND_CALL or (shown is not None and _is_together(template.format, shown, ending))
@@ -114,12 +125,18 @@ class _Written:
         return [_without_ending(output, ending) for output in outputs]
 
 
-def _written(template: TriedTemplate, before: tuple[Message, ...], turn: Message) -> _Written | None:
+def _written(
+    template: TriedTemplate,
+    before: tuple[Message, ...],
+    turn: Message,
+    begun: dict[tuple[Message, ...], tuple[str, str]],
+) -> _Written | None:
+    """`begun`: what was rendered of conversations up to a turn, without and with what the model would continue."""
     try:
-        past, asked, whole = (
-            _rendered(template, messages, goes_on)
-            for messages, goes_on in ((before, False), (before, True), ((*before, turn), False))
-        )
+        if before not in begun:
+            begun[before] = _rendered(template, before, False), _rendered(template, before, True)
+        past, asked = begun[before]
+        whole = _rendered(template, (*before, turn), False)
     except InvalidRequest:
         return None
     head = asked[len(os.path.commonprefix((past, asked))) :]
@@ -135,7 +152,7 @@ def _written(template: TriedTemplate, before: tuple[Message, ...], turn: Message
 
 
 def _rendered(template: TriedTemplate, messages: tuple[Message, ...], goes_on: bool) -> str:
-    return str(template.render(ChatPrompt(messages, tools=probe_tools(), add_generation_prompt=goes_on)).text)
+    return str(template.render(ChatPrompt(messages, tools=_TOOLS, add_generation_prompt=goes_on)).text)
 
 
 def probe_tools() -> tuple[Tool, ...]:
@@ -145,6 +162,19 @@ def probe_tools() -> tuple[Tool, ...]:
     }
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     return tuple(Tool(name, "zq", schema) for name in trial.NAMES)
+
+
+_TOOLS = (
+    *probe_tools(),
+    Tool("zqmany", "zq", {"type": "object", "required": list(_OTHERS), "properties": {
+        "zqlines": {"type": "string", "description": "zq"},
+        "zqlist": {"type": "array", "description": "zq", "items": {"type": "string", "description": "zq"}},
+        "zqobject": {"type": "object", "description": "zq", "properties": {
+            "zqsize": {"type": "number", "description": "zq"}}},
+        "zqflag": {"type": "boolean", "description": "zq"},
+    }}),
+    Tool("zqnone", "zq", {"type": "object", "properties": {}, "required": []}),
+)  # fmt: skip
 
 
 def _without_ending(output: str, ending: str) -> str:
@@ -191,7 +221,7 @@ def _facts(message: Message) -> tuple[Any, ...]:
 def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> Message:
     content, thought, names, arguments = "", "", [], []
     for output in outputs:
-        parser = Parser(format, prompt=prompt, tools=probe_tools())
+        parser = Parser(format, prompt=prompt, tools=_TOOLS)
         for event in parser.feed(_closed(format, prompt, output)) + parser.finish():
             if isinstance(event, Text):
                 content += event.text

@@ -53,9 +53,9 @@ def types(schema: Any, depth: int = 0) -> frozenset[str]:
             known = [types(branch, depth + 1) for branch in branches]
             return frozenset() if not all(known) else frozenset().union(*known)
     if isinstance(schema.get("enum"), (list, tuple)):
-        return frozenset(_type(item) for item in schema["enum"])
+        return frozenset(kind_of(item) for item in schema["enum"])
     if "const" in schema:
-        return frozenset((_type(schema["const"]),))
+        return frozenset((kind_of(schema["const"]),))
     if "properties" in schema:
         return frozenset(("object",))
     if "items" in schema:
@@ -63,7 +63,8 @@ def types(schema: Any, depth: int = 0) -> frozenset[str]:
     return frozenset()
 
 
-def _type(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """The JSON type of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -116,7 +117,7 @@ def _read(text: str, schema: Any) -> tuple[Any, bool]:
         elif may_be_text(schema) or (value := _printed(word)) is None:
             return text, False
     allowed = types(schema)
-    kind = _type(value)
+    kind = kind_of(value)
     if kind == "string" and "string" in allowed:
         return text, False  # quotes that were written are part of it
     if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed) and "string" in allowed:

@@ -12,6 +12,7 @@ from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.chat.notations.named import Named
+from llamasrv.chat.notations.pattern import Pattern
 from llamasrv.chat.notations.tagged import Tagged
 
-NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, KeywordCall, Braces, InHeader)
+NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, KeywordCall, Braces, Pattern, InHeader)

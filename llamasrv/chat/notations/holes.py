@@ -1,4 +1,5 @@
-"""Holes in marks: places where each call has something of its own, its id or its place among the calls of its turn."""
+"""Holes in marks: places where each call has something of its own, its id or its place among the calls of its turn, or
+all of them their count."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from llamasrv.chat.markers import pieces
 from llamasrv.chat.notations.base import COUNT
 from llamasrv.chat.rules import RuleWriter
 
-ID, NUMBER = "{id}", "{number}"
-_HOLE = re.compile(r"(\{id\}|\{number\})")
-_RULES = {ID: "/[a-zA-Z0-9_-]{1,40}/", NUMBER: COUNT}
+ID, NUMBER, TOTAL = "{id}", "{number}", "{total}"
+_HOLE = re.compile(r"(\{id\}|\{number\}|\{total\})")
+_RULES = {ID: "/[a-zA-Z0-9_-]{1,40}/", NUMBER: COUNT, TOTAL: COUNT}
 
 
 def split(mark: str) -> tuple[str, str, str]:
@@ -24,9 +25,9 @@ def heads(mark: str) -> tuple[str, ...]:
     return tuple(head for head in (split(piece)[0] for piece in pieces(mark)) if head)
 
 
-def filled(mark: str, place: int) -> str:
-    """A mark of the call at this place."""
-    return mark.replace(ID, f"{place:09}").replace(NUMBER, str(place + 1))
+def filled(mark: str, place: int, total: int = 1) -> str:
+    """A mark of the call at this place, or of the section of all calls."""
+    return mark.replace(ID, f"{place:09}").replace(NUMBER, str(place + 1)).replace(TOTAL, str(total))
 
 
 def marked(rules: RuleWriter, mark: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import Notation
-from llamasrv.chat.notations.holes import ID, NUMBER
+from llamasrv.chat.notations.holes import ID, NUMBER, TOTAL
 from llamasrv.chat.probe.marks import TextMarks
 from llamasrv.chat.probe.shown import ProbedTemplate, TrialTurns, common_start, shared_ending, show, trial_turn
 
@@ -45,7 +45,7 @@ def learn_calls(
             return None
         between = turn[first.end : second.start].replace(trial.NAMES[1], "")
         texts = (_with_id(before, 0), _with_id(_with_id(between, 0), 1), _with_id(turn[second.end : end], 1))
-        calls = _counted(first.notation, *texts) or with_section(first.notation, *texts)
+        calls = _counted(first.notation, *texts) or _totalled(with_section(first.notation, *texts), shown.call[begin:])
     if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator:
         return None
     alone = end == len(turn) and bool(answer.partition("zqanswer")[2].removeprefix(text.end).strip())
@@ -71,6 +71,17 @@ def _counted(notation: Notation, before: str, between: str, after: str) -> Calls
         if NUMBER in calls.call_start and between.endswith(shown[1]) and not between.endswith(shown[0]):
             return calls
     return None
+
+
+def _totalled(calls: Calls, alone: str) -> Calls:
+    """The marks around two calls with holes for their count, where those around one call say another."""
+    start, end = (_TWO.sub(TOTAL, mark, count=1) for mark in (calls.section_start, calls.section_end))
+    if start.replace(TOTAL, "1").strip() not in alone or end.replace(TOTAL, "1").strip() not in alone:
+        return calls
+    return replace(calls, section_start=start, section_end=end)
+
+
+_TWO = re.compile(r"(?<![\w.])2(?![\w.])")
 
 
 def _behind_thought(text: str, reasoning: ReasoningMarks) -> str:

@@ -1,0 +1,532 @@
+"""Calls as a row of fixed texts and holes, in whatever order the template shows them.
+
+For layouts that no other notation has: a name behind its arguments, ids anywhere, arguments described by attributes or
+by the word for their type, values without keys. Everything outside the holes is read as the template writes it, but for
+white space.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from llamasrv.chat import values
+from llamasrv.chat.argument_rules import arguments as arguments_of
+from llamasrv.chat.argument_rules import (
+    has_grammar,
+    json_arguments,
+    json_text,
+    members,
+    plain_text,
+    properties,
+    without_text,
+)
+from llamasrv.chat.literal_rules import JSON_IN_TEXT, can_be_literal
+from llamasrv.chat.literal_rules import literal as literal_of
+from llamasrv.chat.literals import read_literal
+from llamasrv.chat.markers import Marks, marks, pieces
+from llamasrv.chat.notations import trial
+from llamasrv.chat.notations.base import COUNT, Learned, Notation, OpenCall, quote, values_of
+from llamasrv.chat.rules import RuleWriter
+from llamasrv.chat.scanner import NAME, Give, Scanner, Steps
+from llamasrv.domain.request import Tool
+
+_HOLE = re.compile(r"\{(name|id|number|key|type|value|json)\}")
+_TOUCHING = re.compile(rf"{_HOLE.pattern}{_HOLE.pattern}")  # nothing tells where the first ends
+_ID_RULE = "/[a-zA-Z0-9_-]{1,40}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern(Notation):
+    """before (pair separator)… after; without a pair the arguments are one JSON object."""
+
+    name: ClassVar[str] = "pattern"
+
+    before: str = "{name}"  # may hold {name}, {id} and {number}
+    pair: str = ""  # holds {value} (texts without quotes) or {json}, and may hold {key} and {type}
+    separator: str = ""
+    after: str = ""  # up to the last hole; as `before`
+    encoded: bool = False  # the arguments are JSON inside a JSON string
+    quotes: tuple[str, str] = ("", "")  # marks around a text that do not stand around other values
+    text_type: str = ""  # the {type} of a text
+    other_types: tuple[tuple[str, str], ...] = ()  # JSON's types and the words for them
+
+    def write(self, name: str, arguments: str, place: int) -> str:
+        said = {"name": name, "id": f"{place:09}", "number": str(place + 1)}
+        if self.pair:
+            body = self.separator.join(self._written(key, value) for key, value in values_of(arguments).items())
+        else:
+            body = quote(arguments or "{}") if self.encoded else arguments or "{}"
+        return _filled(self.before, said) + body + _filled(self.after, said)
+
+    def _written(self, key: str, value: Any) -> str:
+        shown = json.dumps(value, ensure_ascii=False)
+        bare = f"{self.quotes[0]}{value}{self.quotes[1]}" if isinstance(value, str) else shown
+        kind = self.text_type if isinstance(value, str) else self._word(values.kind_of(value))
+        return _filled(self.pair, {"key": key, "type": kind, "value": bare, "json": shown})
+
+    def _word(self, kind: str) -> str:
+        """The word for a type of JSON other than a text."""
+        return dict(self.other_types).get(kind, kind)
+
+    def read(self, text: Scanner, call: OpenCall) -> Steps:
+        """Read the texts and the holes in their order."""
+        said: dict[str, str] = {}
+        pairs = _Pairs(self, text, call)
+        if not (yield from _row(text, self.before, said, pairs.begun_by if self.pair else ("{", '"'))):
+            return
+        if "name" not in said:
+            yield from self._read_nameless(text, call, said, pairs)
+            return
+        if not (call.announced or said["name"] in call.tools):
+            return
+        call.start(said["name"], said.get("id"))
+        if self.pair:
+            schema = call.tools[said["name"]].parameters if said["name"] in call.tools else {}
+            whole = yield from pairs.read(call.argue, schema)
+        else:
+            whole = yield from _object(text, call.argue)
+        if whole:
+            call.end()
+            yield from _row(text, self.after, said, _behind(call))
+
+    def _read_nameless(self, text: Scanner, call: OpenCall, said: dict[str, str], pairs: _Pairs) -> Steps:
+        """Read a call whose name comes behind its arguments."""
+        kept: list[str] = []
+        if not (yield from pairs.read(kept.append) if self.pair else _object(text, kept.append)):
+            return
+        if not (yield from _row(text, self.after, said, _behind(call))) or "name" not in said:
+            return
+        name = said["name"]
+        if not (call.announced or name in call.tools):
+            return
+        call.start(name, said.get("id"))
+        call.argue(
+            pairs.typed(call.tools[name].parameters if name in call.tools else {}) if self.pair else "".join(kept)
+        )
+        call.end()
+
+    def rule(self, rules: RuleWriter, tool: Tool) -> str:
+        before, after = (_row_rule(rules, row, tool) for row in (self.before, self.after))
+        if not self.pair:
+            arguments = json_arguments(rules, tool)
+            if self.encoded and not tool.input_grammar and can_be_literal(arguments_of(tool)):
+                mark = rules.literal('"')
+                quoted = f"{mark} {literal_of(rules, JSON_IN_TEXT, arguments_of(tool))} {mark}"
+                arguments = rules.rule(f"{quoted} | {arguments}")
+            return f"{before} {arguments} {after}"
+        items = [(self._pair_rule(rules, key, part), needed) for key, part, needed in properties(tool)]
+        separator = rules.literal(self.separator) if self.separator else ""
+        if "{key}" in self.pair:
+            return f"{before} {members(rules, items, separator)} {after}"
+        row = '""'  # values without keys: in their order, and none behind one that is left out
+        for place, (item, needed) in reversed(list(enumerate(items))):
+            follows = f"{separator if place else ''} {item} {row}"
+            row = rules.rule(follows if needed else f'{follows} | ""')
+        return f"{before} {row} {after}"
+
+    def _pair_rule(self, rules: RuleWriter, key: str, schema: Any) -> str:
+        kinds = sorted(values.types(schema) - {"string"}) or ["object"]
+        branches = []
+        if values.may_be_text(schema):
+            head, tail = self._around({"key": key, "type": self.text_type})
+            end = self.quotes[1] + tail
+            if "{json}" in self.pair:
+                text = json_text(rules, schema) if has_grammar(schema) else rules.schema(schema)
+                branches.append(f"{rules.literal(head)} {text} {rules.literal(tail)}")
+            elif end:
+                text = plain_text(rules, schema, end, self.quotes[1] or (pieces(tail) or (tail,))[0])
+                branches.append(f"{rules.literal(head + self.quotes[0])} {text}")
+            else:
+                branches.append(f"{rules.literal(head)} {rules.terminal(_PLAIN)}")
+        if not values.only_text(schema) and not ("{json}" in self.pair and not self.text_type and branches):
+            inner = rules.schema(without_text(schema))
+            for kind in kinds if "{type}" in self.pair else [""]:
+                head, tail = self._around({"key": key, "type": self._word(kind)})
+                branches.append(f"{rules.literal(head)} {inner} {rules.literal(tail)}")
+        return rules.rule(" | ".join(dict.fromkeys(branches)))
+
+    def _around(self, said: Mapping[str, str]) -> tuple[str, str]:
+        """What stands before and behind the value of an argument."""
+        head, _, tail = self.pair.partition("{json}" if "{json}" in self.pair else "{value}")
+        return _filled(head, said), _filled(tail, said)
+
+    def may_follow(self, char: str) -> bool:
+        first = "" if self.before else _HOLE.split(self.pair)[0].strip() if self.pair else "{"
+        return char == first[0] if first else True
+
+    @classmethod
+    def learn(cls, text: str, begin: int, number: int) -> Learned | None:
+        name, id = trial.NAMES[number], trial.IDS[number]
+        holes = sorted(
+            (found.start(), found[0]) for found in re.finditer(f"{name}|{id}", text) if found.start() >= begin
+        )
+        if not any(word == name for _, word in holes):
+            return None
+        shown = _shown_object(text, begin) or _shown_pairs(text, begin, [at + len(word) for at, word in holes])
+        if shown is None:
+            return None
+        start, end, notation = shown
+        if any(start <= at < end for at, _ in holes):
+            return None
+        first = min(start, holes[0][0])
+        last = max(end, holes[-1][0] + len(holes[-1][1]))
+
+        def row(since: int, until: int) -> str:
+            part = text[since:until].replace(name, "{name}").replace(id, "{id}")
+            return re.sub(rf"(?<![\w.]){number}(?![\w.])|(?<![\w.]){number + 1}(?![\w.])", "{number}", part)
+
+        before, after = row(first, start), row(end, last)
+        touching = (before + notation.pair, notation.pair + after) if notation.pair else ()
+        if "zq" in before + after or any(_TOUCHING.search(row) for row in (before, after, *touching)):
+            return None
+        return Learned(first, last, replace(notation, before=before, after=after))
+
+
+_PLAIN = r"""/[^\s"'\[\](){}<>|=,:;&\/][^"'\[\](){}<>|=,:;&\/\n]*/ & ~/(None|True|False|true|false|null)\s*/"""
+"""A text without quotes that nothing ends but the next sign."""
+
+
+def _filled(row: str, said: Mapping[str, str]) -> str:
+    return _HOLE.sub(lambda hole: said.get(hole[1], hole[0]), row)
+
+
+def _row_rule(rules: RuleWriter, row: str, tool: Tool) -> str:
+    parts = _HOLE.split(row)
+    holes = {"name": rules.literal(tool.name), "id": _ID_RULE, "number": COUNT}
+    return " ".join(
+        holes[part] if place % 2 else rules.literal(part) for place, part in enumerate(parts) if part
+    ) or '""'  # fmt: skip
+
+
+def _stop(literal: str) -> str:
+    """What ends a name in front of a text: its first word, or its first blank if it has none."""
+    words = literal.split()
+    if not words:
+        return literal[:1]
+    return (literal[: len(literal) - len(literal.lstrip())][-1:] if words[0][0].isalnum() else "") + words[0]
+
+
+def _words(text: Scanner, literal: str) -> Steps:
+    """Read a fixed text, with any white space between its words. False if there is another."""
+    words = literal.split()
+    for word in words:
+        if not (yield from text.skip_space()) or (yield from text.mark(marks(word))) is None:
+            return False
+    tail = literal[len(literal.rstrip()) :]
+    if tail and words:
+        yield from text.mark(marks(tail))
+    return True
+
+
+def _row(text: Scanner, row: str, said: dict[str, str], behind: tuple[str, ...]) -> Steps:
+    """Read texts and names in holes. False if they are others. `behind`: what may follow, which is left."""
+    parts = _HOLE.split(row)
+    if not (yield from _words(text, parts[0])):
+        return False
+    for hole, literal in zip(parts[1::2], parts[2::2]):
+        name, mark = (yield from text.name(marks(_stop(literal)))) if literal else (yield from _last(text, behind))
+        if name is None or said.setdefault(hole, name) != name:
+            return False
+        if literal and not (yield from _words(text, literal.lstrip()[len(str(mark).strip()) :])):
+            return False
+    return True
+
+
+def _last(text: Scanner, behind: tuple[str, ...]) -> Steps:
+    """A name, up to what follows it or to the end of the text."""
+    if behind:
+        name, mark = yield from text.name(marks(*behind))
+        if name is not None:
+            _leave(text, len(mark))
+            return name, ""
+    kept = ""
+    while (yield from text.char()):
+        found = _NO_NAME.search(text.buffer, text.position)
+        end = found.start() if found else len(text.buffer)
+        kept += text.eat(end)
+        if found:
+            break
+    return (kept, "") if NAME.match(kept) else (None, None)
+
+
+def _behind(call: OpenCall) -> tuple[str, ...]:
+    """What may follow a call."""
+    return (*call.ends, *call.closers, *call.openers)
+
+
+_NO_NAME = re.compile(r"[\s\"'`{}\[\]()<>]")
+
+
+def _leave(text: Scanner, size: int) -> None:
+    """What was eaten last is read again."""
+    text.position -= size
+    if text.trail and size:
+        text.trail[-1] = text.trail[-1][:-size]
+
+
+def _object(text: Scanner, give: Give) -> Steps:
+    """Read arguments that are one object, as JSON, as Python prints it, or as JSON inside a string."""
+    if not (yield from text.skip_space()):
+        return False
+    char = yield from text.char()
+    if char == '"':
+        inner = yield from text.json_text()
+        if inner is None:
+            return False
+        give(inner if inner.strip() else "{}")
+        return True
+    if char != "{":
+        return False
+    if (yield from text.peek(marks("{'"))):
+        return (yield from read_literal(text, give))
+    return (yield from text.json_value(give))
+
+
+class _Pairs:
+    """Reads the arguments of one call that stand one by one."""
+
+    def __init__(self, notation: Pattern, text: Scanner, call: OpenCall) -> None:
+        self._notation, self._text = notation, text
+        self._schema: Any = None
+        self._said: list[tuple[str, str, str | None]] = []  # key, value, type
+        after = _HOLE.split(notation.after)[0].split()
+        self._ends = marks(*(after[:1] or _behind(call)))
+        self._has_end = bool(after or call.ends)
+        head = _HOLE.split(notation.pair)[0]
+        self._head = marks(*head.split()[:1])
+        self.begun_by = (*((_stop(head),) if head else ()), *self._ends.words)  # or what follows, where there is none
+        self._separator = marks(notation.separator.strip())
+
+    def read(self, give: Give, schema: Any = None) -> Steps:
+        """Read them up to what follows. False if they are cut off or spoilt. Without a schema nothing is passed on
+        until `typed`."""
+        text, place, self._schema = self._text, 0, schema
+        while True:
+            if not (yield from text.skip_space()):
+                if self._has_end:
+                    return False
+                break
+            if self._ends.words and (yield from text.peek(self._ends)):
+                break
+            if place and self._separator.words and (yield from text.mark(self._separator)):
+                yield from text.skip_space()
+            if self._head.words and not (yield from text.peek(self._head)):
+                break
+            if not (yield from self._pair(place, give)):
+                return False
+            place += 1
+        if self._schema is not None:
+            give("}" if place else "{}")
+        return True
+
+    def typed(self, schema: Any) -> str:
+        """All of them as JSON, once the schema is known."""
+        keys = list(schema.get("properties", ())) if isinstance(schema, Mapping) else []
+        made = {}
+        for place, (key, said, kind) in enumerate(self._said):
+            name = key or (keys[place] if place < len(keys) else str(place))
+            made[name] = self._as_json(said, kind, values.property_schema(schema, name))
+        return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in made.items()) + "}"
+
+    def _pair(self, place: int, give: Give) -> Steps:
+        text, rest, said = self._text, self._notation.pair, {}
+        key, kind, quotes = self._key(place), None, marks(self._notation.quotes[0])
+        while (found := _HOLE.search(rest)) is not None:
+            if not (yield from _words(text, rest[: found.start()])):
+                return False
+            hole, rest = found[1], rest[found.end() :]
+            literal = _HOLE.split(rest)[0]
+            kept: list[str] = []
+            if hole == "value" and (yield from text.mark(quotes)):
+                if (yield from text.until(marks(self._notation.quotes[1]), kept.append)) is None:
+                    return False
+                kind, literal = "quoted", ""
+            elif hole == "json":
+                kind = "json"
+                if not (yield from read_literal(text, kept.append)):
+                    return False
+            elif not (yield from self._until(literal, kept.append)):
+                return False
+            lead = literal[: len(literal) - len(literal.lstrip())]
+            said[hole] = "".join(kept).removesuffix(lead)
+            if hole in ("key", "type"):
+                said[hole] = said[hole].strip()
+                if "{" in said[hole] or "\n" in said[hole]:
+                    return False
+                rest = rest.replace(found[0], said[hole])
+        if not (yield from _words(text, rest)):
+            return False
+        key = said.get("key", key)
+        if key is None:
+            return False
+        value = said["json"] if "json" in said else said["value"]
+        kind = kind or said.get("type")
+        if self._schema is None:
+            self._said.append((said.get("key", ""), value, kind))
+            return True
+        written = self._as_json(value, kind, values.property_schema(self._schema, key))
+        give(f"{', ' if place else '{'}{quote(key)}: {written}")
+        return True
+
+    def _key(self, place: int) -> str | None:
+        """The key of a value without one: that of the schema's argument at this place."""
+        if "{key}" in self._notation.pair:
+            return None
+        if self._schema is None:
+            return ""
+        keys = list(self._schema.get("properties", ())) if isinstance(self._schema, Mapping) else []
+        return keys[place] if place < len(keys) else None
+
+    def _until(self, literal: str, give: Give) -> Steps:
+        """Read up to a fixed text, or to whatever ends an argument if there is none; that is left."""
+        text = self._text
+        if literal.strip():
+            stops: Marks = marks(pieces(literal)[0])
+        elif literal:
+            stops = marks(literal)
+        else:
+            stops = marks(self._notation.separator.strip() or self._notation.separator, *self._ends.words)
+        mark = yield from text.until(stops, give)
+        if mark is None:
+            return not self._has_end and text.ended
+        _leave(text, len(mark))
+        return True
+
+    def _as_json(self, said: str, kind: str | None, schema: Any) -> str:
+        if kind == "quoted":
+            return quote(said)
+        if kind == "json" and "{json}" in self._notation.pair:
+            if values.may_be_text(schema) or not said.startswith('"'):
+                return said
+            return values.as_json(json.loads(said, strict=False), schema)  # a number in quotes
+        return quote(said) if kind is not None and kind == self._notation.text_type else values.as_json(said, schema)
+
+
+def _shown_object(text: str, begin: int) -> tuple[int, int, Pattern] | None:
+    """The arguments of the first call from `begin` on, if they are written as one object."""
+    for found in _OBJECT.finditer(text, begin):
+        try:
+            value, size = json.JSONDecoder().raw_decode(text[found.start() :])
+        except ValueError:
+            value, size = None, 0
+        if value == trial.ARGUMENTS:
+            return found.start(), found.start() + size, Pattern()
+        if isinstance(value, str) and values_of(value) == trial.ARGUMENTS:
+            return found.start(), found.start() + size, Pattern(encoded=True)
+        if text.startswith(str(trial.ARGUMENTS), found.start()):
+            return found.start(), found.start() + len(str(trial.ARGUMENTS)), Pattern()
+    return None
+
+
+_OBJECT = re.compile(r"""\{\s*["']zqfirst|"\{\s*\\"zqfirst""")
+_TEXT_TYPE = re.compile(r"(?i)(?<![a-z0-9])(?:string|str|text)(?![a-z0-9])")
+_OTHER_TYPE = re.compile(r"(?i)(?<![a-z0-9])(?:integer|int|number|num|float|json)(?![a-z0-9])")
+_SEVEN = re.compile(r"(?<![\w.])7(?![\w.])")
+
+
+def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, Pattern] | None:
+    """The arguments of the first call from `begin` on, if they stand one by one. `named`: where names and ids end."""
+    first = text.find("zqtext", begin)
+    second = _SEVEN.search(text, first) if first >= 0 else None
+    if second is None:
+        return None
+    limit = re.compile("|".join((*trial.NAMES, *trial.IDS, "zqtext", r"\Z"))).search(text, second.end()).start()  # type: ignore[union-attr]
+    following = text.find("zqfirst", text.rfind("zqsecond", begin, limit) + 1, limit)
+    limit = following if following >= 0 else limit
+    since = max((at for at in named if at <= first), default=begin)
+    one, two = [(first, first + 6, "value")], [(second.start(), second.end(), "value")]
+    quoted = text[first - 1] == text[first + 6] and text[first - 1] in "\"'"
+    if quoted and text[second.start() - 1] != text[first - 1]:
+        one, two = [(first - 1, first + 7, "json")], [(second.start(), second.end(), "json")]
+    for holes, key in ((one, "zqfirst"), (two, "zqsecond")):
+        holes += [(found.start(), found.end(), "key") for found in re.compile(key).finditer(text, since, limit)]
+    if len(one) != len(two):
+        return None
+    texts = [found for found in _TEXT_TYPE.finditer(text, since, second.start())]
+    others = [found for found in _OTHER_TYPE.finditer(text, first, limit)]
+    words = {found[0] for found in texts}, {found[0] for found in others}
+    typed = bool(texts) and len(texts) == len(others) and len(words[0]) == len(words[1]) == 1
+    if typed:
+        one += [(*found.span(), "type") for found in texts]
+        two += [(*found.span(), "type") for found in others]
+    one.sort(), two.sort()
+    pairs = [_holed(text, holes) for holes in (one, two)]
+    start, end = one[0][0], two[-1][1]
+    between = text[one[-1][1] : two[0][0]]
+    quotes = _quotes(*pairs, between) if pairs[0] != pairs[1] else ("", "")
+    if quotes[0]:
+        pairs[0] = pairs[1]
+        between = between.removeprefix(quotes[1])
+    if (
+        pairs[0] != pairs[1]
+        or one[-1][1] > two[0][0]
+        or "zq" in pairs[0] + between
+        or re.search(r"\}\{\w+\}", pairs[0])
+    ):
+        return None
+    tail = _shared(between, text[end:limit])
+    rest = between[len(tail) :]
+    head = _shared(rest[::-1], text[since:start][::-1], _CUT_BACK)[::-1]
+    pair = head + pairs[0] + tail
+    separator = rest[: len(rest) - len(head)]
+    if not separator and not head and not tail:
+        return None
+    kind, other = (words[0].copy().pop(), words[1].copy().pop()) if typed else ("", "")
+    return start - len(head), end + len(tail), Pattern(
+        pair=pair, separator=separator, quotes=quotes, text_type=kind, other_types=_types(other) if typed else ()
+    )  # fmt: skip
+
+
+_PYTHON_TYPES = (("integer", "int"), ("number", "float"), ("boolean", "bool"), ("array", "list"), ("object", "dict"),
+                 ("null", "None"))  # fmt: skip
+
+
+def _types(whole: str) -> tuple[tuple[str, str], ...]:
+    """The words for JSON's types by that for an integer: one for all that is no text, Python's, or JSON's own."""
+    kinds = tuple(kind for kind, _ in _PYTHON_TYPES)
+    if whole.lower() == "json":
+        return tuple((kind, whole) for kind in kinds)
+    if whole == "int":
+        return _PYTHON_TYPES
+    written = str.upper if whole.isupper() else str.capitalize if whole[0].isupper() else str
+    return (*((kind, written(kind)) for kind in kinds[1:]), ("integer", whole))
+
+
+def _quotes(one: str, two: str, behind: str) -> tuple[str, str]:
+    """The marks around a text that is the last of its argument, which another value there does not have."""
+    start = two.removesuffix("{value}")
+    if start == two or not (one.startswith(start) and one.endswith("{value}")):
+        return "", ""
+    mark = one[len(start) :].removesuffix("{value}")
+    if mark == "<![CDATA[":
+        found = re.match(re.escape("]]>"), behind)
+    else:
+        found = re.match(rf"{re.escape(mark)}|<[^<>\s]+>", behind)
+    return (mark, found[0]) if found else ("", "")
+
+
+def _holed(text: str, holes: list[tuple[int, int, str]]) -> str:
+    """The text from the first to the last hole, with their names in them."""
+    made, at = "", holes[0][0]
+    for start, end, hole in holes:
+        made += text[at:start] + "{" + hole + "}"
+        at = end
+    return made
+
+
+_CUT = re.compile(r"(<[^<>]*|\[[^\[\]]*|\w+)\Z")
+_CUT_BACK = re.compile(r"(>[^<>]*|\w+)\Z")  # of a text that is read backwards
+
+
+def _shared(text: str, other: str, cut: re.Pattern[str] = _CUT) -> str:
+    """What both begin with, up to the beginning of a mark or word in which they part."""
+    shared = os.path.commonprefix((text, other))
+    if len(shared) == len(text):
+        return shared
+    found = cut.search(shared)
+    return shared[: found.start()] if found else shared
