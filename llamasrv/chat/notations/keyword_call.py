@@ -73,7 +73,9 @@ class KeywordCall(Notation):
     def read(self, text: Scanner, call: OpenCall) -> Steps:
         """Read the name, then each key and its value."""
         head = pieces(self.open + self.key_start) or (self.open + self.key_start,)
-        ends = marks(self.close.strip()) if self.close else marks(*call.ends, *call.openers)
+        # Without a sign that closes it, a call may end where the name of a tool begins the next.
+        others = () if self.close else tuple(f"{tool}{head[0]}" for tool in call.tools)
+        ends = marks(self.close.strip()) if self.close else marks(*call.ends, *call.openers, *others)
         opening = marks(head[0], *(() if self.close else call.ends))
         name, mark = yield from text.name(opening)
         printed = self.is_python and name == "print" and name not in call.tools

@@ -26,6 +26,7 @@ class Named(Notation):
     id_mark: str = ""  # between name and id, or between id and name
     id_first: bool = False
     id_form: str = ""  # the name is part of an id: "functions.{name}:{index}"
+    indented: bool = False  # the arguments are written on several lines
     content_name: str = ""  # this "name" addresses the user: content follows
 
     def write(self, name: str, arguments: str, place: int) -> str:
@@ -75,7 +76,7 @@ class Named(Notation):
             yield from text.mark(marks(piece))
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
-        arguments = json_arguments(rules, tool)
+        arguments = json_arguments(rules, tool, indented=self.indented)
         lit = rules.literal
         if self.id_form:
             before, _, after = self.id_form.partition("{name}")
@@ -98,21 +99,23 @@ class Named(Notation):
             at = text.rfind(name, begin, start)
             if value != trial.ARGUMENTS or at < 0:
                 continue
-            between = text[at + len(name) : start]
+            between, lines = text[at + len(name) : start], "\n" in text[start:end]
             mark, found, name_end = between.partition(id)
             if found:
-                return Learned(at, end, cls(id_mark=mark, name_end=name_end))
+                return Learned(at, end, cls(id_mark=mark, name_end=name_end, indented=lines))
             numbered = re.match(rf"([^\w\s\"']{{1,3}}){number}(?!\d)", between)
             if numbered:
                 before = _ID_HEAD.search(text, begin, at)
                 head = before[0] if before else ""
                 form = f"{head}{{name}}{numbered[1]}{{index}}"
-                return Learned(at - len(head), end, cls(id_form=form, name_end=between[numbered.end() :]))
+                return Learned(
+                    at - len(head), end, cls(id_form=form, name_end=between[numbered.end() :], indented=lines)
+                )
             place = text.rfind(id, begin, at)
             mark = text[place + len(id) : at]
             if place >= 0 and _BETWEEN_ATTRIBUTES.match(mark):
-                return Learned(place, end, cls(id_mark=mark, id_first=True, name_end=between))
-            return Learned(at, end, cls(name_end=between))
+                return Learned(place, end, cls(id_mark=mark, id_first=True, name_end=between, indented=lines))
+            return Learned(at, end, cls(name_end=between, indented=lines))
         return None
 
 

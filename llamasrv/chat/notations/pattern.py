@@ -50,6 +50,7 @@ class Pattern(Notation):
     pair: str = ""  # holds {value} (texts without quotes) or {json}, and may hold {key} and {type}
     separator: str = ""
     after: str = ""  # up to the last hole; as `before`
+    indented: bool = False  # the one object stands on several lines
     encoded: bool = False  # the arguments are JSON inside a JSON string
     quotes: tuple[str, str] = ("", "")  # marks around a text that do not stand around other values
     text_type: str = ""  # the {type} of a text
@@ -113,7 +114,7 @@ class Pattern(Notation):
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         before, after = (_row_rule(rules, row, tool) for row in (self.before, self.after))
         if not self.pair:
-            arguments = json_arguments(rules, tool)
+            arguments = json_arguments(rules, tool, indented=self.indented)
             if self.encoded and not tool.input_grammar and can_be_literal(arguments_of(tool)):
                 mark = rules.literal('"')
                 quoted = f"{mark} {literal_of(rules, JSON_IN_TEXT, arguments_of(tool))} {mark}"
@@ -415,7 +416,8 @@ def _shown_object(text: str, begin: int) -> tuple[int, int, Pattern] | None:
         except ValueError:
             value, size = None, 0
         if value == trial.ARGUMENTS:
-            return found.start(), found.start() + size, Pattern()
+            lines = "\n" in text[found.start() : found.start() + size]
+            return found.start(), found.start() + size, Pattern(indented=lines)
         if isinstance(value, str) and values_of(value) == trial.ARGUMENTS:
             return found.start(), found.start() + size, Pattern(encoded=True)
         if text.startswith(str(trial.ARGUMENTS), found.start()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from os.path import commonprefix
 
 from llamasrv.chat.formats import Calls, ReasoningMarks
 from llamasrv.chat.notations import trial
@@ -45,7 +46,8 @@ def learn_calls(
             return None
         between = turn[first.end : second.start].replace(trial.NAMES[1], "")
         texts = (_with_id(before, 0), _with_id(_with_id(between, 0), 1), _with_id(turn[second.end : end], 1))
-        calls = _counted(first.notation, *texts) or _totalled(with_section(first.notation, *texts), shown.call[begin:])
+        calls = _counted(first.notation, *texts) or with_section(first.notation, *texts)
+        calls = _totalled(calls, shown.call[begin:])
     if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator:
         return None
     alone = end == len(turn) and bool(answer.partition("zqanswer")[2].removeprefix(text.end).strip())
@@ -102,10 +104,10 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
     """Separate the marks of each call from those around all calls."""
     lines = (n for n in range(1, len(before)) if before[n - 1] == "\n" and before[n:].strip())
     starts = [0, *sorted({*(n for n, char in enumerate(before) if char in "<["), *lines}), len(before)]
-    start = next(before[n:] for n in starts if between.endswith(before[n:]))
+    start = next(before[n:] for n in starts if between.endswith(before[n:])) or _shared_words(before, between)
     rest = between[: len(between) - len(start)]
     ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">])"), 0]
-    end = next(after[:n] for n in ends if rest.startswith(after[:n]))
+    end = next(after[:n] for n in ends if rest.startswith(after[:n])) or commonprefix((after, rest)).rstrip()
     section_start = before[: len(before) - len(start)]
     return Calls(
         notation,
@@ -115,6 +117,13 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
         separator=rest[len(end) :],
         section_end=_first_mark(after[len(end) :]) if section_start.strip() or after[len(end) :].strip() else "",
     )
+
+
+def _shared_words(text: str, other: str) -> str:
+    """The words and signs that both end with."""
+    shared = commonprefix((text[::-1], other[::-1]))[::-1]
+    begun = re.match(r"\w*", shared)[0] if re.search(r"\w\Z", text[: len(text) - len(shared)]) else ""  # type: ignore[index]
+    return shared[len(begun) :].lstrip()
 
 
 def _first_mark(text: str) -> str:
