@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from llamasrv.chat import values
 from llamasrv.chat.scanner import Give, Scanner, Steps
 
-_VISIBLE = re.compile(r"\S")
-_MOST_BLANKS = 64  # between a closing quote and what follows it
+_CLOSES = re.compile(r"\s*(?:[,)\]}:]|\w+\s*=|\Z)")  # the quote in front of it
+_MAY_CLOSE = re.compile(r"\s*\w*\s*")  # so far
+_FAR = 64  # behind a quote
 PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
 
 
-def read_literal(text: Scanner, give: Give, behind: str = "") -> Steps:
-    """Read a literal. False if it is cut off or invalid; what was passed on stands. `behind`: as in `read_quoted`."""
+def read_literal(text: Scanner, give: Give, *, of_arguments: bool = False) -> Steps:
+    """Read a literal. False if it is cut off or invalid; what was passed on stands. `of_arguments` is as in
+    `read_quoted`."""
     yield from text.skip_space()
     depth: list[str] = []
     comma = ""  # held: Python allows one behind the last item
@@ -42,7 +44,7 @@ def read_literal(text: Scanner, give: Give, behind: str = "") -> Steps:
             give(comma)
             comma = ""
             if char in "\"'":
-                if not (yield from read_quoted(text, give, char, behind)):
+                if not (yield from read_quoted(text, give, char, of_arguments=of_arguments)):
                     return False
             elif char in "[{(":
                 text.eat(text.position + 1)
@@ -57,9 +59,9 @@ def read_literal(text: Scanner, give: Give, behind: str = "") -> Steps:
             return True
 
 
-def read_quoted(text: Scanner, give: Give, quote: str, behind: str = "") -> Steps:
-    """Read a string in either kind of quotes and pass it on in JSON's. `behind`: the signs that may follow it, where
-    templates write quotes in a text as they are; a quote that another sign follows is a part of the text."""
+def read_quoted(text: Scanner, give: Give, quote: str, *, of_arguments: bool = False) -> Steps:
+    """Read a string in either kind of quotes and pass it on in JSON's. Among the arguments of a call a quote that
+    nothing follows which may come next is part of the text: some templates write quotes in texts as they are."""
     text.eat(text.position + 1)
     give('"')
     stops = re.compile(f"[\\\\{quote}]")
@@ -74,11 +76,11 @@ def read_quoted(text: Scanner, give: Give, quote: str, behind: str = "") -> Step
             yield
             continue
         if found.group() == quote:
-            after = _VISIBLE.search(text.buffer, end + 1, end + _MOST_BLANKS)
-            if behind and after is None and not text.ended and len(text.buffer) < end + _MOST_BLANKS:
-                yield
-                continue
-            if behind and after and after[0] not in behind:
+            if of_arguments and not text.ended and _MAY_CLOSE.fullmatch(text.buffer, end + 1, end + _FAR):
+                if len(text.buffer) < end + _FAR:
+                    yield
+                    continue
+            elif of_arguments and not _CLOSES.match(text.buffer, end + 1):
                 give(json.dumps(text.eat(end + 1), ensure_ascii=False)[1:-1])
                 continue
             text.eat(end + 1)

@@ -152,7 +152,7 @@ def _written(
 
 
 def _rendered(template: TriedTemplate, messages: tuple[Message, ...], goes_on: bool) -> str:
-    return str(template.render(ChatPrompt(messages, tools=_TOOLS, add_generation_prompt=goes_on)).text)
+    return str(template.render(ChatPrompt(messages, tools=probe_tools(), add_generation_prompt=goes_on)).text)
 
 
 def probe_tools() -> tuple[Tool, ...]:
@@ -161,11 +161,10 @@ def probe_tools() -> tuple[Tool, ...]:
         "zqsecond": {"type": "integer", "description": "zq"},
     }
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return tuple(Tool(name, "zq", schema) for name in trial.NAMES)
+    return (*(Tool(name, "zq", schema) for name in trial.NAMES), *_MORE_TOOLS)
 
 
-_TOOLS = (
-    *probe_tools(),
+_MORE_TOOLS = (
     Tool("zqmany", "zq", {"type": "object", "required": list(_OTHERS), "properties": {
         "zqlines": {"type": "string", "description": "zq"},
         "zqlist": {"type": "array", "description": "zq", "items": {"type": "string", "description": "zq"}},
@@ -221,7 +220,7 @@ def _facts(message: Message) -> tuple[Any, ...]:
 def _read(format: ChatFormat, prompt: str, outputs: list[str]) -> Message:
     content, thought, names, arguments = "", "", [], []
     for output in outputs:
-        parser = Parser(format, prompt=prompt, tools=_TOOLS)
+        parser = Parser(format, prompt=prompt, tools=probe_tools())
         for event in parser.feed(_closed(format, prompt, output)) + parser.finish():
             if isinstance(event, Text):
                 content += event.text

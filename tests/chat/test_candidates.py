@@ -43,9 +43,9 @@ def test_where_every_candidate_loses_something_the_one_that_loses_least_is_used_
     """Each text has a sign before it that is no mark."""
     call = "{{- '<call>' + f.name + '[ARGS]' + f.arguments | tojson + '</call>' -}}"
     template = ChatTemplate(family(call).replace("+ m.content + '<|end|>'", "+ '? ' + m.content + '<|end|>'"))
-    learned, generic = template.candidates
+    learned, *_, generic = template.candidates
     assert learned.unsure == ("text", "after a result")
-    assert generic.unsure == ("text", "call", "text and call", "two calls", "after a result")
+    assert {"text", "call", "text and call", "two calls", "after a result"} < set(generic.unsure)
     assert template.format is learned
 
 

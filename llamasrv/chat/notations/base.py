@@ -12,7 +12,7 @@ from llamasrv.chat.emitter import Emitter
 from llamasrv.chat.literals import read_literal
 from llamasrv.chat.markers import marks
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import Scanner, Steps
+from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
 COUNT = "/[0-9]{1,3}/"
@@ -162,6 +162,24 @@ def read_arguments(text: Scanner, call: OpenCall, *, may_be_missing: bool = Fals
     if not text.ended and call.closers:
         yield from text.until(marks(*call.closers), call.argue)
     return False
+
+
+def object_value(text: Scanner, give: Give) -> Steps:
+    """Read arguments that are one object, as JSON, as Python prints it, or as JSON inside a string."""
+    if not (yield from text.skip_space()):
+        return False
+    char = yield from text.char()
+    if char == '"':
+        inner = yield from text.json_text()
+        if inner is None:
+            return False
+        give(inner if inner.strip() else "{}")
+        return True
+    if char != "{":
+        return False
+    if (yield from text.peek(_PYTHON)):
+        return (yield from read_literal(text, give))
+    return (yield from text.json_value(give))
 
 
 _PYTHON = marks("{'")  # a template that was given objects may write them as Python shows them

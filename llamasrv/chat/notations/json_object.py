@@ -19,6 +19,7 @@ from llamasrv.chat.notations.base import (
     Notation,
     OpenCall,
     decoded,
+    object_value,
     quote,
     read_arguments,
     unwrapped,
@@ -256,9 +257,9 @@ def _member(text: Scanner, call: OpenCall, notation: JsonObject, key: str, head:
         if head.name is not None:
             return (yield from _begin_and_argue(text, call, head))
         kept: list[str] = []
-        if not (yield from text.json_value(kept.append)):
+        if not (yield from object_value(text, kept.append)):
             return False
-        head.early = unwrapped("".join(kept))
+        head.early = "".join(kept)
     elif notation.shape and not call.started and key == notation.wrapper:
         yield from text.skip_space()
         yield from _read_object(text, call, notation, head)

@@ -132,15 +132,14 @@ class KeywordCall(Notation):
         yield from text.skip_space()
         char = yield from text.char()
         part = values.property_schema(schema, key)
-        behind = ",)]}:" if self.is_python else ""
         if char and char in "\"'" and not values.may_be_text(part):  # some templates write all values in quotes
             kept: list[str] = []
-            if not (yield from read_quoted(text, kept.append, char, behind)):
+            if not (yield from read_quoted(text, kept.append, char, of_arguments=self.is_python)):
                 return False
             call.argue(values.as_json(json.loads("".join(kept), strict=False), part))
             return True
         if not values.only_text(part) or char in "\"'[{(":
-            return (yield from read_literal(text, call.argue, behind))
+            return (yield from read_literal(text, call.argue, of_arguments=self.is_python))
         # Some write texts without quotes.
         keys = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
         if not self.on_lines:

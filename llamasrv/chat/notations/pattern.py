@@ -30,7 +30,8 @@ from llamasrv.chat.literal_rules import literal as literal_of
 from llamasrv.chat.literals import read_literal
 from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import COUNT, Learned, Notation, OpenCall, quote, values_of
+from llamasrv.chat.notations.base import COUNT, Learned, Notation, OpenCall, object_value, quote, values_of
+from llamasrv.chat.notations.tagged import held_value
 from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import NAME, Give, Scanner, Steps
 from llamasrv.domain.request import Tool
@@ -90,7 +91,7 @@ class Pattern(Notation):
             schema = call.tools[said["name"]].parameters if said["name"] in call.tools else {}
             whole = yield from pairs.read(call.argue, schema)
         else:
-            whole = yield from _object(text, call.argue)
+            whole = yield from object_value(text, call.argue)
         if whole:
             call.end()
             yield from _row(text, self.after, said, _behind(call))
@@ -98,7 +99,7 @@ class Pattern(Notation):
     def _read_nameless(self, text: Scanner, call: OpenCall, said: dict[str, str], pairs: _Pairs) -> Steps:
         """Read a call whose name comes behind its arguments."""
         kept: list[str] = []
-        if not (yield from pairs.read(kept.append) if self.pair else _object(text, kept.append)):
+        if not (yield from pairs.read(kept.append) if self.pair else object_value(text, kept.append)):
             return
         if not (yield from _row(text, self.after, said, _behind(call))) or "name" not in said:
             return
@@ -270,24 +271,6 @@ def _leave(text: Scanner, size: int) -> None:
         text.trail[-1] = text.trail[-1][:-size]
 
 
-def _object(text: Scanner, give: Give) -> Steps:
-    """Read arguments that are one object, as JSON, as Python prints it, or as JSON inside a string."""
-    if not (yield from text.skip_space()):
-        return False
-    char = yield from text.char()
-    if char == '"':
-        inner = yield from text.json_text()
-        if inner is None:
-            return False
-        give(inner if inner.strip() else "{}")
-        return True
-    if char != "{":
-        return False
-    if (yield from text.peek(marks("{'"))):
-        return (yield from read_literal(text, give))
-    return (yield from text.json_value(give))
-
-
 class _Pairs:
     """Reads the arguments of one call that stand one by one."""
 
@@ -296,7 +279,9 @@ class _Pairs:
         self._schema: Any = None
         self._said: list[tuple[str, str, str | None]] = []  # key, value, type
         after = _HOLE.split(notation.after)[0].split()
-        self._ends = marks(*(after[:1] or _behind(call)))
+        begun = _HOLE.split(notation.before)
+        others = () if begun[0] or begun[1:2] != ["name"] else tuple(f"{tool}{_stop(begun[2])}" for tool in call.tools)
+        self._ends = marks(*(after[:1] or (*_behind(call), *others)))
         self._has_end = bool(after or call.ends)
         head = _HOLE.split(notation.pair)[0]
         self._head = marks(*head.split()[:1])
@@ -351,7 +336,7 @@ class _Pairs:
                 kind = "json"
                 if not (yield from read_literal(text, kept.append)):
                     return False
-            elif not (yield from self._until(literal, kept.append)):
+            elif not (yield from self._until(literal, kept.append, hole == "value" and not self._is_text(said))):
                 return False
             lead = literal[: len(literal) - len(literal.lstrip())]
             said[hole] = "".join(kept).removesuffix(lead)
@@ -383,8 +368,15 @@ class _Pairs:
         keys = list(self._schema.get("properties", ())) if isinstance(self._schema, Mapping) else []
         return keys[place] if place < len(keys) else None
 
-    def _until(self, literal: str, give: Give) -> Steps:
-        """Read up to a fixed text, or to whatever ends an argument if there is none; that is left."""
+    def _is_text(self, said: Mapping[str, str]) -> bool:
+        """Whether a value may be a text, as far as its type and its key say."""
+        if "type" in said and self._notation.text_type:
+            return said["type"] == self._notation.text_type
+        return self._schema is None or values.may_be_text(values.property_schema(self._schema, said.get("key", "")))
+
+    def _until(self, literal: str, give: Give, as_json: bool = False) -> Steps:
+        """Read up to a fixed text, or to whatever ends an argument if there is none; that is left. It may also stand in
+        a value that is read `as_json`."""
         text = self._text
         if literal.strip():
             stops: Marks = marks(pieces(literal)[0])
@@ -392,7 +384,11 @@ class _Pairs:
             stops = marks(literal)
         else:
             stops = marks(self._notation.separator.strip() or self._notation.separator, *self._ends.words)
-        mark = yield from text.until(stops, give)
+        if as_json:
+            whole, mark = yield from held_value(text, stops)
+            give(whole)
+        else:
+            mark = yield from text.until(stops, give)
         if mark is None:
             return not self._has_end and text.ended
         _leave(text, len(mark))

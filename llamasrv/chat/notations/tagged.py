@@ -243,7 +243,7 @@ def _value(text: Scanner, call: OpenCall, tags: Tagged, key: str, kind: str | No
         return (yield from _cdata_value(text, call, tags, stops, {} if kind == "json" else schema, is_text))
     if is_text:
         return (yield from _text_value(text, call, stops, lines))
-    said, mark = yield from _held_value(text, stops)
+    said, mark = yield from held_value(text, stops)
     if lines:
         said = said.removeprefix("\n").removesuffix("\n")
     if mark is None:
@@ -302,7 +302,7 @@ def _cdata_value(text: Scanner, call: OpenCall, tags: Tagged, stops: Marks, sche
     return True
 
 
-def _held_value(text: Scanner, stops: Marks) -> Steps:
+def held_value(text: Scanner, stops: Marks) -> Steps:
     """Read a value that is not text, up to the mark after it. The mark may occur inside JSON's strings."""
     kept: list[str] = []
     if text.may_read_twice:

@@ -48,6 +48,8 @@ def learn_calls(
         texts = (_with_id(before, 0), _with_id(_with_id(between, 0), 1), _with_id(turn[second.end : end], 1))
         calls = _counted(first.notation, *texts) or with_section(first.notation, *texts)
         calls = _totalled(calls, shown.call[begin:])
+    if calls.bare and not calls.unmarked:
+        return None  # nothing would begin such a call
     if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator:
         return None
     alone = end == len(turn) and bool(answer.partition("zqanswer")[2].removeprefix(text.end).strip())
