@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamasrv.chat import values
-from llamasrv.chat.argument_rules import members, num_items, repeats
+from llamasrv.chat.argument_rules import arguments, json_arguments, members, num_items, repeats
 from llamasrv.chat.rules import MAX_DEPTH, RuleWriter
+from llamasrv.domain.request import Tool
 
 _KNOWN = frozenset((
     "type", "properties", "required", "items", "additionalProperties", "enum", "const", "title", "description",
@@ -52,6 +53,20 @@ JSON_IN_TEXT = Literals(
     quoted=_in_a_text,
     words={"true": "true", "false": "false", "null": "null"},
 )
+
+
+def object_arguments(
+    rules: RuleWriter, tool: Tool, *, indented: bool = False, printed: bool = False, in_text: bool = False
+) -> str:
+    """A tool's arguments as a JSON object; or, where a template writes them so, as Python prints one or as JSON inside
+    a JSON string."""
+    plain = json_arguments(rules, tool, indented=indented)
+    if tool.input_grammar or not (printed or in_text) or not can_be_literal(arguments(tool)):
+        return plain
+    if printed:
+        return rules.rule(f"{literal(rules, PYTHON, arguments(tool))} | {plain}")
+    mark = rules.literal('"')
+    return rules.rule(f"{mark} {literal(rules, JSON_IN_TEXT, arguments(tool))} {mark} | {plain}")
 
 
 def can_be_literal(schema: Any, depth: int = 0) -> bool:

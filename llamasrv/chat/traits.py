@@ -41,6 +41,7 @@ class Traits:
     results: bool = False
     results_in_list: bool = False  # those of several calls are one message, whose content is a list of texts
     arguments: str = "object"  # or "text"
+    prints_arguments: bool = False  # an object would be written as Python prints it
     no_content: str = "null"  # how "no content" beside a call is said, a key of NO_CONTENT
     user_after_result: bool = True
     short_ids: bool = False  # call ids must be nine letters and digits
@@ -212,7 +213,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
     """The first combination of argument form and empty content with which a call is rendered intact. Words that say
     nothing come last, and only where they cost no result."""
     usual = tuple(name for name in NO_CONTENT if name not in _BLANKS)
-    in_text = False  # the template writes arguments as a text of JSON, or as Python does
+    in_text = printed = False  # the template writes arguments as a text of JSON, or as Python does
     for names, plain in ((usual, True), (_BLANKS, True), (usual, False)):
         if not plain and not in_text:
             break
@@ -227,7 +228,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             if "zqvalue" not in text or "zqkey" not in text or text.count("None") > nones:
                 continue
             if plain and _IN_TEXT.search(text):
-                in_text = True
+                in_text, printed = True, printed or _PRINTED in text
                 continue
             other = _call("zqother", arguments, "zqcall002")
             both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
@@ -249,6 +250,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "calls": True,
                 "calls_need_tools": "zqvalue" not in show([_USER, turn(call), _result("zqresult")]),
                 "arguments": arguments,
+                "prints_arguments": printed,
                 "no_content": no_content,
                 "results": "zqresult" in text,
                 "content_with_calls": said(),
@@ -262,6 +264,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
     return {"calls": False, "no_content": "empty"}
 
 
+_PRINTED = "{'zqkey': 'zqvalue"
 _IN_TEXT = re.compile(r"""'zqkey': *'zqvalue|(\\+)"zqkey\1": *\1"zqvalue""")
 
 

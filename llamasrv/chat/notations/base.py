@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from llamasrv.chat.emitter import Emitter
@@ -107,6 +107,11 @@ class Notation(ABC):
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
         """The trial call of this number after `begin`; None if it is not written in this notation."""
         return None
+
+    def as_printed(self) -> Notation:
+        """The same for a template that writes the arguments as Python prints an object."""
+        part: Any = self
+        return replace(part, printed=True) if any(field.name == "printed" for field in fields(part)) else self
 
     def options(self) -> dict[str, Any]:
         """A description for people: what is set."""

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from llamasrv.chat.argument_rules import arguments as arguments_of
-from llamasrv.chat.argument_rules import json_arguments
-from llamasrv.chat.literal_rules import JSON_IN_TEXT, can_be_literal, literal
+from llamasrv.chat.literal_rules import object_arguments
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import (
     COUNT,
@@ -46,6 +44,7 @@ class JsonObject(Notation):
     name_is_key: bool = False  # {"name": {…arguments…}}
     indented: bool = False  # on several lines
     arguments_in_text: bool = False  # as a text of JSON; an object is read as well
+    printed: bool = False  # as Python prints them
     shape: str = ""  # the whole object, where it holds more: with {name}, {arguments} and {id}
 
     def write(self, name: str, arguments: str, place: int) -> str:
@@ -74,11 +73,9 @@ class JsonObject(Notation):
             call.start(*head.whole)
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
-        arguments = json_arguments(rules, tool, indented=self.indented)
-        if self.arguments_in_text and not tool.input_grammar and can_be_literal(arguments_of(tool)):
-            mark = rules.literal('"')
-            quoted = f"{mark} {literal(rules, JSON_IN_TEXT, arguments_of(tool))} {mark}"
-            arguments = rules.rule(f"{quoted} | {arguments}")
+        arguments = object_arguments(
+            rules, tool, indented=self.indented, printed=self.printed, in_text=self.arguments_in_text
+        )
         name = json.dumps(tool.name, ensure_ascii=False)
         lit, space, edge = rules.literal, _SPACE, ""
         if self.indented:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from llamasrv.chat.argument_rules import json_arguments
+from llamasrv.chat.literal_rules import object_arguments
 from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import COUNT, SHORT_ID, Learned, Notation, OpenCall, decoded, read_arguments
@@ -27,6 +27,7 @@ class Named(Notation):
     id_first: bool = False
     id_form: str = ""  # the name is part of an id: "functions.{name}:{index}"
     indented: bool = False  # the arguments are written on several lines
+    printed: bool = False  # as Python prints them
     content_name: str = ""  # this "name" addresses the user: content follows
 
     def write(self, name: str, arguments: str, place: int) -> str:
@@ -76,7 +77,7 @@ class Named(Notation):
             yield from text.mark(marks(piece))
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
-        arguments = json_arguments(rules, tool, indented=self.indented)
+        arguments = object_arguments(rules, tool, indented=self.indented, printed=self.printed)
         lit = rules.literal
         if self.id_form:
             before, _, after = self.id_form.partition("{name}")

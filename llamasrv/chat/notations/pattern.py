@@ -15,18 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from llamasrv.chat import values
-from llamasrv.chat.argument_rules import arguments as arguments_of
 from llamasrv.chat.argument_rules import (
     has_grammar,
-    json_arguments,
     json_text,
     members,
     plain_text,
     properties,
     without_text,
 )
-from llamasrv.chat.literal_rules import JSON_IN_TEXT, can_be_literal
-from llamasrv.chat.literal_rules import literal as literal_of
+from llamasrv.chat.literal_rules import object_arguments
 from llamasrv.chat.literals import read_literal
 from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
@@ -52,6 +49,7 @@ class Pattern(Notation):
     separator: str = ""
     after: str = ""  # up to the last hole; as `before`
     indented: bool = False  # the one object stands on several lines
+    printed: bool = False  # it stands as Python prints it
     encoded: bool = False  # the arguments are JSON inside a JSON string
     quotes: tuple[str, str] = ("", "")  # marks around a text that do not stand around other values
     text_type: str = ""  # the {type} of a text
@@ -115,12 +113,8 @@ class Pattern(Notation):
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
         before, after = (_row_rule(rules, row, tool) for row in (self.before, self.after))
         if not self.pair:
-            arguments = json_arguments(rules, tool, indented=self.indented)
-            if self.encoded and not tool.input_grammar and can_be_literal(arguments_of(tool)):
-                mark = rules.literal('"')
-                quoted = f"{mark} {literal_of(rules, JSON_IN_TEXT, arguments_of(tool))} {mark}"
-                arguments = rules.rule(f"{quoted} | {arguments}")
-            return f"{before} {arguments} {after}"
+            made = object_arguments(rules, tool, indented=self.indented, printed=self.printed, in_text=self.encoded)
+            return f"{before} {made} {after}"
         items = [(self._pair_rule(rules, key, part), needed) for key, part, needed in properties(tool)]
         separator = rules.literal(self.separator) if self.separator else ""
         if "{key}" in self.pair:

@@ -34,6 +34,8 @@ def learn_calls(
     first = notation.learn(turn, begin, 0)
     if first is None:
         return None
+    if template.traits.prints_arguments:
+        first = replace(first, notation=first.notation.as_printed())
     # What stands before a name that is not the call's own is no mark of it.
     before = _behind_thought(turn[begin : first.start], reasoning).rpartition(trial.NAMES[0])[2]
     end = _turn_end(turn, answer, text.end)
@@ -109,7 +111,7 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
     start = next(before[n:] for n in starts if between.endswith(before[n:])) or _shared_words(before, between)
     rest = between[: len(between) - len(start)]
     ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">])"), 0]
-    end = next(after[:n] for n in ends if rest.startswith(after[:n])) or commonprefix((after, rest)).rstrip()
+    end = next(after[:n] for n in ends if rest.startswith(after[:n])) or _shared_words(after[::-1], rest[::-1])[::-1]
     section_start = before[: len(before) - len(start)]
     return Calls(
         notation,
@@ -122,7 +124,7 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
 
 
 def _shared_words(text: str, other: str) -> str:
-    """The words and signs that both end with."""
+    """The whole words and signs that both end with."""
     shared = commonprefix((text[::-1], other[::-1]))[::-1]
     begun = re.match(r"\w*", shared)[0] if re.search(r"\w\Z", text[: len(text) - len(shared)]) else ""  # type: ignore[index]
     return shared[len(begun) :].lstrip()
