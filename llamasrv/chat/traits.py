@@ -213,7 +213,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
     """The first combination of argument form and empty content with which a call is rendered intact. Words that say
     nothing come last, and only where they cost no result."""
     usual = tuple(name for name in NO_CONTENT if name not in _BLANKS)
-    in_text = printed = False  # the template writes arguments as a text of JSON, or as Python does
+    in_text, printed = False, ""  # the template writes arguments as a text of JSON, or as Python does
     for names, plain in ((usual, True), (_BLANKS, True), (usual, False)):
         if not plain and not in_text:
             break
@@ -227,8 +227,10 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             text = show([_USER, turn(call), _result("zqresult")], **given)
             if "zqvalue" not in text or "zqkey" not in text or text.count("None") > nones:
                 continue
-            if plain and _IN_TEXT.search(text):
-                in_text, printed = True, printed or _PRINTED in text
+            if _PRINTED in text:
+                printed = printed or text
+            if plain and (_IN_TEXT.search(text) or _is_printed_text(text, printed)):
+                in_text = True
                 continue
             other = _call("zqother", arguments, "zqcall002")
             both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
@@ -250,7 +252,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "calls": True,
                 "calls_need_tools": "zqvalue" not in show([_USER, turn(call), _result("zqresult")]),
                 "arguments": arguments,
-                "prints_arguments": printed,
+                "prints_arguments": bool(printed),
                 "no_content": no_content,
                 "results": "zqresult" in text,
                 "content_with_calls": said(),
@@ -266,6 +268,11 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
 
 _PRINTED = "{'zqkey': 'zqvalue"
 _IN_TEXT = re.compile(r"""'zqkey': *'zqvalue|(\\+)"zqkey\1": *\1"zqvalue""")
+
+
+def _is_printed_text(text: str, printed: str) -> bool:
+    """Whether arguments given as a text stand in quotes that those given as an object do not have."""
+    return bool(printed) and "'" + '{"zqkey"' in text and "'" + _PRINTED not in printed
 
 
 def _names_are_hidden(show: Callable[..., str], turn: Dict, given: Dict) -> bool:

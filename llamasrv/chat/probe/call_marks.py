@@ -111,7 +111,9 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
     start = next(before[n:] for n in starts if between.endswith(before[n:])) or _shared_words(before, between)
     rest = between[: len(between) - len(start)]
     ends = [len(after), *(n + 1 for n in range(len(after) - 1, -1, -1) if after[n] in ">])"), 0]
-    end = next(after[:n] for n in ends if rest.startswith(after[:n])) or _shared_words(after[::-1], rest[::-1])[::-1]
+    end = next(after[:n] for n in ends if rest.startswith(after[:n]))
+    shared = _BEGUN.sub("", _shared_words(after[::-1], rest[::-1])[::-1])
+    end = max(end, shared, key=len)
     section_start = before[: len(before) - len(start)]
     return Calls(
         notation,
@@ -121,6 +123,9 @@ def with_section(notation: Notation, before: str, between: str, after: str) -> C
         separator=rest[len(end) :],
         section_end=_first_mark(after[len(end) :]) if section_start.strip() or after[len(end) :].strip() else "",
     )
+
+
+_BEGUN = re.compile(r"\s*[<\[][^<>\[\]]*\Z")  # a mark that does not end
 
 
 def _shared_words(text: str, other: str) -> str:

@@ -23,6 +23,7 @@ _ONE_MARK = re.compile(r"\s*(?:<[^<>\s]+>(?:\w+(?:<[^<>\s]+>)?)?|\[[A-Z_]+\])\s*
 _LAST_MARK = re.compile(r"\s*<[^<>\s]+>\s*\Z")
 _LEAD = re.compile(r"[^\s<>\[\]{}:]{1,32}[:：]\Z")
 _MARK_BEFORE = re.compile(r"(<[^<>\s][^<>\n]*>|\[[A-Z_]+\])(\s*)\Z")
+_ADDRESS = re.compile(r"\s*([^\w\s\[\]{}]{1,8}\s?)\w+\s*")
 _THINKING_TAG = re.compile(r"</([\w:]*(?:think|thought)[\w:]*)>|\[/(THINK)\]")
 _OPEN_TAG = re.compile(r"<([\w:]+)>\s*\Z")
 
@@ -41,6 +42,8 @@ def learn_text(shown: TrialTurns) -> Iterator[TextMarks]:
     _, found, tail = shown.answer.rpartition("zqanswer")
     ending = shared_ending(tail, shown.call) if shown.call else ""
     start = before_word(shown, "zqanswer", shown.answer)
+    if found and _is_addressed(shown, start):
+        yield TextMarks(start)
     if not _ONE_MARK.match(start):
         start = _behind_thought(shown, start)
     thought = before_word(shown, "zqthought", shown.thought)
@@ -65,6 +68,12 @@ def learn_text(shown: TrialTurns) -> Iterator[TextMarks]:
     yield TextMarks()
     if shown.call and not before_word(shown, trial.NAMES[0], shown.call).lstrip().startswith(start.strip()):
         yield TextMarks(start)
+
+
+def _is_addressed(shown: TrialTurns, start: str) -> bool:
+    """Whether a sign and a word for the user stand before an answer, and the same sign before the name of a tool."""
+    address = _ADDRESS.fullmatch(start)
+    return address is not None and before_word(shown, trial.NAMES[0], shown.call).strip() == address[1].strip()
 
 
 def _behind_thought(shown: TrialTurns, start: str) -> str:
