@@ -254,7 +254,8 @@ def _member(text: Scanner, call: OpenCall, notation: JsonObject, key: str, head:
         if head.name is not None:
             return (yield from _begin_and_argue(text, call, head))
         kept: list[str] = []
-        if not (yield from object_value(text, kept.append)):
+        whole = yield from object_value(text, kept.append)
+        if not whole and (kept or not (yield from text.json_value(kept.append))):
             return False
         head.early = "".join(kept)
     elif notation.shape and not call.started and key == notation.wrapper:
