@@ -86,9 +86,9 @@ def round_trip(template: TriedTemplate) -> dict[str, Trip]:
     """Every kind of turn, by name. Takes some fifteen renderings: a few milliseconds."""
     ending = ""
     trips = {}
-    begun: dict[tuple[Message, ...], tuple[str, str]] = {}
+    asked_before: dict[tuple[Message, ...], tuple[str, str]] = {}
     for kind, (before, turn) in KINDS.items():
-        shown = _written(template, before, turn, begun)
+        shown = _written(template, before, turn, asked_before)
         if kind == "text" and shown is not None:
             ending = shown.output.rpartition(_SAID)[2].removeprefix(template.format.content_end)
         together = kind != TEXT_AND_CALL or (shown is not None and _is_together(template.format, shown, ending))
@@ -129,13 +129,13 @@ def _written(
     template: TriedTemplate,
     before: tuple[Message, ...],
     turn: Message,
-    begun: dict[tuple[Message, ...], tuple[str, str]],
+    asked_before: dict[tuple[Message, ...], tuple[str, str]],
 ) -> _Written | None:
-    """`begun`: what was rendered of conversations up to a turn, without and with what the model would continue."""
+    """`asked_before`: what was rendered of conversations up to a turn, without what the model continues and with it."""
     try:
-        if before not in begun:
-            begun[before] = _rendered(template, before, False), _rendered(template, before, True)
-        past, asked = begun[before]
+        if before not in asked_before:
+            asked_before[before] = _rendered(template, before, False), _rendered(template, before, True)
+        past, asked = asked_before[before]
         whole = _rendered(template, (*before, turn), False)
     except InvalidRequest:
         return None

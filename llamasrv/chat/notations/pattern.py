@@ -314,7 +314,8 @@ class _Pairs:
         return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in made.items()) + "}"
 
     def _pair(self, place: int, give: Give) -> Steps:
-        text, rest, said = self._text, self._notation.pair, {}
+        text, rest = self._text, self._notation.pair
+        said: dict[str, str] = {}
         key, kind, quotes = self._key(place), None, marks(self._notation.quotes[0])
         while (found := _HOLE.search(rest)) is not None:
             if not (yield from _words(text, rest[: found.start()])):
@@ -450,7 +451,7 @@ def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, Pat
     pairs = [_holed(text, holes) for holes in (one, two)]
     start, end = one[0][0], two[-1][1]
     between = text[one[-1][1] : two[0][0]]
-    quotes = _quotes(*pairs, between) if pairs[0] != pairs[1] else ("", "")
+    quotes = _quotes(pairs[0], pairs[1], between) if pairs[0] != pairs[1] else ("", "")
     if quotes[0]:
         pairs[0] = pairs[1]
         between = between.removeprefix(quotes[1])
