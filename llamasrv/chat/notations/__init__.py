@@ -6,13 +6,13 @@ read it back equally well, the first wins.
 
 from __future__ import annotations
 
+from llamasrv.chat.notations.any_order import AnyOrder
 from llamasrv.chat.notations.base import Notation
 from llamasrv.chat.notations.braces import Braces
 from llamasrv.chat.notations.in_header import InHeader
 from llamasrv.chat.notations.json_object import JsonObject
 from llamasrv.chat.notations.keyword_call import KeywordCall
 from llamasrv.chat.notations.named import Named
-from llamasrv.chat.notations.pattern import Pattern
 from llamasrv.chat.notations.tagged import Tagged
 
-NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, KeywordCall, Braces, Pattern, InHeader)
+NOTATIONS: tuple[type[Notation], ...] = (JsonObject, Named, Tagged, KeywordCall, Braces, AnyOrder, InHeader)

@@ -10,7 +10,7 @@ from test_fresh_layouts import PARIS, results
 from test_grammar import accepts
 
 from llamasrv.chat.grammar import constrain
-from llamasrv.chat.notations.pattern import Pattern
+from llamasrv.chat.notations.any_order import AnyOrder
 from llamasrv.chat.parser import Parser
 from llamasrv.chat.round_trip import probe_tools
 from llamasrv.chat.template import ChatTemplate
@@ -57,7 +57,7 @@ def test_a_count_or_an_id_may_be_another_than_the_trial_had():
 
 
 def test_what_is_written_is_what_is_read():
-    notation = Pattern(
+    notation = AnyOrder(
         before='{name}" id="{id}">', pair="{key}:{type}={value};", text_type="str", other_types=(("integer", "int"),)
     )
     assert notation.write("f", '{"a": "b", "c": 1}', 0) == 'f" id="000000000">a:str=b;c:int=1;'

@@ -39,10 +39,10 @@ _ID_RULE = "/[a-zA-Z0-9_-]{1,40}/"
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern(Notation):
+class AnyOrder(Notation):
     """before (pair separator)… after; without a pair the arguments are one JSON object."""
 
-    name: ClassVar[str] = "pattern"
+    name: ClassVar[str] = "any order"
 
     before: str = "{name}"  # may hold {name}, {id} and {number}
     pair: str = ""  # holds {value} (texts without quotes) or {json}, and may hold {key} and {type}
@@ -268,7 +268,7 @@ def _leave(text: Scanner, size: int) -> None:
 class _Pairs:
     """Reads the arguments of one call that stand one by one."""
 
-    def __init__(self, notation: Pattern, text: Scanner, call: OpenCall) -> None:
+    def __init__(self, notation: AnyOrder, text: Scanner, call: OpenCall) -> None:
         self._notation, self._text = notation, text
         self._schema: Any = None
         self._said: list[tuple[str, str, str | None]] = []  # key, value, type
@@ -399,7 +399,7 @@ class _Pairs:
         return quote(said) if kind is not None and kind == self._notation.text_type else values.as_json(said, schema)
 
 
-def _shown_object(text: str, begin: int) -> tuple[int, int, Pattern] | None:
+def _shown_object(text: str, begin: int) -> tuple[int, int, AnyOrder] | None:
     """The arguments of the first call from `begin` on, if they are written as one object."""
     for found in _OBJECT.finditer(text, begin):
         try:
@@ -408,11 +408,11 @@ def _shown_object(text: str, begin: int) -> tuple[int, int, Pattern] | None:
             value, size = None, 0
         if value == trial.ARGUMENTS:
             lines = "\n" in text[found.start() : found.start() + size]
-            return found.start(), found.start() + size, Pattern(indented=lines)
+            return found.start(), found.start() + size, AnyOrder(indented=lines)
         if isinstance(value, str) and values_of(value) == trial.ARGUMENTS:
-            return found.start(), found.start() + size, Pattern(encoded=True)
+            return found.start(), found.start() + size, AnyOrder(encoded=True)
         if text.startswith(str(trial.ARGUMENTS), found.start()):
-            return found.start(), found.start() + len(str(trial.ARGUMENTS)), Pattern()
+            return found.start(), found.start() + len(str(trial.ARGUMENTS)), AnyOrder()
     return None
 
 
@@ -422,7 +422,7 @@ _OTHER_TYPE = re.compile(r"(?i)(?<![a-z0-9])(?:integer|int|number|num|float|json
 _SEVEN = re.compile(r"(?<![\w.])7(?![\w.])")
 
 
-def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, Pattern] | None:
+def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, AnyOrder] | None:
     """The arguments of the first call from `begin` on, if they stand one by one. `named`: where names and ids end."""
     first = text.find("zqtext", begin)
     second = _SEVEN.search(text, first) if first >= 0 else None
@@ -470,7 +470,7 @@ def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, Pat
     if not separator and not head and not tail:
         return None
     kind, other = (words[0].copy().pop(), words[1].copy().pop()) if typed else ("", "")
-    return start - len(head), end + len(tail), Pattern(
+    return start - len(head), end + len(tail), AnyOrder(
         pair=pair, separator=separator, quotes=quotes, text_type=kind, other_types=_types(other) if typed else ()
     )  # fmt: skip
 
