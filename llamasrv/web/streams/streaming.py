@@ -16,7 +16,7 @@ import select
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from flask import Response
 from gevent import get_hub, monkey
 from gevent.socket import socket as GreenSocket
 
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.domain.events import Event, Failed, Finished, Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.reply import Reply
@@ -35,6 +36,7 @@ from llamasrv.web.views import json_answer
 _poll = monkey.get_original("select", "poll")  # gevent's would switch to another greenlet
 
 PING = b": ping\n\n"
+MANY_LOGPROBS = 2_000  # alternatives included; writing each takes 2 µs
 WATCH_AFTER = 0.1  # seconds; shorter requests end before their socket needs watching
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FIRST_LOOK = 0.005  # seconds after a probe, doubled each time up to LOOK
@@ -136,7 +138,7 @@ def whole_response(
     """Wait for the whole result. If the client leaves meanwhile, the run is cancelled. `wait`, for deferrable requests,
     is called before each batch of events is processed."""
     error: LlamasrvError | None = None
-    usage, reason = None, None
+    usage, reason, num_logprobs = None, None, 0
     running.gather()
     watch = None
     try:
@@ -152,6 +154,7 @@ def whole_response(
             usage = _usage_of(events) or usage
             if error is None and not running.cancelled:
                 reply.fold(events)
+                num_logprobs += _num_logprobs(events)
             if running.done:
                 break
             if watch is None:
@@ -166,7 +169,11 @@ def whole_response(
     record.reason = reason
     if running.cancelled:
         return Response(b"", CLIENT_CLOSED)
-    return json_answer(reply.whole())
+    return json_answer(compute_off_hub(reply.whole) if num_logprobs > MANY_LOGPROBS else reply.whole())
+
+
+def _num_logprobs(events: Iterable[Event]) -> int:
+    return sum([1 + len(entry.top) for event in events for entry in getattr(event, "logprobs", ())])
 
 
 def stream_response(
