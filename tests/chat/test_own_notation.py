@@ -95,3 +95,10 @@ def test_the_grammar_accepts_what_it_writes(template):
     constraint = constrain(format, tools=(LOOK,), must_call=True)
     assert accepts(constraint, format.calls.write([("look", json.dumps({"at": "sea", "n": 7}))]))
     assert not accepts(constraint, format.calls.write([("look", json.dumps({"at": "sea", "n": "x"}))]))
+
+
+def test_a_call_without_arguments_is_whole(template):
+    """The example took it for cut off, and so a newcomer's copy of it failed at forced calls of such a tool."""
+    text = template.format.calls.write([("look", "{}")])
+    for cut in range(len(text)):
+        assert read(template.format, text[:cut], text[cut:]) == ("", [("look", "{}")], 1)
