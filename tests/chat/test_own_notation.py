@@ -14,7 +14,7 @@ from test_grammar import accepts
 from vectors import message_of
 
 from llamasrv.chat import notations, values
-from llamasrv.chat.argument_rules import members, properties
+from llamasrv.chat.argument_rules import members, plain_text, properties, without_text
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.grammar import constrain
 from llamasrv.chat.markers import marks
@@ -28,8 +28,8 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import Tool
 
 OF_THE_EXAMPLE = (
-    dataclass, re, ClassVar, Learned, Notation, OpenCall, RuleWriter, Scanner, Steps, Tool, marks, members, properties,
-    quote, trial, values, values_of,
+    dataclass, json, re, ClassVar, Learned, Notation, OpenCall, RuleWriter, Scanner, Steps, Tool, marks, members,
+    plain_text, properties, quote, trial, values, values_of, without_text,
 )  # fmt: skip
 
 _VALUES = (
