@@ -27,7 +27,7 @@ function makePlots() {
   const axes = [{ stroke: ink, grid }, { stroke: ink, grid, size: 45 }];
   const line = (label, colour) => ({ label, stroke: colour, width: 2, points: { show: false } });
   const clock = { ...axes[0], space: 70, values: (u, times) => times.map((time) => new Date(1000 * time).toLocaleTimeString(undefined, { timeStyle: times.at(-1) - times[0] > 300 ? "short" : "medium" })) };
-  const spans = { ...axes[0], splits: () => [0.001, 0.1, 10], values: (u, seconds) => seconds.map(duration) };
+  const spans = { ...axes[0], splits: () => [0.001, 0.1, 10], filter: (u, seconds) => seconds, values: (u, seconds) => seconds.map(duration) };
   const shares = { ...axes[1], size: 55, values: (u, parts) => parts.map((part) => part.toLocaleString(undefined, { style: "percent" })) };
   const plot = (id, series, x = {}) => {
     const element = byId(id);
