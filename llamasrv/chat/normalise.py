@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 from llamasrv.chat.families import GENERIC_CALLS
@@ -23,6 +23,7 @@ from llamasrv.domain.request import ChatPrompt, Message, TextPart
 from llamasrv.errors import InvalidRequest
 
 Dict = dict[str, Any]
+MOST_LEVELS = 100  # of a call's arguments that a template gets as an object; deeper ones stay text
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -167,7 +168,16 @@ def _arguments(text: str, traits: Traits) -> Any:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):  # RecursionError: of about a thousand levels
         return text
-    return value if isinstance(value, dict) else text
+    # What hides marks and what templates write by recursion would fail at some 400 levels.
+    return value if isinstance(value, dict) and not _is_deeper(value, MOST_LEVELS) else text
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    here = [value]
+    while here and levels:
+        inner = chain.from_iterable(one.values() if type(one) is dict else one for one in here)
+        here, levels = [one for one in inner if type(one) in (dict, list)], levels - 1
+    return bool(here)
 
 
 def _call_names(messages: Sequence[Message]) -> dict[str, str]:

@@ -389,6 +389,15 @@ def test_the_fallback_template_takes_tools_and_calls():
     assert shown.startswith("<|im_start|>system\n") and "Bern" in shown and "wet" in shown
 
 
+@pytest.mark.parametrize("levels", [90, 450, 900, 5_000])
+def test_an_object_of_any_depth_is_rendered(levels):
+    """Arguments that could be read, but are nested too deeply to be searched for special tokens, made a 500."""
+    arguments = '{"a": ' + "[" * levels + "]" * levels + "}"
+    deep = Message("assistant", None, tool_calls=(ToolCall("id-weather", "weather", arguments),))
+    shown = text(HERMES, [user(), deep, result("weather", "x"), user()], tools=(WEATHER,))
+    assert "[" * levels + "]" * levels in shown
+
+
 @pytest.mark.parametrize("levels", [900, 5_000, 200_000])
 def test_arguments_of_any_depth_are_taken(levels):
     """Arguments of 5,000 brackets, which a client sent back, made a 500 of every request of that conversation."""
