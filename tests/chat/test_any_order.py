@@ -33,6 +33,15 @@ LAYOUTS = {
         calls(write('<act>{"fn": "', "NAME", '", "args": [') + each('{"k": "', "KEY", '", "v": ', "VALUE", "}", between=", ")
               + write("]}</act>")),
     ),
+    "words for the user behind the sign of calls": Layout(
+        calls(write("=>", "NAME", "\n", "JSON", "\n")), text=("=>user\n", "\n"),
+    ),
+    "a dictionary that is printed": Layout(
+        calls("{{- '<run>' ~ {'name': f.name, 'arguments': f.arguments} ~ '</run>' }}"),
+    ),
+    "brackets and a sign that end each call": Layout(
+        calls(write("NAME", "(", "JSON", ");\n"), before="<<\n", after=">>"),
+    ),
     "a count in the mark of all calls": Layout(
         calls(write("<act>", "NAME", ": ", "JSON", "</act>"), after="</acts>").replace(
             "{%- for c", "{{- '<acts n=\"' ~ (m.tool_calls | length) ~ '\">' }}{%- for c", 1),
