@@ -208,6 +208,7 @@ def test_a_name_may_be_anything(playground, name):
     page.click("#prompt-save")
     page.fill("#prompt-name", name)
     page.press("#prompt-name", "Enter")
+    page.locator("#prompt-choice option", has_text=name).wait_for(state="attached")  # dialogs close a task later
     page.select_option("#prompt-choice", label="Brief")
     page.select_option("#prompt-choice", label=name)
     assert page.input_value("#system") == "text"
