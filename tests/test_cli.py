@@ -203,6 +203,13 @@ def test_check_shows_which_turns_of_a_template_come_back(run):
     assert trips["text"] == trips["call"] == "ok" and "lost" not in trips.values()
 
 
+def test_check_says_whether_the_template_of_a_model_was_understood(run, tiny, tmp_path):
+    """It said only that there is one."""
+    code, out, _ = run("check", "--model", tiny)
+    assert code == 0 and re.search(r"understood\W+yes", out) and "get_weather" in out
+    assert json.loads(run("check", "--model", tiny, "--json")[1])["template"]["round_trip"]["call"] == "ok"
+
+
 def test_check_refuses_what_serve_would_refuse(run, tiny):
     tiny.write_bytes(b"")
     assert one_line(*run("check", "--model", tiny))[0] == 78

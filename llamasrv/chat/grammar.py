@@ -151,10 +151,10 @@ def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: boo
 
 
 def _opened(rules: RuleWriter, start: str) -> str:
-    """What begins a thought; the line breaks in front of it may be missing."""
+    """What begins a thought or a call; the line breaks in front of it may be missing."""
     mark = start.lstrip(_BREAK)
     breaks = start[: len(start) - len(mark)]
-    return f"({rules.literal(breaks)})? {rules.literal(mark)}" if breaks and mark else rules.literal(start)
+    return f"({rules.literal(breaks)})? {marked(rules, mark)}" if breaks and mark else marked(rules, start)
 
 
 def _content(rules: RuleWriter, format: ChatFormat, content: Content | None, continuing: bool = False) -> str:
@@ -197,7 +197,7 @@ class _Made:
     other: str = ""  # a call with another header
 
     def text(self, rules: RuleWriter) -> str:
-        whole = f"{marked(rules, self.opening.lstrip(_BREAK))} {self.rest}" if self.opening else self.rest
+        whole = f"{_opened(rules, self.opening)} {self.rest}" if self.opening else self.rest
         return f"({whole} | {self.other})" if self.other else whole
 
     def behind(self, rules: RuleWriter, trigger: str, before: str) -> str:

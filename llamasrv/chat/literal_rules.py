@@ -21,6 +21,7 @@ _KNOWN = frozenset((
     "maxItems",
 ))  # fmt: skip
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COMMA, _COLON = "/, ?/", "/: ?/"  # terminals as long as JSON's own: where both may follow, the longest one is taken
 _UNTYPED = 4  # levels that a value counts for which may be anything: each may hold lists and objects of such values
 
 
@@ -97,7 +98,7 @@ def literal(rules: RuleWriter, style: Literals, schema: Any, depth: int = 0) -> 
     if "array" in kinds:
         least, most = num_items(schema)
         item = literal(rules, style, schema.get("items"), below) if most != 0 and depth < MAX_DEPTH else ""
-        more = f'("," " "? {item}){repeats(max(least - 1, 0), most and most - 1)}' if item else ""
+        more = f"({_COMMA} {item}){repeats(max(least - 1, 0), most and most - 1)}" if item else ""
         inner = f"{item} {more}" if least else f"({item} {more})?" if item else ""
         branches.append(f'"[" {inner} "]"')
     if "object" in kinds:
@@ -120,10 +121,10 @@ def _object(rules: RuleWriter, style: Literals, schema: Mapping[str, Any], depth
         for key in properties:
             names = " | ".join(rules.literal(form) for form in style.quoted(key))
             part = literal(rules, style, values.property_schema(schema, key), depth)
-            items.append((rules.rule(f'({names}) ":" " "? {part}'), key in needed))
-        return f'"{{" {members(rules, items, "/, ?/")} "}}"'
+            items.append((rules.rule(f"({names}) {_COLON} {part}"), key in needed))
+        return f'"{{" {members(rules, items, _COMMA)} "}}"'
     if depth >= MAX_DEPTH or schema.get("additionalProperties") is False:
         return '"{" "}"'
     value = literal(rules, style, schema.get("additionalProperties"), depth + _UNTYPED)
-    pair = rules.rule(f'{rules.terminal(style.text)} ":" " "? {value}')
-    return f'"{{" ({pair} ("," " "? {pair})*)? "}}"'
+    pair = rules.rule(f"{rules.terminal(style.text)} {_COLON} {value}")
+    return f'"{{" ({pair} ({_COMMA} {pair})*)? "}}"'

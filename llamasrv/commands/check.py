@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from llamasrv import startup
@@ -62,16 +63,20 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     else:
         settings = load_plans.with_places(settings, header)
         need = model_options.needed_memory(settings, header)
+    source = _try_templates(settings, model_list.models(settings), console)
+    learned = None if source is None else ChatTemplate(source)
     if as_json:
         return _print_json(
             {
                 "model": _facts(settings, header, need),
+                "template": None if learned is None else learned_format.describe(learned),
                 "projector": None if projector is None else str(projector),
                 "memory": _memory_facts(need, found, free),
             }
         )
-    _try_templates(settings, model_list.models(settings), console)
     console.print(_model_table(settings, header, need))
+    if learned is not None:
+        console.print(_template_table(learned))
     if projector is not None:
         what = "Speech" if is_speech else "Images and audio"
         size = memory.projector_bytes(gguf.read_header(projector)) + (0 if is_speech else settings.engine.media_bytes)
@@ -151,10 +156,11 @@ def _several(settings: Settings, console: Console) -> int:
     return 0
 
 
-def _try_templates(settings: Settings, models: Iterable[Model], console: Console) -> None:
-    """Render trial conversations with each template in a child process. Raises ConfigError for a template that would
-    not load."""
-    tried = set()
+def _try_templates(settings: Settings, models: Iterable[Model], console: Console) -> str | None:
+    """Render trial conversations with each template in a child process. The last usable one, if any: of one model, that
+    for tools. Raises ConfigError for a template that would not load."""
+    tried: set[str] = set()
+    usable = None
     for model in models if settings.models.check else ():
         for source in template_trials.sources(model):
             if source in tried:
@@ -162,10 +168,12 @@ def _try_templates(settings: Settings, models: Iterable[Model], console: Console
             tried.add(source)
             try:
                 try_template(source)
+                usable = source
             except TemplateDangerous as error:
                 raise ConfigError(f"{model.name}: {error}") from None
             except TemplateError as error:
                 console.print(f"[yellow]{model.name}: no chats, because its template is unusable: {error}[/]")
+    return usable
 
 
 def _fits_later(model: Model) -> bool:
@@ -177,6 +185,14 @@ def _model_table(settings: Settings, header: gguf.Header, need: memory.Need) -> 
     table = Table(title=str(settings.model.path), show_header=False, title_justify="left")
     for name, value in _facts(settings, header, need).items():
         table.add_row(name, value)
+    return table
+
+
+def _template_table(template: ChatTemplate) -> Table:
+    """What was learned from the model's chat template."""
+    table = Table(title="chat template", show_header=False, title_justify="left")
+    for name, value in learned_format.summary(template).items():
+        table.add_row(name, escape(value))  # marks of calls look like Rich's markup
     return table
 
 

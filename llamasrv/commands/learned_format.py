@@ -27,6 +27,26 @@ def describe(template: ChatTemplate) -> dict[str, Any]:
     return report
 
 
+def summary(template: ChatTemplate) -> dict[str, str]:
+    """The same in a few lines of text: how thoughts and calls are written, and which turns are misread."""
+    format = template.format
+    thought, row, calls = format.reasoning, format.headers or format.blocks, format.calls
+    if row is not None:
+        thoughts = f"behind {row.thought_start.strip()}" if row.thought_start else "none shown"
+    elif thought is None or thought.assumed:
+        thoughts = "none shown"
+    else:
+        thoughts = f"{thought.start.strip() or '(begun by the prompt)'} … {thought.end.strip()}"
+    source = "taught in the system message" if format.name == "generic" else f"known from {format.name}"
+    origin = "" if format.learned else f"not shown by the template, {source}:\n"
+    misread = ", ".join(format.unsure)
+    return {
+        "understood": f"all but {misread}: answers of this kind may be misread" if misread else "yes",
+        "reasoning": thoughts,
+        "tool calls": origin + _example(format).strip() if calls is not None else "none",
+    }
+
+
 _NOTE = (
     "What the template writes for the turns under 'lost' is read as something else: so are outputs of models that write"
     " like their template. Where 'tool_choice' requires a call, the model must write it as 'example' shows."

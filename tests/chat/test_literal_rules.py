@@ -21,7 +21,11 @@ META = {
         "any": {},
     },
 }
-MAIL = Tool("mail", "", {"type": "object", "properties": {"meta": META, "to": {"enum": ["a", "b's"]}}})
+MAIL = Tool(
+    "mail",
+    "",
+    {"type": "object", "properties": {"meta": META, "to": {"enum": ["a", "b's"]}, "free": {"type": "object"}}},
+)
 PYTHON = ChatFormat("python", calls=Calls(KeywordCall(), section_start="<py>", section_end="</py>", separator="\n"))
 IN_TEXT = ChatFormat("text", calls=Calls(JsonObject(arguments_in_text=True), call_start="<fn>", call_end="</fn>"))
 PYTHON_RULES, TEXT_RULES = (constrain(format, tools=(MAIL,), must_call=True) for format in (PYTHON, IN_TEXT))
@@ -43,6 +47,11 @@ PYTHON_RULES, TEXT_RULES = (constrain(format, tools=(MAIL,), must_call=True) for
 )
 def test_a_list_or_an_object_may_be_a_literal_of_python(written, allowed):
     assert accepts(PYTHON_RULES, f"<py>mail(meta={written})</py>") is allowed
+
+
+@pytest.mark.parametrize("written", ['{"on": True}', '{"k": {"n": [1, None]}, "on": False}', '{"on": true}', "{}"])
+def test_an_object_without_properties_may_be_a_literal_in_json_s_quotes(written):
+    assert accepts(PYTHON_RULES, f"<py>mail(free={written})</py>")
 
 
 @pytest.mark.parametrize(

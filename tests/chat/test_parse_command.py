@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from chat_samples import FAMILIES, HERMES
@@ -10,7 +12,9 @@ from click.testing import CliRunner
 from test_vectors import VECTORS
 from vectors import COLLECTION, comparable
 
+from llamasrv.chat.template import ChatTemplate
 from llamasrv.cli import cli
+from llamasrv.commands import learned_format
 from llamasrv.errors import ConfigError
 
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
@@ -144,3 +148,25 @@ def test_check_shows_an_example_and_why_other_formats_were_not_taken(tmp_path):
     assert told["format"] == "tagged" and "get_weather" in told["example"] and "get_time" in told["example"]
     assert [(other["format"], "call" in other["lost"]) for other in told["others"]] == [("lfm2", True)]
     assert told["others"][0]["example"].startswith("<|tool_call_start|>[get_weather(")
+
+
+LISTED = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<muse>{{ m.reasoning_content }}</muse>{% endif %}"
+    "{{ m.content or '' }}{% for c in m.tool_calls or [] %}[TOOL]{{ c.function.name NAMED }}"
+    "[WITH]{{ c.function.arguments | tojson }}[/TOOL]{% endfor %}</{{ m.role }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def test_a_summary_shows_marks_and_an_example():
+    shown = learned_format.summary(ChatTemplate(LISTED.replace("NAMED", "")))
+    assert shown["understood"] == "yes" and shown["reasoning"] == "<muse> … </muse>"
+    assert shown["tool calls"].startswith('[TOOL]get_weather[WITH]{"city": "Oslo", "days": 2}[/TOOL]')
+
+
+def test_a_summary_names_the_turns_that_are_misread():
+    template = ChatTemplate(LISTED.replace("NAMED", "| upper"))  # names that no tool has
+    unsure = SimpleNamespace(format=replace(template.format, unsure=("two calls", "thought")))
+    shown = learned_format.summary(unsure)
+    assert shown["understood"] == "all but two calls, thought: answers of this kind may be misread"
+    assert shown["tool calls"].startswith("not shown by the template, taught in the system message:\n<tool_call>")
