@@ -151,6 +151,11 @@ def examine(template: Renderer) -> Traits:
         head = [{"role": "system", "content": ""}] if found["tools_need_system"] else []
         found["full_schemas"] = not shows([*head, _USER], "zqodd", tools=odd)
     found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
+    if found["tools"] and not found["calls"]:  # such a template may show results all the same
+        results = [_result("zqresult"), _result("zqsecond", "zqcall002")]
+        found["results"] = shows(
+            [_USER, _ANSWER, *results, _ANSWER2, _USER2], "zqanswer", "zqresult", "zqsecond", "zqagain", **given
+        )
     found.update(_examine_system(show, found, given))
     found["reasoning"] = _find_reasoning(show, found, given)
     if found["reasoning"] and found["calls"]:

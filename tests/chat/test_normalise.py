@@ -311,6 +311,20 @@ def test_calls_that_are_shown_beside_tools_only_are_written_out_where_there_are_
     assert "<tool_response>" in text(source, asked, tools=(WEATHER,))
 
 
+def test_results_are_the_template_s_own_turns_where_it_shows_no_calls():
+    """They were written as a user's turn, which no such model was trained on."""
+    source = (
+        "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}{% for m in messages %}"
+        "{% if m.role == 'tool' %}<result>{{ m.content }}</result>{% else %}<{{ m.role }}>{{ m.content }}{% endif %}"
+        "{% endfor %}"
+    )
+    asked = [user(), call("weather"), result("weather", "wet"), user("So?")]
+    shown = text(source, asked, tools=(WEATHER,))
+    assert "Bern" in shown and shown.endswith("<result>wet</result><user>So?")
+    hidden = source.replace("{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}", "")
+    assert "<tool_response>" in text(hidden, asked, tools=(WEATHER,))  # which the model is taught
+
+
 RESULTS_IN_LIST = (
     "{% for m in messages %}{% if m.tool_calls %}{% set ns.due = m.tool_calls | length %}{% endif %}"
     "{% if m.role == 'tool' %}{% set given = [m.content] if m.content is string else m.content %}"
