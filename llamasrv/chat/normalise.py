@@ -42,7 +42,7 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
     """The messages and tools for a template with these traits. `calls`: how the model writes calls."""
     calls = calls or GENERIC_CALLS
     if traits.calls_need_tools and not prompt.tools:
-        traits = replace(traits, calls=False, results=False)
+        traits = replace(traits, calls=False, results=False, spoilt_arguments=False)
     source: Sequence[Message] = late_tools(prompt.messages)
     continues = _continues(prompt)
     simple = all(m.role in ("user", "assistant", "system") and not m.tool_calls for m in source)
@@ -162,14 +162,18 @@ def _call_id(id: str, traits: Traits) -> str:
 
 
 def _arguments(text: str, traits: Traits) -> Any:
+    """Arguments in the form that the template takes. Those of a call that the model spoilt (cut off, no object) stay as
+    they are, or become the only member of an object where the template would fail or leave them out."""
     if traits.arguments != "object":
         return text
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):  # RecursionError: of about a thousand levels
-        return text
+        value = text
     # What hides marks and what templates write by recursion would fail at some 400 levels.
-    return value if isinstance(value, dict) and not _is_deeper(value, MOST_LEVELS) else text
+    if isinstance(value, dict) and not _is_deeper(value, MOST_LEVELS):
+        return value
+    return text if traits.spoilt_arguments else {"arguments": text}
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -42,6 +42,7 @@ class Traits:
     results_in_list: bool = False  # those of several calls are one message, whose content is a list of texts
     arguments: str = "object"  # or "text"
     prints_arguments: bool = False  # an object would be written as Python prints it
+    spoilt_arguments: bool = True  # where they are objects, a text that is none is shown as well
     no_content: str = "null"  # how "no content" beside a call is said, a key of NO_CONTENT
     user_after_result: bool = True
     short_ids: bool = False  # call ids must be nine letters and digits
@@ -246,6 +247,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             in_list = all(word in listed for word in words) and not re.search("zqresult.{1,4}zqsecond", listed)
             if names is _BLANKS and not ("zqresult" in text and (several or in_list)):
                 continue  # with such words it loses a result
+            spoilt = {**call, "function": {**call["function"], "arguments": "zqspoilt"}}
             long_id = _call("zqvalue", arguments, "call_zq_0123456789")
             spoken = [_USER, turn(call, content=_ANSWER), _result("zqresult")]
 
@@ -258,6 +260,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "calls_need_tools": "zqvalue" not in show([_USER, turn(call), _result("zqresult")]),
                 "arguments": arguments,
                 "prints_arguments": bool(printed),
+                "spoilt_arguments": "zqspoilt" in show([_USER, turn(spoilt), _result("zqresult")], **given),
                 "no_content": no_content,
                 "results": "zqresult" in text,
                 "content_with_calls": said(),
@@ -268,7 +271,7 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),
                 "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
             }
-    return {"calls": False, "no_content": "empty"}
+    return {"calls": False, "no_content": "empty", "spoilt_arguments": False}
 
 
 _PRINTED = "{'zqkey': 'zqvalue"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chat_samples import HERMES, STRICT
+from chat_samples import FAMILIES, HERMES, STRICT
 from vectors import template_of
 
 from llamasrv.chat.normalise import prepare
@@ -323,6 +323,15 @@ def test_results_are_the_template_s_own_turns_where_it_shows_no_calls():
     assert "Bern" in shown and shown.endswith("<result>wet</result><user>So?")
     hidden = source.replace("{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}", "")
     assert "<tool_response>" in text(hidden, asked, tools=(WEATHER,))  # which the model is taught
+
+
+@pytest.mark.parametrize("arguments", ['{"town": "Be', '["Bern"]', "41"])
+@pytest.mark.parametrize("name", ["values on lines", "attributes"])
+def test_a_call_that_the_model_spoilt_does_not_end_the_conversation(name, arguments):
+    """Templates that ask for the items of its arguments refused each request that held it."""
+    spoilt = Message("assistant", tool_calls=(ToolCall("call_1", "weather", arguments),))
+    shown = text(FAMILIES[name], [user(), spoilt, Message("tool", "no", tool_call_id="call_1")], tools=(WEATHER,))
+    assert arguments in shown and shown.index(arguments) < shown.rindex("no")
 
 
 RESULTS_IN_LIST = (
