@@ -80,7 +80,10 @@ def constrain(
     else:
         body = _content(rules, format, content, continues is not None)
     ending = f" ({rules.literal(format.turn_end)})?" if format.turn_end else ""
-    grammar = rules.text(f"({head}{body}{instead}){ending}")
+    lead = ""  # the line break that some templates write behind the head of a turn
+    if must_call and not is_open and continues is None and prompt and not prompt[-1].isspace():
+        lead = f"({rules.literal(_BREAK)})? "
+    grammar = rules.text(f"{lead}({head}{body}{instead}){ending}")
     free = content is None and not (must_call or begun or format.content_start or calls is None or calls.bare)
     return Constraint(grammar, (_trigger(calls),) if free and calls is not None else ())
 

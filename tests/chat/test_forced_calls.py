@@ -117,3 +117,21 @@ def test_a_text_without_quotes_is_allowed_where_the_template_writes_it_so():
     assert accepts(constraint, "[zqtool(zqfirst=Old Town, zqsecond=7)]")
     assert accepts(constraint, '[zqtool(zqfirst="Old, Town", zqsecond=7)]')
     assert not accepts(constraint, "[zqtool(zqfirst=None, zqsecond=7)]")  # which is no text
+
+
+@pytest.mark.parametrize("thought", ["", "\n<think>Hm.</think>", "<think></think>"])
+@pytest.mark.parametrize("lead", ["", "\n"])
+def test_the_line_break_that_a_template_writes_before_a_call_may_come_first(thought, lead):
+    """A forced call had to begin with its mark, where the model begins with a line break."""
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}"
+        "{{ '\\n<think>' + (m.reasoning_content or '') + '</think>' }}{% endif %}"
+        "{{ '\\n' + m.content if m.content else '' }}{% for c in m.tool_calls or [] %}"
+        "{{ '\\n<call>' + c.function.name + '\\n' + c.function.arguments | tojson + '</call>' }}{% endfor %}"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    template = ChatTemplate(source)
+    prompt = template.render(ChatPrompt((Message("user", "Hi"),), tools=FORCED)).text
+    constraint = constrain(template.format, prompt=prompt, tools=FORCED, must_call=True)
+    assert accepts(constraint, thought + lead + "<call>ping\n{}</call>")
+    assert not accepts(constraint, "\n\n\n\n\nHi")
