@@ -5,10 +5,11 @@ such moments between its words, and steady noise is one: so a fan that is switch
 Measured on syllables of voiced and hissing sound in white noise of -60 to -30 dBFS, 20 turns each: from 14 dB above
 the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10 dB above it 4 are cut.
 
-Once somebody has spoken, what stays far below the loudest of that is other people's talk: six who talk at once 20 dB
-below kept 4 of 20 turns from ending and made 3 of their own, now 1 and none; 24 dB below none. 16 dB below they still
-count, and so do they before the first turn. Who goes on 16 dB softer than before is still heard. Knows samples (16
-bits, little-endian, mono), no model and no protocol.
+Once somebody has spoken, what stays far below the loudest of that is other people's talk. Of 20 turns beside six
+people who talk at once 20 dB below the speaker, 4 did not end without this rule (1 with it), 6 were merged (1) and 3
+false ones began (none); 24 dB below, none. 16 dB below, their talk still counts, and before the first turn at any
+level. A speaker who goes on 16 dB softer than before is still heard. Knows samples (16 bits, little-endian, mono), no
+model and no protocol.
 """
 
 from __future__ import annotations
