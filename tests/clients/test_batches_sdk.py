@@ -104,7 +104,7 @@ def test_a_batch_in_redis_is_answered_by_all_servers_also_when_some_are_killed(r
     flags = ["--port", "0", "--fake", "--store", redis_url]
     servers = [wait_until_ready(ServerProcess(flags)) for _ in range(4)]
     *living, second, first = servers
-    count = max(2_000, LINES)
+    count = max(6_000, LINES)
 
     def answered(server):
         return figure(server, "llamasrv_generated_tokens_total") / 4
