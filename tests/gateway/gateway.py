@@ -299,7 +299,7 @@ class BackgroundReader:
     def __init__(self, addresses, n, **body):
         self.events, self.breaks = [], 0
         self._addresses, self._n = addresses, n
-        self._body = body or {"model": "fake", "input": "x" * 900}
+        self._body = body or {"model": "fake", "input": "x" * 2_000}
         self.thread = threading.Thread(target=self._read)
         self.thread.start()
 
@@ -457,7 +457,7 @@ def test_a_rolling_restart_fails_no_request_and_cuts_no_stream(replicas, smg, no
     for n in range(3):
         replicas.again(n, "--drain-notice", notice, "--drain-timeout", "60")
     until(lambda: smg.healthy() == 3)
-    with Load(smg.address, 12) as load:
+    with Load(smg.address, 12, 4_500) as load:
         until(lambda: sum(map(running_on, replicas.servers)) >= 8)
         for n, server in enumerate(replicas.servers):
             server.signal(signal.SIGTERM)
@@ -475,7 +475,7 @@ def test_a_replica_that_is_full_gets_nothing_more(replicas, smg):
     for _ in range(20):
         connection = http.client.HTTPConnection(*full.address, timeout=60)
         connection.request(
-            "POST", CHAT, json.dumps({"model": "fake", **say("x", stream=True, ignore_eos=True, max_tokens=3000)})
+            "POST", CHAT, json.dumps({"model": "fake", **say("x", stream=True, ignore_eos=True, max_tokens=12_000)})
         )
         connections.append(connection)
     until(lambda: running_on(full) == 20)
