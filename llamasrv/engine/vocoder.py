@@ -3,22 +3,23 @@
     take mail -> sound of one piece -> deliver
 
 A speech model whose calls for sound are long gives it a thread and a context of its own: meanwhile everybody's next
-frames are made. Otherwise the speaker's thread turns it after each of its steps. Pieces are taken as they come, each
-utterance's in order; a part is left out where a longer one has come meanwhile. Methods below the line "its thread" run
-on that thread only.
+frames are made. Otherwise the speaker's thread turns it after each of its steps. The next piece is for the listener who
+runs out of sound first, each utterance's in order; a part is left out where a longer one has come meanwhile. Methods
+below the line "its thread" run on that thread only.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.domain.speech import SAMPLE_RATE
 from llamasrv.engine.base.channels import Doorbell, Stream
 from llamasrv.engine.base.interface import DecodeFailed, SoundBackend, Utterance
 from llamasrv.engine.base.metrics import SpeakerMetrics
@@ -58,6 +59,7 @@ class SpeechSequence:
         self.track = SoundTrack()
         self.num_given = 0  # pieces, written by the speaker
         self.num_taken = 0  # of them, written by the vocoder
+        self.heard_until = now  # when one who plays it as it comes runs out of sound; written by the vocoder
 
     @property
     def num_unheard(self) -> int:
@@ -86,7 +88,7 @@ class Vocoder(SideThread[SoundBackend]):
         """`ended` is called on its thread, once for each utterance."""
         super().__init__(0, clock, doorbell)
         self.metrics, self._ended = metrics, ended
-        self._due: deque[tuple[SpeechSequence, SoundPiece | SpeechEnd]] = deque()
+        self._due: dict[SpeechSequence, deque[SoundPiece | SpeechEnd]] = {}  # none is empty
 
     # -- speaker's thread ------------------------------------------------------------------------------------
 
@@ -106,7 +108,8 @@ class Vocoder(SideThread[SoundBackend]):
         self._take_mail(1.0 if wait and not self._due else 0)
         works = bool(self._due)
         if works:
-            speech, item = self._due[0]  # it stays until it is done: a failure must find it
+            speech = min(self._due, key=self._order)
+            item = self._due[speech][0]  # it stays until it is done: a failure must find it
             if isinstance(item, SpeechEnd):
                 self._finish(speech, item)
             else:
@@ -114,19 +117,23 @@ class Vocoder(SideThread[SoundBackend]):
         self._doorbell.ring()
         return works
 
+    def _order(self, speech: SpeechSequence) -> float:
+        return -math.inf if isinstance(self._due[speech][0], SpeechEnd) else speech.heard_until
+
     def _take(self, speech: SpeechSequence, piece: SoundPiece) -> None:
         if speech.stream.open_choices:
-            self._due.append((speech, piece))
+            self._due.setdefault(speech, deque()).append(piece)
 
     def _take_end(self, speech: SpeechSequence, end: SpeechEnd) -> None:
         if end.reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._due.append((speech, end))
+            self._due.setdefault(speech, deque()).append(end)
         else:
             self._finish(speech, end)
 
     def _sound(self, speech: SpeechSequence, piece: SoundPiece) -> None:
         assert self.backend is not None
-        is_overtaken = not piece.is_whole and any(other is speech for other, _ in islice(self._due, 1, None))
+        pieces = self._due[speech]
+        is_overtaken = not piece.is_whole and len(pieces) > 1
         if not is_overtaken:
             started = self.clock()
             try:
@@ -137,23 +144,27 @@ class Vocoder(SideThread[SoundBackend]):
                 self._fail(speech, EngineFailure("Decoding failed for this request."))
                 return
             self.metrics.sounds += 1
-            self.metrics.sound_seconds += self.clock() - started
+            now = self.clock()
+            self.metrics.sound_seconds += now - started
+            speech.heard_until = max(speech.heard_until, now) + len(samples) / SAMPLE_RATE
             speech.stream.put(Sound(as_pcm(samples)))
         speech.num_taken += 1
-        self._due.popleft()
+        pieces.popleft()
+        if not pieces:
+            del self._due[speech]
 
     def _fail(self, speech: SpeechSequence, error: LlamasrvError) -> None:
         self._finish(speech, speech.end(FinishReason.FAILED, error, self.clock()))
 
     def _finish(self, speech: SpeechSequence, end: SpeechEnd) -> None:
-        self._due = deque(one for one in self._due if one[0] is not speech)
+        self._due.pop(speech, None)
         if speech.stream.open_choices:
             speech.stream.open_choices = 0
             speech.stream.put(end)
             self._ended(speech)
 
     def _fail_all(self, error: LlamasrvError) -> None:
-        for speech, _ in list(self._due):
+        for speech in list(self._due):
             self._fail(speech, error)
 
     def _recreate(self) -> None:

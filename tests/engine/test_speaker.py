@@ -291,6 +291,32 @@ def test_a_part_is_left_out_where_more_has_come_meanwhile(apart):
     apart.finish()
 
 
+def test_the_next_sound_is_for_the_listener_who_runs_out_first(apart):
+    """Pieces were taken as they came: who began to speak later was heard after all that the others had said before."""
+    first = apart.say("abc")
+    for _ in range(3):
+        apart.speaker.turn()
+    second = apart.say("d")
+    apart.speaker.turn()
+    apart.speaker.vocoder.turn()
+    apart.speaker.vocoder.turn()
+    assert (len(first), len(second)) == (1, 1)
+    apart.finish()
+    assert (result(first)[0], result(second)[0]) == ("abc", "d")
+
+
+def test_an_end_waits_for_no_sound_of_others(apart):
+    first, second = apart.say("a"), apart.say("bcd")
+    while apart.speaker.turn():
+        pass
+    vocoder, seen = apart.speaker.vocoder, []
+    while not seen or type(seen[-1]) is not SpeechEnd:
+        vocoder.turn()
+        seen += first.take()
+    assert len(second) <= 1
+    apart.finish()
+
+
 def test_a_bug_in_the_vocoder_fails_what_it_had_and_it_goes_on(apart):
     stream = apart.say("a")
     apart.speaker.turn()
