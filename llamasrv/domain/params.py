@@ -108,6 +108,7 @@ _TYPES = (
 )  # fmt: skip
 
 SAMPLERS = {kind.name: kind for kind in _TYPES}
+_WINDOWED = [kind for kind in _TYPES if kind.window is not None]  # they can change which token is the most likely
 SAMPLER_ORDER = tuple(kind.name for kind in _TYPES if kind.is_usual)
 """The default order of the chain; a request may set its own, from all names."""
 SAMPLER_LETTERS = {kind.letter: kind.name for kind in _TYPES}
@@ -124,9 +125,10 @@ def sampler_named(name: str) -> str | None:
 def samplers_of(p: SamplingParams) -> list[SamplerType]:
     """The samplers that have an effect, in order. Mirostat replaces all but two; greedy sampling needs only those that
     can change which token is the most likely."""
-    names = ("penalties", "temperature") if p.mirostat else p.samplers
     if p.is_greedy:
-        return [kind for name in names if (kind := SAMPLERS[name]).window is not None and kind.is_on(p)]
+        on = [kind for kind in _WINDOWED if kind.is_on(p)]
+        return [kind for name in p.samplers if (kind := SAMPLERS[name]) in on] if on else []
+    names = ("penalties", "temperature") if p.mirostat else p.samplers
     return [kind for name in names if (kind := SAMPLERS[name]).is_on(p)]
 
 

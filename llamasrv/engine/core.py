@@ -133,8 +133,8 @@ class EngineCore:
     def turn(self, *, wait: bool = False) -> bool:
         """One turn of the loop; with `wait`, sleep while there is nothing to do. True if it made progress."""
         self._take_mail(wait)
-        self._watch.begin()
-        worked = bool(self.waiting or self.running) and self.step()
+        started = self._watch.begin()
+        worked = bool(self.running or self.waiting) and self.step(started)
         if self._writer is not None:
             self._writer.tick(self.clock(), self.running)
         self._pace.stuck = not worked
@@ -144,8 +144,7 @@ class EngineCore:
         self._watch.mark("deliver")
         return worked
 
-    def step(self) -> bool:
-        started = self.clock()
+    def step(self, started: float) -> bool:
         self.scheduler.note_owners(started, self.waiting, self.running)
         for seq in self._deadlines.passed(started, self.running, self.waiting):
             self.end(seq, Ending(FinishReason.DEADLINE, error=DeadlineExceeded("The request timed out.")))
@@ -165,20 +164,17 @@ class EngineCore:
                 self.outputs.wait_for_late(MASK_CHECK)
             return bool(plan.preempt or self.outputs.late)
         self.backend.batch.fill(step.parts, step.num_filling)
-        self._watch.mark("fill")
-        filled = self.clock()
+        filled = self._watch.mark("fill")
         computed = self._decode(step)
-        self._watch.begin()
+        decoded = self._watch.begin()
         if not computed:
             return True
-        decoded = self.clock()
         for seq, outcome in self.outputs.take(self.drafter):
             self._advance(seq, outcome)
         spoiled = self.outputs.take_spoiled()
         if spoiled or self.backend.batch.num_outputs:
             self._refused.look_at(spoiled)
-        self._watch.mark("sample")
-        ended = self.clock()
+        ended = self._watch.mark("sample")
         self.scheduler.account(step, ended - started)
         self.drafter.account(step, ended - started)
         self.metrics.note_step(step, filled - started, decoded - filled, ended - decoded)

@@ -28,16 +28,18 @@ class StepWatch:
         self._last = clock()
         self._logged = dict.fromkeys(PARTS, -inf)
 
-    def begin(self) -> None:
-        """A part starts now; the time before it is not counted."""
-        self._last = self._clock()
+    def begin(self) -> float:
+        """A part starts now; the time before it is not counted. Returns the time, as `mark` does."""
+        now = self._last = self._clock()
+        return now
 
-    def mark(self, part: str) -> None:
+    def mark(self, part: str) -> float:
         """The time since the last `mark` or `begin` was spent on this part."""
         now = self._clock()
         seconds, self._last = now - self._last, now
         if seconds > SLOW:
             self._note(part, seconds, now)
+        return now
 
     def _note(self, part: str, seconds: float, now: float) -> None:
         self._counts[part] += 1

@@ -100,13 +100,14 @@ class SamplingState:
         # Penalties affect only tokens of this window; None: the whole timeline.
         spans = [kind.window(p) for kind in kinds if kind.window is not None]
         self.window: int | None = (None if min(spans) < 0 else max(spans)) if spans else 0
-        self.keep = 1 if p.is_greedy else top_k_first(p, kinds)
+        is_greedy = p.is_greedy
+        self.keep = 1 if is_greedy else top_k_first(p, kinds)
         self.within = min_p_first(p, kinds) if self.keep is None else None
         self.chain: Chain | None = None
         self._late: LateChain | None = None  # the chain while it is being built
         self._noted: list[int] = []  # tokens that it has to accept then
         self.is_broken = False  # building the chain failed
-        plain = p.is_greedy and not spans
+        plain = is_greedy and not spans
         if not plain:
             tokens = self._tokens
             seen = array("i") if not spans else tokens[:] if self.window is None else tokens[-self.window :]

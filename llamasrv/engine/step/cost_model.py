@@ -30,7 +30,7 @@ _NOISE_RATE = 0.05
 _FADE = 0.02  # of each size's scale, per step of another size: what was slow under load is tried again
 _UNSURE = 1.0  # max share of a prediction that is added for doubt
 _WIDEST = 4.0  # max factor of a scale
-_PLENTY, _EVERY = 50, 8  # after that many steps without prompts, learn only from every n-th
+_PLENTY, _EVERY = 50, 8  # after that many small steps of a kind, the fit learns only from every n-th
 _LARGE = 32  # prompt tokens that dominate the time of their step
 _SHORTEST = 1e-6  # seconds
 _CELLS = 1024.0  # cells are counted in thousands, so that all unknowns are of like size
@@ -58,7 +58,7 @@ class CostModel:
         # the rest of the step, the rows get the larger part.
         self._p = [[(v if i == j else 0.0) for j in range(5)] for i, v in enumerate((10.0, 1.0, 10.0, 0.1, 0.01))]
         self.rows = RowTimes()
-        self._num_decode_steps = 0
+        self._num_small = {False: 0, True: 0}  # small steps, by whether they had prompts
         self._token_seconds = 0.0  # whole time of large steps per prompt token
         self.noise = _DOUBT**2  # mean square of relative errors
         self._level = 1.0  # of recent prompt steps: measured over fitted
@@ -68,8 +68,8 @@ class CostModel:
     def predict(
         self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
     ) -> float:
-        fit = self._fit((1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS))
-        return fit * self._scale(num_prompt, num_decodes) if num_prompt else fit
+        fit = self._fit(num_prompt, num_decodes, own_cells, foreign_cells)
+        return fit * self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0) if num_prompt else fit
 
     def predict_at_most(
         self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
@@ -110,25 +110,25 @@ class CostModel:
     ) -> None:
         if seconds <= 0.0:
             return
-        if not num_prompt:
+        if num_prompt:
+            fit = self._fit(num_prompt, num_decodes, own_cells, foreign_cells)
+            self._learn_scales(_size(num_prompt + num_decodes), seconds / fit)
+        else:
             self.rows.learn(num_decodes, seconds)
-            self._num_decode_steps += 1
-            if self._num_decode_steps > _PLENTY and self._num_decode_steps % _EVERY:
-                return  # nothing new: spare the time
         if num_prompt >= _LARGE:
             rate = seconds / num_prompt
             self._token_seconds += (rate - self._token_seconds) * (0.1 if self._token_seconds else 1.0)
-        x = (1.0, float(num_prompt), float(num_decodes), own_cells / _CELLS, foreign_cells / _CELLS)
-        if num_prompt:
-            self._learn_scales(_size(num_prompt + num_decodes), seconds / self._fit(x))
+        else:
+            count = self._num_small[num_prompt > 0] = self._num_small[num_prompt > 0] + 1
+            if count > _PLENTY and count % _EVERY:
+                return  # nothing new: spare the time
+        x = (1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS)
         self._learn_fit([v / seconds for v in x])
 
-    def _fit(self, x: tuple[float, ...]) -> float:
-        fit: float = sum(map(mul, self.unknowns, x))
+    def _fit(self, num_prompt: float, num_decodes: float, own_cells: float, foreign_cells: float) -> float:
+        a, b, c, d, e = self.unknowns
+        fit = a + b * num_prompt + c * num_decodes + (d * own_cells + e * foreign_cells) / _CELLS
         return max(_SHORTEST, fit)
-
-    def _scale(self, num_prompt: float, num_decodes: float) -> float:
-        return self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0)
 
     def _learn_scales(self, size: int, ratio: float) -> None:
         """`ratio`: measured over fitted."""

@@ -23,7 +23,6 @@ WINDOW_SHORTEST = 0.0005  # seconds; a shorter wait is not worth it
 
 def sleep_seconds(
     *,
-    num_running: int,
     num_waiting: int,
     places: int,
     stuck: bool,
@@ -31,14 +30,12 @@ def sleep_seconds(
     waited: float,
     next_step: Callable[[], float],
 ) -> float:
-    """Seconds to wait for mail before the next step; 0: start at once.
+    """Seconds to wait for mail while no sequence runs; 0: start the next step at once.
 
     `stuck`: the last turn could do nothing, and no mail has arrived since. `burst`: the max number of sequences that
     ran together since the engine was last idle. `waited`: seconds since the oldest waiting sequence arrived.
     `next_step` predicts the seconds of their prompts.
     """
-    if num_running:
-        return 0.0
     if not num_waiting:
         return IDLE_CHECK
     if stuck:
@@ -69,13 +66,13 @@ class Pacer:
         if running:
             # Deferrable sequences are held back while a request is about to arrive.
             return STUCK_CHECK if self.stuck and running[0].spec.deferrable else 0.0
+        num_waiting = len(waiting)
         return sleep_seconds(
-            num_running=len(running),
-            num_waiting=len(waiting),
+            num_waiting=num_waiting,
             places=places,
             stuck=self.stuck,
             burst=self.burst,
-            waited=clock() - next(iter(waiting)).arrived if waiting else 0.0,
+            waited=clock() - next(iter(waiting)).arrived if num_waiting else 0.0,
             next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
         )
 

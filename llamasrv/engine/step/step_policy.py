@@ -6,7 +6,7 @@ sees counts: text that a stream has written ahead of its reader bridges a longer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as List
 
 from llamasrv.engine.base.sequence import Sequence
@@ -42,15 +42,22 @@ class StepPolicy:
     ) -> int:
         """The max number of prompt tokens. `most_seconds`: the longest step, if readers do not matter. `least_rows`:
         what the step is filled up to in any case."""
-        prompts, num_decodes = sorted(prompts), len(decodes)
-        least, limit = (SMALLEST, gap(decodes, self._target, now)) if decodes else (self._ubatch_size, LONGEST)
-        longest = self._cost.predict_at_most if decodes and most_seconds is None else self._cost.predict
-        if most_seconds is not None:
-            least, limit = SMALLEST, most_seconds
+        prompts, num_decodes = sorted(prompts), len(decodes)  # shortest remainders first
+        least = self._ubatch_size if most_seconds is None and not decodes else SMALLEST
         least = max(least, least_rows - num_decodes)
         best, best_rate = min(least, self._batch_size - num_decodes), 0.0
+        owed = min(sum([rest for rest, _ in prompts]), self._batch_size - num_decodes)
+        if owed <= best:
+            return best  # all of it
+        longest = self._cost.predict_at_most if decodes and most_seconds is None else self._cost.predict
+        if most_seconds is not None:
+            limit = most_seconds
+        else:
+            limit = gap(decodes, self._target, now) if decodes else LONGEST
         cells = sum(s.num_computed for s in decodes)
-        for pieces, tokens in self._candidates(prompts, num_decodes, least):
+        sizes = [n - num_decodes for n in self._sizes if least < n - num_decodes < owed]
+        for tokens in (least, *sizes, owed):
+            pieces = _pieces(prompts, tokens)
             work = work_of(pieces, num_decodes, cells)
             seconds = self._cost.predict(*work)
             if tokens > best_rate * seconds and (longest(*work) <= limit or tokens == best and not best_rate):
@@ -68,20 +75,16 @@ class StepPolicy:
             default=least,
         )
 
-    def _candidates(self, prompts: list[Piece], num_decodes: int, least: int) -> Iterator[tuple[list[Piece], int]]:
-        """Pieces of prompts, shortest remainders first, and their tokens: whole rows of a few sizes, or all."""
-        owed = min(sum(rest for rest, _ in prompts), self._batch_size - num_decodes)
-        counts = (
-            [least, *(n - num_decodes for n in self._sizes if least < n - num_decodes < owed)] if least < owed else ()
-        )
-        for tokens in (*counts, owed):
-            pieces, left = [], tokens
-            for rest, behind in prompts:
-                pieces.append((min(rest, left), behind))
-                left -= pieces[-1][0]
-                if not left:
-                    break
-            yield pieces, tokens
+
+def _pieces(prompts: list[Piece], tokens: int) -> list[Piece]:
+    """The first `tokens` of the prompts."""
+    pieces, left = [], tokens
+    for rest, behind in prompts:
+        pieces.append((min(rest, left), behind))
+        left -= pieces[-1][0]
+        if not left:
+            break
+    return pieces
 
 
 def gap(decodes: Iterable[Sequence], target: float, now: float) -> float:

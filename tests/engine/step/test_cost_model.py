@@ -54,6 +54,17 @@ def test_cells_are_those_of_a_rows_own_sequence_and_of_the_others():
     assert work.foreign_cells == 10 * (20 + 500) + 20 * (110 + 500) + 2 * (110 + 20 + 500) - 500
 
 
+def test_the_fit_follows_a_machine_that_slows_down_when_all_it_computes_is_short_prompts():
+    model = CostModel()
+    for factor in (1.0, 2.0):
+        for _ in range(200):
+            model.learn(12, 0, factor * 0.003)
+        assert model.predict(12, 0) == pytest.approx(factor * 0.003, rel=0.1)
+        assert model.predict(64, 0) > factor * 0.003
+    model.learn(64, 8, 0.02)  # another kind of step counts at once
+    assert model.predict(64, 8) == pytest.approx(0.02, rel=0.5)
+
+
 def test_one_stall_hardly_changes_predictions():
     model = CostModel()
     train(model, 0.005, 0.0005, 0.002)

@@ -1,8 +1,13 @@
 """When the engine thread sleeps and for how long, and when it wakes its readers."""
 
+from array import array
+
 import pytest
 
+from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel
+from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.pacing import (
     IDLE_CHECK,
     STUCK_CHECK,
@@ -15,9 +20,8 @@ from llamasrv.engine.step.pacing import (
 )
 
 
-def sleeps(*, num_running=0, num_waiting=0, places=8, stuck=False, burst=0, waited=0.0, step=0.2):
+def sleeps(*, num_waiting=0, places=8, stuck=False, burst=0, waited=0.0, step=0.2):
     return sleep_seconds(
-        num_running=num_running,
         num_waiting=num_waiting,
         places=places,
         stuck=stuck,
@@ -27,9 +31,11 @@ def sleeps(*, num_running=0, num_waiting=0, places=8, stuck=False, burst=0, wait
     )
 
 
-@pytest.mark.parametrize("others", [{}, {"num_waiting": 1}, {"num_waiting": 9}, {"num_waiting": 1, "stuck": True}])
-def test_it_never_sleeps_while_a_sequence_runs(others):
-    assert sleeps(num_running=1, **others) == 0
+def test_it_never_sleeps_while_a_sequence_runs():
+    running = [Sequence(SequenceSpec(array("i", [1])), None)]
+    waiting = WaitingSequences(running)
+    assert paced(1.0).sleep_seconds(running, WaitingSequences(), 8, lambda: 0.0) == 0
+    assert paced(1.0).sleep_seconds(running, waiting, 8, lambda: 0.0) == 0
 
 
 def test_an_idle_engine_sleeps_until_the_next_check():
