@@ -11,11 +11,11 @@ entries. Knows no protocol and no HTTP.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from llamasrv.errors import ConfigError, InvalidRequest, Unavailable
@@ -27,6 +27,9 @@ CHAIN_BYTES = 2**26  # max bytes of a conversation that are read at once
 
 DAY = 86_400.0
 USAGE_DAYS = 400  # retention of the daily totals
+
+_LARGE = 1 << 17  # bytes that take milliseconds to pack
+_DENSE = 1 << 12  # packed bytes that may unpack to megabytes
 
 
 class StoredEntry(NamedTuple):
@@ -55,12 +58,18 @@ def _unbounded(seconds: float, error: Exception) -> AbstractContextManager[None]
     return nullcontext()
 
 
+def _here(function: Callable[[], Any]) -> Any:
+    return function()
+
+
 class StoreOptions(NamedTuple):
-    """`within(seconds, error)` raises the error in a block that waits longer for a server."""
+    """`within(seconds, error)` raises the error in a block that waits longer for a server. `compute` calls a function
+    that computes for long where it holds up nobody, and returns its result."""
 
     max_bytes: int = 2**30
     max_age: float = 30 * DAY  # seconds since last use
     within: Callable[[float, Exception], AbstractContextManager[None]] = _unbounded
+    compute: Callable[[Callable[[], Any]], Any] = _here
     chain: int = CHAIN
     chain_bytes: int = CHAIN_BYTES
     patience: float = 12.0  # timeout in seconds of one operation on a server, including the server's own timeouts
@@ -147,16 +156,29 @@ def day_of(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
-def pack(body: bytes) -> bytes:
-    return zlib.compress(body, 1)
+def pack(body: bytes, options: StoreOptions) -> bytes:
+    packed: bytes = options.compute(lambda: zlib.compress(body, 1)) if len(body) > _LARGE else zlib.compress(body, 1)
+    return packed
 
 
-def unpack(data: bytes) -> bytes:
-    return zlib.decompress(data)
+def unpack(data: bytes, options: StoreOptions) -> bytes:
+    body: bytes = options.compute(lambda: zlib.decompress(data)) if len(data) > _DENSE else zlib.decompress(data)
+    return body
 
 
-def unpack_all(rows: Iterable[tuple[str, bytes, str | None, float | None]], max_bytes: int) -> list[StoredEntry]:
-    """Unpack rows of (id, packed body, previous, lease). Counts unpacked bytes: a small packed body may be large."""
+Rows = Sequence[tuple[str, bytes, str | None, float | None]]
+"""Of (id, packed body, previous, lease)."""
+
+
+def unpack_all(rows: Rows, options: StoreOptions) -> list[StoredEntry]:
+    """Raises ConversationTooLong."""
+    is_large = sum(len(row[1]) for row in rows) > _DENSE
+    entries: list[StoredEntry] = (options.compute if is_large else _here)(lambda: _unpacked(rows, options.chain_bytes))
+    return entries
+
+
+def _unpacked(rows: Rows, max_bytes: int) -> list[StoredEntry]:
+    """Counts unpacked bytes: a small packed body may be large."""
     left = max_bytes
     out = []
     for id, data, previous, lease in rows:

@@ -82,22 +82,23 @@ class RedisStore:
     def put(self, owner: str, entry: StoredEntry) -> None:
         key = _key(owner, entry.id)
         lease = "" if entry.lease is None else repr(entry.lease)
+        fields = {"body": pack(entry.body, self._options), "previous": entry.previous or "", "lease": lease}
         with _redis_errors(), self._db.pipeline() as pipe:
-            pipe.hset(key, mapping={"body": pack(entry.body), "previous": entry.previous or "", "lease": lease})
+            pipe.hset(key, mapping=fields)
             pipe.expire(key, self._age)
             pipe.execute()
 
     def get(self, owner: str, id: str) -> StoredEntry | None:
         with _redis_errors():
             body, previous, lease = self._db.hmget(_key(owner, id), "body", "previous", "lease")
-        return None if body is None else StoredEntry(id, unpack(body), *_fields(previous, lease))
+        return None if body is None else StoredEntry(id, unpack(body, self._options), *_fields(previous, lease))
 
     def chain(self, owner: str, id: str) -> list[StoredEntry]:
         args: list[Any] = [id, self._options.chain, self._age, self._options.chain_bytes]
         with _redis_errors():
             found = self._chain(keys=[_key(owner, "")], args=args)
-        rows = ((id.decode(), body, *_fields(*rest)) for id, body, *rest in reversed(found))
-        return unpack_all(rows, self._options.chain_bytes)
+        rows = [(id.decode(), body, *_fields(*rest)) for id, body, *rest in reversed(found)]
+        return unpack_all(rows, self._options)
 
     def delete(self, owner: str, id: str) -> bool:
         with _redis_errors():

@@ -146,7 +146,7 @@ class SqlStore:
             raise ConfigError(f"store.url: {dialect.name} cannot be used: {_reason(error.__cause__)}") from None
 
     def put(self, owner: str, entry: StoredEntry) -> None:
-        body = pack(entry.body)
+        body = pack(entry.body, self.options)
         now = time.time()
         row = {
             "owner": owner,
@@ -167,7 +167,7 @@ class SqlStore:
         with self.connection() as db:
             oldest = time.time() - self.options.max_age
             row = self._run(db, _GET, {"owner": owner, "id": id, "oldest": oldest}).fetchone()
-        return None if row is None else StoredEntry(row[0], unpack(row[1]), row[2], row[3])
+        return None if row is None else StoredEntry(row[0], unpack(row[1], self.options), row[2], row[3])
 
     def chain(self, owner: str, id: str) -> list[StoredEntry]:
         now = time.time()
@@ -182,7 +182,7 @@ class SqlStore:
         with self.connection() as db:
             rows = self._run(db, _CHAIN, named).fetchall()
             self._run(db, _RENEW, named)
-        return unpack_all(rows, self.options.chain_bytes)
+        return unpack_all(rows, self.options)
 
     def delete(self, owner: str, id: str) -> bool:
         with self.connection() as db:

@@ -210,8 +210,8 @@ def test_continuing_a_conversation_renews_all_of_it(url, owner, at):
 
 def test_the_least_recently_used_are_evicted(url, owner, at, monkeypatch):
     own_clock(url)
-    monkeypatch.setattr("llamasrv.store.sql.pack", bytes)
-    monkeypatch.setattr("llamasrv.store.sql.unpack", bytes)
+    monkeypatch.setattr("llamasrv.store.sql.pack", lambda body, options: bytes(body))
+    monkeypatch.setattr("llamasrv.store.sql.unpack", lambda body, options: bytes(body))
     store = open_store(url, StoreOptions(max_bytes=50_000, max_age=1e9))
     at(4e9)
     put_turns(store, owner, "a", "b")
@@ -256,7 +256,7 @@ def test_two_processes_may_share_the_file(tmp_path, owner):
 
 
 def test_deleted_text_is_overwritten_in_the_file(tmp_path, owner, monkeypatch):
-    monkeypatch.setattr("llamasrv.store.sql.pack", bytes)
+    monkeypatch.setattr("llamasrv.store.sql.pack", lambda body, options: bytes(body))
     path = tmp_path / "responses.db"
     store = open_store(f"sqlite:///{path}", StoreOptions())
     store.put(owner, entry("a", body=b"confidential" * 10))

@@ -15,6 +15,10 @@ from prometheus_client.exposition import generate_latest
 from serving import RunningService
 
 from llamasrv.concurrency import compute_off_hub
+from llamasrv.protocols.anthropic.threads import Turn, new_message_id
+from llamasrv.protocols.openai.conversations import StoredConversation
+from llamasrv.protocols.openai.responses.stored import Stored
+from llamasrv.store import StoredEntry
 from llamasrv.web.ops import metrics
 from llamasrv.web.service import WebOptions
 
@@ -88,15 +92,20 @@ BODIES = {
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
+def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     service = RunningService(web=WebOptions(files_folder=folder, files_bytes=1 << 30))
     for path in {path for path, _, _ in BODIES.values()}:  # what is made once is made now
         service.client.post(
             path, json={"messages": [TURN], "input": "x", "prompt": "x", "content": "x", "max_tokens": 1}
         )
-    yield service.app
+    yield service
     service.close()
+
+
+@pytest.fixture
+def app(service):
+    return service.app
 
 
 @pytest.mark.parametrize("path, body, status", BODIES.values(), ids=BODIES)
@@ -155,3 +164,49 @@ def test_metrics_leave_the_hub(app, hub_time, monkeypatch):
     with hub_time:
         status, text = post(app, "/metrics", b"", REQUEST_METHOD="GET")
     assert status == 200 and b"llamasrv_build" in text and get_ident() not in places and len(places) == 1
+
+
+STORED = {
+    "its items": ("GET", "/v1/conversations/{conversation}/items?limit=100", None, 200),
+    "an item more": ("POST", "/v1/conversations/{conversation}/items", {"items": [ITEM]}, 200),
+    "other metadata": ("POST", "/v1/conversations/{conversation}", {"metadata": {"a": "b"}}, 200),
+    "a response to it": ("POST", "/v1/responses", {"input": "x", "conversation": "{conversation}"}, 400),
+    "a response to a response": ("POST", "/v1/responses", {"input": "x", "previous_response_id": "{response}"}, 400),
+    "a response": ("GET", "/v1/responses/{response}", None, 200),
+    "its input": ("GET", "/v1/responses/{response}/input_items?limit=100", None, 200),
+    "a message to a thread": ("POST", "/v1/messages", {"max_tokens": 1, "messages": [TURN], "thread": {
+        "type": "continue", "previous_message_id": "{message}"}}, 400),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stored(service):
+    """Ids of what is as long as the limits let it be: 9,999 items of 2 kB."""
+    text = "x" * 2_000
+    items = [{**ITEM, "id": f"msg_{n}", "content": [{"type": "input_text", "text": text}]} for n in range(MANY - 1)]
+    conversation = StoredConversation.new({})._replace(items=items)
+    said = orjson.loads(post(service.app, "/v1/responses", b'{"input": "x", "max_output_tokens": 16}')[1])
+    response = Stored(said, items, [])
+    message = new_message_id()
+    turn = Turn([{"role": "user", "content": text}, {"role": "assistant", "content": "y"}] * 4_000, [], {})
+    for id, body in ((conversation.id, conversation), (said["id"], response), (message, turn)):
+        service.store.put("", StoredEntry(id, body.pack()))
+    return {"conversation": conversation.id, "response": said["id"], "message": message}
+
+
+@pytest.mark.parametrize("blocks", [True, False], ids=["file", "sockets"])
+@pytest.mark.parametrize("method, path, body, status", STORED.values(), ids=STORED)
+def test_what_is_stored_is_read_and_written_off_the_hub(
+    service, stored, hub_time, monkeypatch, method, path, body, status, blocks
+):
+    """A conversation of 24 MB took the hub 90 ms to parse, and as long to write. `blocks`: where the store is a server,
+    waiting for it is the hub's, and what is computed is not."""
+    monkeypatch.setattr(service.store, "blocks", blocks)
+    monkeypatch.setattr(service.store, "options", service.store.options._replace(compute=compute_off_hub))
+    text = orjson.dumps(body).decode()
+    for name, id in stored.items():
+        path, text = (part.replace("{" + name + "}", id) for part in (path, text))
+    path, _, query = path.partition("?")
+    with hub_time:
+        got, reply = post(service.app, path, text.encode(), REQUEST_METHOD=method, QUERY_STRING=query)
+    assert got == status, reply[:300]

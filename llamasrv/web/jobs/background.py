@@ -16,9 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.domain.events import Event, Failed, Pace, Reasoning, Usage
 from llamasrv.errors import LlamasrvError, QueueFull, Unavailable
 from llamasrv.protocols.openai.responses.reply import Keep, ResponseReply
@@ -209,7 +211,7 @@ class BackgroundRun:
             self._chunks = self.reply.queue(model)
             self._written = 0  # of the chunks
         else:
-            begun = resume(self.reply, model, delivered.chunks)
+            begun = compute_off_hub(partial(resume, self.reply, model, delivered.chunks))
             self._chunks, self._written = list(delivered.chunks), len(delivered.chunks)
         if begun is None:
             raise CannotGoOn

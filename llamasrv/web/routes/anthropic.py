@@ -76,4 +76,7 @@ def blueprint(service: Service) -> Blueprint:
 def _earlier(threads: StoredThreads, owner: str, body: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The earlier turns of the thread that a request continues."""
     previous = previous_of(body)
-    return () if previous is None else tuple(threads.turns(owner, previous))
+    if previous is None:
+        return ()
+    current().has_large_body = True  # the thread may be long
+    return tuple(threads.turns(owner, previous))

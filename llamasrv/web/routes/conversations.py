@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from flask import Blueprint, Response, request
@@ -61,19 +62,18 @@ class ConversationViews:
 
         def make(tell: Tell) -> Response:
             new = parsed_by(self._endpoint.create, request.environ, self._endpoint.parse_create, body)
-            made = self._kept.keep(current().owner, new)
-            tell(made.id)
-            return json_answer(conversation_body(made))
+            self._kept.keep(current().owner, new)
+            tell(new.id)
+            return json_answer(conversation_body(new))
 
         return answered_once(self._idempotency, body, make, self.show)
 
     def show(self, id: str) -> Response:
-        return json_answer(conversation_body(self._kept.find(current().owner, id)))
+        return json_answer(self._kept.read(current().owner, id, conversation_body))
 
     def update(self, id: str) -> Response:
         metadata = self._parsed(self._endpoint.metadata, self._endpoint.parse_metadata)
-        changed = self._kept.change(current().owner, id, lambda conversation: conversation._replace(metadata=metadata))
-        return json_answer(conversation_body(changed))
+        return self._changed(id, lambda conversation: conversation._replace(metadata=metadata))
 
     def delete(self, id: str) -> Response:
         self._kept.delete(current().owner, id)
@@ -81,8 +81,8 @@ class ConversationViews:
 
     def items(self, id: str) -> Response:
         after, limit, descending = page_of_request()
-        items = self._kept.find(current().owner, id).items
-        return json_answer(page_body(items, after=after, limit=limit, descending=descending))
+        page = partial(page_body, after=after, limit=limit, descending=descending)
+        return json_answer(self._kept.read(current().owner, id, lambda conversation: page(conversation.items)))
 
     def add(self, id: str) -> Response:
         items = self._parsed(self._endpoint.items, self._endpoint.parse_items)
@@ -90,12 +90,18 @@ class ConversationViews:
         def extended(conversation: StoredConversation) -> StoredConversation:
             return self._endpoint.extended(conversation, items)
 
-        longer = self._kept.change(current().owner, id, extended)
-        return json_answer(items_body(longer.items[len(longer.items) - len(items) :]))
+        def added(longer: StoredConversation) -> bytes:
+            return items_body(longer.items[len(longer.items) - len(items) :])
+
+        return json_answer(self._kept.change(current().owner, id, extended, added))
 
     def item(self, id: str, item: str) -> Response:
-        return json_answer(item_body(self._kept.find(current().owner, id).item(item)))
+        return json_answer(
+            self._kept.read(current().owner, id, lambda conversation: item_body(conversation.item(item)))
+        )
 
     def delete_item(self, id: str, item: str) -> Response:
-        changed = self._kept.change(current().owner, id, lambda conversation: conversation.without(item))
-        return json_answer(conversation_body(changed))
+        return self._changed(id, lambda conversation: conversation.without(item))
+
+    def _changed(self, id: str, how: Callable[[StoredConversation], StoredConversation]) -> Response:
+        return json_answer(self._kept.change(current().owner, id, how, conversation_body))

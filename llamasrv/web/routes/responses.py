@@ -11,7 +11,7 @@ import orjson
 from flask import Blueprint, Response, current_app, request
 from werkzeug.exceptions import MethodNotAllowed
 
-from llamasrv.concurrency import off_hub
+from llamasrv.concurrency import compute_off_hub, off_hub
 from llamasrv.domain.request import GenerateRequest
 from llamasrv.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from llamasrv.pipeline.run import Run
@@ -81,6 +81,10 @@ class ResponseViews:
     def _wire(self, response: dict[str, Any]) -> bytes:
         return orjson.dumps(response)
 
+    def _told(self, response: dict[str, Any]) -> Response:
+        """The response with its tools and instructions, which may be large."""
+        return json_answer(compute_off_hub(partial(self._wire, response)))
+
     def take_over(self) -> None:
         """Go on with the background responses of servers that are gone."""
         service = self._service
@@ -103,7 +107,7 @@ class ResponseViews:
         record = current().record
         earlier = self._earlier(body, record.owner, current().chain)
         timeout = self._service.options.timeout
-        asked, options = self._parsed(self._endpoint.parse, body, owner=record.owner, timeout=timeout, earlier=earlier)
+        asked, options = self._parsed(self._endpoint.parse, body, earlier, owner=record.owner, timeout=timeout)
         if options.store and not self._memory.keeps:
             if options.background:
                 raise Unsupported("'background' is not supported here: this server has no store.", param="background")
@@ -123,9 +127,14 @@ class ResponseViews:
         return response
 
     def _parsed(
-        self, parse: Callable[..., tuple[GenerateRequest, ResponseOptions]], body: Mapping[str, Any], **named: Any
+        self,
+        parse: Callable[..., tuple[GenerateRequest, ResponseOptions]],
+        body: Mapping[str, Any],
+        earlier: Earlier,
+        **named: Any,
     ) -> tuple[GenerateRequest, ResponseOptions]:
-        asked, options = parsed_by(self._endpoint, request.environ, parse, body, **named)
+        current().has_large_body |= bool(earlier.items)  # they may be many
+        asked, options = parsed_by(self._endpoint, request.environ, parse, body, earlier=earlier, **named)
         current().ignored += options.ignored
         return asked, options
 
@@ -147,7 +156,7 @@ class ResponseViews:
         except BaseException:
             record.quota = quota
             raise
-        return self._follow(run, 0) if options.stream else json_answer(self._wire(run.queued))
+        return self._follow(run, 0) if options.stream else self._told(run.queued)
 
     def _work(
         self, asked: GenerateRequest, options: ResponseOptions, owner: str, created_at: int | None = None
@@ -186,7 +195,7 @@ class ResponseViews:
         record = current().record
         body, earlier = self._body(record.owner)
         counted = {**body, "input": body.get("input") or []}
-        asked, _ = self._parsed(self._endpoint.parse, counted, earlier=earlier)
+        asked, _ = self._parsed(self._endpoint.parse, counted, earlier)
         with in_words_of(self._endpoint, asked):
             return json_answer(input_tokens_body(self._service.pipeline.count(asked, record.owner)))
 
@@ -194,9 +203,7 @@ class ResponseViews:
         record = current().record
         body, earlier = self._body(record.owner)
         timeout = self._service.options.timeout
-        asked, options = self._parsed(
-            self._endpoint.parse_compact, body, owner=record.owner, timeout=timeout, earlier=earlier
-        )
+        asked, options = self._parsed(self._endpoint.parse_compact, body, earlier, owner=record.owner, timeout=timeout)
         return self._respond(asked, self._endpoint.reply(options))
 
     def _respond(self, asked: GenerateRequest, reply: ResponseReply) -> Response:
@@ -226,12 +233,11 @@ class ResponseViews:
     def _earlier(self, body: Mapping[str, Any], owner: str, chain: ResponseChain | None) -> Earlier:
         names = self._endpoint.references(body)
         if names.conversation is not None and names.previous is None:
-            items = tuple(self._service.conversations.find(owner, names.conversation).items)
+            items = self._service.conversations.read(owner, names.conversation, lambda found: tuple(found.items))
         else:
             kept = None if chain is None or names.previous is None else chain.find(names.previous)
             if kept is None:
-                turns = self._memory.conversation(owner, names.previous)
-                kept = tuple(item for turn in turns for item in turn.items)
+                kept = tuple(self._memory.conversation(owner, names.previous))
             items = kept
             if chain is not None:
                 chain.goes_on_from(items)
@@ -249,7 +255,7 @@ class ResponseViews:
         run = self._service.background.find(owner, id)
         if not streams:
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
-            return json_answer(self._wire(stored.response))
+            return self._told(stored.response)
         start = self._start()
         if run is not None:
             return self._follow(run, start)
@@ -261,7 +267,11 @@ class ResponseViews:
             distant = DistantRun(self._memory, background.runs, owner, id, background.times.listen)
             return self._follow(distant, start, self.framing_of_another)
         framing = self.framing
-        return Response(b"".join(map(framing.frame, replay(stored)[start:])) + framing.last, 200, framing.headers)
+
+        def told_again() -> bytes:
+            return b"".join(map(framing.frame, replay(stored)[start:])) + framing.last
+
+        return Response(compute_off_hub(told_again), 200, framing.headers)
 
     def _start(self) -> int:
         """The number of the first event that is asked for."""
@@ -282,20 +292,21 @@ class ResponseViews:
         if run is not None:
             run.cancel()
             run.wait(CANCEL_WAIT)
-            return json_answer(self._wire(run.reply.stored().response))
+            return self._told(run.reply.stored().response)
         stored = self._memory.find(owner, id)
         if not stored.response["background"]:
             raise InvalidRequest("Only responses that were created with 'background' can be cancelled.", param="id")
         if stored.response["status"] not in ENDED:  # another server's, which will notice
             stored = stored._replace(response={**stored.response, "status": "cancelled"})
             self._memory.keep(owner, stored)
-        return json_answer(self._wire(stored.response))
+        return self._told(stored.response)
 
     def input_items(self, id: str) -> Response:
         owner = current().owner
         after, limit, descending = page_of_request()
         items = self._memory.items_until(owner, self._memory.find(owner, id))
-        return json_answer(page_body(items, after=after, limit=limit, descending=descending))
+        page = partial(page_body, items, after=after, limit=limit, descending=descending)
+        return json_answer(compute_off_hub(page))
 
     def _follow(self, run: Followed, start: int, framing: Framing | None = None) -> Response:
         keepalive = self._service.options.keepalive

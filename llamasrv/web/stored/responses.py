@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from llamasrv.concurrency import off_hub
+from llamasrv.concurrency import compute_off_hub, off_hub
 from llamasrv.errors import InvalidRequest, LlamasrvError, NotFound
 from llamasrv.protocols.openai.responses.ids import is_response_id, response_of
 from llamasrv.protocols.openai.responses.stored import Stored, not_found
@@ -21,6 +21,8 @@ R = TypeVar("R")
 
 
 log = logging.getLogger("llamasrv")
+
+LARGE = 1 << 17  # bytes of stored JSON that take milliseconds to parse
 
 _REFERENCES = 100  # responses that one request may take items of
 
@@ -49,21 +51,21 @@ class StoredResponses:
             raise ResponseNotFound(f"Response with id '{id[:80]}' not found.", param="id")
         return found
 
-    def conversation(self, owner: str, id: str | None) -> list[Stored]:
-        """All turns up to this response, oldest first. Raises where one is missing or cannot be continued."""
+    def conversation(self, owner: str, id: str | None) -> list[dict[str, Any]]:
+        """The items of all turns up to this response, oldest first. Raises where a turn is missing or cannot be
+        continued."""
         if id is None:
             return []
-        turns = self._turns(owner, id)
-        if not turns:
+        items = self._items_until(owner, id)
+        if items is None:
             raise not_found(id)
-        turns[-1].check_continued()
-        return turns
+        return items
 
     def items_until(self, owner: str, stored: Stored) -> list[dict[str, Any]]:
         """Everything that a response was made from: the earlier turns that still exist, and its own input."""
         previous = stored.response["previous_response_id"]
-        turns = [] if previous is None else self._turns(owner, previous, whole=False)
-        return [*(item for turn in turns for item in turn.items), *stored.input]
+        earlier = [] if previous is None else self._items_until(owner, previous, whole=False) or []
+        return [*earlier, *stored.input]
 
     def items(self, owner: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Single items by id; those that no longer exist are left out."""
@@ -97,10 +99,11 @@ class StoredResponses:
         if self._store is None or not is_response_id(id) or not self._off(self._store.delete, owner, id):
             raise ResponseNotFound(f"Response with id '{id[:80]}' not found.", param="id")
 
-    def _turns(self, owner: str, id: str, *, whole: bool = True) -> list[Stored]:
+    def _items_until(self, owner: str, id: str, *, whole: bool = True) -> list[dict[str, Any]] | None:
+        """None: there is no such response. `whole`: to continue it."""
         if self._store is None or not is_response_id(id):
-            return []
-        return self._off(_chain, self._store, owner, id, whole)
+            return None
+        return self._off(_items, self._store, owner, id, whole)
 
     def _off(self, function: Callable[..., R], *args: Any) -> R:
         assert self._store is not None
@@ -109,7 +112,7 @@ class StoredResponses:
     @staticmethod
     def _get(store: ResponseStore, owner: str, id: str) -> Stored | None:
         entry = store.get(owner, id)
-        return None if entry is None else _read(entry)
+        return None if entry is None else made_of([entry], lambda: _read(entry))
 
 
 class Blocking(Protocol):
@@ -127,12 +130,26 @@ def _read(entry: StoredEntry) -> Stored:
     return stored.interrupted() if entry.lease is not None and entry.lease < time.time() else stored
 
 
-def _chain(store: ResponseStore, owner: str, id: str, whole: bool) -> list[Stored]:
+def made_of(entries: Sequence[StoredEntry], make: Callable[[], R]) -> R:
+    """What `make` makes of the entries, off the hub if they are large. What it drops is freed there, too."""
+    return compute_off_hub(make) if sum(len(entry.body) for entry in entries) > LARGE else make()
+
+
+def _items(store: ResponseStore, owner: str, id: str, whole: bool) -> list[dict[str, Any]] | None:
     entries = store.chain(owner, id)
-    if whole and entries and entries[0].previous is not None:
+    if not entries:
+        return None
+    if whole and entries[0].previous is not None:
         raise not_found(entries[0].previous)
-    return [_read(entry) for entry in entries]
+
+    def items() -> list[dict[str, Any]]:
+        turns = list(map(_read, entries))
+        if whole:
+            turns[-1].check_continued()
+        return [item for turn in turns for item in turn.items]
+
+    return made_of(entries, items)
 
 
 def _put(store: ResponseStore, owner: str, id: str, stored: Stored, previous: str | None, lease: float | None) -> None:
-    store.put(owner, StoredEntry(id, stored.pack(), previous, lease))
+    store.put(owner, StoredEntry(id, compute_off_hub(stored.pack), previous, lease))

@@ -9,10 +9,11 @@ import logging
 import re
 from collections.abc import Sequence
 
+from llamasrv.concurrency import compute_off_hub
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic.threads import Turn, not_found
 from llamasrv.store import ResponseStore, StoredEntry
-from llamasrv.web.stored.responses import asking
+from llamasrv.web.stored.responses import asking, made_of
 
 log = logging.getLogger("llamasrv")
 
@@ -31,12 +32,9 @@ class StoredThreads:
 
     def turns(self, owner: str, id: str) -> Sequence[Turn]:
         """All turns up to this reply, oldest first. Raises ThreadNotFound, also for another owner's thread."""
-        entries: list[StoredEntry] = []
-        if self._store is not None and _MESSAGE.match(id):
-            entries = asking(self._store, self._store.chain, owner, id)
-        if not entries or entries[0].previous is not None:
+        if self._store is None or not _MESSAGE.match(id):
             raise not_found(id)
-        return [Turn.unpack(entry.body) for entry in entries]
+        return asking(self._store, _chain, self._store, owner, id)
 
     def keep(self, owner: str, id: str, turn: Turn, previous: str | None, earlier: Sequence[Turn]) -> None:
         """Store a turn, and note that the turn before it has been continued. If that fails, the log has the reason:
@@ -49,9 +47,17 @@ class StoredThreads:
             log.warning("the thread up to %s is not kept: %s", id, error.message)
 
 
+def _chain(store: ResponseStore, owner: str, id: str) -> list[Turn]:
+    entries = store.chain(owner, id)
+    if not entries or entries[0].previous is not None:
+        raise not_found(id)
+    return made_of(entries, lambda: [Turn.unpack(entry.body) for entry in entries])
+
+
 def _put(store: ResponseStore, owner: str, id: str, turn: Turn, previous: str | None, earlier: Sequence[Turn]) -> None:
-    store.put(owner, StoredEntry(id, turn.pack(), previous))
+    store.put(owner, StoredEntry(id, compute_off_hub(turn.pack), previous))
     if previous is not None:
         before = store.get(owner, previous)
         if before is not None:
-            store.put(owner, before._replace(body=earlier[-1]._replace(continued=True).pack()))
+            body = compute_off_hub(earlier[-1]._replace(continued=True).pack)
+            store.put(owner, before._replace(body=body))
