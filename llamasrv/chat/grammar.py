@@ -157,7 +157,7 @@ def _opened(rules: RuleWriter, start: str) -> str:
     """What begins a thought or a call; the line breaks in front of it may be missing."""
     mark = start.lstrip(_BREAK)
     breaks = start[: len(start) - len(mark)]
-    return f"({rules.literal(breaks)})? {marked(rules, mark)}" if breaks and mark else marked(rules, start)
+    return f"({rules.literal(breaks)})? {_loosely(rules, mark)}" if breaks and mark else _loosely(rules, start)
 
 
 def _content(rules: RuleWriter, format: ChatFormat, content: Content | None, continuing: bool = False) -> str:
@@ -205,7 +205,7 @@ class _Made:
 
     def behind(self, rules: RuleWriter, trigger: str, before: str) -> str:
         """The same calls after a text that ends with the first mark."""
-        return f"{before} {marked(rules, self.start.partition(trigger)[2])} {self.rest}"
+        return f"{before} {_loosely(rules, self.start.partition(trigger)[2])} {self.rest}"
 
 
 def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, parallel: bool) -> _Made:
@@ -231,13 +231,17 @@ def _made(rules: RuleWriter, calls: Calls, tools: Sequence[Tool], prompt: str, p
     return _Made("" if begun else start, rest, start, alone, rules.rule(other) if other else "")
 
 
+_LAYOUT = re.compile(
+    r"(\n? {2,}|\n(?=[\]}]))"
+)  # runs of blanks in a mark, and what puts a bracket on a line of its own
+
+
 def _loosely(rules: RuleWriter, text: str) -> str:
-    """A mark; blanks in front of it are layout that may be missing."""
-    mark = text.lstrip(" ")
-    blanks = text[: len(text) - len(mark)]
-    if len(blanks) < 2 or not mark:
+    """A mark, whose layout may be missing or another."""
+    if not text.strip():
         return marked(rules, text) if text else ""
-    return f"({rules.literal(blanks)})? {marked(rules, mark)}"
+    parts = enumerate(_LAYOUT.split(text))
+    return " ".join(r"/\n? {0,12}/" if place % 2 else marked(rules, part) for place, part in parts if part)
 
 
 def _body(

@@ -81,7 +81,6 @@ def test_a_text_of_a_given_form_ends_at_a_mark_on_a_line_of_its_own(form):
 
 
 SHOWN = {
-    "Llama-3.2-pythonic": "its texts stand without quotes: a comma in one might begin the next argument",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "the section of one call has no end",
 }
 """Templates whose own writing of a call the grammar does not allow, although the parser reads it."""
@@ -115,8 +114,24 @@ def test_a_text_without_quotes_is_allowed_where_the_template_writes_it_so():
     format = ChatTemplate(family(call)).format
     constraint = constrain(format, tools=probe_tools(), must_call=True)
     assert accepts(constraint, "[zqtool(zqfirst=Old Town, zqsecond=7)]")
+    assert accepts(constraint, "[zqtool(zqfirst=Old, Town, zqsecond=7)]")  # a comma before a key ends it
     assert accepts(constraint, '[zqtool(zqfirst="Old, Town", zqsecond=7)]')
     assert not accepts(constraint, "[zqtool(zqfirst=None, zqsecond=7)]")  # which is no text
+
+
+def test_layout_inside_the_mark_of_all_calls_may_be_another():
+    """A list that the template puts on lines of its own, and its model on one, or the other way round."""
+    object = "{{- '{\"name\": \"' + f.name + '\", \"arguments\": ' + f.arguments | tojson + '}' -}}"
+    source = family(object, before="{{- '<acts>[\n    ' -}}", after="{{- '\n]</acts>' -}}", between="{{- ',\n    ' -}}")
+    constraint = constrain(ChatTemplate(source).format, tools=probe_tools(), must_call=True)
+    one = '{"name": "zqnone", "arguments": {}}'
+    for text in (
+        f"<acts>[\n    {one},\n    {one}\n]</acts>",
+        f"<acts>[{one},{one}]</acts>",
+        f"<acts>[  {one}\n]</acts>",
+    ):
+        assert accepts(constraint, text)
+    assert not accepts(constraint, f"<acts>{one}</acts>")
 
 
 @pytest.mark.parametrize("thought", ["", "\n<think>Hm.</think>", "<think></think>"])

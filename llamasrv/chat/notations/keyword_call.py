@@ -182,7 +182,7 @@ class KeywordCall(Notation):
             branches.append(literal(rules, PYTHON, schema))
         if values.only_text(schema) and not _FORM.intersection(schema):
             branches += [_SINGLE] * self.single
-            branches += [rules.terminal(self._plain_form())] * self.plain
+            branches += [self._plain_rule(rules)] * self.plain
         value = rules.rule(" | ".join(branches))
         if (
             self.all_quoted and kinds and not kinds & {"string", "array", "object"}
@@ -191,12 +191,15 @@ class KeywordCall(Notation):
             return f"({mark} {value} {mark} | {value})"
         return value
 
-    def _plain_form(self) -> str:
-        """A text without quotes, up to what ends it."""
+    def _plain_rule(self, rules: RuleWriter) -> str:
+        """A text without quotes, up to what ends it. What separates arguments may stand in it, but before a key."""
         between = self.between.strip()
         if self.on_lines:
-            return _LINE
-        return _MARKED.replace("STOP", re.escape(between[0])) if _WORD.search(between) else _PLAIN
+            return rules.terminal(_LINE)
+        if _WORD.search(between):
+            return rules.terminal(_MARKED.replace("STOP", re.escape(between[0])))
+        part = rules.terminal(_PLAIN)
+        return f"{part} ({rules.literal(self.separator)} {part})*" if between == "," else part
 
     @classmethod
     def learn(cls, text: str, begin: int, number: int) -> Learned | None:
