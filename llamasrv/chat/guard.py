@@ -48,11 +48,21 @@ def _tree_expression(tree: dict[str, Any]) -> str:
     return f"{prefix}(?:{'|'.join(branches)}){'?' if '' in tree else ''}"
 
 
+_NONE = re.compile("(?!)")
+
+
+class Guarded(str):
+    """A text of ours, in which what clients wrote has been replaced already: it goes through as it is."""
+
+
 class Guard:
     """Replaces special tokens in one conversation, and finds them again in the rendered text."""
 
-    def __init__(self, pattern: re.Pattern[str], visible: frozenset[str], media: Sequence[str] = ()) -> None:
-        """`media`: the markers of images and sounds in the conversation."""
+    def __init__(
+        self, pattern: re.Pattern[str] = _NONE, visible: frozenset[str] = frozenset(), media: Sequence[str] = ()
+    ) -> None:
+        """`pattern`: what special tokens look like; `visible`: those that the template looks for in what an assistant
+        said; `media`: the markers of images and sounds in the conversation."""
         self._media = {mark: number for number, mark in enumerate(media)}
         self.tokens: list[str] = []
         self._search = pattern.search
@@ -65,15 +75,28 @@ class Guard:
             for key, value in message.items():
                 if type(value) is str:
                     if search(value) is not None and key != "role":
-                        hide = self._hide_unseen if key == "content" and message["role"] == "assistant" else self._hide
-                        message[key] = self._sub(hide, value)
+                        said = key == "content" and message["role"] == "assistant"
+                        message[key] = self.said(value) if said else self.value(value)
                 elif value is not None:
                     message[key] = self.value(value)
         return messages
 
+    def said(self, text: str) -> str:
+        """What an assistant said, with stand-ins. It may carry marks that the template looks for, like `</think>`."""
+        return str(text) if isinstance(text, Guarded) else self._sub(self._hide_unseen, text)
+
+    def joined(self, texts: Sequence[str], between: str) -> str:
+        """Texts of an assistant in one; of ours where one of them is."""
+        if not any(isinstance(text, Guarded) for text in texts):
+            return between.join(texts)
+        return Guarded(between.join(self.said(text) for text in texts))
+
     def value(self, value: Any) -> Any:
+        """Any value with stand-ins for the special tokens in its texts."""
         if type(value) is str:
             return value if self._search(value) is None else self._sub(self._hide, value)
+        if isinstance(value, Guarded):
+            return str(value)
         if isinstance(value, Mapping):
             return {self.value(key): self.value(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -89,7 +112,6 @@ class Guard:
         return chr(FIRST_STAND_IN + self.tokens.index(token))
 
     def _hide_unseen(self, match: re.Match[str]) -> str:
-        # What an assistant wrote may carry marks that the template looks for itself, like `</think>`.
         return match.group() if match.group() in self._visible else self._hide(match)
 
     def segments(self, text: str) -> tuple[str, tuple[Segment, ...]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from llamasrv.chat.families import GENERIC_CALLS
 from llamasrv.chat.formats import Calls
+from llamasrv.chat.guard import Guard, Guarded
 from llamasrv.chat.traits import NO_CONTENT, Traits
 from llamasrv.chat.written import late_tools, operator_block, tool_of, unmarked, write_result, write_tools
 from llamasrv.domain.request import ChatPrompt, Message, TextPart
@@ -38,9 +39,10 @@ class Conversation:
     held: str = ""  # what it holds there already
 
 
-def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> Conversation:
-    """The messages and tools for a template with these traits. `calls`: how the model writes calls."""
-    calls = calls or GENERIC_CALLS
+def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None, guard: Guard | None = None) -> Conversation:
+    """The messages and tools for a template with these traits. `calls`: how the model writes calls; `guard`: replaces
+    special tokens in what is written into a text together with marks of ours."""
+    calls, guard = calls or GENERIC_CALLS, guard or Guard()
     if traits.calls_need_tools and not prompt.tools:
         traits = replace(traits, calls=False, results=False, spoilt_arguments=False)
     source: Sequence[Message] = late_tools(prompt.messages)
@@ -61,13 +63,13 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
     if prompt.tools and not traits.tools:
         messages.insert(0, {"role": "system", "content": write_tools(prompt.tools, calls)})
     if not simple:
-        _settle_calls(messages, traits, calls)
+        _settle_calls(messages, traits, calls, guard)
     if not traits.says_all_system:
         _settle_system(messages, traits)
     if traits.results_in_list:
         messages = _gathered(messages)
     if not traits.repeated_roles:
-        messages = _merged(messages)
+        messages = _merged(messages, guard)
     if not simple and not traits.user_after_result:
         messages = _answered(messages)
     if not traits.empty_answer:
@@ -79,11 +81,15 @@ def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None) -> C
     if traits.needs_user and not any(message["role"] == "user" for message in messages):
         head = next((n for n, m in enumerate(messages) if m["role"] not in _SYSTEM_ROLES), len(messages))
         messages.insert(head, {"role": "user", "content": ""})
+    if traits.result_is_list:
+        for message in messages:
+            if message["role"] == "tool":
+                message["content"] = [message["content"]]
     if traits.parts:
         for message in messages:
             if isinstance(message.get("content"), str):
                 message["content"] = [{"type": "text", "text": message["content"]}]
-    tools = [tool_of(tool, traits.full_schemas) for tool in prompt.tools] if prompt.tools and traits.tools else None
+    tools = [tool_of(tool, traits.schemas) for tool in prompt.tools] if prompt.tools and traits.tools else None
     conversation = Conversation(messages, tools, prompt.add_generation_prompt and continues is None, continues)
     if continues is not None:
         last = source[-1]
@@ -230,17 +236,18 @@ def _ordered_results(messages: Sequence[Message]) -> list[Message]:
     return ordered
 
 
-def _settle_calls(messages: list[Dict], traits: Traits, format: Calls) -> None:
-    """Calls and results in a form that this template can show."""
+def _settle_calls(messages: list[Dict], traits: Traits, format: Calls, guard: Guard) -> None:
+    """Calls and results in a form that this template can show. Calls that are written out keep their marks: in the
+    prompts of later turns they are the tokens that the model wrote."""
     settled: list[Dict] = []
     for place, message in enumerate(messages):
         calls = message.get("tool_calls")
         if calls and not traits.calls:
-            made = [(c["function"]["name"], _as_text(c["function"]["arguments"])) for c in calls]
-            written = format.write(made)
+            said = guard.value([(c["function"]["name"], _as_text(c["function"]["arguments"])) for c in calls])
+            written = Guarded(format.write([(name, arguments) for name, arguments in said]))
             content = message.get("content") or ""
             if isinstance(content, str):
-                message["content"] = f"{content}\n{written}" if content else written
+                message["content"] = guard.joined([content, written], "\n") if content else written
             else:
                 message["content"] = [*content, {"type": "text", "text": written}]
             del message["tool_calls"]
@@ -319,7 +326,7 @@ def _one_by_one(message: Dict, messages: list[Dict], place: int) -> list[Dict]:
 
 
 def _has_text(content: Any) -> bool:
-    return isinstance(content, str) and bool(content)
+    return isinstance(content, str) and bool(content.strip())  # a blank alone stands for no content
 
 
 def _as_text(arguments: Any) -> str:
@@ -381,7 +388,7 @@ def _with_blocks(messages: Sequence[Dict]) -> list[Dict]:
     return placed
 
 
-def _merged(messages: list[Dict]) -> list[Dict]:
+def _merged(messages: list[Dict], guard: Guard) -> list[Dict]:
     """Consecutive turns of one role, merged."""
     merged: list[Dict] = []
     for message in messages:
@@ -393,7 +400,7 @@ def _merged(messages: list[Dict]) -> list[Dict]:
             and isinstance(last.get("content"), str)
             and isinstance(message.get("content") or "", str)
         ):
-            joined = "\n\n".join(text for text in (last["content"], message.get("content")) if text)
+            joined = guard.joined([text for text in (last["content"], message.get("content")) if text], "\n\n")
             merged[-1] = {**last, **message, "content": joined}
         else:
             merged.append(message)

@@ -138,8 +138,8 @@ class ChatTemplate:
         if media_of(prompt):
             prompt, marks = marked(prompt)
         traits = self.traits
-        conversation = normalise.prepare(prompt, traits, self.format.calls)
         guard = Guard(self._special, self.renderer.looked_for, marks)
+        conversation = normalise.prepare(prompt, traits, self.format.calls, guard)
         messages = guard.messages(conversation.messages)
         if conversation.continues is not None:
             conversation.held = guard.value(conversation.held)

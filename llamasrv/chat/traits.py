@@ -37,9 +37,10 @@ class Traits:
     content_with_calls: bool = True
     content_stays: bool = True  # that content is still shown behind a later answer
     empty_answer: bool = True
-    full_schemas: bool = False  # every parameter of a tool needs a type and a description
+    schemas: str = "given"  # of tools; "listed": they need properties, "full": each also one type and a description
     results: bool = False
     results_in_list: bool = False  # those of several calls are one message, whose content is a list of texts
+    result_is_list: bool = False  # of one text: the template goes through its content
     arguments: str = "object"  # or "text"
     prints_arguments: bool = False  # an object would be written as Python prints it
     spoilt_arguments: bool = True  # where they are objects, a text that is none is shown as well
@@ -74,7 +75,7 @@ _TOOL = {
         },
     },
 }
-_ODD_FUNCTIONS = (
+_ODD_FUNCTIONS: tuple[Dict, ...] = (
     {
         "name": "zqodd",
         "description": "",
@@ -85,6 +86,12 @@ _ODD_FUNCTIONS = (
     },
     {"name": "zqeven", "description": "", "parameters": {"type": "object"}},
 )  # schemas as clients send them, which some templates stumble over
+
+
+def _with_properties(function: Dict) -> Dict:
+    return {**function, "parameters": {"properties": {}, **function["parameters"]}}
+
+
 _USER = {"role": "user", "content": "zquser"}
 _USER2 = {"role": "user", "content": "zqagain"}
 _SYSTEM = {"role": "system", "content": "zqsystem"}
@@ -108,8 +115,8 @@ def _call(value: str, arguments: str, id: str = "zqcall001") -> Dict:
     return {"id": id, "type": "function", "function": {"name": "zqtool", "arguments": given}}
 
 
-def _result(content: str, id: str = "zqcall001") -> Dict:
-    return {"role": "tool", "tool_call_id": id, "name": "zqtool", "content": content}
+def _result(content: str, id: str = "zqcall001", in_list: bool = False) -> Dict:
+    return {"role": "tool", "tool_call_id": id, "name": "zqtool", "content": [content] if in_list else content}
 
 
 def examine(template: Renderer) -> Traits:
@@ -150,7 +157,9 @@ def examine(template: Renderer) -> Traits:
         found["tools_need_system"] = not shows([_USER], "zqtool", **given)
         odd = [{"type": "function", "function": function} for function in _ODD_FUNCTIONS]
         head = [{"role": "system", "content": ""}] if found["tools_need_system"] else []
-        found["full_schemas"] = not shows([*head, _USER], "zqodd", tools=odd)
+        listed = [{"type": "function", "function": _with_properties(function)} for function in _ODD_FUNCTIONS]
+        forms = {"given": odd, "listed": listed}
+        found["schemas"] = next((form for form in forms if shows([*head, _USER], "zqodd", tools=forms[form])), "full")
     found.update(_examine_calls(show, given, show([_USER], **given).count("None")))
     if found["tools"] and not found["calls"]:  # such a template may show results all the same
         results = [_result("zqresult"), _result("zqsecond", "zqcall002")]
@@ -172,7 +181,7 @@ def _examine_system(show: Callable[..., str], found: Dict, given: Dict) -> Dict:
         call = {"role": "assistant", **NO_CONTENT[found["no_content"]]}
         calls.append({**call, "tool_calls": [_call("zqvalue", found["arguments"])]})
         if found["results"]:
-            calls.append(_result("zqresult"))
+            calls.append(_result("zqresult", in_list=found["result_is_list"]))
 
     def is_late(late: Dict) -> bool:
         turns = [[_USER, late, _ANSWER, _USER2], [_USER, _ANSWER, late, _USER2], [_USER, _ANSWER, _USER2, late]]
@@ -194,14 +203,19 @@ def _is_in_place(show: Callable[..., str], messages: list[Dict], given: Dict) ->
     """Whether all texts are shown in their order, and the late one leaves what stands before it as it was."""
     text, at = show(messages, **given), -1
     for message in messages:
-        if message.get("content"):
-            at = text.find(message["content"], at + 1)
+        if _words_of(message):
+            at = text.find(_words_of(message), at + 1)
             if at < 0:
                 return False
     number = next(n for n, message in enumerate(messages) if message.get("content") == _SYSTEM2["content"])
     before = show(messages[:number], prompt=False, **given)
-    last = messages[number - 1].get("content") or "zqvalue"
+    last = _words_of(messages[number - 1]) or "zqvalue"
     return text.startswith(before[: before.rfind(last) + len(last)]) if last in before else False
+
+
+def _words_of(message: Dict) -> str:
+    content = message.get("content") or ""
+    return content[0] if isinstance(content, list) else content
 
 
 def _find_tools_variable(template: Renderer, show: Callable[..., str]) -> str | None:
@@ -238,18 +252,21 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
             if plain and (_IN_TEXT.search(text) or _is_printed_text(text, printed)):
                 in_text = True
                 continue
+            listed = "" if "zqresult" in text else show([_USER, turn(call), _result("zqresult", in_list=True)], **given)
+            text, as_list = (listed, True) if "zqresult" in listed else (text, False)
+            result, second = _result("zqresult", in_list=as_list), _result("zqsecond", "zqcall002", as_list)
             other = _call("zqother", arguments, "zqcall002")
-            both = show([_USER, turn(call, other), _result("zqresult"), _result("zqsecond", "zqcall002")], **given)
+            both = show([_USER, turn(call, other), result, second], **given)
             words = ("zqvalue", "zqother", "zqresult", "zqsecond")
             several = all(word in both for word in words)
-            gathered = {**_result("zqresult"), "content": ["zqresult", "zqsecond"]}
+            gathered = {**_result(""), "content": ["zqresult", "zqsecond"]}
             listed = "" if several else show([_USER, turn(call, other), gathered], **given)
             in_list = all(word in listed for word in words) and not re.search("zqresult.{1,4}zqsecond", listed)
             if names is _BLANKS and not ("zqresult" in text and (several or in_list)):
                 continue  # with such words it loses a result
             spoilt = {**call, "function": {**call["function"], "arguments": "zqspoilt"}}
             long_id = _call("zqvalue", arguments, "call_zq_0123456789")
-            spoken = [_USER, turn(call, content=_ANSWER), _result("zqresult")]
+            spoken = [_USER, turn(call, content=_ANSWER), result]
 
             def said(*later: Dict) -> bool:
                 there = show([*spoken, *later], **given)  # noqa: B023
@@ -257,10 +274,10 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
 
             return {
                 "calls": True,
-                "calls_need_tools": "zqvalue" not in show([_USER, turn(call), _result("zqresult")]),
+                "calls_need_tools": "zqvalue" not in show([_USER, turn(call), result]),
                 "arguments": arguments,
                 "prints_arguments": bool(printed),
-                "spoilt_arguments": "zqspoilt" in show([_USER, turn(spoilt), _result("zqresult")], **given),
+                "spoilt_arguments": "zqspoilt" in show([_USER, turn(spoilt), result], **given),
                 "no_content": no_content,
                 "results": "zqresult" in text,
                 "content_with_calls": said(),
@@ -268,7 +285,8 @@ def _examine_calls(show: Callable[..., str], given: Dict, nones: int) -> Dict:
                 "names_in_ids": "zqcall001" in text and _names_are_hidden(show, turn(call), given),
                 "parallel_calls": several or in_list,
                 "results_in_list": in_list,
-                "user_after_result": "zqagain" in show([_USER, turn(call), _result("zqresult"), _USER2], **given),
+                "result_is_list": as_list,
+                "user_after_result": "zqagain" in show([_USER, turn(call), result, _USER2], **given),
                 "short_ids": show([_USER, turn(long_id), _result("zqresult", "call_zq_0123456789")], **given) == "",
             }
     return {"calls": False, "no_content": "empty", "spoilt_arguments": False}

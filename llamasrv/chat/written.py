@@ -12,14 +12,17 @@ from llamasrv.chat.formats import Calls
 from llamasrv.domain.request import Message, TextPart, Tool
 
 
-def tool_of(tool: Tool, full: bool = False) -> dict[str, Any]:
+def tool_of(tool: Tool, schemas: str = "given") -> dict[str, Any]:
+    """A tool as templates get it. `schemas`: see Traits."""
     parameters = tool.parameters or {"type": "object", "properties": {}}
-    if full:
+    if schemas == "full":
         parameters = {**_filled(parameters)}
-        parameters.setdefault("properties", {})
         parameters.pop("additionalProperties", None)
         if not parameters["description"]:
             del parameters["description"]
+    if schemas != "given":
+        parameters = {**parameters}
+        parameters.setdefault("properties", {})
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},

@@ -12,6 +12,7 @@ import jinja2.sandbox
 from vectors import template_of
 
 from llamasrv.chat.template import ChatTemplate
+from llamasrv.chat.traits import NO_CONTENT
 from llamasrv.domain.request import ChatPrompt, Message, Tool, ToolCall
 from llamasrv.errors import InvalidRequest
 
@@ -97,9 +98,7 @@ def plain(message: Message, template: ChatTemplate) -> dict[str, Any]:
     traits = template.traits
     found: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        found["content"] = {"null": None, "empty": "", "absent": None}[traits.no_content]
-        if traits.no_content == "absent":
-            del found["content"]
+        found = {"role": message.role, **NO_CONTENT[traits.no_content]}
         found["tool_calls"] = [
             {
                 "id": written_id(made.id, template),
@@ -113,6 +112,8 @@ def plain(message: Message, template: ChatTemplate) -> dict[str, Any]:
         ]
     if message.role == "tool":
         found |= {"tool_call_id": written_id(message.tool_call_id, template), "name": message.name}
+        if traits.result_is_list:
+            found["content"] = [message.content]
     if message.reasoning and traits.reasoning == "block":
         found["content"] = [
             {"type": "thinking", "thinking": message.reasoning},

@@ -280,6 +280,20 @@ def test_tools_that_are_shown_beside_a_system_message_get_an_empty_one():
     assert text(source, [system(), user()], tools=(WEATHER,)).count("<|im_start|>system") == 2
 
 
+def test_schemas_are_completed_no_further_than_the_template_needs():
+    """One that goes through the properties got one type and a description for everything, too."""
+    source = (
+        "{% for tool in tools or [] %}{% for name, part in tool.function.parameters.properties.items() %}"
+        "{{ name }}: {{ part.type }}{{ WORDS }}; {% endfor %}{{ tool.function.name }}. {% endfor %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    odd = Tool("odd", "", {"properties": {"a": {"type": ["string", "null"]}, "b": {"anyOf": [{"type": "string"}]}}})
+    shown = text(source.replace("{{ WORDS }}", ""), [user()], tools=(odd, CLOCK, Tool("bare", "", {"type": "object"})))
+    assert shown == "a: ['string', 'null']; b: ; odd. clock. bare. Hi"
+    shown = text(source.replace("{{ WORDS }}", "{{ ' (' + part.description + ')' }}"), [user()], tools=(odd,))
+    assert shown == "a: string (); b:  (); odd. Hi"
+
+
 def test_tools_go_through_the_template_where_it_has_words_for_them():
     shown = text(HERMES, [user()], tools=(WEATHER,))
     assert "Looks outside" in shown and "<tool_call>" not in shown
@@ -351,6 +365,49 @@ def test_results_of_several_calls_go_into_a_list_where_the_template_takes_them_s
     shown = text(source, [*asked, result("clock", "noon"), result("weather", "wet"), user("So?")])
     assert shown.startswith(text(source, asked)) and shown.endswith("<tool>wet</tool><tool>noon</tool><|user|>So?")
     assert "<tool>wet</tool>" in text(source, [*asked, result("weather", "wet"), user("So?")])  # the other never came
+
+
+def test_a_result_is_a_list_of_one_text_where_the_template_goes_through_it():
+    """It took texts apart: each of their characters became a result of its own, and so neither calls nor results were
+    given to such a template."""
+    source = (
+        "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}{% for m in messages %}<|{{ m.role }}|>"
+        "{% if m.role == 'tool' %}{% for part in m.content %}<part>{{ part | tojson }}</part>{% endfor %}"
+        "{% else %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endif %}"
+        "{% endfor %}"
+    )
+    shown = text(source, [user(), call("weather", "clock"), result("weather", "wet"), result("clock", "noon")])
+    assert '{"name": "clock"' in shown and shown.endswith('<|tool|><part>"wet"</part><|tool|><part>"noon"</part>')
+
+
+def test_a_blank_that_a_call_needs_gets_no_turn_of_its_own():
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}"
+        "{% if not m.content %}{{ raise_exception('words, please') }}{% endif %}"
+        "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    assert ChatTemplate(source).traits.no_content == "blank"
+    assert text(source, [user(), call("weather"), result("weather", "wet")]).count("<|assistant|>") == 1
+
+
+CALLS_UNSEEN = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}{% for m in messages %}"
+    "<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+def test_calls_that_are_written_out_keep_their_marks_as_tokens_and_no_others(alternate):
+    """They were texts that look like the tokens: the model did not know its own calls again, nor did the cache."""
+    strict = "{% for m in messages %}{% if loop.previtem and loop.previtem.role == m.role %}{{ raise_exception('alternate') }}{% endif %}{% endfor %}"
+    template = ChatTemplate(strict * alternate + CALLS_UNSEEN, special_tokens=("<tool_call>", "</tool_call>"))
+    assert not template.traits.calls and template.traits.repeated_roles != alternate
+    spoilt = ToolCall("id", "weather", '{"town": "</tool_call>"}')
+    asked = [user(), answer("See <tool_call>."), Message("assistant", "Look.", tool_calls=(spoilt,))]
+    segments = template.render(ChatPrompt(tuple(asked), tools=(WEATHER,))).segments
+    said = "".join(text if trusted else f"[{text}]" for text, trusted in segments)
+    assert "See [<tool_call>]." in said and '<tool_call>\n{"name": "weather"' in said
+    assert '"[</tool_call>]"}}\n</tool_call>' in said
 
 
 # -- reasoning
