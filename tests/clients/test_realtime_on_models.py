@@ -90,6 +90,8 @@ def test_a_text_is_answered_by_sound_in_the_order_of_events(talk):
     assert len(sound) % 3840 == 0 and sound and response.output[0].content[0].transcript == said
     assert response.usage.output_token_details.audio_tokens == len(sound) // 3840
     item, heard = response.output[0].id, 40
+    talk.conversation.item.truncate(item_id=item, content_index=1, audio_end_ms=heard)
+    assert until(talk, "error")[-1].error.param == "content_index"
     talk.conversation.item.truncate(item_id=item, content_index=0, audio_end_ms=heard)
     assert until(talk, "conversation.item.truncated")[-1].audio_end_ms == heard
     talk.conversation.item.retrieve(item_id=item)
@@ -135,6 +137,8 @@ def test_a_response_is_cancelled_and_another_follows(talk):
     until(talk, "response.output_text.delta")
     talk.response.create()
     assert until(talk, "error")[-1].error.code == "conversation_already_has_active_response"
+    talk.response.cancel(response_id="resp_of_before")
+    assert until(talk, "error")[-1].error.code == "response_cancel_not_active"
     talk.response.cancel()
     response = until(talk, "response.done")[-1].response
     assert response.status in ("cancelled", "completed")
@@ -204,6 +208,14 @@ def test_turns_are_heard_and_interrupt(talk):
             "invalid_value",
         ),
         ({"type": "response.cancel"}, "response_cancel_not_active"),
+        ({"type": "response.create", "response": {"prompt": {"id": "pmpt_1"}}}, "unsupported_parameter"),
+        (
+            {
+                "type": "conversation.item.create",
+                "item": {"type": "function_call", "name": "a", "arguments": "{}", "call_id": 5},
+            },
+            "invalid_value",
+        ),
     ],
 )
 def test_what_is_wrong_is_reported_and_the_session_goes_on(server, event, code):

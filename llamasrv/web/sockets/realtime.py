@@ -168,6 +168,8 @@ class RealtimeSocket(SocketSession):
 
     def _truncate_item(self, event: JSON) -> None:
         item, ms = self.conversation.find(event.get("item_id")), event.get("audio_end_ms")
+        if event.get("content_index", 0) != 0:
+            raise InvalidRequest("Invalid 'content_index': expected 0.", param="content_index")
         if type(ms) is not int or ms < 0:
             raise InvalidRequest("Invalid 'audio_end_ms': expected a number of milliseconds.", param="audio_end_ms")
         item.truncate(ms)
@@ -190,7 +192,8 @@ class RealtimeSocket(SocketSession):
         self._answer(given)
 
     def _cancel_response(self, event: JSON) -> None:
-        if not self._answers.is_answering:
+        id = event.get("response_id")
+        if not self._answers.is_answering or id not in (None, self._answers.response_id):
             raise InvalidRequest("Cancellation failed: no active response found.", code="response_cancel_not_active")
         self._answers.cancel("client_cancelled")
 

@@ -53,6 +53,7 @@ class CancellableRun(ResponseChain):
 
     def __init__(self) -> None:
         self.cancelled: str | None = None  # why
+        self.response_id: str | None = None  # once it has begun
         self._run: Any = None
 
     def find(self, id: str) -> None:
@@ -89,6 +90,11 @@ class Answers:
     @property
     def is_answering(self) -> bool:
         return self._active is not None
+
+    @property
+    def response_id(self) -> str | None:
+        """Of the answer under way."""
+        return None if self._active is None else self._active.response_id
 
     def cancel(self, reason: str) -> None:
         """The answer, if there is one."""
@@ -175,6 +181,7 @@ class Answers:
         encoder = _encoder(settings["output"]["format"])
         conversation = self._session.conversation
         response = RealtimeResponse(self._send, settings, conversation, is_apart=is_apart, encoder=encoder)
+        active.response_id = response.id
         response.begin()
         messages = (items or conversation).messages(settings["instructions"])
         body: JSON = {

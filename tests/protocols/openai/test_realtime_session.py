@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+import typing
 
 import pytest
 
@@ -16,6 +18,7 @@ from llamasrv.protocols.openai.realtime.items import (
 )
 from llamasrv.protocols.openai.realtime.response import RealtimeResponse
 from llamasrv.protocols.openai.realtime.session import chat_tools, new_session, updated
+from llamasrv.web.sockets.realtime import _HANDLERS
 
 TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}
 
@@ -48,6 +51,11 @@ def test_what_is_set_is_shown_and_the_rest_stays():
         ({"tools": [{"type": "mcp"}]}, "session.tools[0].type"),
         ({"tool_choice": "look"}, "session.tool_choice"),
         ({"prompt": {"id": "x"}}, "session.prompt"),
+        ({"parallel_tool_calls": "no"}, "session.parallel_tool_calls"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "create_response": 0}}}},
+            "session.audio.input.turn_detection.create_response",
+        ),
         ({"audio": {"input": {"format": {"type": "audio/g722"}}}}, "session.audio.input.format.type"),
         ({"audio": {"output": {"format": {"type": ["audio/pcmu"]}}}}, "session.audio.output.format.type"),
         ({"audio": {"input": {"format": {"type": "audio/pcm", "rate": 8000}}}}, "session.audio.input.format.rate"),
@@ -273,3 +281,66 @@ def test_nothing_in_an_item_is_more_than_an_invalid_request(junk):
     for part in ({"type": junk}, {"type": "input_text", "text": junk}, {"type": "input_audio", "audio": junk}, junk):
         with pytest.raises(InvalidRequest):
             new_item({**whole, "content": [{"type": "input_image", "image_url": []}, part]})
+
+
+# What members of the SDK's unions can hold, by path. Items of MCP servers, and their tools, are refused by their type.
+_HONOURED = {
+    "session.type", "session.instructions", "session.output_modalities", "session.max_output_tokens", "session.tools",
+    "session.tools.type", "session.tools.name", "session.tools.description", "session.tools.parameters",
+    "session.tool_choice", "session.tool_choice.type", "session.tool_choice.name", "session.parallel_tool_calls",
+    "session.reasoning", "session.reasoning.effort", "session.audio", "session.audio.input",
+    "session.audio.input.format", "session.audio.input.format.type", "session.audio.input.format.rate",
+    "session.audio.input.transcription", "session.audio.input.transcription.model",
+    "session.audio.input.transcription.language", "session.audio.input.transcription.prompt",
+    "session.audio.input.turn_detection", "session.audio.input.turn_detection.type",
+    "session.audio.input.turn_detection.threshold", "session.audio.input.turn_detection.prefix_padding_ms",
+    "session.audio.input.turn_detection.silence_duration_ms", "session.audio.input.turn_detection.eagerness",
+    "session.audio.input.turn_detection.create_response", "session.audio.input.turn_detection.interrupt_response",
+    "session.audio.output", "session.audio.output.format", "session.audio.output.format.type",
+    "session.audio.output.format.rate", "session.audio.output.voice", "session.audio.output.voice.id",
+    "session.audio.output.speed", "response.conversation", "response.input", "response.input.type",
+    "response.metadata", "event_id", "type", "audio", "item_id", "response_id", "audio_end_ms", "content_index",
+    "previous_item_id", "item.id", "item.type", "item.role", "item.name", "item.arguments", "item.call_id",
+    "item.output", "item.content", "item.content.type", "item.content.text", "item.content.audio",
+    "item.content.transcript", "item.content.image_url",
+}  # fmt: skip
+# The session shows null, or what is in force; an item is complete, and a picture is seen whole.
+_SHOWN_AS_IT_IS = {
+    "session.model", "session.include", "session.tracing", "session.truncation", "session.audio.input.noise_reduction",
+    "session.audio.input.transcription.delay", "session.audio.input.transcription.keywords",
+    "session.audio.input.transcription.languages", "session.audio.input.turn_detection.idle_timeout_ms",
+    "item.object", "item.status", "item.content.detail",
+}  # fmt: skip
+_REFUSED = {"session.prompt", "session.tools.", "session.tool_choice.server_label", "item.approv", "item.server_label", "item.tools", "item.error",
+            "item.reason"}  # fmt: skip
+
+
+def _paths(typed, path=""):
+    from typing_extensions import is_typeddict
+
+    for name, hint in typing.get_type_hints(typed).items():
+        here = f"{path}.{name}" if path else name
+        yield here
+        inner = [hint]
+        while inner:
+            one = inner.pop()
+            if is_typeddict(one):
+                yield from _paths(one, here)
+            else:
+                inner += [argument for argument in typing.get_args(one) if not isinstance(argument, (str, int))]
+
+
+def test_every_member_of_the_clients_events_has_a_verdict():
+    module = pytest.importorskip("openai.types.realtime.realtime_client_event_param")
+    union = typing.get_args(module.RealtimeClientEventParam)
+    kinds = {typing.get_args(typing.get_type_hints(one)["type"])[0] for one in union}
+    assert kinds - {"output_audio_buffer.clear"} == set(_HANDLERS)  # over a WebSocket the client plays the sound
+    unknown = set()
+    for path in {path for one in union for path in _paths(one)}:
+        # Settings of one answer are those of the session, and its input is items.
+        same = re.sub(r"^response\.input\.(?!type$)", "item.", path)
+        same = re.sub(r"^response\.(?!conversation|input|metadata)", "session.", same)
+        is_known = same in _HONOURED or any(same == one or same.startswith(one + ".") for one in _SHOWN_AS_IT_IS)
+        if not is_known and same not in ("session", "response", "item") and not same.startswith(tuple(_REFUSED)):
+            unknown.add(path)
+    assert not unknown

@@ -91,7 +91,8 @@ def new_item(given: Any, decode: Decode | None = None) -> ConversationItem:
     common = {"id": id, "object": "realtime.item", "type": kind, "status": "completed"}
     if kind == "function_call":
         wire = {name: _string(given.get(name), f"item.{name}") for name in ("name", "arguments")}
-        return ConversationItem({**common, **wire, "call_id": given.get("call_id") or new_id("call_")})
+        call = new_id("call_") if given.get("call_id") is None else _string(given["call_id"], "item.call_id")
+        return ConversationItem({**common, **wire, "call_id": call})
     if kind == "function_call_output":
         wire = {name: _string(given.get(name), f"item.{name}") for name in ("call_id", "output")}
         return ConversationItem({**common, **wire})

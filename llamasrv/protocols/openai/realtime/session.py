@@ -68,8 +68,6 @@ def updated(session: JSON, given: Any, path: str = "session") -> JSON:
             f"{path}.type",
         )
     out = {**session, **answer_settings(given, path)} if kind == "realtime" else dict(session)
-    if given.get("prompt"):
-        raise Unsupported(f"Invalid '{path}.prompt': there are no stored prompts.", param=f"{path}.prompt")
     audio = _object(given.get("audio") or {}, f"{path}.audio")
     heard = _input(session["audio"]["input"], audio.get("input"), f"{path}.audio.input")
     out["audio"] = {"input": heard}
@@ -81,6 +79,8 @@ def updated(session: JSON, given: Any, path: str = "session") -> JSON:
 def answer_settings(given: Mapping[str, Any], path: str) -> JSON:
     """The settings of answers among these, checked. Raises InvalidRequest."""
     out: JSON = {}
+    if given.get("prompt"):
+        raise Unsupported(f"Invalid '{path}.prompt': there are no stored prompts.", param=f"{path}.prompt")
     if "instructions" in given:
         out["instructions"] = _text(given["instructions"] or "", f"{path}.instructions", MOST_TEXT)
     if given.get("output_modalities") is not None:
@@ -98,7 +98,7 @@ def answer_settings(given: Mapping[str, Any], path: str) -> JSON:
     if given.get("tool_choice") is not None:
         out["tool_choice"] = _tool_choice(given["tool_choice"], f"{path}.tool_choice")
     if given.get("parallel_tool_calls") is not None:
-        out["parallel_tool_calls"] = given["parallel_tool_calls"] is True
+        out["parallel_tool_calls"] = _flag(given["parallel_tool_calls"], f"{path}.parallel_tool_calls")
     if given.get("reasoning") is not None:
         effort = _object(given["reasoning"], f"{path}.reasoning").get("effort")
         out["reasoning"] = None if effort is None else {"effort": _text(effort, f"{path}.reasoning.effort", 20)}
@@ -153,8 +153,8 @@ def _turns(given: JSON, path: str) -> JSON:
                 raise _invalid(f"expected a number from {low:g} to {high:g}.", f"{path}.{name}")
             out[name] = value
     for name in ("create_response", "interrupt_response"):
-        if type(given.get(name)) is bool:
-            out[name] = given[name]
+        if given.get(name) is not None:
+            out[name] = _flag(given[name], f"{path}.{name}")
     return out
 
 
@@ -220,6 +220,12 @@ def chat_tools(settings: Mapping[str, Any]) -> JSON:
 def _object(value: Any, path: str) -> JSON:
     if type(value) is not dict:
         raise _invalid("expected an object.", path, code="invalid_type")
+    return value
+
+
+def _flag(value: Any, path: str) -> bool:
+    if type(value) is not bool:
+        raise _invalid("expected true or false.", path, code="invalid_type")
     return value
 
 
