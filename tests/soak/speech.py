@@ -1,24 +1,29 @@
-"""Five hundred hostile inputs and a thousand cancels for a server that speaks, with both kinds of model.
+"""Five hundred hostile inputs and a thousand cancels for a server that speaks, and voices beside three others and four
+chats, with both kinds of model.
 
-pytest -s tests/soak/speech.py        ten minutes on two busy cores
+pytest -s tests/soak/speech.py        twenty minutes on two busy cores
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
+import numpy as np
 import pytest
 from clients.conftest import wait_until_ready
 from clients.talk import figure, post, wait_for
 from faults.front import descriptors, worker_of
 from model import tiny_speech
 from samples import wav
+
+from llamasrv.config import paths
 
 SPEECH = "/v1/audio/speech"
 NUM_HOSTILE = int(os.environ.get("SOAK_HOSTILE", "500"))
@@ -140,3 +145,97 @@ def test_a_thousand_leave(server):
     print(f"\nleft, {server.kind}: {NUM_CANCELS}, descriptors {files} and {descriptors(worker)}")
     assert worker_of(server) == worker and sound_of(server) == before
     wait_for(lambda: descriptors(worker) <= files + 4)
+
+
+FRAME = 1920  # samples
+CHAT = {"model": "words", "stream": True, "max_tokens": 400, "ignore_eos": True}
+LONG = {
+    "model": "voice",
+    "voice": "mia",
+    "response_format": "pcm",
+    "input": "Something else is said, and it goes on. " * 40,
+}
+
+
+@pytest.fixture(params=[(kind, how) for kind in tiny_speech.KINDS for how in ((), ("--deterministic",))], ids=str)
+def company(request, serve, tmp_path):
+    """A server with a model that writes and one that speaks."""
+    kind, how = request.param
+    model = tiny_speech.model(tmp_path / "tiny.gguf", kind)
+    projector = tiny_speech.projector(tmp_path / "mmproj-tiny.gguf", kind)
+    voices = hostile_clips(tmp_path / "voices")
+    (tmp_path / "llamasrv.toml").write_text(
+        f'[models.words]\npath = "{paths.demo_model()}"\n[models.voice]\npath = "{model}"\nmmproj = "{projector}"\n'
+        f'[media]\nvoices = "{voices}"\n'
+    )
+    server = serve("--config", tmp_path / "llamasrv.toml", "-t", 1, "--no-log-requests", *how)
+    server.kind, server.is_deterministic = kind, bool(how)
+    return wait_until_ready(server)
+
+
+def keep_open(server, path, body, begun, over):
+    """Ask again and again, and read all the time."""
+    while not over.is_set():
+        connection = http.client.HTTPConnection(*server.address, timeout=60)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        assert reply.status == 200
+        while not over.is_set() and reply.read1(10_000):
+            begun.set()
+        connection.close()
+
+
+@contextmanager
+def three_speak_and_four_chat(server):
+    over = threading.Event()
+    asked = [(SPEECH, LONG | {"seed": seed}) for seed in (101, 102, 103)]
+    for i in range(4):
+        chat = CHAT | {"messages": [{"role": "user", "content": f"Tell me story {i}."}]}
+        asked.append(("/v1/chat/completions", chat))
+    begun = [threading.Event() for _ in asked]
+    threads = [
+        threading.Thread(target=keep_open, args=(server, path, body, event, over))
+        for (path, body), event in zip(asked, begun)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(event.wait(60) for event in begun)
+        yield
+        assert all(thread.is_alive() for thread in threads)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.timeout(1800)
+def test_a_voice_beside_three_others_and_four_chats(company):
+    def say(seed):
+        body = {"model": "voice", "voice": "mia", "input": "Hello there.", "response_format": "pcm", "seed": seed}
+        status, _, data = post(company, SPEECH, body, timeout=120)
+        assert status == 200
+        return np.frombuffer(data, "<i2").astype(int)
+
+    seeds = range(7, 12)
+    alone = [say(seed) for seed in seeds]
+    assert all((say(seed) == sound).all() for seed, sound in zip(seeds, alone))
+    with three_speak_and_four_chat(company):
+        beside = [say(seed) for seed in seeds]
+    print(f"\n{company.kind}, {company.is_deterministic=}")
+    for one, other in zip(alone, beside):
+        count = min(len(one), len(other))
+        apart = np.abs(one[:count] - other[:count])
+        differing = np.flatnonzero(apart > 400)
+        same = differing[0] // FRAME if len(differing) else count // FRAME
+        print(
+            f"{len(one) // FRAME} and {len(other) // FRAME} frames; the first {same} at most "
+            f"{apart[: same * FRAME].max(initial=0)} of 32767 apart, all {apart.max()}"
+        )
+        if company.is_deterministic:
+            assert len(one) == len(other) and not apart.any()
+        elif company.kind == "pockettts":
+            # Each frame follows from the numbers of those before it: what rounding changes grows with them.
+            assert len(one) == len(other) and same >= min(20, len(one) // FRAME)
+        # Qwen3-TTS samples a code for each frame, and rounding may turn one: after it the sound is another.
+    assert all((say(seed) == sound).all() for seed, sound in zip(seeds, alone))
