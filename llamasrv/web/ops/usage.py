@@ -39,18 +39,14 @@ class UsageBook:
 
     def note(self, owner: str, model: str, usage: Usage, seconds: float) -> None:
         """Count a finished request."""
-        for kind, number in (
-            ("prompt", usage.prompt_tokens),
-            ("cached", usage.cached_tokens),
-            ("generated", usage.completion_tokens),
-        ):
-            self.tokens[owner, model, kind] += number
-        now = time.time()
-        new = DailyUsage(
-            day_of(now), owner, model, 1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, seconds
-        )
-        self._pending[new[:3]] = _sum(self._pending.get(new[:3]), new)
-        self._spent[owner] += usage.prompt_tokens + usage.completion_tokens
+        now, (prompt, cached, generated) = time.time(), usage[:3]
+        self.tokens[owner, model, "prompt"] += prompt
+        self.tokens[owner, model, "cached"] += cached
+        self.tokens[owner, model, "generated"] += generated
+        place = day_of(now), owner, model
+        new = DailyUsage(*place, 1, prompt, cached, generated, seconds)
+        self._pending[place] = _sum(self._pending.get(place), new)
+        self._spent[owner] += prompt + generated
         if now >= self._next:
             self._next = now + EVERY
             threading.Thread(target=self.flush, daemon=True, name="usage").start()

@@ -139,10 +139,11 @@ def _may_have_grammar(asked: GenerateRequest) -> bool:
 def _with_cache(response: Response, run: Run) -> Response:
     """Report in headers what part of the prompt was cached and what was left out of the conversation, if that is known
     when the reply begins."""
-    if run.info is not None and run.info.cache is not None:
-        response.headers[CACHE] = str(run.info.cache)
-    if run.info is not None and run.info.edits:
-        response.headers[EDITS] = ", ".join(f"{edit.kind}={edit.number}" for edit in run.info.edits)
+    info = run.info
+    if info is not None and info.cache is not None:
+        response.headers.add(CACHE, str(info.cache))
+    if info is not None and info.edits:
+        response.headers[EDITS] = ", ".join(f"{edit.kind}={edit.number}" for edit in info.edits)
     return response
 
 
