@@ -17,7 +17,7 @@ from llamasrv.engine.base.sequence import Sequence
 
 def any_exact(sequences: Iterable[Sequence]) -> bool:
     """Whether any of them is there for log-probabilities: a question of a decision, or a scored prompt."""
-    return any(seq.spec.reads or seq.is_scored for seq in sequences)
+    return any([seq.spec.reads or seq.is_scored for seq in sequences])
 
 
 def num_filling(step: StepRows, backend: Backend, free_cells: int) -> int:

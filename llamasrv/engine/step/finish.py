@@ -33,13 +33,14 @@ def finish(
 
 def _add_forced(step: StepRows, batch_size: int, num_admitted: int) -> None:
     """Extend prompts by tokens that were forced since the plan, if the batch has room."""
-    room = batch_size - sum(count for _, count in step.parts)
+    room = batch_size - step.num_decodes - step.num_prompt
     share = room // num_admitted
-    for i, (seq, count) in enumerate(step.parts):
+    for i, (seq, count) in enumerate(step.parts[step.num_decodes :], step.num_decodes):
         extra = min(_num_forced(seq, count), share, room)  # also prompts admitted before may have some
-        step.parts[i] = (seq, count + extra)
-        room -= extra
-    step.num_prompt = sum(count for _, count in step.parts[step.num_decodes :])
+        if extra:
+            step.parts[i] = (seq, count + extra)
+            step.num_prompt += extra
+            room -= extra
 
 
 def _num_forced(seq: Sequence, count: int) -> int:

@@ -38,7 +38,7 @@ class _KindLine:
     def __init__(self) -> None:
         self.sequences: dict[Sequence, None] = {}
         self.rank: Rank | None = None
-        self.due = -inf
+        self.due = inf
 
 
 class FairQueue:
@@ -54,6 +54,7 @@ class FairQueue:
         self._lines: dict[str, _KindLine] = {}
         self._numbers = count()
         self._heap: list[tuple[Rank, int, _KindLine]] = []  # an entry is outdated if its rank is not its line's
+        self._unranked: dict[_KindLine, None] = {}  # to be ranked at the next look
         self._due: list[tuple[float, int, _KindLine]] = []  # when to rank it again; outdated if not its `due`
 
     def add(self, seq: Sequence) -> None:
@@ -64,7 +65,7 @@ class FairQueue:
             return
         line = self._lines[seq.kind] = _KindLine()
         line.sequences[seq] = None
-        self._rank_at(line, -inf)
+        self._unranked[line] = None
 
     def remove(self, seq: Sequence) -> None:
         del self.sequences[seq]
@@ -73,9 +74,10 @@ class FairQueue:
         del line.sequences[seq]
         if not line.sequences:
             del self._lines[seq.kind]
+            self._unranked.pop(line, None)
             line.rank, line.due = None, inf
-        elif was_first and line.due != -inf:
-            self._rank_at(line, -inf)
+        elif was_first:
+            self._unranked[line] = None
 
     def in_order(
         self, now: float, served: Served, *, beside: Iterable[Sequence] = (), without: Collection[str] = ()
@@ -106,21 +108,17 @@ class FairQueue:
                 heappush(heap, entry)
 
     def _rank_due(self, now: float, served: Served) -> None:
-        lines = []
         while self._due and self._due[0][0] <= now:
             due, _, line = heappop(self._due)
             if due == line.due:
-                line.due = inf
-                lines.append(line)
-        for line in lines:
+                self._unranked[line] = None
+        for line in self._unranked:
             first = next(iter(line.sequences))
             line.rank = _rank(first, now, served)
             heappush(self._heap, (line.rank, next(self._numbers), line))
-            self._rank_at(line, first.arrived + AGEING * (int((now - first.arrived) / AGEING) + 1))
-
-    def _rank_at(self, line: _KindLine, due: float) -> None:
-        line.due = due
-        heappush(self._due, (due, next(self._numbers), line))
+            line.due = first.arrived + AGEING * (int((now - first.arrived) / AGEING) + 1)
+            heappush(self._due, (line.due, next(self._numbers), line))
+        self._unranked.clear()
         self._drop_outdated()
 
     def _drop_outdated(self) -> None:

@@ -126,12 +126,18 @@ class Scheduler:
             most = usable * LOOK_AHEAD + 1
             line = waiting.first(most, now, self.served, states, deferrable=deferrable, extra=extra, besides=besides)
         hits = self._look_up(line[: usable * LOOK_AHEAD], self.batch_size - sum(s.owed for s in prompts), lookup)
-        return situation._replace(
+        return Situation(
+            situation.running,
+            pool,
+            now,
+            situation.turns,
+            resting=situation.resting,
             hits=hits,
             places=usable,
             any_wait=True,
             more_wait=len(hits) < len(line),
             lacks_lanes=bool(line) and usable < places,
+            most_seconds=situation.most_seconds,
         )
 
     def _set_aside(
@@ -210,7 +216,8 @@ class Scheduler:
             return
         # The last step of media rows delayed the streams: prompts after it wait for one more step.
         after_rows = not media and situation.turns.had_media
-        plan.turns = plan.turns._replace(had_media=False)
+        if situation.turns.had_media:
+            plan.turns = plan.turns._replace(had_media=False)
         if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells, now):
             return
         prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
@@ -379,9 +386,10 @@ class Scheduler:
                 need -= max(match.num_held, min(have, taken.get(match.lane, 0)))
             alone = not (decodes or prompts or plan.admit or resting)
             growing.append((left(seq), need))
-            ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
-            if need + growth(growing, ahead) > cells and not alone:
-                return True  # a smaller one behind might fit, but would starve this one
+            if not alone:
+                ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
+                if need + growth(growing, ahead) > cells:
+                    return True  # a smaller one behind might fit, but would starve this one
             plan.admit.append((seq, match))
             begun.add(seq)
             if match is not None:
