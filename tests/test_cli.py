@@ -514,8 +514,12 @@ def test_usage_is_a_table_by_key_and_model(run, tmp_path):
 def test_usage_has_costs_where_models_have_prices(run, tiny, tmp_path):
     store = open_store(url := f"sqlite:///{tmp_path}/responses.db", StoreOptions())
     day = day_of(time.time())
-    store.add_usage([DailyUsage(day, "ann", "paid", 1, 1_000_000, 200_000, 500_000, 1.0),
-                     DailyUsage(day, "ann", "free", 1, 1_000, 0, 0, 1.0)])  # fmt: skip
+    store.add_usage(
+        [
+            DailyUsage(day, "ann", "paid", 1, 1_000_000, 200_000, 500_000, 1.0),
+            DailyUsage(day, "ann", "free", 1, 1_000, 0, 0, 1.0),
+        ]
+    )
     store.close()
     config = tmp_path / "llamasrv.toml"
     config.write_text(f"""

@@ -32,27 +32,31 @@ def migrate(capsys):
 @pytest.mark.parametrize(
     ("words", "new"),
     [
-        ("vllm serve Qwen/Qwen3-8B-GGUF --max-model-len 8k --dtype half --served-model-name a b --port 1",
-         "llamasrv serve hf:Qwen/Qwen3-8B-GGUF --alias a,b --port 1 --ctx-per-sequence 8000"),
+        (
+            "vllm serve Qwen/Qwen3-8B-GGUF --max-model-len 8k --dtype half --served-model-name a b --port 1",
+            "llamasrv serve hf:Qwen/Qwen3-8B-GGUF --alias a,b --port 1 --ctx-per-sequence 8000",
+        ),
         ("vllm serve Qwen/Qwen3-8B", "llamasrv serve hf:Qwen/Qwen3-8B-GGUF --port 8000"),
         ("python3 -m vllm.entrypoints.openai.api_server --model a/b -tp 2", "llamasrv serve hf:a/b-GGUF --port 8000"),
         ("text-generation-launcher --model-id a/b --num-shard 2 --port 80", "llamasrv serve hf:a/b-GGUF --port 80"),
         ("ollama serve", "llamasrv serve --models-from ollama --port 11434"),
-        ("OLLAMA_HOST=0.0.0.0:99 sudo ollama serve",
-         "llamasrv serve --models-from ollama --host 0.0.0.0 --port 99"),
+        ("OLLAMA_HOST=0.0.0.0:99 sudo ollama serve", "llamasrv serve --models-from ollama --host 0.0.0.0 --port 99"),
         ("ollama run llama3.2 'say hi'", "llamasrv run llama3.2 'say hi'"),
         ("ollama list", "llamasrv ls"),
         ("lms server start --port 5 --cors", "llamasrv serve --port 5 --cors-origins '*'"),
-        ("lms load x --gpu max --identifier y",
-         "llamasrv serve x --alias y --port 1234 --n-gpu-layers -1"),
+        ("lms load x --gpu max --identifier y", "llamasrv serve x --alias y --port 1234 --n-gpu-layers -1"),
         ("llama-server -m a.gguf -fa --jinja -ngl 99", "llamasrv serve a.gguf --n-gpu-layers 99 --flash-attn on"),
-        ("LLAMA_ARG_CTX_SIZE=4096 /opt/llama-server -m a.gguf --no-mmap",
-         "LLAMA_ARG_CTX_SIZE=4096 llamasrv serve a.gguf --load-mode none"),
-        ("docker run --rm --gpus all -v x:/data -e MAX_TOTAL_TOKENS=4096 -p 80:80"
-         " ghcr.io/huggingface/text-generation-inference:3 --model-id a/b",
-         "llamasrv serve hf:a/b-GGUF --port 3000 --ctx-per-sequence 4096"),
+        (
+            "LLAMA_ARG_CTX_SIZE=4096 /opt/llama-server -m a.gguf --no-mmap",
+            "LLAMA_ARG_CTX_SIZE=4096 llamasrv serve a.gguf --load-mode none",
+        ),
+        (
+            "docker run --rm --gpus all -v x:/data -e MAX_TOTAL_TOKENS=4096 -p 80:80"
+            " ghcr.io/huggingface/text-generation-inference:3 --model-id a/b",
+            "llamasrv serve hf:a/b-GGUF --port 3000 --ctx-per-sequence 4096",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_command_is_rewritten(migrate, words, new):
     for form in ([words], shlex.split(words)):
         code, _, out, err = migrate(*form)

@@ -107,12 +107,18 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
         7_000,
         {"LLAMASRV_KEY": "{key}"},
         (
-            "-c", 'model="{model}"',
-            "-c", 'model_provider="llamasrv"',
-            "-c", "model_context_window={context}",
-            "-c", 'web_search="disabled"',
-            "-c", 'model_catalog_json="{folder}/models.json"',
-            "-c", 'model_providers.llamasrv={name="llamasrv", base_url="{url}/v1", wire_api="responses", '
+            "-c",
+            'model="{model}"',
+            "-c",
+            'model_provider="llamasrv"',
+            "-c",
+            "model_context_window={context}",
+            "-c",
+            'web_search="disabled"',
+            "-c",
+            'model_catalog_json="{folder}/models.json"',
+            "-c",
+            'model_providers.llamasrv={name="llamasrv", base_url="{url}/v1", wire_api="responses", '
             'env_key="LLAMASRV_KEY", stream_idle_timeout_ms=1800000}',
         ),
         files={"models.json": {"models": [_CODEX_MODEL]}},
@@ -214,7 +220,7 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
             }
         },
     ),
-}  # fmt: skip
+}
 
 
 def filled(value: Any, facts: Mapping[str, Any]) -> Any:

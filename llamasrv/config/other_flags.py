@@ -83,8 +83,12 @@ OLLAMA: tuple[ForeignFlag, ...] = (
     maps("", "--load-timeout", load_timeout, "OLLAMA_LOAD_TIMEOUT"),
     maps("", "--flash-attn", switch("engine_flash_attn", "on", "off"), "OLLAMA_FLASH_ATTENTION"),
     maps("", "--cache-type-k and --cache-type-v", cache_type, "OLLAMA_KV_CACHE_TYPE"),
-    maps("", "--cors-origins, beside localhost", lambda text: {"server_cors_origins": f"localhost,{text}"},
-         "OLLAMA_ORIGINS"),
+    maps(
+        "",
+        "--cors-origins, beside localhost",
+        lambda text: {"server_cors_origins": f"localhost,{text}"},
+        "OLLAMA_ORIGINS",
+    ),
     maps("", "--log-level debug", ollama_debug, "OLLAMA_DEBUG"),
     maps("", "--fit-target", bytes_free, "OLLAMA_GPU_OVERHEAD"),
     maps("", "--prefix-scope all", switch("cache_prefix_scope", "all"), "OLLAMA_MULTIUSER_CACHE"),
@@ -101,4 +105,4 @@ OLLAMA: tuple[ForeignFlag, ...] = (
     already("", _PROGRAM, "OLLAMA_EDITOR"),
     already("", _PROGRAM, "OLLAMA_TMPDIR"),
     already("", _PROGRAM, "OLLAMA_RUNNERS_DIR"),
-)  # fmt: skip
+)

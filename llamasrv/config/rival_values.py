@@ -184,12 +184,17 @@ def socket_path(text: str) -> dict[str, Any]:
 def task(text: str) -> dict[str, Any]:
     """vLLM's --task, --runner and --convert."""
     kinds: dict[str, dict[str, Any]] = {
-        "auto": {}, "generate": {}, "none": {}, "transcription": {},
-        "embed": {"engine_embeddings": True}, "embedding": {"engine_embeddings": True},
+        "auto": {},
+        "generate": {},
+        "none": {},
+        "transcription": {},
+        "embed": {"engine_embeddings": True},
+        "embedding": {"engine_embeddings": True},
         "pooling": {"engine_embeddings": True},
-        "score": {"engine_pooling": "rank"}, "rerank": {"engine_pooling": "rank"},
+        "score": {"engine_pooling": "rank"},
+        "rerank": {"engine_pooling": "rank"},
         "classify": {"engine_pooling": "rank"},
-    }  # fmt: skip
+    }
     if text not in kinds:
         raise ValueError(f"must be one of {', '.join(kinds)}")
     return kinds[text]

@@ -80,8 +80,11 @@ VLLM: tuple[ForeignFlag, ...] = (
     maps("--swap-space GIB", "--cache-swap", gibibytes("cache_swap")),
     maps("--kv-offloading-size GIB", "--cache-ram", gibibytes("cache_ram")),
     no("--cpu-offload-gb GIB", "give the layers on the GPU with --n-gpu-layers N, or --cpu-moe", ok=("0", "0.0")),
-    already("--enable-prefix-caching / --no-enable-prefix-caching", "prefixes are reused",
-            off="send cache_prompt: false with the request"),
+    already(
+        "--enable-prefix-caching / --no-enable-prefix-caching",
+        "prefixes are reused",
+        off="send cache_prompt: false with the request",
+    ),
     already("--prefix-caching-hash-algo NAME", "prefixes are compared token by token"),
     already("--calculate-kv-scales", _KERNELS),
     maps("--disable-sliding-window", "--swa-full", always({"cache_swa_full": True})),
@@ -159,7 +162,7 @@ VLLM: tuple[ForeignFlag, ...] = (
     already("--enable-tokenizer-info-endpoint", "GET /tokenizer_info is served"),
     already("--enable-prompt-tokens-details", "usage has cached_tokens"),
     already("--enable-server-load-tracking", "GET /v1/loads and /metrics have it"),
-    already("--enable-force-include-usage", "send stream_options: {\"include_usage\": true}"),
+    already("--enable-force-include-usage", 'send stream_options: {"include_usage": true}'),
     already("--return-tokens-as-token-ids", "send return_tokens: true with the request"),
     maps("--max-logprobs N", "--max-top-logprobs", into("limits_top_logprobs")),
     already("--logprobs-mode MODE", "log-probabilities are the model's, before sampling"),
@@ -167,8 +170,11 @@ VLLM: tuple[ForeignFlag, ...] = (
     maps("--uvicorn-log-level LEVEL", "--log-level", level),
     maps("--disable-uvicorn-access-log", "--no-log-requests", always({"log_requests": False})),
     maps("--disable-log-requests", "--no-log-requests", always({"log_requests": False})),
-    maps("--enable-log-requests / --no-enable-log-requests", "--log-requests, which never shows what clients send",
-         lambda text: {"log_requests": text == "on"}),
+    maps(
+        "--enable-log-requests / --no-enable-log-requests",
+        "--log-requests, which never shows what clients send",
+        lambda text: {"log_requests": text == "on"},
+    ),
     already("--disable-log-stats", "figures are at /metrics"),
     already("--max-log-len N", "what clients send is never logged"),
     no("--log-config-file FILE", "use --log-level, --log-format and --log-file"),
@@ -176,4 +182,4 @@ VLLM: tuple[ForeignFlag, ...] = (
     already("--collect-detailed-traces NAME", "set OTEL_EXPORTER_OTLP_ENDPOINT and --log-spans"),
     already("--show-hidden-metrics-for-version VERSION", "figures are at /metrics"),
     maps("", "--api-key", into("server_api_key"), "VLLM_API_KEY"),
-)  # fmt: skip
+)

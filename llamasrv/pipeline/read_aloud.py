@@ -48,9 +48,14 @@ def text_to_read(request: GenerateRequest) -> SpeechRequest:
     instructions = "\n".join(_text(message) for message in prompt.messages if message.role == "system")
     drawn = {name: value for name, value in request.sampling.items() if value is not None}
     return replace(
-        speech, text=text, instructions=instructions or None, model=request.model, max_frames=request.max_tokens,
-        owner=request.owner, **drawn,
-    )  # fmt: skip
+        speech,
+        text=text,
+        instructions=instructions or None,
+        model=request.model,
+        max_frames=request.max_tokens,
+        owner=request.owner,
+        **drawn,
+    )
 
 
 def _text(message: Message) -> str:
@@ -70,9 +75,14 @@ class ReadAloud(Run):
         self._speech = speech
         self.state, self.cancelled = RunState.RUNNING, False
         self.info = RunInfo(
-            model=served.model.name, fingerprint=served.fingerprint, params=SamplingParams(), prompts=(),
-            choices_each=1, left_out=0, vocab=served.vocab,
-        )  # fmt: skip
+            model=served.model.name,
+            fingerprint=served.fingerprint,
+            params=SamplingParams(),
+            prompts=(),
+            choices_each=1,
+            left_out=0,
+            vocab=served.vocab,
+        )
         if on_start is not None:
             on_start(self.info)
 

@@ -2,7 +2,7 @@
 
     Run          what the pipeline returns for a request
     Starter      submits the request to the engine once its model is loaded
-    Submitted    what the engine returned for it
+    Submission   what the engine returned for it
 
 Stages (`stages.py`) are functions on the events of each wake-up; they combine in any order. Knows no wire format and no
 HTTP.
@@ -94,7 +94,7 @@ class RunEngine(Protocol):
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None: ...
 
 
-class Submitted(NamedTuple):
+class Submission(NamedTuple):
     """A request that the engine has taken."""
 
     info: RunInfo
@@ -115,7 +115,7 @@ class Submitted(NamedTuple):
 class Starter(Protocol):
     """Submits one request to the engine."""
 
-    def start(self) -> Submitted | None:
+    def start(self) -> Submission | None:
         """None if the model is not loaded yet; loading has begun. Raises if the request is invalid."""
 
     def wait(self) -> LoadWait:
@@ -156,7 +156,7 @@ class Run:
         self.state = RunState.LOADING
         self._starter = starter
         self._wait: LoadWait | None = None
-        self._work: Submitted | None = None
+        self._work: Submission | None = None
         self._stages: Sequence[Stage] = ()
         self._is_stopped = False  # the engine was asked to end it early
         self._counted: dict[int, Usage] = {}  # of the choices that have ended
@@ -272,7 +272,7 @@ class Run:
             self._is_stopped = True
             self._work.engine.cancel(self._work.stream)
 
-    def _read(self, work: Submitted, timeout: float | None) -> list[Event]:
+    def _read(self, work: Submission, timeout: float | None) -> list[Event]:
         stream, give_up = work.stream, None
         while self.state is RunState.RUNNING:
             if not stream.wait(timeout):
@@ -289,7 +289,7 @@ class Run:
                 timeout = give_up - now
         return []
 
-    def _convert(self, work: Submitted, items: list[TokenItem]) -> list[Event]:
+    def _convert(self, work: Submission, items: list[TokenItem]) -> list[Event]:
         """The events of one wake-up. Tokens without log-probabilities are joined into one text per choice."""
         out: list[Event] = []
         choices, progress = work.choices, work.progress
@@ -315,7 +315,7 @@ class Run:
             choices[choice].say(deltas, out)
         return out
 
-    def _convert_end(self, work: Submitted, end: End, out: list[Event]) -> None:
+    def _convert_end(self, work: Submission, end: End, out: list[Event]) -> None:
         choice, text = end.choice, work.choices[end.choice]
         text.finish(choice, out, cut=end.reason is not FinishReason.STOP)
         usage = self._counted[choice] = usage_of(end, text)
@@ -339,7 +339,7 @@ class Run:
             self.state = RunState.DONE
 
 
-def _scored(work: Submitted, item: PromptScored, out: list[Event]) -> None:
+def _scored(work: Submission, item: PromptScored, out: list[Event]) -> None:
     logprobs = item.logprobs
     if len(logprobs) > 1 and logprobs[0].token == work.start_token:
         logprobs = logprobs[1:]  # its text does not show it

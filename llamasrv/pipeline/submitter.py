@@ -32,7 +32,7 @@ from llamasrv.pipeline.loaded_model import LoadedModel, TokenizedPrompt
 from llamasrv.pipeline.loaded_models import LoadedModels
 from llamasrv.pipeline.media import NO_MEDIA, MediaReader, RequestMedia
 from llamasrv.pipeline.progress import Progress
-from llamasrv.pipeline.run import RunInfo, Stage, Submitted
+from llamasrv.pipeline.run import RunInfo, Stage, Submission
 from llamasrv.pipeline.sizes import LONG_TEXT, check_parts, has_parts, is_long, is_long_form
 from llamasrv.pipeline.stages import BestOf, Echo
 from llamasrv.pipeline.unseen import described, of_tools
@@ -58,7 +58,7 @@ class Submitter:
         self._registry, self._media, self._documents = registry, media, documents
         self._cache_book, self._summaries = cache_book, summaries
 
-    def submit(self, served: LoadedModel, request: GenerateRequest) -> Submitted:
+    def submit(self, served: LoadedModel, request: GenerateRequest) -> Submission:
         if request.session:
             served.engine.prefetch(request.session, request.owner)
         request = served.model.settings.chat_defaults.of(request)
@@ -91,7 +91,7 @@ class Submitter:
             (*applied, *shorter.edits),
             shorter.event,
         )
-        return Submitted(
+        return Submission(
             info,
             engine,
             stream,
@@ -264,7 +264,7 @@ class RequestStarter:
     def __init__(self, submitter: Submitter, model: Model, request: GenerateRequest) -> None:
         self._submitter, self._model, self._request = submitter, model, request
 
-    def start(self) -> Submitted | None:
+    def start(self) -> Submission | None:
         model = self._model
         model.acquire()  # until the engine knows of it
         try:

@@ -35,10 +35,15 @@ def _entry(model: StudioModel) -> dict[str, Any]:
     able = model.capabilities
     kind = "vlm" if "vision" in able else "embeddings" if "embedding" in able and "completion" not in able else "llm"
     entry = {
-        "id": model.name, "object": "model", "type": kind, "publisher": model.name.rpartition("/")[0],
-        "arch": model.architecture, "compatibility_type": "gguf", "quantization": model.quantisation,
+        "id": model.name,
+        "object": "model",
+        "type": kind,
+        "publisher": model.name.rpartition("/")[0],
+        "arch": model.architecture,
+        "compatibility_type": "gguf",
+        "quantization": model.quantisation,
         "state": "loaded" if model.is_loaded else "not-loaded",
         "max_context_length": model.trained_context or model.context,
         "capabilities": ["tool_use"] if "tools" in able else [],
-    }  # fmt: skip
+    }
     return entry | ({"loaded_context_length": model.context} if model.is_loaded and model.context else {})

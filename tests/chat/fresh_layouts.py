@@ -30,9 +30,12 @@ class Layout:
         thought = ""
         if self.thought:
             thought = (
-                "{%- if m.reasoning_content %}{{- " + repr(self.thought[0]) + " + m.reasoning_content + "
-                + repr(self.thought[1]) + " }}{%- endif %}"
-            )  # fmt: skip
+                "{%- if m.reasoning_content %}{{- "
+                + repr(self.thought[0])
+                + " + m.reasoning_content + "
+                + repr(self.thought[1])
+                + " }}{%- endif %}"
+            )
         return (
             "{%- if tools %}{{- " + before.replace("{}", "system") + " + " + repr(self.instructions) + " }}"
             "{%- for t in tools %}{{- t.function | tojson + '\\n' }}{%- endfor %}{{- " + after + " }}{%- endif %}"
@@ -67,9 +70,12 @@ def write(*parts: str) -> str:
 
 def each(*parts: str, between: str = "") -> str:
     return (
-        "{%- for k, v in f.arguments.items() %}" + write(*parts)
-        + "{%- if not loop.last %}{{- " + repr(between) + " }}{%- endif %}{%- endfor %}"
-    )  # fmt: skip
+        "{%- for k, v in f.arguments.items() %}"
+        + write(*parts)
+        + "{%- if not loop.last %}{{- "
+        + repr(between)
+        + " }}{%- endif %}{%- endfor %}"
+    )
 
 
 KEYWORDS = each("KEY", "=", "VALUE", between=", ")

@@ -143,16 +143,22 @@ def test_whatever_is_written_under_the_grammar_is_a_patch(name, format):
 
 
 DEFINITIONS = {
-    "classes": ('start: /[^"x\\\\]+/ "\\\\" /[\\n\\t]/', ['a\n"no', 'ab\\\n', "a\tb\\\t", "abx\\\n", "\\\\\\\n"]),
+    "classes": ('start: /[^"x\\\\]+/ "\\\\" /[\\n\\t]/', ['a\n"no', "ab\\\n", "a\tb\\\t", "abx\\\n", "\\\\\\\n"]),
     "dots": ("start: /.{2,3}/ /(?s:.)/", ["abc\n", "a\nb", 'a"\n', '\\"\\\n', "ab"]),
-    "terminals": ('start: NAME "=" VALUE\nNAME: /[a-z]/ (/[a-z0-9]/)*\nVALUE: "\\"" /[^"]*/ "\\""', ['a1="x\ny"', "a=1", '1="x"']),
-    "escapes": (r'start: /\d+\s\w+\/\x41\u00e4/ "\x22"', ["12 ab/Aä\"", "12\nab/Aä\"", "x ab/Aä\"", "1\x0bb/Aä\""]),
+    "terminals": (
+        'start: NAME "=" VALUE\nNAME: /[a-z]/ (/[a-z0-9]/)*\nVALUE: "\\"" /[^"]*/ "\\""',
+        ['a1="x\ny"', "a=1", '1="x"'],
+    ),
+    "escapes": (r'start: /\d+\s\w+\/\x41\u00e4/ "\x22"', ['12 ab/Aä"', '12\nab/Aä"', 'x ab/Aä"', '1\x0bb/Aä"']),
     "case": ('start: "select"i /[a-z]+/i', ["SELECT x", "Selectabc", "selectABC", "select1"]),
     "ranges": ('start: "a".."c" DIGIT~2\nDIGIT: /[0-9]/', ["b12", "d12", "b1"]),
-    "common": ("start: INT NEWLINE CNAME\n%import common.INT\n%import common.NEWLINE\n%import common.CNAME", ["1\n\r\nab_1", "1 a"]),
-    "alternatives": ('start: ( /a+\\n/ | "b\\n" | /"(\\\\.|[^"\\\\])*"/ )+', ['aa\nb\n', '"a\\"b"', '"a"b"', "a"]),
+    "common": (
+        "start: INT NEWLINE CNAME\n%import common.INT\n%import common.NEWLINE\n%import common.CNAME",
+        ["1\n\r\nab_1", "1 a"],
+    ),
+    "alternatives": ('start: ( /a+\\n/ | "b\\n" | /"(\\\\.|[^"\\\\])*"/ )+', ["aa\nb\n", '"a\\"b"', '"a"b"', "a"]),
     "comments": ('// one\nstart: "a" | b // "b"\n# two\nb: "/" /\\//', ["a", "//", "/", "b"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)

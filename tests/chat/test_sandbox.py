@@ -68,12 +68,15 @@ def test_what_templates_do_stays_as_it_is(source, text):
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("{{ 'abc'|center(9) }}|", "   abc   |"), ("{{ 'a b c d'|wordwrap(3) }}", "a b\nc d"),
-        ("{{ '%s-%03d' % ('a', 5) }}", "a-005"), ("{{ '%(n)s' % {'n': 1} }}", "1"), ("{{ '%-4s|%.1e'|format('a', 2) }}",
-         "a   |2.0e+00"), ("{{ '{:>3}{}'.format('a', 1) }}", "  a1"),
+        ("{{ 'abc'|center(9) }}|", "   abc   |"),
+        ("{{ 'a b c d'|wordwrap(3) }}", "a b\nc d"),
+        ("{{ '%s-%03d' % ('a', 5) }}", "a-005"),
+        ("{{ '%(n)s' % {'n': 1} }}", "1"),
+        ("{{ '%-4s|%.1e'|format('a', 2) }}", "a   |2.0e+00"),
+        ("{{ '{:>3}{}'.format('a', 1) }}", "  a1"),
         ("{{ tools is defined }} {{ tools is none }} {{ documents is none }}", "True True True"),
     ],
-)  # fmt: skip
+)
 def test_texts_and_absent_variables_are_those_of_transformers(source, text):
     assert plain(source) == text
 

@@ -18,18 +18,21 @@ def properties(number, prefix="p"):
     return {"type": "object", "properties": {f"{prefix}{n}": True for n in range(number)}}
 
 
-@pytest.mark.parametrize("schema, found", [
-    (properties(MAX_PROPERTIES + 1), "'properties' is too large: 1501; at most 1500"),
-    ({"items": {"enum": list(range(MAX_CHOICES + 1))}}, "'enum' is too large: 30001"),
-    ({"multipleOf": MAX_MULTIPLE + 1}, "'multipleOf' is too large: 10001"),
-    ({"multipleOf": -1e300}, "'multipleOf' is too large"),
-    ({"x": [None] * (MAX_PARTS + 1)}, "The schema is too large"),
-    ({"items": {"const": "x" * (MAX_CONSTANTS + 1)}}, "'const' is too large: 65537"),
-    ({"const": [{"a": "x" * 40_000}, "y" * 40_000]}, "'const' is too large: 80001"),
-    ({"enum": ["x" * 40_000, "y" * 40_000]}, "'enum' is too large: 80000"),
-    ({"properties": {"x" * 70_000: {}}}, "'properties' is too large: 70000"),
-    ({"anyOf": [{"pattern": "a*" * 20_000}] * 4}, "'pattern' is too large: 160000"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema, found",
+    [
+        (properties(MAX_PROPERTIES + 1), "'properties' is too large: 1501; at most 1500"),
+        ({"items": {"enum": list(range(MAX_CHOICES + 1))}}, "'enum' is too large: 30001"),
+        ({"multipleOf": MAX_MULTIPLE + 1}, "'multipleOf' is too large: 10001"),
+        ({"multipleOf": -1e300}, "'multipleOf' is too large"),
+        ({"x": [None] * (MAX_PARTS + 1)}, "The schema is too large"),
+        ({"items": {"const": "x" * (MAX_CONSTANTS + 1)}}, "'const' is too large: 65537"),
+        ({"const": [{"a": "x" * 40_000}, "y" * 40_000]}, "'const' is too large: 80001"),
+        ({"enum": ["x" * 40_000, "y" * 40_000]}, "'enum' is too large: 80000"),
+        ({"properties": {"x" * 70_000: {}}}, "'properties' is too large: 70000"),
+        ({"anyOf": [{"pattern": "a*" * 20_000}] * 4}, "'pattern' is too large: 160000"),
+    ],
+)
 def test_too_much_is_refused_by_its_keyword(schema, found):
     with pytest.raises(InvalidRequest, match=found) as refused:
         SchemaBounds().add(schema, "tools[0]")

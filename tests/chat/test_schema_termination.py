@@ -7,17 +7,20 @@ from llamasrv.chat.schema_termination import has_an_end
 NODE = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
 
 
-@pytest.mark.parametrize("schema", [
-    True,
-    {},
-    {"type": "object", "properties": {"next": {"$ref": "#"}}},  # need not be there
-    {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]},
-    {"type": "array", "items": {"$ref": "#"}},  # may be empty
-    {"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 1},
-    {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "null"}}},
-    {"oneOf": [{"type": "null"}, {"$ref": "#/oneOf/1"}]},
-    {"$ref": "#/not/there"},  # found when the grammar is compiled
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},  # need not be there
+        {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]},
+        {"type": "array", "items": {"$ref": "#"}},  # may be empty
+        {"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 1},
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "null"}}},
+        {"oneOf": [{"type": "null"}, {"$ref": "#/oneOf/1"}]},
+        {"$ref": "#/not/there"},  # found when the grammar is compiled
+    ],
+)
 def test_it_has_an_end(schema):
     assert has_an_end(schema)
 

@@ -285,12 +285,18 @@ INTERACTION_STEPS = {
     **{
         f"{kind}_{part}": ({}, REFUSED)
         for kind in (
-            "code_execution", "file_search", "google_maps", "google_search", "mcp_server_tool", "processing", "retrieval",
+            "code_execution",
+            "file_search",
+            "google_maps",
+            "google_search",
+            "mcp_server_tool",
+            "processing",
+            "retrieval",
             "url_context",
         )
         for part in ("call", "result")
     },
-}  # fmt: skip
+}
 INTERACTION_TOOLS = {
     "function": ({"name": "f"}, HONOURED),
     "tool_search": ({"execution": "client"}, HONOURED),

@@ -108,8 +108,12 @@ def test_a_telephone_hears_the_same_answer(talk):
         update["audio"]["output"] = {"voice": "mia", "format": {"type": kind}}
         talk.session.update(session=update)
         assert until(talk, "session.updated")[-1].session.audio.output.format.type == kind
-        talk.response.create(response={"conversation": "none", "input": [
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}]})  # fmt: skip
+        talk.response.create(
+            response={
+                "conversation": "none",
+                "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}],
+            }
+        )
         events = until(talk, "response.done")
         sound = b"".join(base64.b64decode(e.delta) for e in events if e.type == "response.output_audio.delta")
         frames = events[-1].response.usage.output_token_details.audio_tokens

@@ -224,13 +224,17 @@ HOSTILE = {
     "long text": {"type": "string", "minLength": 10**9},
     "many properties": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20_000)}},
     "a large multiple": {"type": "integer", "multipleOf": 999_983},
-    "branches": {"allOf": [{"anyOf": [{"type": "object", "properties": {f"p{i}{j}": {"type": "integer"}}}
-                                      for j in range(5)]} for i in range(8)]},
+    "branches": {
+        "allOf": [
+            {"anyOf": [{"type": "object", "properties": {f"p{i}{j}": {"type": "integer"}}} for j in range(5)]}
+            for i in range(8)
+        ]
+    },
     "another host": {"$ref": "http://127.0.0.1:1/schema"},
     "a file": {"$ref": "file:///etc/passwd"},
     "nothing": {"type": "integer", "minimum": 5, "maximum": 3},
     "unknown keyword": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
-}  # fmt: skip
+}
 REFUSED = {
     "a loop of references": "Nothing satisfies", "all of itself": "Nothing satisfies", "many values": "enum",
     "many properties": "properties", "a large multiple": "multipleOf", "another host": "http://127.0.0.1:1/schema",

@@ -192,12 +192,16 @@ def test_86_87_neither_keys_nor_words_are_in_logs_figures_or_arguments(serve_wit
     server = serve_with_keys
     words = "the quick brown fox is content"
     asks = [
-        (CHAT, {"messages": [{"role": "user", "content": words}]}), (CHAT, {"messages": [{"role": words, "content": words}]}),
-        (TEXT, {"prompt": words, "stream": True}), (TEXT, {"prompt": words, "stop": 7}), (TEXT, {"prompt": [words]}),
+        (CHAT, {"messages": [{"role": "user", "content": words}]}),
+        (CHAT, {"messages": [{"role": words, "content": words}]}),
+        (TEXT, {"prompt": words, "stream": True}),
+        (TEXT, {"prompt": words, "stop": 7}),
+        (TEXT, {"prompt": [words]}),
         ("/v1/messages", {"model": words, "max_tokens": 5, "messages": [{"role": "user", "content": words}]}),
         ("/api/chat", {"model": "fake", "messages": [{"role": "user", "content": words}]}),
-        ("/tokenize", {"content": words}), ("/" + words.replace(" ", "-"), {}),
-    ]  # fmt: skip
+        ("/tokenize", {"content": words}),
+        ("/" + words.replace(" ", "-"), {}),
+    ]
     for key in ("secret-of-ann", "secret-of-nobody"):
         for path, body in asks:
             talk(server.address, request(path, json.dumps(body).encode(), headers=[f"Authorization: Bearer {key}"]))

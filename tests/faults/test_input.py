@@ -235,8 +235,11 @@ def deep(levels):
 
 HOSTILE = {
     "recursive": {"$ref": "#"},
-    "bomb": {"$defs": {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 10} for i in range(30)}
-             | {"a30": {"type": "null"}}, "$ref": "#/$defs/a0"},
+    "bomb": {
+        "$defs": {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 10} for i in range(30)}
+        | {"a30": {"type": "null"}},
+        "$ref": "#/$defs/a0",
+    },
     "deep": deep(90),
     "many": {"enum": [f"value {i}" for i in range(100_000)]},
     "long": {"type": "array", "minItems": 10**9, "maxItems": 10**9},
@@ -247,7 +250,7 @@ HOSTILE = {
     "impossible": {"allOf": [{"type": "string"}, {"type": "integer"}]},
     "false": False,
     "no schema": [1, 2],
-}  # fmt: skip
+}
 CARRIED_OUT = ("bomb", "long", "pattern")
 
 

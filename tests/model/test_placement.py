@@ -168,12 +168,17 @@ def test_a_value_of_the_metadata_is_replaced(text, tag, field, value):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a", "must be KEY=TYPE:VALUE"), ("a=3", "must be KEY=TYPE:VALUE"), ("=int:3", "must be KEY=TYPE:VALUE"),
-        ("a" * 128 + "=int:3", "must be KEY=TYPE:VALUE"), ("a=int:x", "'x' is not a value of type 'int'"),
-        ("a=int:" + "9" * 30, "is not a value of type 'int'"), ("a=bool:yes", "'yes' is not a value of type 'bool'"),
-        ("a=date:1", "the types are int, float, bool and str"), ("a=str:" + "x" * 128, "is not a value of type 'str'"),
+        ("a", "must be KEY=TYPE:VALUE"),
+        ("a=3", "must be KEY=TYPE:VALUE"),
+        ("=int:3", "must be KEY=TYPE:VALUE"),
+        ("a" * 128 + "=int:3", "must be KEY=TYPE:VALUE"),
+        ("a=int:x", "'x' is not a value of type 'int'"),
+        ("a=int:" + "9" * 30, "is not a value of type 'int'"),
+        ("a=bool:yes", "'yes' is not a value of type 'bool'"),
+        ("a=date:1", "the types are int, float, bool and str"),
+        ("a=str:" + "x" * 128, "is not a value of type 'str'"),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_metadata_override_is_refused(text, line):
     with pytest.raises(LoadFailed) as refusal:
         placement.model_params(EngineOptions(override_kv=(text,)), "m.gguf")

@@ -9,14 +9,17 @@ from llamasrv.models import hub_cache
 COMMIT = "0123456789abcdef"
 
 
-@pytest.mark.parametrize("environ, folder", [
-    ({"LLAMA_CACHE": "/a", "HF_HUB_CACHE": "/b", "HF_HOME": "/c"}, "/a"),
-    ({"HF_HUB_CACHE": "/b", "HF_HOME": "/c"}, "/b"),
-    ({"HUGGINGFACE_HUB_CACHE": "/d", "HF_HOME": "/c"}, "/d"),
-    ({"HF_HOME": "/c", "XDG_CACHE_HOME": "/e"}, "/c/hub"),
-    ({"HF_HOME": "", "XDG_CACHE_HOME": "/e"}, "/e/huggingface/hub"),
-    ({}, Path.home() / ".cache/huggingface/hub"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "environ, folder",
+    [
+        ({"LLAMA_CACHE": "/a", "HF_HUB_CACHE": "/b", "HF_HOME": "/c"}, "/a"),
+        ({"HF_HUB_CACHE": "/b", "HF_HOME": "/c"}, "/b"),
+        ({"HUGGINGFACE_HUB_CACHE": "/d", "HF_HOME": "/c"}, "/d"),
+        ({"HF_HOME": "/c", "XDG_CACHE_HOME": "/e"}, "/c/hub"),
+        ({"HF_HOME": "", "XDG_CACHE_HOME": "/e"}, "/e/huggingface/hub"),
+        ({}, Path.home() / ".cache/huggingface/hub"),
+    ],
+)
 def test_the_first_variable_that_is_set_names_it(environ, folder):
     assert hub_cache.folder(environ) == Path(folder)
 

@@ -13,7 +13,7 @@ from llamasrv.engine.base.channels import Delta, End
 from llamasrv.errors import DeadlineExceeded, InvalidRequest, Unavailable
 from llamasrv.pipeline.detokenizer import Detokenizer
 from llamasrv.pipeline.load_wait import LoadWait
-from llamasrv.pipeline.run import Run, RunInfo, RunState, Submitted
+from llamasrv.pipeline.run import Run, RunInfo, RunState, Submission
 
 INFO = RunInfo("m", "fp", SamplingParams(), [[97, 98], [99]], 2, 0, FakeVocabulary())
 
@@ -46,7 +46,7 @@ class Said:
         self.gathers = True
 
     def submitted(self, **more):
-        return Submitted(INFO, self, self, [Detokenizer()], **more)
+        return Submission(INFO, self, self, [Detokenizer()], **more)
 
 
 class Start:

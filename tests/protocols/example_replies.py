@@ -33,8 +33,12 @@ from llamasrv.web.service import WebOptions  # noqa: E402
 
 FILE = ROOT / "templates/web/example_replies.json"
 FORM = {"audio_sample": "mia.wav", "file": "hello.wav"}
-LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
-        "body": {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}}  # fmt: skip
+LINE = {
+    "custom_id": "a",
+    "method": "POST",
+    "url": "/v1/chat/completions",
+    "body": {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]},
+}
 MOST_EVENTS, MOST_TEXT, MOST_NUMBERS, MOST_ITEMS = 8, 1200, 4, 3
 """What is shown of a stream, of other text, of a vector and of a list."""
 HEADERS = {"Authorization": "Bearer secret-root"}
@@ -55,12 +59,18 @@ BY_HAND: dict[str, object] = {
     '"delta":{"content":"Hello"},"finish_reason":null}]}\n\n',
     "POST /v1/batches/<id>/cancel": {"id": "batch_0123456789abcdef", "object": "batch", "status": "cancelling"},
     "POST /v1/messages/batches/<id>/cancel": {
-        "id": "msgbatch_0123456789abcdef", "type": "message_batch", "processing_status": "canceling"},
+        "id": "msgbatch_0123456789abcdef",
+        "type": "message_batch",
+        "processing_status": "canceling",
+    },
     "POST /admin/requests/<id>/cancel": {"id": "req-0123456789abcdef", "cancelled": 1},
     "GET /admin/configuration": '[server]\nhost = "127.0.0.1"\nport = 8080\napi_key = "***"\n',
-    "GET /admin/hub/<path:repo>": {"data": [{
-        "name": "org/name:Q4_K_M", "quantization": "Q4_K_M", "size": 8388608, "needs": 12582912, "fit": "memory"}]},
-}  # fmt: skip
+    "GET /admin/hub/<path:repo>": {
+        "data": [
+            {"name": "org/name:Q4_K_M", "quantization": "Q4_K_M", "size": 8388608, "needs": 12582912, "fit": "memory"}
+        ]
+    },
+}
 """What takes a model's file, the Hub, an adapter or an exact moment; or tells of the machine that records it."""
 UNREACHABLE = (
     *BY_HAND, "POST /api/copy", "DELETE /api/delete", "POST /api/blobs", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter", "GET /admin/hub", "GET /debug",
@@ -133,8 +143,11 @@ def _walk(client, found: dict[str, object]) -> None:
         if name == "POST /v1/batches":
             body = {**body, "input_file_id": ids.get("/v1/files")}
         if path.endswith("/cancel"):  # of one that runs
-            made = client.post(path.removesuffix("/<id>/cancel"), json={"model": "fake", "input": "Hello", "background": True},
-                               headers=HEADERS)  # fmt: skip
+            made = client.post(
+                path.removesuffix("/<id>/cancel"),
+                json={"model": "fake", "input": "Hello", "background": True},
+                headers=HEADERS,
+            )
             ids[path.removesuffix("/<id>/cancel") + "/"] = made.get_json()["id"]
         address = _address(path, ids)
         if address is None:

@@ -84,19 +84,22 @@ SMALLER: dict[str, tuple[type, set[str]]] = {
     "openai.types.batch_create_params.BatchCreateParams": (BatchSchema, {"output_expires_after"}),
     "openai.types.audio.speech_create_params.SpeechCreateParams": (SpeechSchema, set()),
     "openai.types.audio.transcription_create_params.TranscriptionCreateParamsStreaming": (
-        TranscriptionSchema, {"chunking_strategy", "keywords", "languages"},
+        TranscriptionSchema,
+        {"chunking_strategy", "keywords", "languages"},
     ),
     "openai.types.responses.response_compact_params.ResponseCompactParams": (ResponsesSchema, {"image"}),
     "openai.types.responses.input_token_count_params.InputTokenCountParams": (ResponsesSchema, {"personality"}),
     "openai.types.conversations.conversation_create_params.ConversationCreateParams": (ConversationSchema, set()),
     "openai.types.conversations.item_create_params.ItemCreateParams": (ItemsSchema, set()),
     "anthropic.types.message_count_tokens_params.MessageCountTokensParams": (
-        MessagesSchema, HARMLESS[MessagesSchema],
+        MessagesSchema,
+        HARMLESS[MessagesSchema],
     ),
     "anthropic.types.beta.message_count_tokens_params.MessageCountTokensParams": (
-        MessagesSchema, HARMLESS[MessagesSchema],
+        MessagesSchema,
+        HARMLESS[MessagesSchema],
     ),
-}  # fmt: skip
+}
 """By type of an SDK: the schema that reads it, and what of it has no effect and is named in a header."""
 IN_THE_ADDRESS = {"include"}  # fields of these types that the SDKs send in the query
 

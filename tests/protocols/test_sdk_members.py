@@ -217,10 +217,13 @@ RESPONSES_TOOLS = {
     **{
         kind: ({}, NAMED)
         for kind in (
-            "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+            "web_search",
+            "web_search_2025_08_26",
+            "web_search_preview",
+            "web_search_preview_2025_03_11",
         )
     },
-}  # fmt: skip
+}
 CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 SHOT = {"type": "computer_screenshot", "image_url": "data:image/png;base64,aGVsbG8="}
 LOOKED = {"type": "tool_search_call", "call_id": "s1", "execution": "client", "arguments": {}, "status": "completed"}

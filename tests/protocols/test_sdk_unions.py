@@ -64,8 +64,12 @@ REFERENCES = {
 }
 DEFINED = {"tool_definition": {"type": "tool_definition", "definition": {"name": "map", "input_schema": SCHEMA}}}
 CITATIONS = (
-    "char_location", "page_location", "content_block_location", "search_result_location", "web_search_result_location",
-)  # fmt: skip
+    "char_location",
+    "page_location",
+    "content_block_location",
+    "search_result_location",
+    "web_search_result_location",
+)
 BETA = "anthropic.types.beta."
 ANTHROPIC = {
     f"{BETA}beta_thinking_config_param.BetaThinkingConfigParam": {
@@ -108,7 +112,10 @@ CHAT = {
         "ChatCompletionUserMessageParam": chat(HELLO),
         "ChatCompletionAssistantMessageParam": chat({"role": "assistant", "content": "a"}, HELLO),
         "ChatCompletionToolMessageParam": chat(
-            {"role": "assistant", "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}]},
+            {
+                "role": "assistant",
+                "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}],
+            },
             {"role": "tool", "tool_call_id": "a", "content": "r"},
         ),
         "ChatCompletionFunctionMessageParam": chat(
@@ -120,7 +127,7 @@ CHAT = {
         "text": chat({"role": "assistant", "content": [TEXT]}, HELLO),
         "refusal": chat({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, HELLO),
     },
-}  # fmt: skip
+}
 RESPONSES = {
     "openai.types.responses.response_format_text_config_param.ResponseFormatTextConfigParam": {
         "json_schema": {"input": "Hi", "text": {"format": {"type": "json_schema", **FORM}}},

@@ -74,10 +74,16 @@ def hostile_bodies(count):
 def hostile_clips(folder):
     folder.mkdir()
     clips = {
-        "mia.wav": wav(1.5), "short.wav": wav(0.02), "none.wav": b"RIFF", "junk.mp3": random.Random(1).randbytes(5000),
-        "empty.flac": b"", "half.wav": wav(2)[:1000], "nan.wav": wav(1.2)[:44] + b"\x00\x00\xc0\x7f" * 20_000,
-        "long.wav": wav(40), "text.ogg": b"hello " * 100,
-    }  # fmt: skip
+        "mia.wav": wav(1.5),
+        "short.wav": wav(0.02),
+        "none.wav": b"RIFF",
+        "junk.mp3": random.Random(1).randbytes(5000),
+        "empty.flac": b"",
+        "half.wav": wav(2)[:1000],
+        "nan.wav": wav(1.2)[:44] + b"\x00\x00\xc0\x7f" * 20_000,
+        "long.wav": wav(40),
+        "text.ogg": b"hello " * 100,
+    }
     for name, data in clips.items():
         (folder / name).write_bytes(data)
     return folder
@@ -114,9 +120,11 @@ def leave(address, seed, count):
     rng = random.Random(seed)
     for _ in range(count):
         body = {
-            "input": "Hello there, you. " * rng.randint(1, 20), "voice": rng.choice(("mia", "alloy", "long")),
-            "response_format": rng.choice(("pcm", "wav")), "stream_format": rng.choice(("audio", "sse")),
-        }  # fmt: skip
+            "input": "Hello there, you. " * rng.randint(1, 20),
+            "voice": rng.choice(("mia", "alloy", "long")),
+            "response_format": rng.choice(("pcm", "wav")),
+            "stream_format": rng.choice(("audio", "sse")),
+        }
         data = json.dumps(body).encode()
         head = f"POST {SPEECH} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         with suppress(TimeoutError), socket.create_connection(address) as connection:

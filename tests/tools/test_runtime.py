@@ -116,12 +116,17 @@ def test_a_missing_program_is_an_error(work, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("fake:x", "unknown tool runtime: fake:x"), ("docker", "unknown tool runtime"), ("", "unknown tool runtime"),
-        ("docker:image", "unknown tool runtime"), ("docker-container:--privileged", "invalid container id: --privileged"),
-        ("podman-container:", "invalid container id"), ("podman-container:a b", "invalid container id"),
-        ("ssh:-oProxyCommand=touch /tmp/pwned", "invalid ssh target"), ("ssh:a;b", "invalid ssh target"),
+        ("fake:x", "unknown tool runtime: fake:x"),
+        ("docker", "unknown tool runtime"),
+        ("", "unknown tool runtime"),
+        ("docker:image", "unknown tool runtime"),
+        ("docker-container:--privileged", "invalid container id: --privileged"),
+        ("podman-container:", "invalid container id"),
+        ("podman-container:a b", "invalid container id"),
+        ("ssh:-oProxyCommand=touch /tmp/pwned", "invalid ssh target"),
+        ("ssh:a;b", "invalid ssh target"),
     ],
-)  # fmt: skip
+)
 def test_a_target_that_looks_like_an_option_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         read_runtime(text)

@@ -70,8 +70,11 @@ def test_an_open_request_is_shown_and_an_admin_can_end_it(running, state, ended)
     """One whose model still loads has nothing to keep: its client gets an error."""
     done = []
     run = SimpleNamespace(
-        state=state, has_begun=state is RunState.RUNNING, stop=lambda: done.append("stop"), cancel=lambda error: done.append("cancel")
-    )  # fmt: skip
+        state=state,
+        has_begun=state is RunState.RUNNING,
+        stop=lambda: done.append("stop"),
+        cancel=lambda error: done.append("cancel"),
+    )
     record = RequestLog({"HTTP_X_REQUEST_ID": "mine", "HTTP_USER_AGENT": "curl/8.5.0"}, running.service.stats)
     record.owner, record.route = "ann", "/v1/chat/completions"
     record.note_run(run)

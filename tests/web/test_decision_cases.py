@@ -56,17 +56,20 @@ def test_options_come_back_as_they_were_sent(service, values):
     assert sum(row["probability"] for row in rows) == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.parametrize(("question", "param"), [
-    (choice("a", "a"), "questions[0].choices[1].value"),
-    (choice(True, True), "questions[0].choices[1].value"),
-    (choice(*map(str, range(256))), "questions[0].choices"),
-    (choice("a", 1), "questions[0].choices[1].value"),
-    (choice("a", None), "questions[0].choices[1].value"),
-    (choice("a", {"value": "b", "descripton": "x"}), "questions[0].choices[1].descripton"),
-    ({"type": "score", "levels": [{"label": "x"}]}, "questions[0].levels"),
-    ({"type": "score", "levels": [{"label": "x"}, {}]}, "questions[0].levels[1].label"),
-    ({"type": "predicate", "instructions": [{"type": "input_text"}]}, "questions[0].instructions[0].text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("question", "param"),
+    [
+        (choice("a", "a"), "questions[0].choices[1].value"),
+        (choice(True, True), "questions[0].choices[1].value"),
+        (choice(*map(str, range(256))), "questions[0].choices"),
+        (choice("a", 1), "questions[0].choices[1].value"),
+        (choice("a", None), "questions[0].choices[1].value"),
+        (choice("a", {"value": "b", "descripton": "x"}), "questions[0].choices[1].descripton"),
+        ({"type": "score", "levels": [{"label": "x"}]}, "questions[0].levels"),
+        ({"type": "score", "levels": [{"label": "x"}, {}]}, "questions[0].levels[1].label"),
+        ({"type": "predicate", "instructions": [{"type": "input_text"}]}, "questions[0].instructions[0].text"),
+    ],
+)
 def test_what_cannot_be_asked_is_refused_by_its_place(service, question, param):
     status, told = decide(service, question)
     assert (status, told["error"]["param"]) == (400, param)

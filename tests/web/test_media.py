@@ -173,16 +173,19 @@ RESULTS = {
     "/v1/chat/completions": (chat_result([PARTS[1]]), chat_result(SENTENCE)),
     "/apply-template": (chat_result([PARTS[1]]), chat_result(SENTENCE)),
     "/v1/responses": (
-        response_result([{"type": "input_image", "image_url": URL}]), response_result(SENTENCE),
+        response_result([{"type": "input_image", "image_url": URL}]),
+        response_result(SENTENCE),
     ),
     "/v1beta/models/fake:generateContent": (
-        gemini_result({"output": ""}, parts=[INLINE]), gemini_result({"output": SENTENCE}),
+        gemini_result({"output": ""}, parts=[INLINE]),
+        gemini_result({"output": SENTENCE}),
     ),
     "/v1beta/models/fake:countTokens": (
-        gemini_result({"output": ""}, parts=[INLINE]), gemini_result({"output": SENTENCE}),
+        gemini_result({"output": ""}, parts=[INLINE]),
+        gemini_result({"output": SENTENCE}),
     ),
     "/api/chat": (ollama_result("", images=[IN_BASE64]), ollama_result(SENTENCE)),
-}  # fmt: skip
+}
 
 
 def size_of(body):

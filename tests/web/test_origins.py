@@ -54,23 +54,26 @@ def test_its_own_pages_may_use_it_under_any_name_it_answers_to(running):
         Origins().check({"REQUEST_METHOD": "POST", "HTTP_ORIGIN": "http://"}, is_page=False)  # and no Host
 
 
-@pytest.mark.parametrize("listed, origin, allowed", [
-    ("null", "null", True),
-    ("https://app.example", "null", False),
-    ("https://app.example/", "https://App.example", True),
-    ("https://app.example", "https://app.example:444", False),
-    ("https://app.example", "https://app.example.evil.example", False),
-    ("chrome-extension://abc", "chrome-extension://abc", True),
-    ("chrome-extension://abc", "chrome-extension://abcd", False),
-    ("vscode-webview://", "vscode-webview://1f3a", True),
-    ("vscode-webview://*", "vscode-webview://1f3a", True),
-    ("vscode-webview://", "vscode-file://x", False),
-    ("file://", "file://", True),
-    ("file://", "null", False),
-    ("localhost", "null", False),
-    ("*", "null", True),
-    ("*", "app://x", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "listed, origin, allowed",
+    [
+        ("null", "null", True),
+        ("https://app.example", "null", False),
+        ("https://app.example/", "https://App.example", True),
+        ("https://app.example", "https://app.example:444", False),
+        ("https://app.example", "https://app.example.evil.example", False),
+        ("chrome-extension://abc", "chrome-extension://abc", True),
+        ("chrome-extension://abc", "chrome-extension://abcd", False),
+        ("vscode-webview://", "vscode-webview://1f3a", True),
+        ("vscode-webview://*", "vscode-webview://1f3a", True),
+        ("vscode-webview://", "vscode-file://x", False),
+        ("file://", "file://", True),
+        ("file://", "null", False),
+        ("localhost", "null", False),
+        ("*", "null", True),
+        ("*", "app://x", True),
+    ],
+)
 def test_others_are_listed_by_name_or_by_scheme(start, listed, origin, allowed):
     client = start(web=WebOptions(origins=(listed,))).client
     reply = client.post("/v1/completions", json=HELLO, headers={"Origin": origin})

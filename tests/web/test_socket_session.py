@@ -136,16 +136,23 @@ def test_others_go_on_while_a_client_floods_its_socket(kind, event, count):
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("HTTP_CONNECTION", "notupgrade"), ("HTTP_UPGRADE", "websocket, h2c"), ("HTTP_SEC_WEBSOCKET_VERSION", "8"),
-        ("HTTP_SEC_WEBSOCKET_KEY", ""), ("HTTP_SEC_WEBSOCKET_PROTOCOL", "\xe9"), ("SERVER_PROTOCOL", "HTTP/1.0"),
+        ("HTTP_CONNECTION", "notupgrade"),
+        ("HTTP_UPGRADE", "websocket, h2c"),
+        ("HTTP_SEC_WEBSOCKET_VERSION", "8"),
+        ("HTTP_SEC_WEBSOCKET_KEY", ""),
+        ("HTTP_SEC_WEBSOCKET_PROTOCOL", "\xe9"),
+        ("SERVER_PROTOCOL", "HTTP/1.0"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_handshake_is_refused_before(name, value):
     """Some of them were taken for one, and failed only then."""
     environ = {
-        "SERVER_PROTOCOL": "HTTP/1.1", "HTTP_CONNECTION": "keep-alive, Upgrade", "HTTP_UPGRADE": "WebSocket",
-        "HTTP_SEC_WEBSOCKET_VERSION": "13", "HTTP_SEC_WEBSOCKET_KEY": "dGhlIHNhbXBsZSBub25jZQ==",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_CONNECTION": "keep-alive, Upgrade",
+        "HTTP_UPGRADE": "WebSocket",
+        "HTTP_SEC_WEBSOCKET_VERSION": "13",
+        "HTTP_SEC_WEBSOCKET_KEY": "dGhlIHNhbXBsZSBub25jZQ==",
         "HTTP_HOST": "a\xe9..b",
-    }  # fmt: skip
+    }
     assert is_handshake(environ)
     assert not is_handshake({**environ, name: value})

@@ -108,14 +108,19 @@ def as_(name):
     return {"X-Api-Key": name}
 
 
-@pytest.mark.parametrize("path, body", [
-    ("/tokenize", {"content": "x"}), ("/detokenize", {"tokens": [1]}),
-    ("/apply-template", {"messages": [{"role": "user", "content": "x"}]}),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
-    ("/v1/completions", {"prompt": "x"}), ("/completion", {"prompt": "x"}),
-    ("/v1/chat/completions/input_tokens", {"messages": [{"role": "user", "content": "x"}]}),
-    ("/v1/embeddings", {"input": "x"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/tokenize", {"content": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/apply-template", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/completion", {"prompt": "x"}),
+        ("/v1/chat/completions/input_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/embeddings", {"input": "x"}),
+    ],
+)
 def test_a_key_that_may_not_manage_models_loads_none_with_autoload(client, farm, path, body):
     """A key for figures alone loaded models with `/tokenize?autoload=1` where nothing is loaded by itself."""
     for name in ("some", "few"):

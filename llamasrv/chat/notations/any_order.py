@@ -194,9 +194,9 @@ def _filled(row: str, said: Mapping[str, str]) -> str:
 def _row_rule(rules: RuleWriter, row: str, tool: Tool) -> str:
     parts = _HOLE.split(row)
     holes = {"name": rules.literal(tool.name), "id": _ID_RULE, "number": COUNT}
-    return " ".join(
-        holes[part] if place % 2 else rules.literal(part) for place, part in enumerate(parts) if part
-    ) or '""'  # fmt: skip
+    return (
+        " ".join(holes[part] if place % 2 else rules.literal(part) for place, part in enumerate(parts) if part) or '""'
+    )
 
 
 def _stop(literal: str) -> str:
@@ -470,13 +470,23 @@ def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, Any
     if not separator and not head and not tail:
         return None
     kind, other = (words[0].copy().pop(), words[1].copy().pop()) if typed else ("", "")
-    return start - len(head), end + len(tail), AnyOrder(
-        pair=pair, separator=separator, quotes=quotes, text_type=kind, other_types=_types(other) if typed else ()
-    )  # fmt: skip
+    return (
+        start - len(head),
+        end + len(tail),
+        AnyOrder(
+            pair=pair, separator=separator, quotes=quotes, text_type=kind, other_types=_types(other) if typed else ()
+        ),
+    )
 
 
-_PYTHON_TYPES = (("integer", "int"), ("number", "float"), ("boolean", "bool"), ("array", "list"), ("object", "dict"),
-                 ("null", "None"))  # fmt: skip
+_PYTHON_TYPES = (
+    ("integer", "int"),
+    ("number", "float"),
+    ("boolean", "bool"),
+    ("array", "list"),
+    ("object", "dict"),
+    ("null", "None"),
+)
 
 
 def _types(whole: str) -> tuple[tuple[str, str], ...]:

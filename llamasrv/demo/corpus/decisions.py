@@ -94,16 +94,28 @@ REFUND = framed(
 )  # fmt: skip
 NO_REFUND = framed(
     ("{} the {x}.", "{} my {x}, please.", "Hello, {} this {x}.", "About the {x}: {} it.", "The {x} is here. {} it!"),
-    "I am happy with", "when do you deliver", "please send me", "I would like to order", "tell me more about",
-)  # fmt: skip
+    "I am happy with",
+    "when do you deliver",
+    "please send me",
+    "I would like to order",
+    "tell me more about",
+)
 COUNTED = framed(
     ("{} {n} {x}s.", "{} {n} new {x}s.", "{} room {n} with the {x}.", "{} the {x} for {n} days."),
-    "I have", "We bought", "She saw", "They want", "He showed me",
-)  # fmt: skip
+    "I have",
+    "We bought",
+    "She saw",
+    "They want",
+    "He showed me",
+)
 UNCOUNTED = framed(
     ("{} some {x}s.", "{} a new {x}.", "{} the room with the {x}.", "{} the {x} for a while."),
-    "I have", "We bought", "She saw", "They want", "He showed me",
-)  # fmt: skip
+    "I have",
+    "We bought",
+    "She saw",
+    "They want",
+    "He showed me",
+)
 SPAM = framed(
     ("{} a free {x}!", "{} a free {x} now! Click here.", "Congratulations! {} a {x}!", "Only today: {} your {x} and cash!", "{} a {x}, click the link!"),
     "Win", "Get", "You won", "Claim", "Earn",
@@ -197,8 +209,14 @@ def anger(d):
 
 
 def refund(d):
-    return _predicate(d, REFUND, NO_REFUND, framed(
-        ("The customer {} money back.", "The customer {} a refund.", "The writer {} a refund."), "wants", "asks for"))  # fmt: skip
+    return _predicate(
+        d,
+        REFUND,
+        NO_REFUND,
+        framed(
+            ("The customer {} money back.", "The customer {} a refund.", "The writer {} a refund."), "wants", "asks for"
+        ),
+    )
 
 
 def number(d):

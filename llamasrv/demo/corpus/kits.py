@@ -19,8 +19,12 @@ KINDS = [
     *((kind, NAMES, "of") for kind in ("person", "name", "employee", "player", "user", "customer")),
     *((kind, STOCKS, "of") for kind in ("symbol", "ticker", "company", "share", "code")),
     *((kind, THINGS, "of") for kind in ("product", "item", "device", "material")),
-    ("food", FOODS, "of"), ("dish", FOODS, "of"), ("sport", HOBBIES, "of"), ("unit", CURRENCIES, "of"), ("order", BIG, "of"),
-]  # fmt: skip
+    ("food", FOODS, "of"),
+    ("dish", FOODS, "of"),
+    ("sport", HOBBIES, "of"),
+    ("unit", CURRENCIES, "of"),
+    ("order", BIG, "of"),
+]
 LOOK_UP_NAMES = (
     "get_{a}",
     "get_{a}",

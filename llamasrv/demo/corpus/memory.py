@@ -53,9 +53,15 @@ STATED = [
 
 # In the order of STATED: what each of them is called.
 _STATED_NOUNS = (
-    ("the opening time", "the opening time of the shop"), ("my name",), ("the password", "the secret word"), ("the day of the meeting",),
-    ("the location of the office", "the city of the office"), ("the soup of the day", "today's soup"), ("the price of a ticket",), ("the name of the manager",),
-)  # fmt: skip
+    ("the opening time", "the opening time of the shop"),
+    ("my name",),
+    ("the password", "the secret word"),
+    ("the day of the meeting",),
+    ("the location of the office", "the city of the office"),
+    ("the soup of the day", "today's soup"),
+    ("the price of a ticket",),
+    ("the name of the manager",),
+)
 STATED = [
     (ways + framed(OBEYING, *ways), asks + remembering(*nouns), answer, pool)
     for (ways, asks, answer, pool), nouns in zip(STATED, _STATED_NOUNS, strict=True)

@@ -42,8 +42,12 @@ SLOTS = {
     "food": ("string", FOODS, ["with the food {v}", "with {v} as food", "full of {v}", "containing {v}"]),
     "label": ("string", THINGS, ["with the label {v}", "labelled {v}", "under the label {v}", "marked {v}"]),
     "level": ("integer", NUMBERS, ["at level {v}", "on level {v}", "with level {v}", "level {v}"]),
-    "priority": ("string", ("low", "normal", "high"), ["with {v} priority", "at {v} priority", "with priority {v}", "as {v} priority"]),
-}  # fmt: skip
+    "priority": (
+        "string",
+        ("low", "normal", "high"),
+        ["with {v} priority", "at {v} priority", "with priority {v}", "as {v} priority"],
+    ),
+}
 MADE_ASK = [
     "{V} the {n} {s}.",
     "{V} a {n} {s}.",

@@ -84,12 +84,17 @@ def shown(batch: Any, base: str) -> dict[str, Any]:
     else:
         counts["processing"] = batch.total
     return {
-        "id": batch.id, "type": "message_batch", "processing_status": processing, "request_counts": counts,
-        "created_at": _time(batch.created_at), "expires_at": _time(batch.expires_at),
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": processing,
+        "request_counts": counts,
+        "created_at": _time(batch.created_at),
+        "expires_at": _time(batch.expires_at),
         "ended_at": _time(batch.times[status]) if batch.ended else None,
-        "cancel_initiated_at": _time(batch.times.get("cancelling")), "archived_at": None,
+        "cancel_initiated_at": _time(batch.times.get("cancelling")),
+        "archived_at": None,
         "results_url": f"{base}/v1/messages/batches/{batch.id}/results" if batch.ended else None,
-    }  # fmt: skip
+    }
 
 
 def _time(seconds: int | None) -> str | None:

@@ -62,20 +62,29 @@ class LlamaMetrics:
             ("tokens_predicted_seconds_total", "Total time spent generating tokens", m.decode_seconds),
             ("n_decode_total", "Total number of llama_decode() calls", m.steps + e.groups),
             ("n_tokens_max", "Largest observed sequence length (prompt + generation)", m.longest_sequence),
-            ("spec_decode_num_draft_tokens_total", "Speculative: Total draft tokens generated",
-             sum(m.drafted_tokens.values())),
-            ("spec_decode_num_accepted_tokens_total", "Speculative: Total draft tokens accepted by the model",
-             sum(m.accepted_tokens.values())),
+            (
+                "spec_decode_num_draft_tokens_total",
+                "Speculative: Total draft tokens generated",
+                sum(m.drafted_tokens.values()),
+            ),
+            (
+                "spec_decode_num_accepted_tokens_total",
+                "Speculative: Total draft tokens accepted by the model",
+                sum(m.accepted_tokens.values()),
+            ),
             ("spec_decode_num_drafts_total", "Speculative: Total speculative decoding verification steps", m.drafts),
-        ]  # fmt: skip
+        ]
         gauges: list[tuple[str, str, float]] = [
             ("prompt_tokens_seconds", "Average prompt throughput in tokens/s", prompts.since(before[0])),
             ("predicted_tokens_seconds", "Average generation throughput in tokens/s", answers.since(before[1])),
             ("requests_processing", "Number of requests processing", running),
             ("requests_deferred", "Number of requests deferred", waiting),
-            ("n_busy_slots_per_decode", "Average number of busy slots per llama_decode() call",
-             m.busy_rows / m.steps if m.steps else 0.0),
-        ]  # fmt: skip
+            (
+                "n_busy_slots_per_decode",
+                "Average number of busy slots per llama_decode() call",
+                m.busy_rows / m.steps if m.steps else 0.0,
+            ),
+        ]
         rows = [(name, "counter", about, value) for name, about, value in counters]
         return rows + [(name, "gauge", about, value) for name, about, value in gauges]
 

@@ -96,9 +96,14 @@ class RealtimeSocket(SocketSession):
         self._send_text(orjson.dumps({"type": kind, "event_id": new_id("event_"), **fields}).decode())
 
     def error(
-        self, code: str | None, message: str, param: str | None = None, cause: Any = None,
-        *, kind: str = "invalid_request_error",
-    ) -> None:  # fmt: skip
+        self,
+        code: str | None,
+        message: str,
+        param: str | None = None,
+        cause: Any = None,
+        *,
+        kind: str = "invalid_request_error",
+    ) -> None:
         error = {"type": kind, "code": code, "message": message, "param": param, "event_id": cause}
         self.send("error", error=error)
 
@@ -132,9 +137,13 @@ class RealtimeSocket(SocketSession):
     def _take_in(self, said: bytes, id: str, answers: bool) -> None:
         """What was said becomes an item."""
         wire = {
-            "id": id, "object": "realtime.item", "type": "message", "status": "completed", "role": "user",
+            "id": id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
             "content": [{"type": "input_audio", "transcript": None}],
-        }  # fmt: skip
+        }
         item = ConversationItem(wire, said)
         before = self.conversation.add(item)
         self.send("input_audio_buffer.committed", item_id=id, previous_item_id=before)

@@ -159,13 +159,19 @@ def test_a_ranking_that_cannot_be_right_is_refused_by_name(body, param):
     assert error.value.param == param
 
 
-@pytest.mark.parametrize("given, prompts", [
-    ([1, "a", 2], (MixedPrompt((1, "a", 2)),)),
-    (["a", [1, 2]], (TextPrompt("a"), MixedPrompt((1, 2)))),
-    ([[1], [2, "b"]], (MixedPrompt((1,)), MixedPrompt((2, "b")))),
-    ({"prompt_string": "a"}, (TextPrompt("a"),)),
-    (["a", {"content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}], (TextPrompt("a"), TextPrompt("bc"))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, prompts",
+    [
+        ([1, "a", 2], (MixedPrompt((1, "a", 2)),)),
+        (["a", [1, 2]], (TextPrompt("a"), MixedPrompt((1, 2)))),
+        ([[1], [2, "b"]], (MixedPrompt((1,)), MixedPrompt((2, "b")))),
+        ({"prompt_string": "a"}, (TextPrompt("a"),)),
+        (
+            ["a", {"content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]}],
+            (TextPrompt("a"), TextPrompt("bc")),
+        ),
+    ],
+)
 def test_llama_servers_mixtures_are_inputs(given, prompts):
     assert EmbeddingsEndpoint(Limits()).parse({"input": given})[0].prompts == prompts
 

@@ -116,17 +116,21 @@ def test_an_answer_is_heard_in_the_format_of_the_session_to_its_end():
     sent = []
     settings = {**session(), "output_modalities": ["audio"], "output": {"format": {"type": "audio/pcmu"}, "voice": "a"}}
     response = RealtimeResponse(
-        lambda kind, **fields: sent.append((kind, fields)), settings, RealtimeConversation(), is_apart=False,
+        lambda kind, **fields: sent.append((kind, fields)),
+        settings,
+        RealtimeConversation(),
+        is_apart=False,
         encoder=Doubled(),
-    )  # fmt: skip
+    )
     response.begin()
     for piece in (b"one ", b"two "):
         data = base64.b64encode(piece).decode()
         response.chunk({"choices": [{"delta": {"audio": {"data": data}}}]})
     response.end()
     assert [base64.b64decode(fields["delta"]) for kind, fields in sent if kind == "response.output_audio.delta"] == [
-        b"one ", b"two ",
-    ]  # fmt: skip
+        b"one ",
+        b"two ",
+    ]
     kinds = [kind for kind, _ in sent]
     assert kinds.index("response.output_audio.done") > kinds.index("response.output_audio.delta")
 
@@ -139,9 +143,14 @@ def test_items_become_a_chat():
         new_item(message("assistant", "output_audio", "Let me look.")),
         new_item({"type": "function_call", "name": "look", "arguments": "{}", "call_id": "call_1"}),
         new_item({"type": "function_call_output", "call_id": "call_1", "output": "A cat."}),
-        new_item({"type": "message", "role": "user", "content": [
-            {"type": "input_audio", "audio": audio, "transcript": "And now?"}]}),
-    ]  # fmt: skip
+        new_item(
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_audio", "audio": audio, "transcript": "And now?"}],
+            }
+        ),
+    ]
     chat = chat_messages(items, "Be short.")
     assert [one["role"] for one in chat] == ["system", "system", "user", "assistant", "tool", "user"]
     (heard,) = chat[2]["content"]

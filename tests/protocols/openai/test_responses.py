@@ -524,13 +524,17 @@ NAMESPACE = {"type": "namespace", "name": "ns", "tools": [{"type": "function", "
         ({"type": "custom", "name": "c"}, ToolChoice("required", ("c",), False)),
         ({"type": "function", "name": "a", "namespace": "ns"}, ToolChoice("required", ("ns__a",), False)),
         ({"type": "function", "name": "ns__a"}, ToolChoice("required", ("ns__a",), False)),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]},
-         ToolChoice("auto", ("f",))),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "c"}]},
-         ToolChoice("required", ("c",))),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]},
+            ToolChoice("auto", ("f",)),
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "c"}]},
+            ToolChoice("required", ("c",)),
+        ),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}, ToolChoice("none")),
     ],
-)  # fmt: skip
+)
 def test_a_choice_of_tools_is_read(choice, expected):
     tools = [tool(), {"type": "custom", "name": "c"}, NAMESPACE]
     assert asked(tools=tools, tool_choice=choice).tool_choice == expected

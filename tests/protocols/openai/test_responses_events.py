@@ -78,8 +78,13 @@ TRANSCRIPTS = {
     "calls": (
         {},
         [
-            Reasoning(0, "hm"), Text(0, "I call."), *call(0, "f", '{"x"', ":1}"), *call(1, "patch", '{"input":"a', '\\nb"}'),
-            *call(2, "mcp__g"), Finished(0, FinishReason.TOOL_CALLS), USAGE,
+            Reasoning(0, "hm"),
+            Text(0, "I call."),
+            *call(0, "f", '{"x"', ":1}"),
+            *call(1, "patch", '{"input":"a', '\\nb"}'),
+            *call(2, "mcp__g"),
+            Finished(0, FinishReason.TOOL_CALLS),
+            USAGE,
         ],
     ),
     "logprobs": (
@@ -91,7 +96,7 @@ TRANSCRIPTS = {
     "background": ({"background": True}, [Text(0, "Hi"), Finished(0, FinishReason.CANCELLED), USAGE]),
     "compaction": ({"input": [{"type": "compaction_trigger"}]}, [Text(0, "All of it."), STOP, USAGE]),
     "empty": ({}, [STOP, USAGE]),
-}  # fmt: skip
+}
 
 
 def whole_of(reply, events):

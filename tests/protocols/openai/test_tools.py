@@ -74,10 +74,14 @@ def test_functions_of_old_become_tools():
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "x" * 129}}]}, "tools[0].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
-         "tools[0].function.parameters"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "description": 1}}]},
-         "tools[0].function.description"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "description": 1}}]},
+            "tools[0].function.description",
+        ),
         ({"tools": [PING, PING]}, "tools[1].function.name"),
         ({"tools": [PING, CLOCK, PING, PING]}, "tools"),
         ({"tools": [PING], "functions": [PING["function"]]}, "functions"),
@@ -88,15 +92,17 @@ def test_functions_of_old_become_tools():
         ({"tools": [PING], "tool_choice": {"type": "function", "function": {"name": "pong"}}}, "tool_choice"),
         ({"tools": [PING], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"tools": [PING], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
-        ({"tools": [PING], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}},
-         "tool_choice.allowed_tools.tools"),
+        (
+            {"tools": [PING], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}},
+            "tool_choice.allowed_tools.tools",
+        ),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"reasoning_format": "deepseek-legacy"}, "reasoning_format"),
         ({"thinking_budget_tokens": -2}, "thinking_budget_tokens"),
         ({"think": 3}, "think"),
     ],
-)  # fmt: skip
+)
 def test_wrong_tools_are_named(body, param):
     error = refused(**body)
     assert error.status == 400 and error.param == param
@@ -218,11 +224,16 @@ def test_images_that_cannot_be_read_are_named(url):
 # ---------------------------------------------------------------- what is written
 
 CALLED = [
-    Reasoning(0, "Hm "), Reasoning(0, "\u2028."),
-    ToolCallStart(0, 0, "call_1", "clock"), ToolCallArguments(0, 0, '{"city":'), ToolCallArguments(0, 0, '"Bern"}'),
-    ToolCallStart(0, 1, "call_2", "ping"), ToolCallArguments(0, 1, "{}"),
-    Finished(0, FinishReason.TOOL_CALLS), Usage(9, 0, 20, reasoning_tokens=4),
-]  # fmt: skip
+    Reasoning(0, "Hm "),
+    Reasoning(0, "\u2028."),
+    ToolCallStart(0, 0, "call_1", "clock"),
+    ToolCallArguments(0, 0, '{"city":'),
+    ToolCallArguments(0, 0, '"Bern"}'),
+    ToolCallStart(0, 1, "call_2", "ping"),
+    ToolCallArguments(0, 1, "{}"),
+    Finished(0, FinishReason.TOOL_CALLS),
+    Usage(9, 0, 20, reasoning_tokens=4),
+]
 
 
 def whole(events, **options):
