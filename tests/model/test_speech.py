@@ -215,6 +215,16 @@ def test_a_speech_model_without_its_projector_says_what_it_needs(model_path):
         open_model(model_path("text-qwen3tts"), EngineOptions(gpu_layers=0), lambda share: True)
 
 
+def test_a_projector_without_what_the_library_aborts_for_is_refused(model_path, tmp_path):
+    """The worker ended with SIGABRT, five times, and the server with it."""
+    path = tmp_path / "mmproj.gguf"
+    whole = Path(model_path("mmproj-qwen3tts")).read_bytes()
+    path.write_bytes(whole.replace(b"gen.audio.attention.head_count_kv", b"gen.audio.attention.head_count_kx"))
+    options = EngineOptions(mmproj=path, gpu_layers=0)
+    with pytest.raises(LoadFailed, match="it has no clip.gen.audio.attention.head_count_kv"):
+        open_model(model_path("text-qwen3tts"), options, lambda share: True)
+
+
 def test_a_projector_that_speaks_is_no_ear_of_a_chat_model(model_path):
     options = EngineOptions(mmproj=Path(model_path("mmproj-qwen3tts")), gpu_layers=0)
     with pytest.raises(LoadFailed, match="generates speech for qwen3tts models and takes no images or audio"):

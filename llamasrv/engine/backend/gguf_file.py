@@ -79,6 +79,9 @@ class GgufFile:
             return ""
         return str(_text(self._pointer, at).decode("utf-8", "replace"))
 
+    def has_key(self, key: str) -> bool:
+        return bool(_find_key(self._pointer, key.encode()) >= 0)
+
     def tensors(self) -> list[str]:
         """The names of all tensors."""
         numbers = range(_num_tensors(self._pointer))

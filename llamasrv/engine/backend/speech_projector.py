@@ -22,6 +22,7 @@ import numpy as np
 from llamasrv.concurrency import native_lock
 from llamasrv.domain.speech import SAMPLE_RATE
 from llamasrv.engine.backend import rpc
+from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import drop_errors, mtmd, reason
 from llamasrv.engine.base.arrays import Floats, Int32s
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
@@ -33,6 +34,7 @@ GEN_CODE, GEN_WAV = 0, 1
 KINDS = {1: "qwen3tts", 2: "pockettts"}
 LEAST_CLIP, MOST_CLIP = 1.0, 30.0  # seconds of a voice; the library aborts at very short ones
 CODES, FLOATS = 16, 32  # numbers of a frame
+KV_HEADS = "clip.gen.audio.attention.head_count_kv"  # the library aborts without it, and returns NULL without others
 
 
 class Frame(NamedTuple):
@@ -60,6 +62,9 @@ class SpeechProjector:
         self._lib, self.kind, self.width, self._compute = mtmd(), kind, width, compute
         self._last_seed = -1  # of the generator
         self._voice_lock = native_lock()
+        with opened(path) as file:
+            if kind == "qwen3tts" and file is not None and not file.has_key(KV_HEADS):
+                raise LoadFailed(f"{path}: not a whole projector of a speech model: it has no {KV_HEADS}")
         params = self._lib.mtmd_context_params_default()
         has_gpu = options.devices != (NO_DEVICE,) and bool(rpc.local_devices())
         params.use_gpu = options.mmproj_offload and has_gpu
