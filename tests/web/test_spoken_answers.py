@@ -27,6 +27,14 @@ def text_in(pcm):
     return "".join(chr(round(code * 256 / 32767)) for code in samples[::FRAME].tolist())
 
 
+def said_in(data):
+    """The text in a WAV file, whose head once said that it lasts for a day."""
+    with wave.open(io.BytesIO(base64.b64decode(data))) as file:
+        pcm = file.readframes(1 << 24)
+        assert file.getnframes() * 2 == len(pcm)
+    return text_in(pcm)
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("voices")
@@ -61,8 +69,7 @@ def test_an_answer_is_spoken_whole(chat):
     audio = message["audio"]
     assert message["content"] is None and message["refusal"] is None
     assert audio["transcript"] == "You said: Hello there. How are you today, friend? Fine."
-    with wave.open(io.BytesIO(base64.b64decode(audio["data"]))) as file:
-        said = text_in(file.readframes(1 << 24))
+    said = said_in(audio["data"])
     assert said == "You said: Hello there.How are you today, friend?Fine."
     details = body["usage"]["completion_tokens_details"]
     assert details["audio_tokens"] == len(said) < body["usage"]["completion_tokens"]
@@ -130,8 +137,7 @@ def test_a_response_is_spoken_whole_and_can_be_sent_back(both, chat):
     body = both.client.post("/v1/responses", json=asked).json
     text, sound = body["output"][-1]["content"]
     assert text["text"] == sound["transcript"] == "You said: Hello there."
-    with wave.open(io.BytesIO(base64.b64decode(sound["data"]))) as file:
-        assert text_in(file.readframes(1 << 24)) == "You said: Hello there."
+    assert said_in(sound["data"]) == "You said: Hello there."
     stored = both.client.get(f"/v1/responses/{body['id']}").json
     assert [part["type"] for part in stored["output"][-1]["content"]] == ["output_text"]
     turns = [{"role": "user", "content": "Hello there."}, *body["output"], {"role": "user", "content": "More."}]

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from llamasrv.domain.speech import SpeechRequest
+from llamasrv.domain.speech import SpeechRequest, with_its_length
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.common.loader import Nested
 from llamasrv.protocols.common.schema import Array, Count, Number, OneOf, Refusal, String, WireSchema
@@ -140,7 +140,7 @@ class SpokenMessage:
     def whole(self, transcript: str, data: bytes) -> dict[str, Any]:
         return {
             "id": self.id,
-            "data": b64encode(data).decode(),
+            "data": b64encode(with_its_length(data)).decode(),
             "expires_at": self._keep(self.id, transcript),
             "transcript": transcript,
         }

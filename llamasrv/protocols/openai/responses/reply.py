@@ -27,6 +27,7 @@ from llamasrv.domain.events import (
     ToolsFound,
     Usage,
 )
+from llamasrv.domain.speech import with_its_length
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.common.kept import seal_turns
 from llamasrv.protocols.common.wire import chat_logprob
@@ -325,7 +326,7 @@ class ResponseReply(Writer):
 
     def _with_sound(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The last message with a part for its sound, which is not stored."""
-        data = b64encode(b"".join(self._sound)).decode()
+        data = b64encode(with_its_length(b"".join(self._sound))).decode()
         part = {"type": "output_audio", "data": data, "transcript": "".join(self._said)}
         at = max(i for i, item in enumerate(items) if item["type"] == "message")
         return [*items[:at], {**items[at], "content": [*items[at]["content"], part]}, *items[at + 1 :]]
