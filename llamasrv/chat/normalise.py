@@ -422,7 +422,9 @@ def mark_ending(conversation: Conversation, traits: Traits, mark: str) -> None:
     last = conversation.messages[-1]
     content = last.get("content")
     if conversation.continues == "content":
-        if isinstance(content, list) and content and content[-1]["type"] == "text":
+        if isinstance(content, list):
+            if not content or content[-1]["type"] != "text":
+                content.append({"type": "text", "text": ""})
             content[-1]["text"] += mark
         elif isinstance(content, str):
             last["content"] = content + mark

@@ -84,7 +84,8 @@ def _prompt(body: Mapping[str, Any]) -> ChatPrompt:
             **known.get("chat_template_kwargs", {}),
         }
     if body.get("continue_final_message"):
-        known["continue_final_message"] = True
+        named = body["continue_final_message"] in ("content", "reasoning_content")
+        known["continue_final_message"] = body["continue_final_message"] if named else True
         known.pop("add_generation_prompt", None)
     prompt = ChatCompletions(Limits()).parse_prompt(known)[1]
     return dataclasses.replace(prompt, tools=tuple(_tools(body)))

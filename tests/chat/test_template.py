@@ -298,6 +298,18 @@ def test_a_prompt_goes_on_with_an_empty_answer_behind_a_thought_that_is_finished
     assert rendered.continues == "content"
 
 
+def test_an_empty_answer_is_continued_behind_a_thought_that_is_a_part_of_the_content():
+    """The thought was lost with Ministral's template."""
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}{% if part.type == 'thinking' %}[THINK]{{ part.thinking }}[/THINK]"
+        "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    )
+    messages = (Message("user", "Hi"), Message("assistant", (TextPart(""),), reasoning="I wonder."))
+    rendered = ChatTemplate(source).render(ChatPrompt(messages, continue_final_message=True))
+    assert rendered.text.endswith("[THINK]I wonder.[/THINK]") and rendered.continues == "content"
+
+
 def test_going_on_needs_a_last_message_of_the_assistant():
     with pytest.raises(InvalidRequest, match="continue_final_message"):
         ChatTemplate(HERMES).render(ask("Hi", continue_final_message=True))

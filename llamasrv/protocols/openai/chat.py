@@ -267,6 +267,8 @@ class ChatCompletions(SchemaEndpoint):
                     "Invalid 'continue_final_message': the last message must hold reasoning and no content.",
                     param="continue_final_message",
                 )
+            if continued == "content" and not messages[-1].content:  # behind the thought, if there is one
+                messages = (*messages[:-1], replace(messages[-1], content=(TextPart(""),)))
         return ChatPrompt(
             messages,
             tools=tools,

@@ -80,7 +80,9 @@ def _content(wire: dict[str, Any], role: str, at: int, most_parts: int) -> str |
         raise wrong_type("a string or an array of content parts", content, at, "content")
     check_length(content, most_parts, "parts", at, "content")
     parts = tuple(_part(part, at, i) for i, part in enumerate(content))
-    return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
+    if len(parts) != 1 or not isinstance(parts[0], TextPart):
+        return parts
+    return parts if role == "assistant" and not parts[0].text else parts[0].text  # an empty part: the thought is over
 
 
 def _part(part: Any, at: int, i: int) -> Part:

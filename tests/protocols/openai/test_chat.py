@@ -207,6 +207,16 @@ def test_reasoning_can_be_continued():
     assert refused(messages=answered, continue_final_message="reasoning_content").param == "continue_final_message"
 
 
+@pytest.mark.parametrize(
+    "content, continued", [(None, "content"), ("", "content"), ([{"type": "text", "text": ""}], True)]
+)
+def test_an_empty_answer_behind_a_finished_thought_can_be_continued(content, continued):
+    """It went on inside the thought, even where the request named the content."""
+    messages = [*HELLO, {"role": "assistant", "content": content, "reasoning_content": "Hm"}]
+    last = asked(messages=messages, continue_final_message=continued).prompts[0].messages[-1]
+    assert last.content == (TextPart(""),) and last.reasoning == "Hm"
+
+
 def test_no_effort_switches_thinking_off():
     prompt = asked(reasoning_effort="none").prompts[0]
     assert prompt.template_kwargs["enable_thinking"] is False
