@@ -373,6 +373,8 @@ def _with_blocks(messages: Sequence[Dict]) -> list[Dict]:
         if message["role"] not in _SYSTEM_ROLES:
             if message["role"] in ("user", "tool"):
                 message["content"] = unmarked(message["content"])
+                if "name" in message:
+                    message["name"] = unmarked(message["name"])
             if opened and last is not None and message["role"] == "user":
                 placed[-1] = {**message, "content": f"{last['content']}\n\n{message['content']}"}
             else:
