@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from llamasrv.concurrency import Mailbox
@@ -45,7 +46,7 @@ from llamasrv.engine.step.pacing import IDLE_CHECK, MASK_CHECK, Deadlines, Pacer
 from llamasrv.engine.step.plan import Plan, Pool
 from llamasrv.engine.step.queue_places import QueuePlaces
 from llamasrv.engine.step.refused_steps import RefusedSteps
-from llamasrv.engine.step.scheduler import MAY_WAIT, scheduler_for
+from llamasrv.engine.step.scheduler import MAY_WAIT, QUIET_SECONDS, scheduler_for
 from llamasrv.engine.view import ViewPublisher
 from llamasrv.errors import DeadlineExceeded, EngineFailure, LlamasrvError, TooSlow
 
@@ -108,6 +109,8 @@ class EngineCore:
         self._doorbell, self._publisher = shared.doorbell, shared.publisher
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
+        self._served = -inf  # when a sequence that is not deferrable was last running
+        self._put_off = False  # idle prefixes were not evicted in the last step that admitted somebody
         self._watch = StepWatch(metrics.slow_step_parts, clock)
         self.encoder = _open_encoder(self)
         self.disk = open_disk(
@@ -348,7 +351,7 @@ class EngineCore:
         if self.places.asked:
             self.places.tell(self.waiting, self.clock())
         if self.running:
-            self.memory.evict_idle()
+            self._evict_idle(plan)
         self._watch.mark("seat")
         step = finish(
             plan,
@@ -362,6 +365,19 @@ class EngineCore:
             step.num_filling = num_filling(step, self.backend, self.memory.lanes.reclaimable_cells)
         self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted + step.num_filling)
         return step
+
+    def _evict_idle(self, plan: Plan) -> None:
+        """Evict idle prefixes: they slow decodes down. Their copies would delay a first token, so not in a step that
+        admits somebody, unless the last one did, too. Beside deferrable sequences, what a client has just left stays: it
+        is probably what the client's next turn begins with."""
+        if any(not seq.spec.deferrable for seq in self.running):
+            self._served = self.clock()
+            self._put_off = bool(plan.admit) and not self._put_off
+            if self._put_off:
+                return
+        elif self.clock() - self._served < QUIET_SECONDS:
+            return
+        self.memory.evict_idle()
 
     def _admit(self, plan: Plan) -> list[Sequence]:
         """Seat the admitted sequences. One that cannot be seated fails alone. Returns those."""

@@ -13,6 +13,7 @@ from llamasrv.engine.base.channels import Delta
 from llamasrv.engine.base.interface import ATTENTION, RECURRENT, DecodeFailed, OutOfCells
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.sampling.candidates import SMALL_VOCABULARY
+from llamasrv.engine.step.scheduler import QUIET_SECONDS
 from llamasrv.engine.view import VIEW_SECONDS
 from llamasrv.errors import ContextTooLong, DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -295,7 +296,30 @@ def test_idle_prefixes_are_evicted_while_others_run(drive):
     assert driver.core.memory.lanes.resident, "kept while nobody works"
     driver.submit(chat("something else entirely"))
     driver.turn()
+    assert driver.core.memory.lanes.resident, "their copies would delay the first token"
+    driver.turn()
     assert not driver.core.memory.lanes.resident
+    driver.finish()
+
+
+def test_idle_prefixes_are_evicted_though_every_step_admits_somebody(drive):
+    driver = drive(idle_cells=0)
+    for question in ("idle now", "something else entirely", "and this, too", "one more"):
+        driver.submit(chat(question), max_tokens=1)
+        driver.finish()
+    assert driver.core.metrics.evictions == 3
+
+
+def test_what_a_client_has_just_left_stays_beside_deferrable_work(drive):
+    """It was copied to host memory for a summary's step, and back for the next turn."""
+    driver = drive(idle_cells=0)
+    driver.answer(chat("a conversation that goes on"))
+    driver.submit(chat("something else entirely"), deferrable=True)
+    driver.turn(3)
+    assert driver.core.metrics.evictions == 0
+    driver.now += QUIET_SECONDS
+    driver.turn()
+    assert driver.core.metrics.evictions == 1
     driver.finish()
 
 
