@@ -10,6 +10,7 @@ Knows tokens and bytes; knows no protocol, no HTTP and no chat. README.md in thi
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.channels import Doorbell, Stream, TokenItem
 from llamasrv.engine.base.interface import Backend, DecodeFailed, OutOfCells
@@ -110,7 +111,6 @@ class EngineCore:
         self._refused = RefusedSteps(self)
         self._deadlines = Deadlines()
         self._served = -inf  # when a sequence that is not deferrable was last running
-        self._put_off = False  # idle prefixes were not evicted in the last step that admitted somebody
         self._watch = StepWatch(metrics.slow_step_parts, clock)
         self.encoder = _open_encoder(self)
         self.disk = open_disk(
@@ -237,11 +237,13 @@ class EngineCore:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.end(seq, Ending(FinishReason.CANCELLED))
 
-    def hurry(self, stream: Stream[TokenItem]) -> None:
+    def hurry(self, stream: Stream[TokenItem], pressing: bool) -> None:
         for seq in [s for s in self.waiting if s.stream is stream and s.spec.deferrable]:
             self.waiting.hurry(seq)
+            seq.is_pressing = pressing
         for seq in [s for s in self.running if s.stream is stream]:
             seq.is_urgent = seq.spec.deferrable
+            seq.is_pressing = seq.is_urgent and pressing
 
     def give_up_unread(self, stream: Stream[TokenItem]) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
@@ -257,6 +259,10 @@ class EngineCore:
 
     def prefetch(self, session: str, owner: str) -> None:
         self.memory.prefetch(session, owner)
+
+    def supersede(self, tokens: array[int], cache_key: CacheKey) -> None:
+        self.memory.supersede(tokens, cache_key)
+        self._publisher.is_stale = True
 
     def close_session(self, session: str, owner: str) -> None:
         self.memory.sessions.close(session, owner)
@@ -351,7 +357,7 @@ class EngineCore:
         if self.places.asked:
             self.places.tell(self.waiting, self.clock())
         if self.running:
-            self._evict_idle(plan)
+            self._evict_idle()
         self._watch.mark("seat")
         step = finish(
             plan,
@@ -366,15 +372,11 @@ class EngineCore:
         self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted + step.num_filling)
         return step
 
-    def _evict_idle(self, plan: Plan) -> None:
-        """Evict idle prefixes: they slow decodes down. Their copies would delay a first token, so not in a step that
-        admits somebody, unless the last one did, too. Beside deferrable sequences, what a client has just left stays: it
-        is probably what the client's next turn begins with."""
+    def _evict_idle(self) -> None:
+        """Evict idle prefixes, which slow decodes down. Beside deferrable sequences, what a client has just left stays:
+        it is probably what the client's next turn begins with."""
         if any(not seq.spec.deferrable for seq in self.running):
             self._served = self.clock()
-            self._put_off = bool(plan.admit) and not self._put_off
-            if self._put_off:
-                return
         elif self.clock() - self._served < QUIET_SECONDS:
             return
         self.memory.evict_idle()

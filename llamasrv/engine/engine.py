@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ import numpy as np
 
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
 from llamasrv.engine.base.channels import Doorbell, End, Stream, TokenItem, TokenStream
 from llamasrv.engine.base.interface import Backend, LoadFailed, ModelFacts, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.base.metrics import EngineMetrics
@@ -246,10 +247,11 @@ class Engine:
         if stream.open_choices:
             self._mailbox.put(CoreCommand(lambda core: core.cancel(stream)))
 
-    def hurry(self, stream: Stream[TokenItem]) -> None:
-        """A deferrable request is needed soon: compute it beside others, behind their prompts."""
+    def hurry(self, stream: Stream[TokenItem], *, pressing: bool = False) -> None:
+        """A deferrable request is needed soon: compute it beside others, behind their prompts. `pressing`: even if they
+        feel it."""
         if stream.open_choices:
-            self._mailbox.put(CoreCommand(lambda core: core.hurry(stream)))
+            self._mailbox.put(CoreCommand(lambda core: core.hurry(stream, pressing)))
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
         """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""
@@ -265,6 +267,10 @@ class Engine:
         """A session speaks, and its prompt is not known yet: start reading its last prefix if only the disk has it."""
         if self.options.disk_bytes:
             self._mailbox.put(CoreCommand(lambda core: core.prefetch(session, owner)))
+
+    def supersede(self, tokens: array[int], cache_key: CacheKey) -> None:
+        """The conversation with this prompt goes on from a shorter one: do not keep what is computed of it."""
+        self._mailbox.put(CoreCommand(lambda core: core.supersede(tokens, cache_key)))
 
     def close_session(self, session: str, owner: str) -> None:
         """Stop keeping prefixes for this session."""

@@ -6,7 +6,7 @@ Its reader sees one run with one Usage, that of the answer; `Compacted` reports 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,11 +29,12 @@ class Shortened(NamedTuple):
     key: bytes | None = None
     event: Compacted | None = None
     edits: tuple[AppliedEdit, ...] = ()
+    superseded: Sequence[int] = ()  # the tokens of the whole prompt, where a summary is used for the first time
 
 
-def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pause: bool) -> Shortened:
-    """Shorten a conversation. `count` returns the number of tokens of a prompt."""
-    number = talk.plan(count)
+def shortened(talk: LongConversation, encode: Callable[[ChatPrompt], Sequence[int]], *, pause: bool) -> Shortened:
+    """Shorten a conversation. `encode` returns the tokens of a prompt."""
+    number = talk.plan(lambda prompt: len(encode(prompt)))
     if number:
         return Shortened(talk.order(number), talk, talk.keys[number - 1])
     if not talk.used:
@@ -42,10 +43,12 @@ def shortened(talk: LongConversation, count: Callable[[ChatPrompt], int], *, pau
     usage, summary.usage = summary.usage, Usage()  # reported once
     text = prompt.messages[len(prompt.messages) - (len(talk.messages) - talk.used) - 1].content
     assert isinstance(text, str)
-    saved = max(0, count(talk.prompt) - count(prompt))
+    whole = encode(talk.prompt)
+    saved = max(0, len(whole) - len(encode(prompt)))
     request = talk.request._replace(prompts=(prompt,), max_tokens=0 if pause else talk.request.max_tokens)
     event = Compacted(0, text, prompt.messages, usage)
-    return Shortened(request, talk, None, event, (AppliedEdit("summary", talk.used, saved),))
+    superseded = whole if usage.prompt_tokens else ()
+    return Shortened(request, talk, None, event, (AppliedEdit("summary", talk.used, saved),), superseded)
 
 
 class CompactedRun(SearchRun):

@@ -4,10 +4,11 @@
     from AHEAD on               after an answer, the summary is written while the engine is idle, like a batch, from the
                                 cached prefix; then the shortened conversation is computed, also while idle, and again
                                 after each answer; beside other requests once it is urgent, as the limit or the end of
-                                the context is near
+                                the context is near (engine/step/scheduler.py)
     beyond the limit            the request is answered from the shortened conversation, once that is computed up to the
-                                last answer; until then as it is, as far as it fits the context, and computed for the
-                                next one meanwhile; if no summary was begun, it is written first
+                                last answer, or all of it but a short one; until then as it is, as far as it fits the
+                                context, and computed for the next one meanwhile; if no summary was begun, it is written
+                                first
 
 A summary is keyed by the messages that it replaces, so all requests of a conversation use the same one.
 """
@@ -28,6 +29,11 @@ from llamasrv.pipeline.fingerprint import conversation_keys
 
 AHEAD = 0.7
 """Share of the limit from which on a summary is written while the engine is idle."""
+SHORT_ANSWER = 0.2
+"""Max length of the last answer, as a share of the new request, if it is to be computed with it, as without a pause
+between turns. The turn that used the summary behind a long answer took 1.7 times as long as the one before."""
+FAR_BEYOND = 2.0
+"""Factor of the limit beyond which it may be longer, and others may feel what is computed ahead."""
 WRITING_SHARE = 0.9
 """Share of the context to which a conversation may grow while its summary is being written, or what follows from it
 computed; further if its answer fits whole."""
@@ -51,7 +57,8 @@ class Summary:
     is_used: bool = False  # an answer was computed from it
     has_job: bool = False  # one writes it, or computes the prompt that follows from it
     is_urgent: bool = False  # its job runs beside other requests
-    hurry: Callable[[], None] | None = None  # makes what the job has under way run beside others
+    is_pressing: bool = False  # even if these feel it
+    hurry: Callable[..., None] | None = None  # makes what the job has under way run beside others
     latest: tuple[LongConversation, Message | None] | None = None  # what the job computes next: a conversation, and its
     # answer if there is one already
     num_computed: int = 0  # messages of the conversation up to which the prompt that follows from it was computed
@@ -85,14 +92,16 @@ class SummaryBook:
             if summary is not None and summary.has_job:
                 summary.latest = talk, turn
                 summary.is_urgent = summary.is_urgent or is_urgent
+                summary.is_pressing = summary.is_pressing or talk.is_pressing
                 if summary.is_urgent and summary.hurry is not None:
-                    summary.hurry()
+                    summary.hurry(pressing=summary.is_pressing)
                 return False
             if self.num_jobs >= self._most_jobs or (summary is not None and not summary.text):
                 return False
             if summary is None:
                 summary = self._by_key[key] = Summary()
-            summary.has_job, summary.latest, summary.is_urgent = True, (talk, turn), is_urgent
+            summary.has_job, summary.latest = True, (talk, turn)
+            summary.is_urgent, summary.is_pressing = is_urgent, talk.is_pressing
             self.num_jobs += 1
             self._shrink()
             return True
@@ -105,14 +114,15 @@ class SummaryBook:
             self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
             self._shrink()
 
-    def started(self, key: bytes, hurry: Callable[[], None]) -> None:
-        """The job of this summary has started something; `hurry` makes it run beside others."""
+    def started(self, key: bytes, hurry: Callable[..., None]) -> None:
+        """The job of this summary has started something; `hurry` makes it run beside others (`pressing`: even if these
+        feel it)."""
         with self._lock:
             summary = self._by_key.get(key)
             if summary is not None:
                 summary.hurry = hurry
                 if summary.is_urgent:
-                    hurry()
+                    hurry(pressing=summary.is_pressing)
 
     def computed(self, key: bytes, num_messages: int) -> None:
         """The prompt that follows from this summary was computed, up to there."""
@@ -181,6 +191,7 @@ class LongConversation:
         about = (request.owner, model, request.cache_salt, repr(request.adapters), self._order)
         self._per_token = 3.0  # characters per token, until a prompt has been counted
         self.keys = conversation_keys(sent, *about)  # keys[n - 1]: of its first n messages
+        self.is_pressing = False  # far beyond its limit, or the context might end before a summary is written
         self.is_behind = False  # beyond its limit, and answered as it is: its summary's prompt is not computed yet
         self.look()
 
@@ -256,7 +267,8 @@ class LongConversation:
         self._per_token = sum(map(length_of, before.messages)) / max(1, length)
         if length <= self.limit:
             return 0
-        if length <= self._room and self.has_job and not self._is_computed():
+        begun = self.has_job or bool(self.ready) and self.summary(self.ready).num_computed > 0
+        if length <= self._room and begun and not self._is_computed(length):
             self.is_behind = bool(self.ready)
             return 0  # neither wait for a second summary nor compute what the job computes; JOB_SECONDS bound it
         if self.ready:
@@ -274,15 +286,22 @@ class LongConversation:
 
     def is_urgent(self, turn: Message, usage: Usage) -> bool:
         """Whether the next request probably passes the limit, or the context might end before a summary is written at
-        the pace of this conversation."""
+        the pace of this conversation. Decides `is_pressing`, too."""
         size, growth = usage.prompt_tokens + usage.completion_tokens, self._growth(turn)
         num_turns = self._summary_tokens / max(1, usage.completion_tokens)  # meanwhile, if there is no pause
-        return size + growth > self.limit or size + num_turns * growth > self._room
+        self.is_pressing = size > FAR_BEYOND * self.limit or size + num_turns * growth > self._room
+        return self.is_pressing or size + growth > self.limit
 
-    def _is_computed(self) -> bool:
-        """Whether the prompt that follows from the next summary was computed up to the last answer, which may itself
-        be missing: without a pause between turns it always is."""
-        return bool(self.ready) and self.summary(self.ready).num_computed >= self._num_answered() - 1
+    def _is_computed(self, length: int) -> bool:
+        """Whether the prompt that follows from the next summary was computed up to the last answer, or all of it but a
+        short one."""
+        answered, computed = self._num_answered(), self.summary(self.ready).num_computed if self.ready else 0
+        if not self.ready or computed >= answered:
+            return bool(self.ready)
+        missing, new = (
+            sum(map(length_of, part)) for part in (self.messages[computed:answered], self.messages[answered:])
+        )
+        return computed == answered - 1 and (missing <= SHORT_ANSWER * new or length > FAR_BEYOND * self.limit)
 
     def _num_answered(self) -> int:
         """Number of messages up to the last answer."""

@@ -89,7 +89,7 @@ class RunEngine(Protocol):
 
     def cancel(self, stream: TokenStream) -> None: ...
 
-    def hurry(self, stream: TokenStream) -> None: ...
+    def hurry(self, stream: TokenStream, *, pressing: bool = False) -> None: ...
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None: ...
 
@@ -213,10 +213,11 @@ class Run:
         while its model loads."""
         self._stop()
 
-    def hurry(self) -> None:
-        """Compute it beside others from now on, though it is deferrable. Does nothing while its model loads."""
+    def hurry(self, *, pressing: bool = False) -> None:
+        """Compute it beside others from now on, though it is deferrable; `pressing`: even if they feel it. Does nothing
+        while its model loads."""
         if self._work is not None:
-            self._work.engine.hurry(self._work.stream)
+            self._work.engine.hurry(self._work.stream, pressing=pressing)
 
     def end_thinking(self) -> bool:
         """Have the model close its thinking block now and answer. False if it has none, or the request did not ask for

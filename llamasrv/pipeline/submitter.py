@@ -70,6 +70,8 @@ class Submitter:
         params = _params(served, request)
         drawn = request.n if request.best_of is None else max(request.n, request.best_of)
         cache_key = self.cache_key(served.model, request)
+        if shorter.superseded and media is NO_MEDIA and not (request.pins or request.session):
+            served.engine.supersede(array("i", shorter.superseded), cache_key)
         cache = self._compare(served, prepared, request, cache_key)
         specs, constraints, choices = self._choices(served, prepared, request, params, cache_key, cache, drawn)
         engine, vocab = served.engine, served.vocab
@@ -160,14 +162,14 @@ class Submitter:
         compact, prompt, before = edits.compact, request.prompts[0], sent.prompts[0]
         assert isinstance(prompt, ChatPrompt) and isinstance(before, ChatPrompt)
 
-        def count(prompt: ChatPrompt) -> int:
-            return len(served.encode(prompt, request.tool_choice, media))
+        def encode(prompt: ChatPrompt) -> list[int]:
+            return served.encode(prompt, request.tool_choice, media)
 
         def planned() -> Shortened:
             talk = LongConversation(
                 request, compact, self._summaries, sent=before.messages, model=served.model.name, context=served.context
             )
-            return shortened(talk, count, pause=compact.pause)
+            return shortened(talk, encode, pause=compact.pause)
 
         after = off_hub(planned) if is_long(prompt) else planned()
         if after.talk is not None and after.talk.is_behind:

@@ -1,5 +1,7 @@
 """Scenarios of the engine on RecordingBackend, turn by turn. The `drive` fixture checks for leaks."""
 
+from array import array
+
 import numpy as np
 import pytest
 from engine_by_hand import HandEngine
@@ -8,6 +10,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
+from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.backend.fake import BOS
 from llamasrv.engine.base.channels import Delta
 from llamasrv.engine.base.interface import ATTENTION, RECURRENT, DecodeFailed, OutOfCells
@@ -296,18 +299,8 @@ def test_idle_prefixes_are_evicted_while_others_run(drive):
     assert driver.core.memory.lanes.resident, "kept while nobody works"
     driver.submit(chat("something else entirely"))
     driver.turn()
-    assert driver.core.memory.lanes.resident, "their copies would delay the first token"
-    driver.turn()
     assert not driver.core.memory.lanes.resident
     driver.finish()
-
-
-def test_idle_prefixes_are_evicted_though_every_step_admits_somebody(drive):
-    driver = drive(idle_cells=0)
-    for question in ("idle now", "something else entirely", "and this, too", "one more"):
-        driver.submit(chat(question), max_tokens=1)
-        driver.finish()
-    assert driver.core.metrics.evictions == 3
 
 
 def test_what_a_client_has_just_left_stays_beside_deferrable_work(drive):
@@ -321,6 +314,20 @@ def test_what_a_client_has_just_left_stays_beside_deferrable_work(drive):
     driver.turn()
     assert driver.core.metrics.evictions == 1
     driver.finish()
+
+
+def test_a_conversation_that_goes_on_from_a_shorter_prompt_leaves_nothing_behind(drive):
+    """The turn that went on from a summary waited for the copy of its old prefix, as long as for its own prompt."""
+    driver = drive(parallel=4)
+    others, old = chat("a conversation of others"), chat("a conversation that has become long")
+    driver.answer(others)
+    tokens = driver.backend.vocab.tokenize(old + driver.answer(old) + "and more")
+    for key, number in ((CacheKey(scope="bob"), 2), (CacheKey(), 1), (CacheKey(), 1)):
+        driver.engine.supersede(array("i", tokens), key)
+        driver.turn()
+        assert len(driver.core.memory.lanes.resident) == number
+    driver.answer(others)
+    assert driver.sequences[-1].reused == len(driver.backend.vocab.tokenize(others)) - 1
 
 
 def test_an_idle_prefix_that_running_sequences_share_is_not_evicted(drive):

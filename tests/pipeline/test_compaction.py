@@ -104,7 +104,7 @@ class WrittenRun:
     done = False
     hurried = 0
 
-    def hurry(self):
+    def hurry(self, *, pressing=False):
         self.hurried += 1
 
     def events(self, timeout=None):
@@ -170,6 +170,8 @@ def test_a_summary_becomes_urgent_when_the_next_turn_passes_the_limit(book):
     short = talk_of([*long(6), ASK], book, context=267)
     short.plan(size)  # at this pace, the summary takes four turns
     assert short.limit == talk.limit and [short.is_urgent(answer, Usage(n, 8)) for n in (145, 190)] == [True, True]
+    assert short.is_pressing and not talk.is_pressing
+    assert talk.is_urgent(answer, Usage(410, 8)) and talk.is_pressing  # far beyond its limit
     large = Message("assistant", "word " * 90)
     assert talk.is_near(large, Usage(30, 90)) and talk.is_urgent(large, Usage(30, 90))
 
@@ -205,7 +207,7 @@ def test_without_a_pause_a_summary_is_used_once_all_but_the_last_answer_is_compu
     """The job was always one turn behind, so it was used where the context ended: after 22 turns, not 9."""
     messages, answer = long(), Message("assistant", "Now it works.")
     second = [*messages, answer, Message("user", "And now?")]
-    third = [*second, answer, Message("user", "And then?")]
+    third = [*second, answer, Message("user", "And then? " * 10)]
     requests, used = [], []
 
     def submit(request):
@@ -224,6 +226,23 @@ def test_without_a_pause_a_summary_is_used_once_all_but_the_last_answer_is_compu
     ends = [request.prompts[0].messages[-1] for request in requests[1:]]
     assert ends == [answer, second[-1], answer]
     assert used == [(False, False), (True, False), (False, True)]
+
+
+def test_without_a_pause_the_turn_that_uses_a_summary_computes_no_long_answer(book):
+    """Its first token took 1.7 times as long as that of the turn before."""
+    messages, ask = long(), Message("user", "What about it? " * 10)
+    key = talk_of(messages, book).keys[-1]
+    assert book.join(key, talk_of(messages, book), None)
+    book.put(key, "Sum.", Usage())
+    book.computed(key, len(messages))
+    used = []
+    for words in (1, 60):
+        for limit in (300, 150):
+            talk = talk_of([*messages, Message("assistant", "word " * words), ask], book, limit=limit)
+            assert talk.plan(size) == 0
+            used.append(talk.used > 0)
+            book.find(key).is_used = False
+    assert used == [True, True, False, True]  # the last one is far beyond its limit
 
 
 @pytest.mark.parametrize("wrong", ["", "the prompt"])

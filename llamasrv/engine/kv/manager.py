@@ -33,6 +33,7 @@ from llamasrv.engine.kv.tree import HolderKind
 log = logging.getLogger("llamasrv.engine")
 
 WORTH_WRITING = 0.1  # min seconds of computing that writing a file must save
+CONTINUED = 0.9  # min share of a prefix that tokens have in common with it to count as its continuation
 CHECKED = 50  # holders of prefixes looked at in one check
 BUSY_BYTES = 64 * 2**20  # max size of a state to copy for the disk while other sequences run
 
@@ -102,6 +103,15 @@ class KVCacheManager:
         stored = self._lookup.file_ahead(*last)
         if stored is not None:
             self._reads.read_ahead(stored)
+
+    def supersede(self, tokens: array[int], cache_key: CacheKey) -> None:
+        """Drop the resident prefix that these tokens continue, without a copy in host memory."""
+        path = self.tree.walk(tokens, len(tokens), cache_key)
+        for timeline, common in path.sharing(HolderKind.LANE):
+            if isinstance(timeline, LaneTimeline) and timeline.lane in self.lanes.resident:
+                if common >= CONTINUED * self.lanes.lengths[timeline.lane]:
+                    self.drop(timeline.lane)
+                return
 
     def release(self, seq: Sequence) -> None:
         """A sequence is seated or has ended: release what was read for it."""
@@ -276,12 +286,12 @@ class KVCacheManager:
         self.host.put(state)
 
     def evict_idle(self) -> None:
-        """Evict resident prefixes beyond the cells that the back end can hold without slowing down. One stays that
-        shares half of its cells with running sequences: it costs little, and the next ones may begin like those."""
+        """Evict a resident prefix, one in a step, whose copy delays it, if there are more than the cells that the back
+        end can hold without slowing down. One stays that shares half of its cells with running sequences: it costs
+        little, and the next ones may begin like those."""
         lanes = self.lanes
-        while lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
-            if not self.evict(lambda timeline: lanes.num_idle(timeline.lane) <= lanes.lengths[timeline.lane] // 2):
-                break
+        if lanes.used_cells - lanes.held_cells > self.backend.idle_cells:
+            self.evict(lambda timeline: lanes.num_idle(timeline.lane) <= lanes.lengths[timeline.lane] // 2)
 
     def check(self) -> None:
         """Raises AssertionError if lanes, cells, or some of what is kept are inconsistent. Runs when idle."""

@@ -9,8 +9,8 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
        for it
     4. admission is optimistic: cells must last until it has paid off, not until the end (preemption.py)
     5. deferrable sequences run only while there are no others, and yield their places to any that arrive; only urgent
-       ones run beside others, their prompts beside decodes alone, and one that has been there for OVERDUE seconds, the
-       oldest
+       ones run beside another, their prompts beside its decodes alone, and beside several where these hardly feel it
+       or it is pressing; and one that has been there for OVERDUE seconds, the oldest
     6. a step computes with one set of adapters; the sets take turns
 """
 
@@ -33,7 +33,7 @@ from llamasrv.engine.step.exact_rows import any_exact
 from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.plan import Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
-from llamasrv.engine.step.step_policy import StepPolicy
+from llamasrv.engine.step.step_policy import SMALLEST, StepPolicy
 
 LOOK_AHEAD = 4  # waiting sequences examined per free place, so that a long queue costs little
 AWAY = 60.0  # seconds between two checks for owners that are gone
@@ -41,6 +41,7 @@ GUESTS = 4  # one extra place per 4, for owners with nothing running
 DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
 BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
 QUIET_SECONDS = 5.0
+FELT = 0.05  # share of a step by which urgent deferrable sequences may lengthen it for several streams
 OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: on a busy server none would end
 
 
@@ -150,18 +151,28 @@ class Scheduler:
         first = min(here, key=lambda s: s.arrived)
         late = [s for s in here if s.is_urgent or s is first and situation.now - s.arrived >= OVERDUE]
         others = [s for s in situation.running if not s.spec.deferrable]
+        if len(others) > 1:
+            overdue = situation.now - OVERDUE
+            late = [s for s in late if s.is_pressing or s.arrived <= overdue or self._is_hardly_felt(s, len(others))]
         if any(_is_patient(s, situation.now) for s in late):
             if others_wait or any(s.owed > 1 for s in others):
                 late = [s for s in late if not _is_patient(s, situation.now)]
             else:  # hardly longer than without it; one other is probably what needs it soon
-                decodes = len(others) + sum(s.owed == 1 for s in late)
-                longest = BESIDE_SECONDS if len(others) > 1 else DEFERRED_SECONDS
-                longest += self.cost.rows.predict(decodes)
-                situation = situation._replace(most_seconds=min(self.target, longest))
+                step = self.cost.rows.predict(len(others) + sum(s.owed == 1 for s in late))
+                longest = step + (FELT * step if len(others) > 1 else DEFERRED_SECONDS)
+                if not any(s.is_pressing for s in late):
+                    situation = situation._replace(most_seconds=min(self.target, longest))
         resting = tuple([s for s in seated if s not in late])
         running = tuple([s for s in situation.running if s not in resting])
         waits = [oldest] if oldest is not None and oldest in late else []
         return situation._replace(running=running, resting=resting), waits
+
+    def _is_hardly_felt(self, seq: Sequence, num_others: int) -> bool:
+        """Whether the least that a step can do for a sequence makes it hardly longer for that many streams."""
+        rows = self.cost.rows
+        alone = rows.predict(num_others)
+        more = self.cost.prompt_seconds(SMALLEST) if seq.owed > 1 else rows.predict(num_others + 1) - alone
+        return more <= FELT * alone
 
     def _look_up(self, line: list[Sequence], budget: int, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
         """The sequences of a line that a step of `budget` prompt tokens can reach, with the prefixes found."""

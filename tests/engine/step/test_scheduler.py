@@ -364,8 +364,6 @@ def test_the_prompt_of_an_urgent_sequence_goes_behind_all_others_and_keeps_steps
     """The turn that crossed a conversation's limit waited for the prompt that was computed ahead of it."""
     decoding, late = sequence(10, computed=9), urgent(400, arrived=1.0)
     scheduler = costs(with_deferrables(late))
-    other = sequence(10, computed=9)
-    assert plan(scheduler, [late], [decoding, other]).parts == [(decoding, 1), (other, 1), (late, 16)]
     assert 16 < plan(scheduler, [late], [decoding, deferrable(10, computed=9)]).num_prompt < 50
     prompt = sequence(50, computed=10)
     assert plan(scheduler, [late], [decoding, prompt]).parts == [(decoding, 1), (prompt, 40)]
@@ -373,6 +371,27 @@ def test_the_prompt_of_an_urgent_sequence_goes_behind_all_others_and_keeps_steps
     assert plan(scheduler, [sequence(30)], [decoding, late]).num_prompt == 30
     overdue = plan(scheduler, [], [prompt, late], now=1.0 + OVERDUE)
     assert {seq for seq, _ in overdue.parts} == {prompt, late}
+
+
+def test_an_urgent_sequence_runs_beside_several_where_these_hardly_feel_it():
+    """While a summary was written, the gaps of three streams were 1.2 times as long."""
+    streams = [sequence(10, computed=9) for _ in range(3)]
+    alone = [(seq, 1) for seq in streams]
+    late = urgent(400, arrived=1.0)
+    scheduler = costs(with_deferrables(late))
+    assert plan(scheduler, [late], streams).parts == alone
+    assert plan(scheduler, [late], streams, now=1.0 + OVERDUE).num_prompt > 0
+    late.is_pressing = True
+    assert plan(scheduler, [late], streams).num_prompt == 61  # whatever fits the batch
+    late.is_pressing = False
+    assert 16 <= plan(costs(scheduler, row=0.00002), [late], streams).num_prompt < 64
+    late = urgent(10, computed=9)
+    for seconds in (0.0104, 0.011):  # of a step with one row more
+        scheduler = with_deferrables(late)
+        scheduler.cost.rows.learn(3, 0.01)
+        scheduler.cost.rows.learn(4, seconds)
+        parts = plan(scheduler, [], [*streams, late]).parts
+        assert parts == (alone if seconds == 0.011 else [*alone, (late, 1)])
 
 
 def test_deferrable_sequences_give_up_lanes_and_cells():
