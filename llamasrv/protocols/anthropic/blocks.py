@@ -13,7 +13,7 @@ import orjson
 from llamasrv.domain.request import Part, TextPart
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, expect, wrong_type
 
 Path = tuple[Any, ...]
 
@@ -25,8 +25,7 @@ def blocks_of(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
         raise wrong_type("a string or an array of content blocks", content, *path)
     check_length(content, most, "blocks", *path)
     for i, block in enumerate(content):
-        if type(block) is not dict:
-            raise wrong_type("an object", block, *path, i)
+        expect(dict, block, *path, i)
         if type(block.get("type")) is not str:
             raise wrong_type("a string", block.get("type"), *path, i, "type")
     return content
@@ -145,10 +144,7 @@ _READERS: dict[str, Callable[[dict[str, Any], Path, int], list[Any]]] = {
 
 
 def _source(block: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
-    source = block.get("source")
-    if type(source) is not dict:
-        raise wrong_type("an object", source, *path, "source")
-    return source, (*path, "source")
+    return expect(dict, block.get("source"), *path, "source"), (*path, "source")
 
 
 def string_at(wire: dict[str, Any], key: str, path: Path, *, required: bool = True) -> Any:

@@ -15,7 +15,7 @@ import orjson
 from llamasrv.domain.request import Pin
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.sampling import session_named
-from llamasrv.protocols.common.schema import Object, WireField, wrong_type
+from llamasrv.protocols.common.schema import Object, WireField, expect_or_none
 from llamasrv.protocols.reply import CacheFacts
 
 SECONDS = {"5m": 300.0, "1h": 3600.0}
@@ -82,9 +82,7 @@ class Diagnostics(Object):
     """The id of the reply to compare with; "" for an id that no reply can have; or None."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str | None:
-        previous = value.get("previous_message_id")
-        if previous is not None and type(previous) is not str:
-            raise wrong_type("a string", previous, "previous_message_id")
+        previous = expect_or_none(str, value.get("previous_message_id"), "previous_message_id")
         return previous if previous is None or len(previous) <= MAX_ID else ""
 
 

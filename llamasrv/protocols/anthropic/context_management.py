@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llamasrv.domain.context_edits import AppliedEdit, ClearResults, Compact, ContextEdits
-from llamasrv.protocols.common.schema import Invalid, Object, check_length, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Object, check_length, expect, expect_or_none, wrong_type
 
 THINKING = "clear_thinking_20251015"
 TOOL_USES = "clear_tool_uses_20250919"
@@ -34,8 +34,7 @@ class ContextManagement(Object):
         edits = value.get("edits")
         if edits is None:
             return ContextEdits()
-        if type(edits) is not list:
-            raise wrong_type("an array", edits, "edits")
+        expect(list, edits, "edits")
         check_length(edits, _MAX_EDITS, "edits", "edits")
         results: ClearResults | None = None
         thoughts: int | None = None
@@ -79,12 +78,9 @@ def _applied(edit: AppliedEdit) -> dict[str, Any]:
 
 
 def _type_of(edit: Any, *path: int | str) -> str:
-    if type(edit) is not dict:
-        raise wrong_type("an object", edit, *path)
+    expect(dict, edit, *path)
     kind = edit.get("type")
-    if type(kind) is not str:
-        raise wrong_type("a string", kind, *path, "type")
-    return kind
+    return expect(str, kind, *path, "type")
 
 
 def _kept_thoughts(keep: Any, *path: int | str) -> int | None:
@@ -120,16 +116,14 @@ def _cleared_results(edit: Mapping[str, Any], *path: int | str) -> ClearResults:
 
 def _compacted(edit: Mapping[str, Any], *path: int | str) -> Compact:
     trigger, pause, order = edit.get("trigger"), edit.get("pause_after_compaction"), edit.get("instructions")
-    if pause is not None and type(pause) is not bool:
-        raise wrong_type("a boolean", pause, *path, "pause_after_compaction")
+    expect_or_none(bool, pause, *path, "pause_after_compaction")
     limit = _COMPACT_TOKENS if trigger is None else _measured(trigger, ("input_tokens",), 1, *path, "trigger")[1]
     return Compact(limit, "" if order is None else instructions_of(order, *path, "instructions"), bool(pause))
 
 
 def instructions_of(text: Any, *path: int | str) -> str:
     """What a client wants a summary to be like. Raises Invalid."""
-    if type(text) is not str:
-        raise wrong_type("a string", text, *path)
+    expect(str, text, *path)
     if not text.strip() or len(text) > MAX_INSTRUCTIONS:
         raise Invalid(f"expected 1 to {MAX_INSTRUCTIONS} characters.", *path)
     return text
@@ -150,8 +144,7 @@ def _names(value: Any, *path: int | str) -> frozenset[str]:
         raise wrong_type("an array of names", value, *path)
     check_length(value, _MAX_NAMES, "names", *path)
     for at, name in enumerate(value):
-        if type(name) is not str:
-            raise wrong_type("a string", name, *path, at)
+        expect(str, name, *path, at)
     return frozenset(value)
 
 
@@ -163,9 +156,7 @@ def _measured(value: Any, kinds: tuple[str, ...], least: int, *path: int | str) 
 
 
 def _count(value: Mapping[str, Any], least: int, *path: int | str) -> int:
-    number = value.get("value")
-    if type(number) is not int:
-        raise wrong_type("an integer", number, *path, "value")
+    number = expect(int, value.get("value"), *path, "value")
     if not least <= number <= _MAX_VALUE:
         raise Invalid(f"integer out of range, got {number}.", *path, "value")
     return number

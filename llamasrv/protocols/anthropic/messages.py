@@ -42,6 +42,8 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    expect,
+    expect_or_none,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
@@ -63,8 +65,7 @@ class ThinkingField(Object):
         if on is None:
             raise Invalid(f"expected one of {', '.join(_THINKING)}.", "type")
         budget, display = value.get("budget_tokens"), value.get("display")
-        if budget is not None and type(budget) is not int:
-            raise wrong_type("an integer", budget, "budget_tokens")
+        expect_or_none(int, budget, "budget_tokens")
         if budget is not None and not 1 <= budget <= self.limits.max_tokens:
             raise Invalid(f"integer out of range, got {budget}.", "budget_tokens")
         if display not in (None, "summarized", "omitted", "updates"):
@@ -95,8 +96,7 @@ class OutputFormat(WireField):
 
 
 def _json_schema(form: Any, *path: str) -> Content:
-    if type(form) is not dict:
-        raise wrong_type("an object", form, *path)
+    expect(dict, form, *path)
     if form.get("type") != "json_schema":
         raise Invalid("expected 'json_schema'.", *path, "type")
     schema = form.get("schema")

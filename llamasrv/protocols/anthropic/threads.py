@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest, NotFound
-from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, expect
 
 FIXED = ("system", "tools")
 """Fields that a thread is created with. Later turns may leave them out, or repeat them as they were."""
@@ -54,15 +54,13 @@ class ThreadField(WireField):
 
 
 def thread_of(value: Any) -> Thread:
-    if type(value) is not dict:
-        raise wrong_type("an object", value)
+    expect(dict, value)
     kind, previous = value.get("type"), value.get("previous_message_id")
     if kind == "create":
         return Thread()
     if kind != "continue":
         raise Invalid("expected 'create' or 'continue'.", "type")
-    if type(previous) is not str:
-        raise wrong_type("a string", previous, "previous_message_id")
+    expect(str, previous, "previous_message_id")
     return Thread(previous)
 
 

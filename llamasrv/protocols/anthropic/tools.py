@@ -13,7 +13,16 @@ from typing import Any, Literal, NamedTuple
 from llamasrv.domain.request import Tool, ToolChoice, ToolSearch
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.client_tools import CLIENT_TOOLS, TOOLSETS, Toolset, prompt_name_of
-from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, check_length, wrong_type
+from llamasrv.protocols.common.schema import (
+    Array,
+    Invalid,
+    Object,
+    Refusal,
+    check_length,
+    expect,
+    expect_or_none,
+    wrong_type,
+)
 
 _DESCRIBED = "Find further tools, not shown until they are found, by their names, descriptions and arguments."
 _LIMIT = {"type": "integer", "minimum": 1, "description": "The largest number of tools to find; 5 if it is left out."}
@@ -110,11 +119,8 @@ def offer_of(value: list[Any], most: int) -> Offer:
 
 
 def _defer(wire: Any, at: int) -> bool:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, at)
-    defer = wire.get("defer_loading")
-    if defer is not None and type(defer) is not bool:
-        raise wrong_type("a boolean", defer, at, "defer_loading")
+    expect(dict, wire, at)
+    defer = expect_or_none(bool, wire.get("defer_loading"), at, "defer_loading")
     if defer and wire.get("cache_control") is not None:
         raise Invalid("not allowed on a tool that is deferred.", at, "cache_control")
     return bool(defer)
@@ -142,13 +148,11 @@ def _members(wire: dict[str, Any], toolset: Toolset, at: int) -> list[tuple[Tool
     configs = wire.get("configs")
     if configs is None:
         configs = {}
-    if type(configs) is not dict:
-        raise wrong_type("an object", configs, at, "configs")
+    expect(dict, configs, at, "configs")
     for name, config in configs.items():
         if name not in toolset.members:
             raise Invalid(f"this toolset has no member '{str(name)[:40]}'.", at, "configs")
-        if config is not None and type(config) is not dict:
-            raise wrong_type("an object", config, at, "configs", name)
+        expect_or_none(dict, config, at, "configs", name)
     out = []
     for name, (description, schema) in toolset.members.items():
         config = configs.get(name) or {}
@@ -160,13 +164,11 @@ def _members(wire: dict[str, Any], toolset: Toolset, at: int) -> list[tuple[Tool
 
 def tool_of(wire: Any, *path: int | str) -> Tool | None:
     """The function that an entry of `tools` stands for; None if Anthropic's servers would run it."""
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     kind, schema = wire.get("type"), wire.get("input_schema")
     description: Any = wire.get("description")
     if kind not in (None, "custom") and schema is None:
-        if type(kind) is not str:
-            raise wrong_type("a string", kind, *path, "type")
+        expect(str, kind, *path, "type")
         known = known_as(CLIENT_TOOLS, kind)
         if known is None:
             return None
@@ -176,8 +178,7 @@ def tool_of(wire: Any, *path: int | str) -> Tool | None:
     name = _name(wire, *path)
     if type(schema) is not dict:
         raise wrong_type("an object with a JSON schema", schema, *path, "input_schema")
-    if description is not None and type(description) is not str:
-        raise wrong_type("a string", description, *path, "description")
+    expect_or_none(str, description, *path, "description")
     return Tool(name, description or "", schema, strict=wire.get("strict") is True)
 
 
@@ -193,9 +194,7 @@ def _screen(wire: dict[str, Any], *path: int | str) -> str:
 
 
 def _name(wire: dict[str, Any], *path: int | str) -> str:
-    name = wire.get("name")
-    if type(name) is not str:
-        raise wrong_type("a string", name, *path, "name")
+    name = expect(str, wire.get("name"), *path, "name")
     if not 0 < len(name) <= 128:
         raise Invalid("expected a name of 1 to 128 characters.", *path, "name")
     return name
@@ -213,14 +212,10 @@ class AnthropicToolChoice(Object):
         mode = _MODES.get(kind) if type(kind) is str else None
         if mode is None:
             raise Invalid("expected 'auto', 'any', 'tool' or 'none'.", "type")
-        single = value.get("disable_parallel_tool_use")
-        if single is not None and type(single) is not bool:
-            raise wrong_type("a boolean", single, "disable_parallel_tool_use")
+        single = expect_or_none(bool, value.get("disable_parallel_tool_use"), "disable_parallel_tool_use")
         names: tuple[str, ...] = ()
         if kind == "tool":
-            name = value.get("name")
-            if type(name) is not str:
-                raise wrong_type("a string", name, "name")
+            name = expect(str, value.get("name"), "name")
             names = (name,)
         tools = data.get("tools")
         if mode == "required":

@@ -24,7 +24,7 @@ from llamasrv.protocols.anthropic.client_tools import prompt_name_of
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.anthropic.tools import Offer, offer_of, tool_of
 from llamasrv.protocols.common.kept import unseal_turns
-from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, expect, expect_or_none, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
 
@@ -123,8 +123,7 @@ def _read(messages: list[Any], seen: TurnReader, out: list[Message], *, more: bo
     """`more`: user turns follow."""
     seen.last_user = len(messages) if more else _last_user(messages)
     for at, wire in enumerate(messages):
-        if type(wire) is not dict:
-            raise wrong_type("an object", wire, at)
+        expect(dict, wire, at)
         role, content = wire.get("role"), wire.get("content")
         if role == "user" and seen.next_effort is not None:
             seen.effort, seen.next_effort = seen.next_effort, None
@@ -166,8 +165,7 @@ def _role(name: Any, at: int) -> str:
 def _system_turn(wire: dict[str, Any], at: int, seen: TurnReader) -> list[Message]:
     """A text, tools that come or go, and an effort that holds from the next user turn on."""
     content, config, clear = wire.get("content"), wire.get("output_config"), wire.get("clear_at")
-    if config is not None and type(config) is not dict:
-        raise wrong_type("an object", config, at, "output_config")
+    expect_or_none(dict, config, at, "output_config")
     effort = None if config is None else config.get("effort")
     if effort is not None and effort not in EFFORTS:
         raise Invalid(f"expected one of {', '.join(EFFORTS)}.", at, "output_config", "effort")
@@ -223,9 +221,8 @@ _CHANGES = frozenset(("tool_addition", "tool_removal"))
 
 def _change(block: dict[str, Any], path: Path, seen: TurnReader, added: list[Tool], removed: list[str]) -> None:
     """Tools that come or go from here on."""
-    wire, here = block.get("tool"), (*path, "tool")
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *here)
+    here = (*path, "tool")
+    wire = expect(dict, block.get("tool"), *here)
     kind, adds = wire.get("type"), block["type"] == "tool_addition"
     if kind in ("mcp_tool_reference", "mcp_toolset_reference"):
         seen.carried[str(kind)] = None  # this server calls no MCP server for a client
@@ -353,8 +350,7 @@ def _references(content: dict[str, Any], path: Path) -> list[str]:
     if type(references) is not list:
         raise wrong_type("an array of tool references", references, *here)
     for i, reference in enumerate(references):
-        if type(reference) is not dict:
-            raise wrong_type("an object", reference, *here, i)
+        expect(dict, reference, *here, i)
     return [string_at(reference, "tool_name", (*here, i)) for i, reference in enumerate(references)]
 
 
@@ -433,8 +429,7 @@ def _call(block: dict[str, Any], path: Path) -> ToolCall:
     arguments = block.get("input")
     if arguments is None:
         arguments = {}
-    if type(arguments) is not dict:
-        raise wrong_type("an object", arguments, *path, "input")
+    expect(dict, arguments, *path, "input")
     id, name = string_at(block, "id", path), string_at(block, "name", path)
     name = prompt_name_of(name, string_at(block, "toolset_name", path, required=False))
     return ToolCall(id, name, orjson.dumps(arguments).decode())

@@ -11,7 +11,7 @@ from llamasrv.domain.decide import Decided, DecideRequest, Question
 from llamasrv.domain.request import Message, Part, TextPart
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Count, Invalid, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Count, Invalid, WireSchema, expect
 from llamasrv.protocols.limits import Limits
 
 OPTIONS = 255  # of a choice
@@ -69,8 +69,7 @@ class DecisionsEndpoint(SchemaEndpoint):
 
 def only(value: Any, allowed: Sequence[str], *path: int | str) -> Mapping[str, Any]:
     """An object of a question. A misspelt field would ask something else."""
-    if type(value) is not dict:
-        raise wrong_type("an object", value, *path)
+    expect(dict, value, *path)
     for name in value:
         if name not in allowed:
             raise Invalid(f"unknown field. Expected {', '.join(allowed)}.", *path, name[:64], code="unknown_parameter")

@@ -6,7 +6,7 @@ from typing import Any
 
 from llamasrv.domain.request import DocumentPart
 from llamasrv.protocols.common.media import from_base64, named
-from llamasrv.protocols.common.schema import Invalid, wrong_type
+from llamasrv.protocols.common.schema import Invalid, expect, expect_or_none
 
 _NAME = 255  # most characters
 
@@ -22,25 +22,20 @@ def document_of_data(data: Any, name: Any, field: str, *path: int | str) -> Docu
 
 
 def document_at(url: Any, name: Any, field: str, *path: int | str) -> DocumentPart:
-    if type(url) is not str:
-        raise wrong_type("a string", url, *path)
+    expect(str, url, *path)
     return DocumentPart(url=url, name=_name(name), param=named(field, *path))
 
 
 def document_file(id: Any, field: str, *path: int | str, is_image: bool = False) -> DocumentPart:
     """A document, or an image, that was uploaded before."""
-    if type(id) is not str:
-        raise wrong_type("a string", id, *path)
+    expect(str, id, *path)
     return DocumentPart(file=id, is_image=is_image, param=named(field, *path))
 
 
 def file_part(wire: Any, field: str, *path: int | str) -> DocumentPart:
     """OpenAI's: `file_data` with `filename`, `file_id`, or `file_url`."""
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
-    name = wire.get("filename")
-    if name is not None and type(name) is not str:
-        raise wrong_type("a string", name, *path, "filename")
+    expect(dict, wire, *path)
+    name = expect_or_none(str, wire.get("filename"), *path, "filename")
     for key in ("file_data", "file_url", "file_id"):
         value = wire.get(key)
         if value is None:

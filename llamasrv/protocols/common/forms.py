@@ -9,7 +9,7 @@ from typing import Any
 from llamasrv.domain.request import Content
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.json_text import from_text
-from llamasrv.protocols.common.schema import Invalid, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, expect, wrong_type
 from llamasrv.protocols.common.structural_tag import structural_tag
 from llamasrv.protocols.limits import Limits
 
@@ -62,8 +62,7 @@ class ResponseFormat(Form):
     write it; text-generation-inference's json and regex; vLLM's structural_tag."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
+        expect(dict, value)
         kind = value.get("type")
         if kind == "text":
             return None
@@ -106,8 +105,7 @@ class StructuredOutputs(Form):
     """vLLM's object: exactly one of json, regex, choice, grammar, json_object, structural_tag."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Content | None:
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
+        expect(dict, value)
         given = {name: form for name, form in value.items() if form is not None and form is not False}
         known = [name for name in given if name in _STRUCTURED]
         if not known:
@@ -127,8 +125,7 @@ def schema_of(value: Any, limits: Limits, *path: str) -> Any:
 
 
 def _text(value: Any, *path: str) -> str:
-    if type(value) is not str:
-        raise wrong_type("a string", value, *path)
+    expect(str, value, *path)
     if not value:
         raise Invalid("must not be an empty string.", *path)
     return value
@@ -140,8 +137,7 @@ def _choices(value: Any, *path: str) -> tuple[str, ...]:
     if not value:
         raise Invalid("empty array. Expected an array with at least one choice.", *path, code="empty_array")
     for i, choice in enumerate(value):
-        if type(choice) is not str:
-            raise wrong_type("a string", choice, *path, i)
+        expect(str, choice, *path, i)
         if not choice:
             raise Invalid("must not be an empty string.", *path, i)
     return tuple(dict.fromkeys(value))

@@ -8,7 +8,7 @@ from base64 import b64decode, urlsafe_b64decode
 from typing import Any, Literal, Union
 
 from llamasrv.domain.request import MediaPart
-from llamasrv.protocols.common.schema import Invalid, wrong_type
+from llamasrv.protocols.common.schema import Invalid, expect
 
 Kind = Union[Literal["image", "audio"], None]
 
@@ -20,8 +20,7 @@ _UNTYPED = ("", "application/octet-stream")  # media types that say nothing
 def from_url(url: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
     """For a data: URL its content; for any other the URL, which is fetched later if the operator allows it. Text
     without a scheme is base64. `path` leads to the URL inside the body's `field`."""
-    if type(url) is not str:
-        raise wrong_type("a string", url, *path)
+    expect(str, url, *path)
     if url[:5].lower() != "data:":
         if not _SCHEME.match(url):
             return from_base64(url, kind, field, *path, is_coarse=is_coarse)
@@ -37,8 +36,7 @@ def from_url(url: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool
 
 def from_base64(text: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
     """Base64 in the standard or the URL alphabet, with or without padding and line breaks, as clients write it."""
-    if type(text) is not str:
-        raise wrong_type("a string", text, *path)
+    expect(str, text, *path)
     try:
         data = b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -67,8 +65,7 @@ def image_part(wire: Any, field: str, *path: int | str) -> MediaPart:
 
 def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
     """`data` in base64, or llama-server's `url`. `format` is ignored: the bytes show the format."""
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     if wire.get("data") is None and wire.get("url") is not None:
         return from_url(wire["url"], "audio", field, *path, "url")
     data = wire.get("data")

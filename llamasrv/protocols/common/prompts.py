@@ -6,7 +6,7 @@ from typing import Any
 
 from llamasrv.domain.request import MediaPart, MixedPrompt, Prompt, TextPrompt, TokenPrompt
 from llamasrv.protocols.common.media import audio_part, from_base64, image_part
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, expect, wrong_type
 from llamasrv.protocols.limits import Limits
 
 
@@ -34,8 +34,7 @@ class Prompts(WireField):
                     raise wrong_type("an array of token ids", tokens, i)
             return tuple(TokenPrompt(token_ids(tokens, i)) for i, tokens in enumerate(value))
         for i, text in enumerate(value):
-            if type(text) is not str:
-                raise wrong_type("a string", text, i)
+            expect(str, text, i)
         return tuple(self._text(text, i) for i, text in enumerate(value))
 
     def _text(self, text: str, *path: int) -> TextPrompt:
@@ -90,9 +89,7 @@ def _is_mixed(value: Any) -> bool:
 def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | str) -> TextPrompt | MixedPrompt:
     """llama-server's object: a `prompt_string`, and `multimodal_data` in base64, one entry for each marker in it.
     Their bytes show what they are."""
-    text, data = value.get("prompt_string"), value.get("multimodal_data")
-    if type(text) is not str:
-        raise wrong_type("a string", text, *path, "prompt_string")
+    text, data = expect(str, value.get("prompt_string"), *path, "prompt_string"), value.get("multimodal_data")
     if data is None or data == []:
         return TextPrompt(text)
     if type(data) is not list:

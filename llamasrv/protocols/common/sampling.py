@@ -39,6 +39,8 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     check_length,
+    expect,
+    expect_or_none,
     wrong_type,
 )
 from llamasrv.protocols.telemetry import RETURN_PROGRESS, Extras
@@ -65,8 +67,7 @@ class Lora(Array):
         return tuple(self._entry(entry, at) for at, entry in enumerate(value))
 
     def _entry(self, entry: Any, at: int) -> tuple[str, float]:
-        if type(entry) is not dict:
-            raise wrong_type("an object", entry, at)
+        expect(dict, entry, at)
         name: Any = entry.get("id")
         scale: Any = entry.get("scale")
         if type(name) not in (int, str):
@@ -90,8 +91,7 @@ class Samplers(WireField):
             raise Invalid("too many samplers.")
         out = []
         for i, name in enumerate(value):
-            if type(name) is not str:
-                raise wrong_type("a string", name, i)
+            expect(str, name, i)
             if name in _REMOVED:
                 continue
             known = sampler_named(name) or SAMPLER_LETTERS.get(name)
@@ -162,9 +162,7 @@ class StreamOptions(Object):
         """Whether usage is asked for."""
         if data.get("stream") is not True:
             raise Invalid("only allowed when 'stream' is true.")
-        wanted = value.get("include_usage")
-        if wanted is not None and type(wanted) is not bool:
-            raise wrong_type("a boolean", wanted, "include_usage")
+        wanted = expect_or_none(bool, value.get("include_usage"), "include_usage")
         return bool(wanted)
 
 

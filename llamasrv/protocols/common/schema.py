@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, missing
 
@@ -71,12 +71,34 @@ class Refusal(ValidationError):
         super().__init__(messages)
 
 
-_KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "an array", dict: "an object"}
+_Value = TypeVar("_Value")
+
+_KINDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
 
 
 def wrong_type(expected: str, value: Any, *path: int | str) -> Invalid:
     got = _KINDS.get(type(value), "null")
     return Invalid(f"expected {expected}, but got {got} instead.", *path, code="invalid_type")
+
+
+def expect(kind: type[_Value], value: Any, *path: int | str) -> _Value:
+    """The value, which must be of exactly this type: a boolean is no integer. Raises Invalid."""
+    if type(value) is not kind:
+        raise wrong_type(_KINDS[kind], value, *path)
+    right: _Value = value
+    return right
+
+
+def expect_or_none(kind: type[_Value], value: Any, *path: int | str) -> _Value | None:
+    """The same for a value that may be None."""
+    return None if value is None else expect(kind, value, *path)
 
 
 def check_length(value: Sized, most: int, what: str, *path: int | str) -> None:
@@ -337,8 +359,7 @@ class Names(WireField):
         chars = self.chars if type(self.chars) is int else getattr(self.limits, str(self.chars))
         check_length(value, most, "entries")
         for path, text in zip(paths, value):
-            if type(text) is not str:
-                raise wrong_type("a string", text, *path)
+            expect(str, text, *path)
             if not text:
                 raise Invalid("must not be an empty string.", *path)
             if len(text) > chars:

@@ -11,7 +11,7 @@ from typing import Any
 
 from llamasrv.domain.request import Content
 from llamasrv.protocols.common.json_text import from_text
-from llamasrv.protocols.common.schema import Invalid, wrong_type
+from llamasrv.protocols.common.schema import Invalid, expect, wrong_type
 from llamasrv.protocols.limits import Limits
 
 _MAX_DEPTH = 16
@@ -22,14 +22,12 @@ def structural_tag(value: Any, limits: Limits, *path: str) -> Content:
     """`value` is the object, or its text within `limits`."""
     if type(value) is str:
         value = from_text(value, limits, *path)
-    if type(value) is not dict:
-        raise wrong_type("an object", value, *path)
+    expect(dict, value, *path)
     if "format" in value:
         return Content("tags", _layout(value["format"], 0, *path, "format"))
     tags = []
     for i, tag in enumerate(_list(value.get("structures"), *path, "structures")):
-        if type(tag) is not dict:
-            raise wrong_type("an object", tag, *path, "structures", i)
+        expect(dict, tag, *path, "structures", i)
         content = {"type": "json_schema", "json_schema": _schema(tag.get("schema"), *path, "structures", i, "schema")}
         tags.append({**_ends(tag, *path, "structures", i), "content": content})
     triggers = _triggers(value, tags, "structures", *path)
@@ -38,8 +36,7 @@ def structural_tag(value: Any, limits: Limits, *path: str) -> Content:
 
 
 def _layout(value: Any, depth: int, *path: int | str) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise wrong_type("an object", value, *path)
+    expect(dict, value, *path)
     if depth > _MAX_DEPTH:
         raise Invalid("nested too deeply.", *path)
     kind = value.get("type")
@@ -52,8 +49,7 @@ def _layout(value: Any, depth: int, *path: int | str) -> dict[str, Any]:
 def _tags(value: dict[str, Any], depth: int, *path: int | str) -> list[dict[str, Any]]:
     tags = _list(value.get("tags"), *path, "tags")
     for i, tag in enumerate(tags):
-        if type(tag) is not dict:
-            raise wrong_type("an object", tag, *path, "tags", i)
+        expect(dict, tag, *path, "tags", i)
     return [_tag(tag, depth, *path, "tags", i) for i, tag in enumerate(tags)]
 
 
@@ -67,9 +63,7 @@ def _triggered(value: dict[str, Any], depth: int, *path: int | str) -> dict[str,
 
 
 def _separated(value: dict[str, Any], depth: int, *path: int | str) -> dict[str, Any]:
-    separator = value.get("separator", "")
-    if type(separator) is not str:
-        raise wrong_type("a string", separator, *path, "separator")
+    separator = expect(str, value.get("separator", ""), *path, "separator")
     return {"tags": _tags(value, depth, *path), "separator": separator, **_bounds(value, *path)}
 
 
@@ -99,14 +93,12 @@ def _ends(value: dict[str, Any], *path: int | str) -> dict[str, Any]:
 def _bounds(value: dict[str, Any], *path: int | str) -> dict[str, Any]:
     found = {name: value.get(name, False) for name in ("at_least_one", "stop_after_first")}
     for name, said in found.items():
-        if type(said) is not bool:
-            raise wrong_type("a boolean", said, *path, name)
+        expect(bool, said, *path, name)
     return found
 
 
 def _list(value: Any, *path: int | str) -> list[Any]:
-    if type(value) is not list:
-        raise wrong_type("an array", value, *path)
+    expect(list, value, *path)
     if not value:
         raise Invalid("empty array.", *path, code="empty_array")
     if len(value) > _MAX_PARTS:
@@ -115,8 +107,7 @@ def _list(value: Any, *path: int | str) -> list[Any]:
 
 
 def _text(value: Any, *path: int | str) -> str:
-    if type(value) is not str:
-        raise wrong_type("a string", value, *path)
+    expect(str, value, *path)
     if not value:
         raise Invalid("must not be an empty string.", *path)
     return value

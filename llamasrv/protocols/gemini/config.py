@@ -24,6 +24,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    expect_or_none,
     wrong_type,
 )
 from llamasrv.protocols.gemini.schemas import json_schema
@@ -47,10 +48,8 @@ class ThinkingConfigField(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ThinkingConfig:
         given = object_of(value)
         shown, budget, level = given.get("includeThoughts"), given.get("thinkingBudget"), given.get("thinkingLevel")
-        if shown is not None and type(shown) is not bool:
-            raise wrong_type("a boolean", shown, "includeThoughts")
-        if budget is not None and type(budget) is not int:
-            raise wrong_type("an integer", budget, "thinkingBudget")
+        expect_or_none(bool, shown, "includeThoughts")
+        expect_or_none(int, budget, "thinkingBudget")
         if budget is not None and not -1 <= budget <= self.limits.max_tokens:
             raise Invalid(f"integer out of range, got {budget}.", "thinkingBudget")
         effort = level.lower() if type(level) is str else None

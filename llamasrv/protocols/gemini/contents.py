@@ -15,7 +15,7 @@ import orjson
 
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, expect_or_none
 from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
 
 SEALED = b"llamasrv:"
@@ -154,9 +154,7 @@ def _only_signed(wire: dict[str, Any]) -> bool:
 
 
 def _call(wire: dict[str, Any], path: Path, unnamed: str) -> ToolCall:
-    arguments = wire.get("args")
-    if arguments is not None and type(arguments) is not dict:
-        raise wrong_type("an object", arguments, *path, "args")
+    arguments = expect_or_none(dict, wire.get("args"), *path, "args")
     id = string_of(wire, "id", *path, required=False)
     return ToolCall(id or unnamed, string_of(wire, "name", *path), orjson.dumps(arguments or {}).decode())
 
@@ -200,9 +198,7 @@ def _result(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> Mes
     call = _call_of(wire, path, open_calls)
     if call is None:
         raise Invalid(f"no earlier 'functionCall' is named '{wire['name'][:80]}'.", *path)
-    response = wire.get("response")
-    if response is not None and type(response) is not dict:
-        raise wrong_type("an object", response, *path, "response")
+    response = expect_or_none(dict, wire.get("response"), *path, "response")
     open_calls.remove(call)
     return Message("tool", _said(response or {}), name=call.name, tool_call_id=call.id)
 

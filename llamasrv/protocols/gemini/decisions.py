@@ -23,7 +23,7 @@ from llamasrv.protocols.common.decisions import (
 )
 from llamasrv.protocols.common.documents import document_at, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, String, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, String, WireField, expect, expect_or_none, wrong_type
 
 QUESTIONS = 1000
 LEAST, MOST = 0.01, 0.99  # range of the probability of a noul, as Google reports it
@@ -47,8 +47,7 @@ class DecisionContents(WireField):
 def _content(wire: Any, field: str, *path: int | str) -> Part:
     if type(wire) is str:
         return TextPart(wire)
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     kind = wire.get("type", "text" if "text" in wire else None)
     if kind == "text":
         if type(wire.get("text")) is not str:
@@ -87,8 +86,7 @@ def _question(wire: Any, name: str) -> Question:
     if kind == "noul":
         given = only({} if criteria is None else criteria, ("true_description", "false_description"), *where)
         for key, text in given.items():
-            if text is not None and type(text) is not str:
-                raise wrong_type("a string", text, *where, key)
+            expect_or_none(str, text, *where, key)
         yes, no = given.get("true_description") or "", given.get("false_description") or ""
         return Question("predicate", parts, (DecisionOption(True, yes), DecisionOption(False, no)), param)
     if kind == "choice":
@@ -96,8 +94,7 @@ def _question(wire: Any, name: str) -> Question:
             raise missing(*where) if criteria is None else wrong_type("an object of strings", criteria, *where)
         number_of(criteria, 2, OPTIONS, "choices", *where)
         for option, text in criteria.items():
-            if type(text) is not str:
-                raise wrong_type("a string", text, *where, option)
+            expect(str, text, *where, option)
             if not option or option != option.strip() or any(unicodedata.category(c) == "Cc" for c in option):
                 raise Invalid(
                     "a name is not empty, and has no control characters or outer blanks.", *where, option[:64]
@@ -109,8 +106,7 @@ def _question(wire: Any, name: str) -> Question:
             raise missing(*where) if criteria is None else wrong_type("an array of strings", criteria, *where)
         number_of(criteria, 2, OPTIONS, "levels", *where)
         for at, text in enumerate(criteria):
-            if type(text) is not str:
-                raise wrong_type("a string", text, *where, at)
+            expect(str, text, *where, at)
         return Question("score", parts, tuple(map(DecisionOption, criteria)), param)
     raise missing(name, "type") if kind is None else Invalid("expected 'noul', 'choice' or 'score'.", name, "type")
 

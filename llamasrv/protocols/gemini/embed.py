@@ -13,7 +13,7 @@ from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.loader import Loader
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, String, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, String, WireSchema, expect
 from llamasrv.protocols.gemini.contents import Contents
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
@@ -24,8 +24,7 @@ class EmbedText(Contents):
     """One content whose parts are texts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:  # type: ignore[override]
-        if type(value) is not dict:
-            raise wrong_type("an object", value)
+        expect(dict, value)
         (message, *_) = super()._deserialize([value], attr, data, **kwargs) or (None,)
         content = None if message is None else message.content
         parts = (TextPart(content),) if isinstance(content, str) else content or ()
@@ -56,8 +55,7 @@ class Requests(Array):
         load = Loader(EmbedContentSchema, self.limits).checked
         out: list[dict[str, Any]] = []
         for i, wire in enumerate(value):
-            if type(wire) is not dict:
-                raise wrong_type("an object", wire, i)
+            expect(dict, wire, i)
             try:
                 out.append(load(camel(wire)))
             except ValidationError as error:

@@ -30,6 +30,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    expect,
     wrong_type,
 )
 from llamasrv.protocols.gemini.wire import Path, list_of, string_of
@@ -46,8 +47,7 @@ _WAVE = re.compile(r"audio/(?:x-|vnd\.)?wave?\Z")
 
 def _typed(value: Any, *path: int | str) -> tuple[JSON, str]:
     """An object and its `type`."""
-    if type(value) is not dict:
-        raise wrong_type("an object", value, *path)
+    expect(dict, value, *path)
     return value, string_of(value, "type", *path)
 
 
@@ -120,9 +120,7 @@ def _thought(step: JSON, *path: int | str) -> JSON:
 
 
 def _function_call(step: JSON, *path: int | str) -> JSON:
-    arguments = step.get("arguments") or {}
-    if type(arguments) is not dict:
-        raise wrong_type("an object", arguments, *path, "arguments")
+    arguments = expect(dict, step.get("arguments") or {}, *path, "arguments")
     id, name = string_of(step, "id", *path), string_of(step, "name", *path)
     return {"type": "function_call", "call_id": id, "name": name, "arguments": orjson.dumps(arguments).decode()}
 
@@ -220,8 +218,7 @@ class InteractionToolChoice(WireField):
         if mode == "none" or not names:
             return mode
         for at, name in enumerate(list_of(names, "allowed_tools", "tools")):
-            if type(name) is not str:
-                raise wrong_type("a string", name, "allowed_tools", "tools", at)
+            expect(str, name, "allowed_tools", "tools", at)
         return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, expect, wrong_type
 from llamasrv.protocols.gemini.schemas import json_schema
 from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
 
@@ -63,8 +63,7 @@ class ToolConfig(WireField):
             raise Invalid("expected 'AUTO', 'ANY', 'VALIDATED' or 'NONE'.", here, "mode")
         allowed = list_of(given.get("allowedFunctionNames"), here, "allowedFunctionNames")
         for i, allowed_name in enumerate(allowed):
-            if type(allowed_name) is not str:
-                raise wrong_type("a string", allowed_name, here, "allowedFunctionNames", i)
+            expect(str, allowed_name, here, "allowedFunctionNames", i)
         if mode == "required" and not data.get("tools"):
             raise Invalid("'ANY' is only allowed when 'tools' are given.", here, "mode")
         return ToolChoice(mode, tuple(allowed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llamasrv.protocols.common.schema import wrong_type
+from llamasrv.protocols.common.schema import expect, wrong_type
 
 Path = tuple[Any, ...]
 
@@ -22,8 +22,7 @@ def camel(wire: dict[str, Any]) -> dict[str, Any]:
 
 def object_of(value: Any, *path: int | str) -> dict[str, Any]:
     """An object, with its names in one style."""
-    if type(value) is not dict:
-        raise wrong_type("an object", value, *path)
+    expect(dict, value, *path)
     return camel(value)
 
 
@@ -33,9 +32,7 @@ def list_of(value: Any, *path: int | str) -> list[Any]:
         return []
     if type(value) is dict:
         return [value]
-    if type(value) is not list:
-        raise wrong_type("an array", value, *path)
-    return value
+    return expect(list, value, *path)
 
 
 def string_of(wire: dict[str, Any], key: str, *path: int | str, required: bool = True) -> Any:

@@ -33,6 +33,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     check_length,
+    expect,
     wrong_type,
 )
 from llamasrv.protocols.common.wire import dumps, logprob
@@ -91,12 +92,8 @@ class Lines(Array):
         for i, entry in enumerate(value):
             if type(entry) is not dict:
                 raise wrong_type("an object with a 'text'", entry, i)
-            text, name = entry.get("text"), entry.get("filename", "tmp")
-            if type(text) is not str:
-                raise wrong_type("a string", text, i, "text")
-            if type(name) is not str:
-                raise wrong_type("a string", name, i, "filename")
-            out.append((name, text))
+            text = expect(str, entry.get("text"), i, "text")
+            out.append((expect(str, entry.get("filename", "tmp"), i, "filename"), text))
         return tuple(out)
 
 

@@ -11,7 +11,7 @@ from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, wrong_type
+from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, expect, wrong_type
 from llamasrv.protocols.ollama.fields import OllamaModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
 from llamasrv.protocols.openai.embeddings import EmbeddingResult
@@ -29,8 +29,7 @@ class OllamaInput(WireField):
             raise wrong_type("a string or an array of strings", value)
         check_length(value, self.limits.inputs, "texts")
         for i, text in enumerate(value):
-            if type(text) is not str:
-                raise wrong_type("a string", text, i)
+            expect(str, text, i)
         return tuple(value)
 
 

@@ -10,7 +10,7 @@ from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Array, Flag, Ignored, Invalid, Refused, String, wrong_type
+from llamasrv.protocols.common.schema import Array, Flag, Ignored, Invalid, Refused, String, expect
 from llamasrv.protocols.ollama.chat import answer, thinking
 from llamasrv.protocols.ollama.fields import AnswerSchema, Images
 from llamasrv.protocols.ollama.reply import OllamaReply, OllamaReplyOptions, Said
@@ -23,8 +23,7 @@ class Context(Array):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[int, ...]:
         for i, token in enumerate(value):
-            if type(token) is not int:
-                raise wrong_type("an integer", token, i)
+            expect(int, token, i)
             if not 0 <= token <= INT_MAX:
                 raise Invalid(f"token id {token} is out of range.", i)
         return tuple(value)

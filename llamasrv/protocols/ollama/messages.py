@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
-from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, wrong_type
+from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, expect, expect_or_none, wrong_type
 from llamasrv.protocols.ollama.fields import images
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -29,8 +29,7 @@ class OllamaMessages(WireField):
 
 
 def _message(wire: Any, at: int, most: int, open_calls: list[ToolCall]) -> Message:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, at)
+    expect(dict, wire, at)
     name = wire.get("role")
     role = _ROLES.get(name) if type(name) is str else None
     if role is None:
@@ -69,8 +68,7 @@ def _answered(wire: dict[str, Any], at: int, open_calls: list[ToolCall]) -> Tool
 def _calls(wire: Any, at: int) -> tuple[ToolCall, ...]:
     if wire is None:
         return ()
-    if type(wire) is not list:
-        raise wrong_type("an array", wire, at, "tool_calls")
+    expect(list, wire, at, "tool_calls")
     return tuple(_call(call, at, i) for i, call in enumerate(wire))
 
 
@@ -78,18 +76,12 @@ def _call(call: Any, at: int, i: int) -> ToolCall:
     function = call.get("function") if type(call) is dict else None
     if type(function) is not dict:
         raise wrong_type("an object with a 'function'", call, at, "tool_calls", i)
-    name, arguments, id = function.get("name"), function.get("arguments"), call.get("id")
-    if type(name) is not str:
-        raise wrong_type("a string", name, at, "tool_calls", i, "function", "name")
-    if arguments is None:
-        arguments = {}
-    if type(arguments) is not dict:
-        raise wrong_type("an object", arguments, at, "tool_calls", i, "function", "arguments")
+    where, id = (at, "tool_calls", i, "function"), call.get("id")
+    name = expect(str, function.get("name"), *where, "name")
+    arguments = expect_or_none(dict, function.get("arguments"), *where, "arguments") or {}
     return ToolCall(id if type(id) is str and id else f"call_{at}_{i}", name, orjson.dumps(arguments).decode())
 
 
 def _text(wire: dict[str, Any], key: str, at: int) -> str | None:
     value = wire.get(key)
-    if value is not None and type(value) is not str:
-        raise wrong_type("a string", value, at, key)
-    return value
+    return expect_or_none(str, value, at, key)

@@ -39,6 +39,7 @@ from llamasrv.protocols.common.schema import (
     Refused,
     String,
     WireField,
+    expect,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import thinking_variables
@@ -78,9 +79,7 @@ class Continue(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool | str:
         if value == "content" or value == "reasoning_content":
             return str(value)
-        if type(value) is not bool:
-            raise wrong_type("a boolean", value)
-        return value
+        return expect(bool, value)
 
 
 class ReasoningFormat(WireField):

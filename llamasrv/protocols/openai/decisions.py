@@ -23,7 +23,16 @@ from llamasrv.protocols.common.decisions import (
     score_confidence,
 )
 from llamasrv.protocols.common.media import from_url
-from llamasrv.protocols.common.schema import Ignored, Invalid, String, WireField, check_length, wrong_type
+from llamasrv.protocols.common.schema import (
+    Ignored,
+    Invalid,
+    String,
+    WireField,
+    check_length,
+    expect,
+    expect_or_none,
+    wrong_type,
+)
 from llamasrv.protocols.openai.responses.items import Turns
 from llamasrv.protocols.openai.responses.tools import ToolSet
 
@@ -49,8 +58,7 @@ class DecisionInput(WireField):
         number_of(value, 1, self.limits.messages, "items")
         turns = Turns(ToolSet(0), self.limits)
         for at, item in enumerate(value):
-            if type(item) is not dict:
-                raise wrong_type("an object", item, at)
+            expect(dict, item, at)
             kind = item.get("type", "message")
             if type(kind) is not str or kind not in _ITEMS:
                 raise Invalid(f"expected one of {', '.join(sorted(_ITEMS))}.", at, "type")
@@ -74,17 +82,14 @@ class Questions(WireField):
 
 
 def question(wire: Any, at: int) -> tuple[str | None, Question]:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, at)
+    expect(dict, wire, at)
     kind = wire.get("type")
     if type(kind) is not str:
         raise missing(at, "type") if kind is None else wrong_type("a string", kind, at, "type")
     if kind not in _FIELDS:
         raise Invalid("expected 'predicate', 'choice' or 'score'.", at, "type")
     only(wire, _FIELDS[kind], at)
-    name = wire.get("name")
-    if name is not None and type(name) is not str:
-        raise wrong_type("a string", name, at, "name")
+    name = expect_or_none(str, wire.get("name"), at, "name")
     parts = _instructions(wire.get("instructions"), at, "instructions")
     if kind == "predicate":
         options: tuple[DecisionOption, ...] = (DecisionOption(True), DecisionOption(False))
@@ -130,10 +135,7 @@ def _listed(wire: Any, low: int, high: int, what: str, *path: int | str) -> list
 
 
 def _optional(wire: Mapping[str, Any], key: str, *path: int | str) -> str:
-    value = wire.get(key)
-    if value is not None and type(value) is not str:
-        raise wrong_type("a string", value, *path, key)
-    return value or ""
+    return expect_or_none(str, wire.get(key), *path, key) or ""
 
 
 def _instructions(wire: Any, *path: int | str) -> tuple[Part, ...]:
@@ -164,8 +166,7 @@ def _part(wire: Any, *path: int | str) -> Part:
 
 def _plain(part: Any, *path: int | str) -> dict[str, Any]:
     """A part as Responses has it: `input_json` becomes a text."""
-    if type(part) is not dict:
-        raise wrong_type("an object", part, *path)
+    expect(dict, part, *path)
     if part.get("type") != "input_json":
         return part
     value = part.get("data")

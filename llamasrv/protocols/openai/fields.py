@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 from llamasrv.domain.context_edits import Compact, ContextEdits
 from llamasrv.domain.request import Pin
 from llamasrv.protocols.common.sampling import INT_MAX, session_named
-from llamasrv.protocols.common.schema import Array, Invalid, Object, String, WireField, check_length, wrong_type
+from llamasrv.protocols.common.schema import (
+    Array,
+    Invalid,
+    Object,
+    String,
+    WireField,
+    check_length,
+    expect,
+    expect_or_none,
+    wrong_type,
+)
 
 PINS = {"24h": (Pin(0, 86_400.0),), "in_memory": (), "in-memory": ()}
 
@@ -95,10 +105,8 @@ class PromptCacheOptions(Object):
         if ttl is not None and (type(ttl) is not str or ttl not in _TTL):
             raise Invalid("expected '30m' or '12h'.", "ttl")
         prewarm, comparison = value.get("prewarm"), value.get("comparison_response_id")
-        if prewarm is not None and type(prewarm) is not bool:
-            raise wrong_type("a boolean", prewarm, "prewarm")
-        if comparison is not None and type(comparison) is not str:
-            raise wrong_type("a string", comparison, "comparison_response_id")
+        expect_or_none(bool, prewarm, "prewarm")
+        expect_or_none(str, comparison, "comparison_response_id")
         pins = (Pin(0, _TTL[ttl]),) if ttl is not None and mode != "explicit" else ()
         shown = {"mode": mode or "implicit", "ttl": ttl or "30m"}
         if comparison is not None:
@@ -122,15 +130,13 @@ class ContextThreshold(Array):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> ContextEdits | None:
         check_length(value, 1, "entries")
         for at, entry in enumerate(value):
-            if type(entry) is not dict:
-                raise wrong_type("an object", entry, at)
+            expect(dict, entry, at)
             if entry.get("type") != "compaction":
                 raise Invalid("expected 'compaction'.", at, "type")
             limit = entry.get("compact_threshold")
             if limit is None:
                 return None
-            if type(limit) is not int:
-                raise wrong_type("an integer", limit, at, "compact_threshold")
+            expect(int, limit, at, "compact_threshold")
             if not 1 <= limit <= INT_MAX:
                 raise Invalid(f"integer out of range, got {limit}.", at, "compact_threshold")
             return ContextEdits(compact=Compact(limit))
@@ -153,11 +159,8 @@ class Prediction(Object):
 
 
 def _text(part: Any, at: int) -> str:
-    if type(part) is not dict:
-        raise wrong_type("an object", part, "content", at)
+    expect(dict, part, "content", at)
     if part.get("type") != "text":
         raise Invalid("expected 'text'.", "content", at, "type")
     text = part.get("text")
-    if type(text) is not str:
-        raise wrong_type("a string", text, "content", at, "text")
-    return text
+    return expect(str, text, "content", at, "text")

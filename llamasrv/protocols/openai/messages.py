@@ -9,7 +9,16 @@ import orjson
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.documents import file_part
 from llamasrv.protocols.common.media import audio_part, image_part
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, wrong_type
+from llamasrv.protocols.common.schema import (
+    Invalid,
+    Refusal,
+    WireField,
+    check_length,
+    check_messages,
+    expect,
+    expect_or_none,
+    wrong_type,
+)
 from llamasrv.protocols.openai.custom import custom_arguments
 
 _ROLES = {
@@ -47,8 +56,7 @@ class ChatMessages(WireField):
 
 
 def _message(wire: Any, at: int, most_parts: int) -> Message:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, at)
+    expect(dict, wire, at)
     name = wire.get("role")
     if type(name) is not str:
         if name is None:
@@ -88,13 +96,10 @@ def _content(wire: dict[str, Any], role: str, at: int, most_parts: int) -> str |
 def _part(part: Any, at: int, i: int) -> Part:
     if type(part) is str:
         return TextPart(part)
-    if type(part) is not dict:
-        raise wrong_type("an object", part, at, "content", i)
+    expect(dict, part, at, "content", i)
     kind = part.get("type")
     if kind == "text" or kind == "refusal":
-        text = part.get(kind)
-        if type(text) is not str:
-            raise wrong_type("a string", text, at, "content", i, kind)
+        text = expect(str, part.get(kind), at, "content", i, kind)
         return TextPart(text)
     if kind == "image_url":
         return image_part(part.get("image_url"), "messages", at, "content", i, "image_url")
@@ -110,9 +115,7 @@ def _part(part: Any, at: int, i: int) -> Part:
 
 def _text(wire: dict[str, Any], key: str, at: int) -> str | None:
     value = wire.get(key)
-    if value is not None and type(value) is not str:
-        raise wrong_type("a string", value, at, key)
-    return value
+    return expect_or_none(str, value, at, key)
 
 
 def _calls(wire: dict[str, Any], at: int) -> tuple[ToolCall, ...]:
@@ -120,17 +123,13 @@ def _calls(wire: dict[str, Any], at: int) -> tuple[ToolCall, ...]:
     if calls is None:
         legacy = wire.get("function_call")
         return () if legacy is None else (_function(legacy, "call_0", at, "function_call"),)
-    if type(calls) is not list:
-        raise wrong_type("an array", calls, at, "tool_calls")
+    expect(list, calls, at, "tool_calls")
     return tuple(_call(call, at, i) for i, call in enumerate(calls))
 
 
 def _call(call: Any, at: int, i: int) -> ToolCall:
-    if type(call) is not dict:
-        raise wrong_type("an object", call, at, "tool_calls", i)
-    id = call.get("id")
-    if id is not None and type(id) is not str:
-        raise wrong_type("a string", id, at, "tool_calls", i, "id")
+    expect(dict, call, at, "tool_calls", i)
+    id = expect_or_none(str, call.get("id"), at, "tool_calls", i, "id")
     kind = call.get("type", "function")
     if kind == "custom":
         return _custom(call.get("custom"), id or f"call_{i}", at, "tool_calls", i, "custom")
@@ -140,11 +139,9 @@ def _call(call: Any, at: int, i: int) -> ToolCall:
 
 
 def _function(wire: Any, id: str, *path: int | str) -> ToolCall:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     name, arguments = wire.get("name"), wire.get("arguments")
-    if type(name) is not str:
-        raise wrong_type("a string", name, *path, "name")
+    expect(str, name, *path, "name")
     if type(arguments) is dict:
         arguments = orjson.dumps(arguments).decode()
     elif arguments is None:
@@ -155,11 +152,8 @@ def _function(wire: Any, id: str, *path: int | str) -> ToolCall:
 
 
 def _custom(wire: Any, id: str, *path: int | str) -> ToolCall:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     name, text = wire.get("name"), wire.get("input")
-    if type(name) is not str:
-        raise wrong_type("a string", name, *path, "name")
-    if type(text) is not str:
-        raise wrong_type("a string", text, *path, "input")
+    expect(str, name, *path, "name")
+    expect(str, text, *path, "input")
     return ToolCall(id, name, custom_arguments(text))

@@ -8,7 +8,15 @@ from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, wrong_type
+from llamasrv.protocols.common.schema import (
+    Invalid,
+    Refusal,
+    WireField,
+    check_length,
+    expect,
+    expect_or_none,
+    wrong_type,
+)
 from llamasrv.protocols.openai.custom import custom_tool
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -22,11 +30,8 @@ class ChatTools(WireField):
         _check_list(value, self.limits.tools)
         found: dict[str, Tool] = {}
         for at, wire in enumerate(value):
-            if type(wire) is not dict:
-                raise wrong_type("an object", wire, at)
-            kind = wire.get("type", "function")
-            if type(kind) is not str:
-                raise wrong_type("a string", kind, at, "type")
+            expect(dict, wire, at)
+            kind = expect(str, wire.get("type", "function"), at, "type")
             read = _KINDS.get(kind)
             if read is None:
                 raise Refusal(f"tools of type '{kind[:40]}' are not supported by this server.", at, "type")
@@ -96,8 +101,7 @@ def tools_of(data: Mapping[str, Any]) -> tuple[tuple[Tool, ...], ToolChoice]:
 
 
 def _check_list(value: Any, most: int) -> None:
-    if type(value) is not list:
-        raise wrong_type("an array", value)
+    expect(list, value)
     check_length(value, most, "tools")
 
 
@@ -108,30 +112,22 @@ def _add(found: dict[str, Tool], tool: Tool, *path: int | str) -> None:
 
 
 def _function(wire: Any, *path: int | str) -> Tool:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     description, parameters, strict = wire.get("description"), wire.get("parameters"), wire.get("strict")
-    if description is not None and type(description) is not str:
-        raise wrong_type("a string", description, *path, "description")
-    if parameters is not None and type(parameters) is not dict:
-        raise wrong_type("an object", parameters, *path, "parameters")
-    if strict is not None and type(strict) is not bool:
-        raise wrong_type("a boolean", strict, *path, "strict")
+    expect_or_none(str, description, *path, "description")
+    expect_or_none(dict, parameters, *path, "parameters")
+    expect_or_none(bool, strict, *path, "strict")
     return Tool(_name(wire.get("name"), *path, "name"), description or "", parameters or {}, bool(strict))
 
 
 def _custom(wire: Any, *path: int | str) -> Tool:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, *path)
+    expect(dict, wire, *path)
     description, form = wire.get("description"), wire.get("format")
-    if description is not None and type(description) is not str:
-        raise wrong_type("a string", description, *path, "description")
-    if form is not None and type(form) is not dict:
-        raise wrong_type("an object", form, *path, "format")
+    expect_or_none(str, description, *path, "description")
+    expect_or_none(dict, form, *path, "format")
     where: tuple[int | str, ...] = (*path, "format")
     if form and form.get("type") == "grammar" and "grammar" in form:
-        if type(form["grammar"]) is not dict:
-            raise wrong_type("an object", form["grammar"], *where, "grammar")
+        expect(dict, form["grammar"], *where, "grammar")
         form, where = {**form["grammar"], "type": "grammar"}, (*where, "grammar")
     return custom_tool(_name(wire.get("name"), *path, "name"), description or "", form, *where)
 
@@ -153,25 +149,21 @@ def _named(wire: dict[str, Any], kind: str, *path: int | str) -> str:
     tool = wire.get(kind)
     if tool is None:  # the Responses endpoint writes it without the inner object, and so do some clients
         return _name(wire.get("name"), *path, "name")
-    if type(tool) is not dict:
-        raise wrong_type("an object", tool, *path, kind)
+    expect(dict, tool, *path, kind)
     return _name(tool.get("name"), *path, kind, "name")
 
 
 def _allowed(wire: Any) -> ToolChoice:
-    if type(wire) is not dict:
-        raise wrong_type("an object", wire, "allowed_tools")
+    expect(dict, wire, "allowed_tools")
     mode, tools = wire.get("mode", "auto"), wire.get("tools")
     if mode not in ("auto", "required"):
         raise Invalid("expected 'auto' or 'required'.", "allowed_tools", "mode")
-    if type(tools) is not list:
-        raise wrong_type("an array", tools, "allowed_tools", "tools")
+    expect(list, tools, "allowed_tools", "tools")
     if not tools:
         raise Invalid("empty array. Expected at least one tool.", "allowed_tools", "tools", code="empty_array")
     names = []
     for at, tool in enumerate(tools):
-        if type(tool) is not dict:
-            raise wrong_type("an object", tool, "allowed_tools", "tools", at)
+        expect(dict, tool, "allowed_tools", "tools", at)
         kind = "custom" if tool.get("type") == "custom" else "function"
         names.append(_named(tool, kind, "allowed_tools", "tools", at))
     return ToolChoice(mode, tuple(dict.fromkeys(names)))

@@ -29,7 +29,7 @@ from llamasrv.protocols.common.decisions import (
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, invalid_request
 from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, String, WireField, wrong_type
+from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, String, WireField, expect, wrong_type
 
 QUESTIONS = 400
 LEVELS = 10
@@ -57,8 +57,7 @@ class Assets(Object):
         for reference, asset in value.items():
             if not 0 < len(reference) <= LONGEST_REFERENCE:
                 raise Invalid(f"a reference has 1 to {LONGEST_REFERENCE} characters.", reference[:64])
-            if type(asset) is not dict:
-                raise wrong_type("an object", asset, reference)
+            expect(dict, asset, reference)
             if asset.get("type") != "image":
                 raise Invalid("expected 'image'.", reference, "type")
         return dict(value)

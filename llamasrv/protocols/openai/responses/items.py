@@ -19,7 +19,7 @@ from llamasrv.domain.summary import SUMMARY
 from llamasrv.protocols.common.documents import document_file, file_part
 from llamasrv.protocols.common.kept import unseal_turns
 from llamasrv.protocols.common.media import audio_part, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, expect, expect_or_none, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
@@ -101,8 +101,7 @@ class Turns:
         kind = item.get("type")
         if kind is None and "role" in item:
             kind = "message"
-        if type(kind) is not str:
-            raise wrong_type("a string", kind, *path, "type")
+        kind = expect(str, kind, *path, "type")
         read = READERS.get(kind)
         if read is not None:
             read(self, item, *path)
@@ -196,16 +195,12 @@ class Turns:
         self._call(_string(item, "call_id", *path), "computer", _json({"actions": actions}))
 
     def _computer_output(self, item: dict[str, Any], *path: int | str) -> None:
-        output = item.get("output")
-        if type(output) is not dict:
-            raise wrong_type("an object", output, *path, "output")
+        output = expect(dict, item.get("output"), *path, "output")
         call = _string(item, "call_id", *path)
         self._tool(call, (_image(output, *path, "output"),), *path, "call_id")
 
     def _search_call(self, item: dict[str, Any], *path: int | str) -> None:
-        id = item.get("call_id") or item.get("id")
-        if type(id) is not str:
-            raise wrong_type("a string", id, *path, "call_id")
+        id = expect(str, item.get("call_id") or item.get("id"), *path, "call_id")
         self._call(id, "tool_search", _json(item.get("arguments") or {}))
         self._searching.append(id)
 
@@ -225,8 +220,7 @@ class Turns:
         """Settings that hold from here on; nothing is shown. What the request itself says comes before them."""
         reasoning, text = item.get("reasoning"), item.get("text")
         for name, value in (("reasoning", reasoning), ("text", text)):
-            if value is not None and type(value) is not dict:
-                raise wrong_type("an object", value, *path, name)
+            expect_or_none(dict, value, *path, name)
         if reasoning is None and text is None:
             raise Invalid("expected 'reasoning' or 'text'.", *path)
         if reasoning is not None and (effort := reasoning.get("effort")) is not None:
@@ -237,9 +231,7 @@ class Turns:
             self.format, self.format_path = text, (*path, "text")
 
     def _client_output(self, item: dict[str, Any], key: str, *path: int | str) -> None:
-        call = item.get("call_id") or item.get(key)
-        if type(call) is not str:
-            raise wrong_type("a string", call, *path, key)
+        call = expect(str, item.get("call_id") or item.get(key), *path, key)
         output = item.get("output")
         self._tool(call, output if type(output) is str else _json(output), *path, key)
 
@@ -330,8 +322,7 @@ READERS: dict[str, Callable[..., None]] = {
 def _part(part: Any, *path: int | str) -> Part:
     if type(part) is str:
         return TextPart(part)
-    if type(part) is not dict:
-        raise wrong_type("an object", part, *path)
+    expect(dict, part, *path)
     kind = part.get("type")
     key = _TEXT_PARTS.get(kind) if type(kind) is str else None
     if key is not None:
@@ -344,8 +335,7 @@ def _part(part: Any, *path: int | str) -> Part:
         return file_part(part, "input", *path)
     if type(kind) is str and kind in _UNREAD:
         raise Refusal(f"this server cannot read {_UNREAD[kind]}: a content part of type '{kind}' was given.", *path)
-    if type(kind) is not str:
-        raise wrong_type("a string", kind, *path, "type")
+    expect(str, kind, *path, "type")
     raise Invalid(f"unknown type of content part '{kind[:60]}'.", *path, "type")
 
 
@@ -380,9 +370,7 @@ def _trace(item: dict[str, Any], *path: int | str) -> str:
 
 
 def _called(item: dict[str, Any], *path: int | str) -> str:
-    namespace = item.get("namespace")
-    if namespace is not None and type(namespace) is not str:
-        raise wrong_type("a string", namespace, *path, "namespace")
+    namespace = expect_or_none(str, item.get("namespace"), *path, "namespace")
     return prompt_name_of(_string(item, "name", *path), namespace)
 
 
@@ -390,8 +378,7 @@ def _string(item: dict[str, Any], key: str, *path: int | str, empty: bool = Fals
     value = item.get(key)
     if value is None:
         raise Invalid("missing.", *path, key, code="missing_required_parameter")
-    if type(value) is not str:
-        raise wrong_type("a string", value, *path, key)
+    expect(str, value, *path, key)
     if not value and not empty:
         raise Invalid("must not be an empty string.", *path, key)
     return value

@@ -20,6 +20,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     check_length,
+    expect,
     wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS
@@ -45,8 +46,7 @@ def items_of(value: Any, most: int, expected: str) -> list[dict[str, Any]]:
         raise wrong_type(expected, value)
     check_length(value, most, "items")
     for at, item in enumerate(value):
-        if type(item) is not dict:
-            raise wrong_type("an object", item, at)
+        expect(dict, item, at)
     return value
 
 
@@ -91,8 +91,7 @@ def text_settings(value: dict[str, Any], *path: int | str) -> TextSettings:
         shown["verbosity"] = value["verbosity"]
     if form is None:
         return TextSettings(None, shown)
-    if type(form) is not dict:
-        raise wrong_type("an object", form, *path, "format")
+    expect(dict, form, *path, "format")
     kind = form.get("type")
     if kind == "text":
         return TextSettings(None, shown)
@@ -132,8 +131,7 @@ class Include(Array):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> frozenset[str]:
         for at, name in enumerate(value):
-            if type(name) is not str:
-                raise wrong_type("a string", name, at)
+            expect(str, name, at)
         return frozenset(value)
 
 
@@ -164,8 +162,7 @@ class Metadata(Object):
         if len(value) > _METADATA_PAIRS:
             raise Invalid(f"too many entries. Expected at most {_METADATA_PAIRS}, but got {len(value)}.")
         for key, text in value.items():
-            if type(text) is not str:
-                raise wrong_type("a string", text, key[:_METADATA_KEY])
+            expect(str, text, key[:_METADATA_KEY])
             if len(key) > _METADATA_KEY or len(text) > _METADATA_VALUE:
                 raise Invalid(
                     f"expected keys of at most {_METADATA_KEY} and values of at most {_METADATA_VALUE} characters."

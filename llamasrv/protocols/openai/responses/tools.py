@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Tool, ToolChoice, ToolSearch
-from llamasrv.protocols.common.schema import Invalid, Refusal, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, expect, expect_or_none, wrong_type
 from llamasrv.protocols.openai.custom import custom_tool
 from llamasrv.protocols.openai.responses.client_tools import CLIENT_TOOLS, PATHS, ClientTool, runs_here
 
@@ -121,11 +121,8 @@ class ToolSet:
             self._add_one(wire, *path, at)
 
     def _add_one(self, wire: Any, *path: int | str) -> None:
-        if type(wire) is not dict:
-            raise wrong_type("an object", wire, *path)
-        kind = wire.get("type")
-        if type(kind) is not str:
-            raise wrong_type("a string", kind, *path, "type")
+        expect(dict, wire, *path)
+        kind = expect(str, wire.get("type"), *path, "type")
         if kind == "namespace":
             self._add_namespace(wire, *path)
         elif kind in ("function", "custom"):
@@ -143,9 +140,7 @@ class ToolSet:
         description, parameters = known.description, known.parameters
         if kind == "tool_search":
             description = _text(wire, "description", *path) or description
-            given = wire.get("parameters")
-            if given is not None and type(given) is not dict:
-                raise wrong_type("an object", given, *path, "parameters")
+            given = expect_or_none(dict, wire.get("parameters"), *path, "parameters")
             parameters = given or parameters
         self._put(Tool(kind, description, parameters), Kind(kind, client=known), False, *path)
         self.wire.append(wire)
@@ -164,8 +159,7 @@ class ToolSet:
         shown = []
         for at, tool in enumerate(inner):
             where = (*path, "tools", at)
-            if type(tool) is not dict:
-                raise wrong_type("an object", tool, *where)
+            expect(dict, tool, *where)
             kind = tool.get("type", "function")
             if kind not in ("function", "custom"):
                 raise Invalid("expected 'function' or 'custom'.", *where, "type")
@@ -183,9 +177,7 @@ class ToolSet:
         prompt_name = prompt_name_of(name, namespace)
         custom = kind == "custom"
         tool, shown = (_custom if custom else _function)(wire, name, prompt_name, *path)
-        defer = wire.get("defer_loading")
-        if defer is not None and type(defer) is not bool:
-            raise wrong_type("a boolean", defer, *path, "defer_loading")
+        defer = expect_or_none(bool, wire.get("defer_loading"), *path, "defer_loading")
         self._put(tool, Kind(name, namespace, custom), bool(defer), *path)
         return {**shown, "defer_loading": True} if defer else shown
 
@@ -195,12 +187,8 @@ def prompt_name_of(name: str, namespace: str | None) -> str:
 
 
 def _function(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str) -> tuple[Tool, dict[str, Any]]:
-    parameters = wire.get("parameters")
-    if parameters is not None and type(parameters) is not dict:
-        raise wrong_type("an object", parameters, *path, "parameters")
-    strict = wire.get("strict")
-    if strict is not None and type(strict) is not bool:
-        raise wrong_type("a boolean", strict, *path, "strict")
+    parameters = expect_or_none(dict, wire.get("parameters"), *path, "parameters")
+    strict = expect_or_none(bool, wire.get("strict"), *path, "strict")
     description = _text(wire, "description", *path)
     tool = Tool(prompt_name, description, parameters or {}, bool(strict))
     return tool, {
@@ -213,28 +201,21 @@ def _function(wire: dict[str, Any], name: str, prompt_name: str, *path: int | st
 
 
 def _custom(wire: dict[str, Any], name: str, prompt_name: str, *path: int | str) -> tuple[Tool, dict[str, Any]]:
-    form = wire.get("format")
-    if form is not None and type(form) is not dict:
-        raise wrong_type("an object", form, *path, "format")
+    form = expect_or_none(dict, wire.get("format"), *path, "format")
     tool = custom_tool(prompt_name, _text(wire, "description", *path), form, *path, "format")
     shown = {"type": "custom", "name": name, "description": wire.get("description"), "format": form or {"type": "text"}}
     return tool, shown
 
 
 def _name(wire: dict[str, Any], *path: int | str) -> str:
-    name = wire.get("name")
-    if type(name) is not str:
-        raise wrong_type("a string", name, *path, "name")
+    name = expect(str, wire.get("name"), *path, "name")
     if not _NAME.fullmatch(name):
         raise Invalid("expected 1 to 128 letters, digits and any of _ - . : /", *path, "name")
     return name
 
 
 def _text(wire: dict[str, Any], key: str, *path: int | str) -> str:
-    value = wire.get(key)
-    if value is not None and type(value) is not str:
-        raise wrong_type("a string", value, *path, key)
-    return value or ""
+    return expect_or_none(str, wire.get(key), *path, key) or ""
 
 
 # How they may be used
@@ -255,8 +236,7 @@ def tool_choice(wire: Any, tools: ToolSet, *, parallel: bool) -> ToolChoice:
         return ToolChoice("required", (_chosen(wire, tools),), parallel=False)
     if kind == "allowed_tools":
         return _allowed(wire, tools, parallel=parallel)
-    if type(kind) is not str:
-        raise wrong_type("a string", kind, "type")
+    kind = expect(str, kind, "type")
     raise Refusal(f"tools of type '{kind[:40]}' are not available on this server.", "type")
 
 
@@ -268,8 +248,7 @@ def _allowed(wire: dict[str, Any], tools: ToolSet, *, parallel: bool) -> ToolCho
         raise wrong_type("an array of tools", allowed, "tools")
     names = []
     for at, tool in enumerate(allowed):
-        if type(tool) is not dict:
-            raise wrong_type("an object", tool, "tools", at)
+        expect(dict, tool, "tools", at)
         if tool.get("type") in ("function", "custom") or tool.get("type") in CLIENT_TOOLS:
             names.append(_chosen(tool, tools, "tools", at))
     if names:
