@@ -27,12 +27,12 @@ class CallReader:
     ) -> None:
         """`in_row`: each call is a message or block of its own, and what stands between those is read elsewhere."""
         self.calls = calls
-        self.openers = calls.openers
+        self.openers, self._beginnings = calls.openers, calls.beginnings
         self._closers = calls.closers
         separator = "" if in_row and not calls.section_start else calls.separator.strip()
         inside = (separator, calls.ready if calls.section_start else "")
         self._between = tuple(mark for mark in inside if mark and mark != ",")
-        self._marks = marks(*self._closers, *self.openers, *calls.parts, *self._between)
+        self._marks = marks(*self._closers, *self._beginnings, *calls.parts, *self._between)
         self._holes = calls.holes
         self._end_holes = tuple(self._holes[mark][1] for mark in heads(calls.call_end) if mark in self._holes)
         self._section_start = heads(calls.section_start)
@@ -77,7 +77,7 @@ class CallReader:
                 if mark is not None:
                     if mark in self._closers and made:
                         text.trail = []
-                    due = mark in self.openers or mark in self._between or mark in calls.parts
+                    due = mark in self._beginnings or mark in self._between or mark in calls.parts
                     within = within and mark not in self._section_end
                     continue
                 if not (within or calls.notation.may_begin(char)):
@@ -111,7 +111,7 @@ class CallReader:
     def open_call(self, announced: bool = True, id: str | None = None) -> OpenCall:
         """`id`: what the marks in front of the call say."""
         has_end = bool(self.calls.call_end.strip())
-        openers = (*self.openers, *((self.calls.ready,) if self.calls.ready else ()), *self._between)
+        openers = (*self._beginnings, *((self.calls.ready,) if self.calls.ready else ()), *self._between)
         return OpenCall(
             self._text, self._out, self._tools, self.calls.ends, self._closers, openers, announced, has_end, id
         )

@@ -175,7 +175,13 @@ class Calls:
 
     @property
     def openers(self) -> tuple[str, ...]:
-        """The marks that may begin a call."""
+        """The marks that may begin a call, in a text as well: code fences stand in any, unless one comes first."""
+        first, *later = self.beginnings or ("",)
+        return tuple(mark for mark in (first, *later) if mark and (mark == first or not mark.startswith("```")))
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """All marks in front of a call that cannot be words of a text."""
         section = heads(self.section_start)
         first, *later = (*section, *(mark for mark in heads(self.call_start) if len(mark) > 1 or not section)) or ("",)
         return self._outside_lists((self._listed_start, first, *filter(_SIGNED.search, later)))

@@ -22,7 +22,7 @@ _KNOWN = frozenset((
 ))  # fmt: skip
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COMMA, _COLON = "/, ?/", "/: ?/"  # terminals as long as JSON's own: where both may follow, the longest one is taken
-_UNTYPED = 4  # levels that a value counts for which may be anything: each may hold lists and objects of such values
+_SAYS_NOTHING = frozenset(("title", "description", "default", "examples"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,23 @@ def can_be_literal(schema: Any, depth: int = 0) -> bool:
 def literal(rules: RuleWriter, style: Literals, schema: Any, depth: int = 0) -> str:
     """A value of a schema that `can_be_literal`, in this style."""
     schema = schema if isinstance(schema, Mapping) and depth < MAX_DEPTH else {}
+    if _SAYS_NOTHING.issuperset(schema):
+        return rules.recursive(f"anything {style.text}", lambda itself: _anything(rules, style, itself))
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(choices, (list, tuple)) and choices and all(isinstance(choice, str) for choice in choices):
         return rules.rule(" | ".join(rules.literal(form) for choice in choices for form in style.quoted(choice)))
     kinds = values.types(schema) or frozenset(("string", "number", "boolean", "null", "array", "object"))
-    below = depth + (1 if values.types(schema) else _UNTYPED)
     branches: list[str] = []
     if "string" in kinds:
         branches.append(rules.terminal(style.text))
     if "array" in kinds:
         least, most = num_items(schema)
-        item = literal(rules, style, schema.get("items"), below) if most != 0 and depth < MAX_DEPTH else ""
+        item = literal(rules, style, schema.get("items"), depth + 1) if most != 0 else ""
         more = f"({_COMMA} {item}){repeats(max(least - 1, 0), most and most - 1)}" if item else ""
         inner = f"{item} {more}" if least else f"({item} {more})?" if item else ""
         branches.append(f'"[" {inner} "]"')
     if "object" in kinds:
-        branches.append(_object(rules, style, schema, below))
+        branches.append(_object(rules, style, schema, depth + 1))
     if "boolean" in kinds:
         branches += [json.dumps(style.words[word]) for word in ("true", "false")]
     if "null" in kinds:
@@ -123,8 +124,18 @@ def _object(rules: RuleWriter, style: Literals, schema: Mapping[str, Any], depth
             part = literal(rules, style, values.property_schema(schema, key), depth)
             items.append((rules.rule(f"({names}) {_COLON} {part}"), key in needed))
         return f'"{{" {members(rules, items, _COMMA)} "}}"'
-    if depth >= MAX_DEPTH or schema.get("additionalProperties") is False:
+    if schema.get("additionalProperties") is False:
         return '"{" "}"'
-    value = literal(rules, style, schema.get("additionalProperties"), depth + _UNTYPED)
+    return _pairs(rules, style, literal(rules, style, schema.get("additionalProperties"), depth))
+
+
+def _pairs(rules: RuleWriter, style: Literals, value: str) -> str:
     pair = rules.rule(f"{rules.terminal(style.text)} {_COLON} {value}")
     return f'"{{" ({pair} ({_COMMA} {pair})*)? "}}"'
+
+
+def _anything(rules: RuleWriter, style: Literals, itself: str) -> str:
+    """The body of a rule for any value."""
+    words = (json.dumps(word) for word in style.words.values())
+    inner = (f'"[" ({itself} ({_COMMA} {itself})*)? "]"', _pairs(rules, style, itself))
+    return " | ".join((rules.terminal(style.text), *inner, *words, rules.schema({"type": ["integer", "number"]})))

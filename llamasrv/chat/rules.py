@@ -46,6 +46,14 @@ class RuleWriter:
         self.rules.append(f"{name}::_: " + "\n  | ".join(branches(name)))
         return name
 
+    def recursive(self, key: str, body: Callable[[str], str]) -> str:
+        """The name of the one rule of this key, whose body may refer to it."""
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = f"x{len(self._names)}"
+            self.rules.append(f"{name}: {body(name)}")
+        return name
+
     def reserve(self) -> str:
         """A name for a rule that refers to itself."""
         name = f"x{len(self._names)}"

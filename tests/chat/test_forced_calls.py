@@ -150,3 +150,18 @@ def test_the_line_break_that_a_template_writes_before_a_call_may_come_first(thou
     constraint = constrain(template.format, prompt=prompt, tools=FORCED, must_call=True)
     assert accepts(constraint, thought + lead + "<call>ping\n{}</call>")
     assert not accepts(constraint, "\n\n\n\n\nHi")
+
+
+@pytest.mark.parametrize(
+    ("refuses", "allowed"),
+    [("", True), ("{%- if c.id | length != 9 %}{{- raise_exception('id') }}{%- endif -%}", False)],
+)
+def test_an_id_has_nine_signs_only_where_the_template_refuses_another(refuses, allowed):
+    object = (
+        refuses
+        + '{{- \'<do>{"id": "\' + c.id + \'", "name": "\' + f.name + \'", "arguments": \' + f.arguments | tojson + \'}</do>\' -}}'
+    )
+    constraint = constrain(ChatTemplate(family(object)).format, tools=probe_tools(), must_call=True)
+    call = '<do>{"id": "ID", "name": "zqnone", "arguments": {}}</do>'
+    assert accepts(constraint, call.replace("ID", "call_7f")) is allowed
+    assert accepts(constraint, call.replace("ID", "abcdefgh1"))

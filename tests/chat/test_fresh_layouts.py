@@ -145,3 +145,10 @@ def test_a_layout_that_the_learner_was_not_made_with_is_read(name):
 @pytest.mark.parametrize("name", LOST)
 def test_a_layout_of_which_something_is_lost_is_unsure(name):
     assert ChatTemplate(ALL[name].source).format.unsure
+
+
+def test_a_fence_in_a_text_is_no_call_where_the_marks_of_calls_have_one_behind_another():
+    layout = ALL["fenced Python between tokens"]
+    text = "So:\n\n```python\nprint(f(x=1))\n```\nDone."
+    message, _ = read(ChatTemplate(layout.source), written(layout, {"content": text})[0], [text])
+    assert (message["content"], message["tool_calls"]) == (text, [])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from ast import literal_eval
+
 import pytest
 from test_grammar import accepts
 
@@ -47,6 +50,26 @@ PYTHON_RULES, TEXT_RULES = (constrain(format, tools=(MAIL,), must_call=True) for
 )
 def test_a_list_or_an_object_may_be_a_literal_of_python(written, allowed):
     assert accepts(PYTHON_RULES, f"<py>mail(meta={written})</py>") is allowed
+
+
+DEEP = "{'a': {'b': [1, {'c': [{'d': {'e': [None]}}]}]}}"
+
+
+@pytest.mark.parametrize("written", [DEEP, f"[{DEEP}]", '"any"', "'any'", "True"])
+def test_what_may_be_anything_may_be_of_any_depth(written):
+    tool = Tool("put", "", {"type": "object", "properties": {"any": {"description": "what you like"}}})
+    assert accepts(constrain(PYTHON, tools=(tool,), must_call=True), f"<py>put(any={written})</py>")
+    in_text = json.dumps(json.dumps({"any": literal_eval(written)}))
+    constraint = constrain(IN_TEXT, tools=(tool,), must_call=True)
+    assert accepts(constraint, f'<fn>{{"name": "put", "arguments": {in_text}}}</fn>')
+
+
+def test_a_choice_stands_in_the_quotes_that_the_template_shows():
+    tool = Tool("go", "", {"type": "object", "properties": {"to": {"type": "string", "enum": ["sea", "sky"]}}})
+    shown = ChatFormat("python", calls=Calls(KeywordCall(single=True), section_start="<py>", section_end="</py>"))
+    constraint = constrain(shown, tools=(tool,), must_call=True)
+    assert accepts(constraint, "<py>go(to='sky')</py>") and accepts(constraint, '<py>go(to="sky")</py>')
+    assert not accepts(constraint, "<py>go(to='mud')</py>")
 
 
 @pytest.mark.parametrize("written", ['{"on": True}', '{"k": {"n": [1, None]}, "on": False}', '{"on": true}', "{}"])

@@ -16,7 +16,8 @@ from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
 COUNT = "/[0-9]{1,3}/"
-SHORT_ID = "/[a-zA-Z0-9]{9}/"
+SHORT_ID = "/[a-zA-Z0-9]{9}/"  # some templates refuse any other
+ANY_ID = "/[a-zA-Z0-9_-]{1,40}/"
 
 
 class OpenCall:
@@ -110,8 +111,15 @@ class Notation(ABC):
 
     def as_printed(self) -> Notation:
         """The same for a template that writes the arguments as Python prints an object."""
+        return self._where("printed")
+
+    def with_short_ids(self) -> Notation:
+        """The same for a template that refuses longer ids."""
+        return self._where("short_id")
+
+    def _where(self, flag: str) -> Notation:
         part: Any = self
-        return replace(part, printed=True) if any(field.name == "printed" for field in fields(part)) else self
+        return replace(part, **{flag: True}) if any(field.name == flag for field in fields(part)) else self
 
     def options(self) -> dict[str, Any]:
         """A description for people: what is set."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 
 from llamasrv.chat.markers import pieces
-from llamasrv.chat.notations.base import COUNT
+from llamasrv.chat.notations.base import ANY_ID, COUNT
 from llamasrv.chat.rules import RuleWriter
 
 ID, NUMBER, TOTAL = "{id}", "{number}", "{total}"
 _HOLE = re.compile(r"(\{id\}|\{number\}|\{total\})")
-_RULES = {ID: "/[a-zA-Z0-9_-]{1,40}/", NUMBER: COUNT, TOTAL: COUNT}
+_RULES = {ID: ANY_ID, NUMBER: COUNT, TOTAL: COUNT}
 
 
 def split(mark: str) -> tuple[str, str, str]:

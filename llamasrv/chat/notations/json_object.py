@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from llamasrv.chat.literal_rules import object_arguments
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import (
+    ANY_ID,
     COUNT,
     SHORT_ID,
     Learned,
@@ -41,6 +42,7 @@ class JsonObject(Notation):
     id_first: bool = False
     id_counts: bool = False  # it is the place of the call
     id_number: bool = False  # that as a number
+    short_id: bool = False  # of nine letters and digits
     name_is_key: bool = False  # {"name": {…arguments…}}
     indented: bool = False  # on several lines
     arguments_in_text: bool = False  # as a text of JSON; an object is read as well
@@ -78,6 +80,7 @@ class JsonObject(Notation):
         )
         name = json.dumps(tool.name, ensure_ascii=False)
         lit, space, edge = rules.literal, _SPACE, ""
+        own_id = SHORT_ID if self.short_id else ANY_ID
         if self.indented:
             space = edge = INDENT
         if self.name_is_key:
@@ -86,7 +89,7 @@ class JsonObject(Notation):
             holes = {
                 "{name}": lit(name),
                 "{arguments}": arguments,
-                "{id}": f"{lit(chr(34))} {SHORT_ID} {lit(chr(34))}",
+                "{id}": f"{lit(chr(34))} {own_id} {lit(chr(34))}",
                 "{number}": COUNT,
             }
             parts = _HOLE.split(self.shape)
@@ -98,11 +101,11 @@ class JsonObject(Notation):
         id = f"{json.dumps(self.id_key)}:"
         first = last = ""
         if self.id_key and self.id_first:
-            form = COUNT if self.id_counts else SHORT_ID
+            form = COUNT if self.id_counts else own_id
             mark = "" if self.id_number else lit('"')
             first = f"{lit(id)} {space} {mark} {form} {mark} {lit(',')} {space} "
         elif self.id_key:
-            last = f" {lit(',')} {space} {lit(id)} {space} {lit(chr(34))} {SHORT_ID} {lit(chr(34))}"
+            last = f" {lit(',')} {space} {lit(id)} {space} {lit(chr(34))} {own_id} {lit(chr(34))}"
         return f"{lit('{')} {edge} {first}{head} {arguments}{last} {edge} {lit('}')}"
 
     @classmethod

@@ -178,7 +178,9 @@ class KeywordCall(Notation):
                     {**schema, "type": sorted(others)} if others and isinstance(schema.get("type"), list) else schema
                 )
             )
-        if self.is_python and kinds & {"array", "object"} and can_be_literal(schema):
+        in_python = self.is_python and (not kinds or kinds & {"array", "object"})
+        in_python = in_python or (self.single and not _CHOICES.isdisjoint(schema))
+        if in_python and can_be_literal(schema):
             branches.append(literal(rules, PYTHON, schema))
         if values.only_text(schema) and not _FORM.intersection(schema):
             branches += [_SINGLE] * self.single
@@ -266,6 +268,7 @@ _LINE = r"""/[^\s"'\[({][^\n]*/ & ~/(None|True|False)\s*/"""
 """The same, up to the end of the line."""
 _ON_A_LINE = re.compile(r"""(?!(?:None|True|False)\s*\Z)[^\s"'\[({][^\n]*\Z""")
 
+_CHOICES = frozenset(("enum", "const"))
 _FORM = frozenset(("enum", "const", "pattern", "format", "minLength", "maxLength"))
 """What says more about a text than that it is one."""
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from llamasrv.chat.literal_rules import object_arguments
 from llamasrv.chat.markers import marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import COUNT, SHORT_ID, Learned, Notation, OpenCall, decoded, read_arguments
+from llamasrv.chat.notations.base import ANY_ID, COUNT, SHORT_ID, Learned, Notation, OpenCall, decoded, read_arguments
 from llamasrv.chat.rules import RuleWriter
 from llamasrv.chat.scanner import Scanner, Steps
 from llamasrv.domain.request import Tool
@@ -25,6 +25,7 @@ class Named(Notation):
     name_end: str = ""
     id_mark: str = ""  # between name and id, or between id and name
     id_first: bool = False
+    short_id: bool = False  # of nine letters and digits
     id_form: str = ""  # the name is part of an id: "functions.{name}:{index}"
     indented: bool = False  # the arguments are written on several lines
     printed: bool = False  # as Python prints them
@@ -84,9 +85,10 @@ class Named(Notation):
             around, _, behind = after.partition("{index}")
             return f"{lit(before + tool.name + around)} {COUNT} {lit(behind + self.name_end)} {arguments}"
         if self.id_mark and self.id_first:
-            return f"/[a-zA-Z0-9_-]{{1,40}}/ {lit(self.id_mark + tool.name + self.name_end)} {arguments}"
+            return f"{ANY_ID} {lit(self.id_mark + tool.name + self.name_end)} {arguments}"
         if self.id_mark:
-            return f"{lit(tool.name + self.id_mark)} {SHORT_ID} {lit(self.name_end)} {arguments}"
+            id = SHORT_ID if self.short_id else ANY_ID
+            return f"{lit(tool.name + self.id_mark)} {id} {lit(self.name_end)} {arguments}"
         return f"{lit(tool.name + self.name_end)} {arguments}"
 
     @property
