@@ -3,9 +3,10 @@
     take mail -> seat -> decode -> advance -> hand over
 
 Utterances decode together, each in a lane of its own; the generator's calls after that are one at a time. The next one
-to be seated belongs to the owner who speaks least. An utterance whose reader or vocoder falls behind pauses in its
-lane. Each ends once, with a SpeechEnd as the last item of its stream. Knows rows and frames, no protocol. Methods below
-the line "speaker's thread" run on that thread only.
+to be seated belongs to the owner who speaks least. Between two chunks of a long text its lane goes to one who waits,
+unless that one's owner speaks more. An utterance whose reader or vocoder falls behind pauses in its lane. Each ends
+once, with a SpeechEnd as the last item of its stream. Knows rows and frames, no protocol. Methods below the line
+"speaker's thread" run on that thread only.
 """
 
 from __future__ import annotations
@@ -177,9 +178,17 @@ class Speaker(SideThread[SpeechBackend]):
         while self._free and self.waiting:
             speech = min(self.waiting, key=lambda speech: speaking[speech.owner])
             self.waiting.remove(speech)
-            speech.lane, speech.seated = self._free.pop(), self.clock()
+            speech.lane = self._free.pop()
+            speech.seated = self.clock() if speech.seated is None else speech.seated
             speaking[speech.owner] += 1
             self.running.append(speech)
+
+    def _gives_way(self, speech: SpeechSequence) -> bool:
+        assert self.backend is not None
+        if self.backend.is_deterministic and speech.utterance.kept:
+            return False  # its kept rows would be computed in other batches
+        speaking = Counter(speech.owner for speech in self.running)
+        return any(speaking[other.owner] <= speaking[speech.owner] for other in self.waiting)
 
     def _is_paused(self, speech: SpeechSequence) -> bool:
         return speech.num_unheard >= self.unread
@@ -233,7 +242,12 @@ class Speaker(SideThread[SpeechBackend]):
             return
         try:
             if utterance.advance(place):
-                self.backend.release(speech.lane, utterance.kept)
+                if self._gives_way(speech):
+                    utterance.leave_lane()
+                    self._leave(speech)
+                    self.waiting.append(speech)
+                else:
+                    self.backend.release(speech.lane, utterance.kept)
         except LlamasrvError as error:
             self._end(speech, FinishReason.FAILED, error)
             return

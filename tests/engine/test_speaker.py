@@ -105,6 +105,36 @@ def test_the_owner_who_speaks_least_is_next(driver):
     assert [result(stream)[0] for stream in streams] == ["aaaaaa", "bb", "cc", "dd"]
 
 
+def test_a_long_text_gives_way_between_two_chunks(driver):
+    """Who waited for a lane waited for the whole of a text of minutes."""
+    d = driver(num_lanes=1)
+    voice = np.ones((3, 4), np.float32)
+    long = d.say("aa\nbb\ncc", voice=voice)
+    d.turn()
+    short = d.say("x")
+    ended = []
+    while len(ended) < 2:
+        d.turn()
+        ended += [one for one in (short, long) if one not in ended and len(one) and not one.open_choices]
+    assert ended == [short, long]
+    assert (result(long)[0], result(short)[0]) == ("aa\nbb\ncc", "x")
+    # Between the second and the third chunk nobody waits: the rows of the voice stay.
+    assert [rows for step in d.backend.steps for _, rows in step if rows > 1] == [11, 8, 2]
+
+
+def test_it_keeps_its_lane_where_the_other_owner_speaks_more(driver):
+    d = driver(num_lanes=3)
+    first, *more = [d.say(text, owner=who) for text, who in (("a\nb", "few"), ("xxxx", "many"), ("yyyy", "many"))]
+    more.append(d.say("zzzz", owner="many"))
+    d.turn()
+    d.turn()
+    assert len(first) == 2  # its first chunk
+    assert [speech.owner for speech in d.speaker.waiting] == ["many"]
+    assert "few" in [speech.owner for speech in d.speaker.running]
+    d.finish()
+    assert [result(one)[0] for one in (first, *more)] == ["a\nb", "xxxx", "yyyy", "zzzz"]
+
+
 def test_a_reader_that_falls_behind_pauses_its_own_utterance_only(driver):
     d = driver(unread=3)
     slow, fast = d.say("x" * 10), d.say("y" * 10)

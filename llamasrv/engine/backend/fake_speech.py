@@ -1,7 +1,7 @@
 """A speech model that needs no files: deterministic, instant, strict.
 
 Each character of a text takes a frame, whose samples all have the character's code; a voice is one row, the clip's
-loudest sample. It asserts wherever the real library would abort.
+loudest sample. A chunk ends with a new line. It asserts wherever the real library would abort.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class FakeUtterance:
         if not text:
             raise InvalidRequest("There is nothing to say: the input has no text.", param="input")
         self._said = text[: spec.most_frames]
-        voice = np.zeros((0, width), np.float32) if spec.voice is None else spec.voice
-        self.pending: Floats = np.concatenate([voice, np.ones((len(text), width), np.float32)])
-        self.position = self.kept = self.num_frames = 0
+        self._voice = np.zeros((0, width), np.float32) if spec.voice is None else spec.voice
+        self.pending: Floats = np.concatenate([self._voice, np.ones((len(text), width), np.float32)])
+        self.position = self.num_frames = 0
+        self.kept = len(self._voice)
         self.num_prompt = len(self.pending)
         self.is_done, self.is_cut = False, len(self._said) < len(text)
         self._pieces: list[SoundPiece] = []
@@ -38,9 +39,17 @@ class FakeUtterance:
         self._pieces.append(SoundPiece(np.array([code], np.int32), not self.num_frames, True))
         self.num_frames += 1
         self.is_done = self.num_frames == len(self._said)
+        ends = code == ord("\n") and not self.is_done
         if not self.is_done:
-            self.pending = np.ones((1, self.pending.shape[1]), np.float32)
-        return False
+            left = len(self._said) - self.num_frames
+            self.pending = np.ones((left if ends else 1, self.pending.shape[1]), np.float32)
+        if ends:
+            self.position = self.kept
+        return ends
+
+    def leave_lane(self) -> None:
+        assert self.position == self.kept
+        self.position, self.pending = 0, np.concatenate([self._voice, self.pending])
 
     def take_pieces(self) -> list[SoundPiece]:
         pieces, self._pieces = self._pieces, []

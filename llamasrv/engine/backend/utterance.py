@@ -85,6 +85,10 @@ class LlamaUtterance(ABC):
     def _begin(self, tokens: list[int]) -> Floats:
         """The prompt rows of the next chunk."""
 
+    def _kept_rows(self) -> list[Floats]:
+        """The rows at [0, kept)."""
+        return []
+
     @abstractmethod
     def _next_row(self, place: int) -> Floats | None:
         """Sample a frame; the row that follows it. None at the end of the chunk."""
@@ -112,6 +116,13 @@ class LlamaUtterance(ABC):
         self.pending = self._begin(self._chunks.pop())
         self.num_prompt += len(self.pending)
         return True
+
+    def leave_lane(self) -> None:
+        """After `advance` was True: the rows at [0, kept) are to be computed again, too."""
+        assert self.position == self.kept
+        self.position = 0
+        if self.kept:
+            self.pending = np.concatenate([*self._kept_rows(), self.pending])
 
     def take_pieces(self) -> list[SoundPiece]:
         """What has become ready to be sound, in order."""
@@ -272,12 +283,15 @@ class PocketUtterance(LlamaUtterance):
         rows = np.stack([self._row(t) for t in [*tokens, self._g.ids["<|audio_bos|>"]]])
         if self.kept:
             return rows
-        start = "<|bos_before_voice|>"
-        voice = [self._row(start)[None]] if start in self._g.ids else []
-        voice.append(self.spec.voice)
+        voice = self._kept_rows()
         self.kept = sum(map(len, voice))
         out: Floats = np.concatenate([*voice, rows])
         return out
+
+    def _kept_rows(self) -> list[Floats]:
+        start = "<|bos_before_voice|>"
+        first = [self._row(start)[None]] if start in self._g.ids else []
+        return [*first, self.spec.voice]
 
     def _next_row(self, place: int) -> Floats | None:
         frame = self._g.generator.next_frame(self._g.hidden(place), self._frame_seed(), temp=self._temperature)

@@ -176,6 +176,9 @@ class Utterance(Protocol):
     def advance(self, place: int) -> bool:
         """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`. Raises DecodeFailed."""
 
+    def leave_lane(self) -> None:
+        """After `advance` was True: the rows at [0, kept) are to be computed again, too."""
+
     def take_pieces(self) -> Sequence[SoundPiece]:
         """What has become ready to be sound, in order."""
 

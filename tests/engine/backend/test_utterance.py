@@ -116,6 +116,22 @@ def test_a_long_text_is_spoken_in_chunks_after_one_voice():
     assert None in {state for _, state in generator.calls[1:]}  # the vocoder starts anew with each chunk
 
 
+@pytest.mark.parametrize("kind", [QwenUtterance, PocketUtterance])
+def test_a_lane_that_was_left_between_two_chunks_is_filled_again(kind):
+    generator = CountingGenerator()
+    voice = np.full((3, 4), 9, np.float32)
+    utterance = kind(generator, UtteranceSpec("Hello there. " * 20, 7, voice=voice))
+    first = utterance.pending
+    utterance.position += len(first)
+    while not utterance.advance(0):
+        utterance.position += 1
+    rows, kept = utterance.pending, utterance.kept
+    count = utterance.num_prompt
+    utterance.leave_lane()
+    assert utterance.position == 0 and utterance.num_prompt == count and utterance.kept == kept
+    assert utterance.pending.tolist() == [*first[:kept].tolist(), *rows.tolist()]
+
+
 def test_a_speech_that_never_ends_is_cut_off():
     for utterance in (qwen(CountingGenerator(10**6)), pocket(CountingGenerator(10**6))):
         spoken(utterance, utterance._g)
