@@ -8,7 +8,7 @@ from dataclasses import replace
 from llamasrv.domain.request import Message, TextPart, Tool
 
 SUMMARISE = (
-    "Summarise our conversation so far for somebody who has to go on with it and sees nothing else: the goals, the"
+    "Summarise our conversation so far for someone who has to go on with it and sees nothing else: the goals, the"
     " decisions, the facts and file names that matter, what is done and what is left to do. Write only the summary."
 )
 

@@ -1,11 +1,11 @@
-"""When somebody speaks: turns in a recording that is still going on, told by its energy.
+"""When someone speaks: turns in a recording that is still going on, found by their energy.
 
 A frame is speech where it is louder than a fixed level and clearly louder than the quietest moment lately. Speech has
 such moments between its words, and steady noise is one: so a fan that is switched on begins no turn, or a short one.
 Measured on syllables of voiced and hissing sound in white noise of -60 to -30 dBFS, 20 turns each: from 14 dB above
 the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10 dB above it 4 are cut.
 
-Once somebody has spoken, what stays far below the loudest of that is other people's talk. Of 20 turns beside six
+Once someone has spoken, what stays far below the loudest of that is other people's talk. Of 20 turns beside six
 people who talk at once 20 dB below the speaker, 4 did not end without this rule (1 with it), 6 were merged (1) and 3
 false ones began (none); 24 dB below, none. 16 dB below, their talk still counts, and before the first turn at any
 level. A speaker who goes on 16 dB softer than before is still heard. Knows samples (16 bits, little-endian, mono), no

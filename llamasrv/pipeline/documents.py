@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llamasrv.concurrency import off_hub
@@ -22,7 +22,6 @@ from llamasrv.domain.request import (
     MediaPart,
     Message,
     Part,
-    Prompt,
     TextPart,
 )
 from llamasrv.errors import InvalidMedia, InvalidRequest, LlamasrvError, Unsupported
@@ -52,20 +51,25 @@ class DocumentReader:
 
     def read(self, request: GenerateRequest, *, sees: bool) -> GenerateRequest:
         """The same request without documents. Raises InvalidRequest for documents that cannot be read."""
-        number = sum(_count(prompt) for prompt in request.prompts if type(prompt) is ChatPrompt)
-        if not number:
+        chats = [prompt for prompt in request.prompts if isinstance(prompt, ChatPrompt)]
+        if not any(map(_count, chats)):
             return request
-        if number > MOST:
-            raise InvalidMedia(f"There are {number} documents in this request; at most {MOST} are accepted.")
-        left = _Left(self._decoder.limits, sum(_count(p, MediaPart) for p in request.prompts if type(p) is ChatPrompt))
-        prompts = tuple(self._prompt(prompt, request.owner, sees, left) for prompt in request.prompts)
+        read = iter(self.read_chats(chats, request.owner, sees=sees))
+        prompts = tuple(next(read) if isinstance(prompt, ChatPrompt) else prompt for prompt in request.prompts)
         return request._replace(prompts=prompts)
 
-    def _prompt(self, prompt: Prompt, owner: str, sees: bool, left: _Left) -> Prompt:
-        if not isinstance(prompt, ChatPrompt):
-            return prompt
-        messages = tuple(self._message(message, owner, sees, left) for message in prompt.messages)
-        return replace(prompt, messages=messages)
+    def read_chats(self, chats: Sequence[ChatPrompt], owner: str, *, sees: bool) -> Sequence[ChatPrompt]:
+        """`read` for the chats of one request."""
+        number = sum(map(_count, chats))
+        if not number:
+            return chats
+        if number > MOST:
+            raise InvalidMedia(f"There are {number} documents in this request; at most {MOST} are accepted.")
+        left = _Left(self._decoder.limits, sum(_count(chat, MediaPart) for chat in chats))
+        return [
+            replace(chat, messages=tuple(self._message(message, owner, sees, left) for message in chat.messages))
+            for chat in chats
+        ]
 
     def _message(self, message: Message, owner: str, sees: bool, left: _Left) -> Message:
         if type(message.content) is not tuple:

@@ -29,9 +29,14 @@ def answers(page, count=1):
     return page.locator(".turn.assistant .text").all_inner_texts()
 
 
+def show_code(page):
+    page.click("#show-code")
+    page.locator("#code-dialog[open]").wait_for()
+
+
 def request_as_code(page, tab):
     """What the page shows for that language; Python has to compile."""
-    page.click("#show-code")
+    show_code(page)
     page.get_by_role("tab", name=tab).click()
     code = page.inner_text("#code-text")
     if tab.startswith("Python"):

@@ -4,7 +4,7 @@ import base64
 import io
 
 import pytest
-from browsing import answers, attach, request_as_code, say
+from browsing import answers, attach, request_as_code, say, show_code
 from documents import pdf
 from PIL import Image
 from samples import png, wav
@@ -19,7 +19,7 @@ def test_images_and_sounds_go_along_and_stay_in_the_conversation(playground):
     assert answers(page) == ["You said: What is it?[image][audio]"]
     assert page.locator(".turn.user img.picture").count() == 1 and page.locator(".turn.user audio").count() == 1
     assert page.locator("#pictures .attachment").count() == 0
-    page.click("#show-code")
+    show_code(page)
     code = page.inner_text("#code-text")
     assert "data:image/png;base64," in code and "input_audio" in code
 

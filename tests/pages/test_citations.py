@@ -3,6 +3,7 @@
 import json
 
 from browsing import attach, barriers, say
+from documents import pdf
 from test_hostile_strings import DANGEROUS, HOSTILE
 
 NOTES = "# Notes\n\nThe harbour was built in 1871, after the\ngreat flood of the spring.\n\nNobody lives there now.\n"
@@ -33,6 +34,47 @@ def test_a_quotation_opens_the_document_at_its_place(playground, axe):
     assert barriers(page, axe) == []
     page.keyboard.press("Escape")
     page.locator("#cited-dialog").wait_for(state="hidden")
+
+
+REPORT = pdf("The lamp was lit every evening.", "It can't be seen from the harbour, nor from the hills.")
+SAID = """It says “the lamp was lit every evening”, “It can't be seen from the harbour”, and not “it was never lit”. See report.pdf."""
+
+
+def test_a_quotation_from_a_pdf_opens_the_text_that_the_model_has_read_at_its_page(playground, axe):
+    page = playground()
+    attach(page, ("report.pdf", "application/pdf", REPORT))
+    answered(page, SAID)
+    say(page, "Who lit it?")
+    links = page.locator(".turn.assistant a.citation")
+    links.nth(2).wait_for()
+    assert links.all_inner_texts() == [
+        "“the lamp was lit every evening”",
+        "“It can't be seen from the harbour”",
+        "report.pdf",
+    ]
+    links.nth(1).press("Enter")
+    page.locator("#cited-dialog[open]").wait_for()
+    assert page.inner_text("#cited-title") == "report.pdf, page 2"
+    assert page.inner_text("#cited-text mark") == "It can’t be seen from the harbour"
+    assert "[page" not in page.inner_text("#cited-text") and barriers(page, axe) == []
+    page.keyboard.press("Escape")
+    links.nth(2).press("Enter")
+    page.locator("#cited-dialog[open]").wait_for()
+    assert page.inner_text("#cited-title") == "report.pdf" and "The lamp was lit" in page.inner_text("#cited-text")
+
+
+def test_a_pdf_is_read_only_for_a_quotation_or_when_its_name_is_opened(playground):
+    page = playground()
+    read = []
+    page.on("request", lambda request: read.append(request) if request.url.endswith("/apply-template") else None)
+    attach(page, ("report.pdf", "application/pdf", REPORT))
+    answered(page, "That stands in report.pdf.")
+    say(page, "Where?")
+    page.locator(".turn.assistant a.citation").wait_for()
+    assert not read
+    page.click(".turn.assistant a.citation")
+    page.locator("#cited-dialog[open]").wait_for()
+    assert "The lamp was lit" in page.inner_text("#cited-text") and len(read) == 1
 
 
 def test_documents_and_quotations_run_nothing(playground):

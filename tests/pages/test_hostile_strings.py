@@ -256,6 +256,79 @@ def test_what_the_server_has_of_conversations_runs_nothing(watched):
     assert calm(page)
 
 
+def test_voices_and_errors_of_any_name_run_nothing(watched, mistakes):
+    """Voices are named by whoever uploaded them; an error's message may repeat what a client sent."""
+    replies = {
+        "**/v1/audio/models": {"models": [{"id": HOSTILE[0]}]},
+        "**/v1/audio/voices*": {"voices": [{"id": text, "name": text} for text in HOSTILE]},
+    }
+    page = watched("/", replies)
+    page.locator("body[data-ready]").wait_for()
+    assert page.locator("#voice option").count() == 500 and calm(page)
+    errors = iter(HOSTILE)
+    page.unroute("**/v1/audio/voices*")
+    page.route("**/v1/audio/voices*", lambda r: r.fulfill(status=400, json={"error": {"message": next(errors)}}))
+    for text in HOSTILE[:3]:
+        page.reload()
+        page.locator("body[data-ready]").wait_for()
+        assert page.locator("#status").text_content() == text and calm(page)
+    mistakes[:] = [one for one in mistakes if "status of 400" not in one]
+
+
+def test_what_the_engine_reports_runs_nothing(watched):
+    """Names of models, keys, lanes and parts of a step, and why a prompt has changed."""
+    figures = {"num_prompt": 1, "num_computed": 1, "num_reused": 1, "num_generated": 1, "max_tokens": 9, "num_drafted": 1,
+               "num_accepted": 1, "seconds": 1, "queue": 0, "prefill": 1, "decode": 0, "paused": 0}  # fmt: skip
+    rows = [{"id": text, "key": text, "lane": text, "source": text, "changed": text, **figures} for text in HOSTILE]
+    counts = dict.fromkeys(HOSTILE, 1)
+    totals = {"sources": counts, "parts": counts, "prompt": 1, "cached": 1, "generated": 1, "steps": 1}
+    latency = {"bounds": [0.1, 1], "first_token": [1, 1], "between_tokens": [1, 1], "queue": [1, 1]}
+    model = {
+        "running": rows, "waiting": rows, "num_waiting": 500, "cells": {"held": 1, "used": 2, "total": 500},
+        "strip": [[text, 1, text] for text in HOSTILE], "pins": {"num": 1, "bytes": 1}, "num_sessions": 1,
+        "totals": totals, "latency": latency,
+    }  # fmt: skip
+    idle = {**model, "running": [], "waiting": [], "strip": [], "totals": {**totals, "sources": {}, "parts": {}}}
+    loaded = {**dict.fromkeys(HOSTILE, idle), HOSTILE[0]: model}
+    every = [{"name": text, "state": text, "progress": 0, "memory": 1} for text in HOSTILE]
+    page = watched("/", {"**/ui/engine/history": []})
+    body = "".join(f"data: {json.dumps({'t': t, 'all': every, 'models': loaded})}\n\n" for t in (1e9, 2e9))
+    page.route(
+        "**/ui/engine/stream",
+        lambda route: route.fulfill(
+            content_type="text/event-stream", headers={"x-llamasrv-may-manage": "yes"}, body=body
+        ),
+    )
+    page.goto(page.url + "ui/engine")
+    page.locator("#requests tbody tr").nth(999).wait_for(state="attached")
+    assert page.locator("#models tbody tr").count() == 500 and page.locator("#model option").count() == 500
+    page.locator("#plot-step .u-legend").wait_for(state="attached")
+    assert calm(page)
+
+
+def test_what_decisions_and_the_description_of_the_api_say_runs_nothing(watched):
+    rows = [{"value": text, "probability": 0.002} for text in HOSTILE]
+    answer = {"type": "choice", "choice": HOSTILE[0], "confidence": 0.5, "probabilities": rows}
+    page = watched("/ui/decide", {"**/v1/decisions": {"answers": [answer] * 3, "usage": {"input_tokens": 1}}})
+    page.locator("body[data-ready]").wait_for(state="attached")
+    page.fill("#text", HOSTILE[0])
+    page.click("#ask")
+    page.locator("#answers tr").nth(1499).wait_for(state="attached")
+    assert calm(page)
+    schema = {"properties": {text: {"type": text, "description": text, "x-verdict": "ignored"} for text in HOSTILE}}
+    body = {"content": {"application/json": {"schema": schema, "example": HOSTILE}}}
+    reply = {"200": {"content": {"text/html": {"example": HOSTILE[0]}}}}
+    paths = {f"/{text}": {"post": {"summary": text, "tags": ["OpenAI"], "responses": reply}} for text in HOSTILE}
+    paths[min(paths)]["post"]["requestBody"] = body  # the first on the page
+    page.route("**/openapi.json", partial(replied, {"paths": paths}))
+    page.goto(page.url.replace("/ui/decide", "/ui/api"))
+    page.locator(".endpoint").nth(499).wait_for(state="attached")
+    page.locator(".endpoint > summary").first.click()
+    page.locator(".endpoint tbody tr").nth(499).wait_for(state="attached")
+    page.locator(".endpoint details > summary").nth(1).click()
+    assert calm(page)
+
+
 def test_the_check_sees_what_it_looks_for(watched):
     page = watched("/", {})
     page.evaluate(

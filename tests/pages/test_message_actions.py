@@ -175,6 +175,18 @@ def test_enter_does_not_stop_an_answer(playground):
     page.get_by_text("Stopped.").wait_for()
 
 
+def test_whoever_reads_further_up_stays_there_when_the_answer_ends(playground):
+    """The end of an answer took everyone to the end of the conversation."""
+    page = playground()
+    say(page, "line\n" * 60)
+    answers(page)
+    say(page, "word " * 1000)
+    page.locator(".turn.assistant .text", has_text="word word").wait_for()
+    page.evaluate("document.querySelector('#messages').scrollTop = 400")
+    answers(page, 2)
+    assert page.evaluate("document.querySelector('#messages').scrollTop") == 400
+
+
 def test_no_barrier_on_an_empty_page_or_beside_undo(playground, axe):
     page = playground(color_scheme="dark", viewport={"width": 390, "height": 844})
     assert barriers(page, axe) == []

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browsing import answers, open_settings, request_as_code, say, stop
+from browsing import answers, open_settings, request_as_code, say, show_code, stop
 
 WEATHER = [
     {
@@ -352,7 +352,7 @@ def test_an_answer_and_code_are_copied_with_and_without_a_clipboard_api(playgrou
     answers(page)
     page.locator(".turn.assistant").get_by_label("Copy").click()
     page.get_by_text("Copied").wait_for()
-    page.click("#show-code")
+    show_code(page)
     code = page.inner_text("#code-text")
     page.click("#code-copy")
     page.locator("#code-copy", has_text="Copied").wait_for()

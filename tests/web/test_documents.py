@@ -78,6 +78,16 @@ def test_a_pdf_is_read_page_by_page_in_every_protocol(client):
     assert SHOWN.strip() in of_responses and SHOWN.strip() in of_messages and "a.pdf" in of_messages
 
 
+def test_the_rendered_prompt_has_what_the_model_reads_of_a_document(client):
+    """/apply-template gave the template a document that it could not write."""
+    url = f"data:application/pdf;base64,{DATA}"
+    content = [{"type": "text", "text": "before"}, {"type": "file", "file": {"filename": "a.pdf", "file_data": url}}]
+    prompt = client.post("/apply-template", json={"messages": [{"role": "user", "content": content}]})
+    assert prompt.status_code == 200 and f"[a.pdf]\n{SHOWN}".strip() in prompt.get_json()["prompt"]
+    content[1]["file"]["file_data"] = base64.b64encode(b"%PDF-1.4 broken").decode()
+    assert client.post("/apply-template", json={"messages": [{"role": "user", "content": content}]}).status_code == 400
+
+
 def test_an_uploaded_file_is_found_by_its_id(client):
     id = upload(client, pdf("Uploaded"))
     for reply in (

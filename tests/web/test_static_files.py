@@ -67,8 +67,8 @@ def test_the_service_worker_may_answer_for_every_path(client):
 def test_a_page_names_all_modules_that_it_needs_at_once(client):
     folder = templates_dir() / "web" / "static"
     needed = modules_of(folder, "js/playground.js")
-    assert {"js/playground.js", "js/words.js", "vendor/marked.js"} < set(needed) and len(set(needed)) == len(needed)
-    assert "js/console.js" not in needed and not any("highlight" in name for name in needed)
+    assert {"js/playground.js", "js/words.js", "js/server.js"} < set(needed) and len(set(needed)) == len(needed)
+    assert not {"js/console.js", "js/turns.js", "vendor/marked.js"} & set(needed), "imported where they are used"
     named = re.findall(
         r'rel="modulepreload" href="/ui/static/[^/]+/([^"]+)"', client.get("/", headers={"Accept": "text/html"}).text
     )

@@ -124,7 +124,9 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         body = read_json(request.environ, limits)
         model, prompt = parsed_by(native_chat, request.environ, native_chat.parse_prompt, body)
         heed_autoload(service, model)
-        return json_answer(prompt_body(opened(service, model).render(prompt, limits.media_marker)))
+        served = opened(service, model)
+        (prompt,) = service.pipeline.documents.read_chats([prompt], current().owner, sees=served.sees)
+        return json_answer(prompt_body(served.render(prompt, limits.media_marker)))
 
 
 @contextmanager

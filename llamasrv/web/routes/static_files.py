@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import mimetypes
+import os
 import re
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from flask import Response, request, send_from_directory
+from flask import Response, request
+from werkzeug.exceptions import NotFound
+from werkzeug.security import safe_join
 
 from llamasrv.concurrency import off_hub
 
@@ -33,38 +37,51 @@ def modules_of(folder: Path, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-class _Compressed(NamedTuple):
+class _Forms(NamedTuple):
+    """A file as it was when it was read."""
+
     mtime_ns: int
-    data: bytes
+    size: int
+    kind: str  # content type
+    plain: bytes
+    packed: bytes | None  # None: not worth it
 
 
 class StaticFiles:
-    """Keeps what it has compressed: as much as the folder holds, a few hundred kilobytes."""
+    """Keeps what it has read and compressed: as much as the folder holds, about two megabytes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._compressed: dict[Path, _Compressed] = {}
+        self._kept: dict[str, _Forms] = {}
 
     def send(self, name: str) -> Response:
         """The file of that name, as the current request asks for it. Raises werkzeug's NotFound, also for names that
         lead out of the folder."""
-        response = send_from_directory(self._folder, name, max_age=MAX_AGE)
-        path = self._folder / name
-        if path.suffix not in WORTH or (response.content_length or 0) < SMALLEST:
-            return response
-        response.vary.add("Accept-Encoding")
-        if response.status_code != 200 or not request.accept_encodings["gzip"]:
-            return response
-        etag, _ = response.get_etag()
-        response.set_data(off_hub(self._gzip, path))
-        response.content_encoding = "gzip"
-        response.set_etag(f"{etag}-gzip")  # other bytes, another name
+        path = safe_join(str(self._folder), name)
+        if path is None or not os.path.isfile(path):
+            raise NotFound
+        stat = os.stat(path)
+        kept = self._kept.get(path)
+        if kept is None or (kept.mtime_ns, kept.size) != (stat.st_mtime_ns, stat.st_size):
+            kept = self._kept[path] = off_hub(_read, path)
+        headers = {"Cache-Control": f"public, max-age={MAX_AGE}"}
+        etag, data = f"{kept.mtime_ns:x}-{kept.size:x}", kept.plain
+        if kept.packed is not None:
+            headers["Vary"] = "Accept-Encoding"
+            if request.accept_encodings["gzip"]:
+                headers["Content-Encoding"] = "gzip"
+                etag, data = f"{etag}-gzip", kept.packed  # other bytes, another name
+        response = Response(data, 200, headers, content_type=kept.kind)
+        response.set_etag(etag)
         response.make_conditional(request)
         return response
 
-    def _gzip(self, path: Path) -> bytes:
-        mtime_ns = path.stat().st_mtime_ns
-        kept = self._compressed.get(path)
-        if kept is None or kept.mtime_ns != mtime_ns:
-            kept = self._compressed[path] = _Compressed(mtime_ns, gzip.compress(path.read_bytes(), 9, mtime=0))
-        return kept.data
+
+def _read(path: str) -> _Forms:
+    stat, plain = os.stat(path), Path(path).read_bytes()
+    kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    worth = Path(path).suffix in WORTH and len(plain) >= SMALLEST
+    packed = gzip.compress(plain, 9, mtime=0) if worth else None
+    if kind.startswith("text/"):
+        kind += "; charset=utf-8"
+    return _Forms(stat.st_mtime_ns, stat.st_size, kind, plain, packed)

@@ -31,7 +31,7 @@ function fields(document, schema) {
   });
   if (!rows.length) return null;
   rows.sort((a, b) => a[0] - b[0]);
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": words.fields }, make("table", {},
+  return make("div", { class: "scroll table", tabindex: 0, role: "region", "aria-label": words.fields }, make("table", {},
     make("thead", {}, make("tr", {}, ...words.columns.map((t) => make("th", {}, t)))),
     make("tbody", {}, ...rows.map(([, row]) => row))));
 }
@@ -80,11 +80,11 @@ function exampleReply(operation) {
     make("p", { class: "faint" }, words.shortened(status, kind)), make("pre", { tabindex: 0 }, make("code", {}, text)));
 }
 
-/** One operation, folded; its fields and example are drawn when somebody opens it. */
+/** One operation, folded; its fields and example are drawn when someone opens it. */
 function endpoint(document, path, method, operation, id) {
   const content = operation.requestBody?.content?.["application/json"];
   const box = make("details", { class: "endpoint", id }, make("summary", {},
-    make("h3", {}, make("span", { class: "method" }, `${method.toUpperCase()} `), path),
+    make("h3", {}, make("span", { class: `method ${method}` }, `${method.toUpperCase()} `), path),
     make("span", { class: "faint" }, ...rendered(operation.summary ?? operation.description ?? ""))));
   box.addEventListener("toggle", () => {
     const parts = [content ? fields(document, content.schema) : null, exampleReply(operation), example(path, method, operation, content)].filter(Boolean);
@@ -115,7 +115,7 @@ async function begin() {
   for (const [i, { path, method, operation, alias }] of operations.entries()) {
     const id = `endpoint-${i}`;
     const box = endpoint(document, path, method, operation, id);
-    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, make("span", { class: "method" }, method.toUpperCase()), ` ${path}`));
+    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, make("span", { class: `method ${method}` }, method.toUpperCase()), make("span", {}, path)));
     entries.push({ box, link, alias, protocol: operation.tags?.[0], text: `${method} ${path} ${operation.summary ?? ""}`.toLowerCase() });
   }
   for (const protocol of PROTOCOLS) {

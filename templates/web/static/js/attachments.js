@@ -48,6 +48,7 @@ export function asFile(url, name = "") {
 
 export const isImage = ({ type }) => type.startsWith("image/");
 export const isSound = ({ type }) => type.startsWith("audio/") || type.startsWith("video/");
+export const isDocument = (file) => !isImage(file) && !isSound(file);
 
 export const sizeOf = (bytes) => bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 
@@ -63,8 +64,8 @@ export function picture(file) {
 /** A message with its files in OpenAI's words: documents come before the text that asks about them. */
 export function parts(text, files) {
   if (!files.length) return text;
-  const documents = files.filter((file) => !isImage(file) && !isSound(file));
-  const media = files.filter((file) => isImage(file) || isSound(file));
+  const documents = files.filter(isDocument);
+  const media = files.filter((file) => !isDocument(file));
   return [
     ...documents.map(({ name, url }) => ({ type: "file", file: { filename: name || "document", file_data: url } })),
     ...(text ? [{ type: "text", text }] : []),

@@ -20,10 +20,10 @@ const nothing = (text) => make("li", { class: "faint" }, text);
 function drawSummary(now) {
   const figures = [
     [words.server, words.states[now.state] ?? now.state], [words.uptime, duration(Date.now() / 1000 - now.started)],
-    [words.open, number(now.open_requests)], [words.requests, number(now.num_requests)], [words.errors, number(now.num_errors)],
+    [words.open, number(now.open_requests)], [words.requests, number(now.num_requests), words.sinceStart], [words.errors, number(now.num_errors), words.sinceStart],
     [words.version, now.version],
   ];
-  byId("summary").replaceChildren(...figures.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+  byId("summary").replaceChildren(...figures.map(([name, value, more]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, more ? make("small", {}, more) : null))));
 }
 
 function modelRow({ name, state: how, error, memory, running, waiting, stalled_seconds: stalled }) {

@@ -9,7 +9,7 @@ export class Conversation {
   constructor(data = {}) {
     this.id = data.id ?? newId();
     this.title = data.title ?? UNNAMED;
-    this.named = data.named === true; // by somebody or by the model; else the title is how the first message begins
+    this.named = data.named === true; // by someone or by the model; else the title is how the first message begins
     this.changed = data.changed ?? Date.now();
     this.turns = data.turns ?? {}; // id -> turn; the first ones hang on "root"
     this.turns.root ??= { children: [], selected: 0 };

@@ -10,6 +10,7 @@ const narrow = matchMedia("(max-width: 60rem)");
 /** Opens or closes one. `on`: which of both; absent: the other of what it is. */
 export function toggleDrawer(name, on) {
   const open = on ?? !byId(name).classList.contains("open");
+  const hasFocus = byId(name).contains(document.activeElement);
   const others = narrow.matches ? DRAWERS : [name];
   for (const drawer of others) {
     byId(drawer).classList.toggle("open", drawer === name && open);
@@ -18,6 +19,7 @@ export function toggleDrawer(name, on) {
   byId("curtain").hidden = !(open && narrow.matches);
   if (name === "settings" && !narrow.matches) localStorage.setItem(KEPT, open ? "yes" : "");
   if (open && (narrow.matches || name === "settings")) byId(name).querySelector("button, input, textarea")?.focus();
+  if (!open && hasFocus) byId(`${name}-button`).focus();
 }
 
 /** Whether one was open over the conversation; the focus goes back to its button. */

@@ -141,8 +141,8 @@ function drawModels(now) {
     return make("tr", {},
       make("td", {}, model.name),
       make("td", {}, (modelStates[model.state] ?? model.state) + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
-      make("td", {}, size(model.memory)), make("td", {}, String(at?.running.length ?? "")), make("td", {}, String(at?.num_waiting ?? "")),
-      make("td", {}, at ? number(rate, 1) : ""), make("td", {}, seen ? `${Math.round(100 * at.totals.cached / seen)} %` : ""),
+      ...[size(model.memory), at?.running.length, at?.num_waiting, at && number(rate, 1), seen ? `${Math.round(100 * at.totals.cached / seen)} %` : null]
+        .map((value) => make("td", { class: "number" }, String(value ?? ""))),
       make("td", {}, manage === "yes" ? manageButton(model) : words.notAllowed[manage]),
     );
   }));

@@ -2,6 +2,7 @@
 // Nothing of it is ever executed, and nothing is fetched for it: no scripts, styles, forms, frames or images.
 
 import { marked } from "../vendor/marked.js";
+import "../vendor/purify.js"; // window.DOMPurify
 import { TOKENS, typeset } from "./math.js";
 import { copy } from "./page.js";
 import { make } from "./server.js";

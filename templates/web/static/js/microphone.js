@@ -8,16 +8,16 @@ const RATE = 16_000; // samples a second, of one channel: what models that liste
 const LONGEST = 300_000; // milliseconds of a recording
 
 export class Microphone {
-  /** `model()`: who listens, null where nobody does; `write(text)` puts a text into the message's field. */
+  /** `model()`: who listens; `write(text)` puts a text into the message's field. */
   constructor({ model, write }) {
     Object.assign(this, { model, write, recorder: null });
     this.button = byId("microphone");
-    this.button.addEventListener("click", () => (this.recorder ? this.recorder.stop() : this.#record()));
   }
 
-  /** Browsers have microphones on https and on localhost only. */
-  draw() {
-    this.button.hidden = !this.model() || !navigator.mediaDevices?.getUserMedia || !window.MediaRecorder;
+  /** Begins to record, or ends it. */
+  toggle() {
+    if (this.recorder) this.recorder.stop();
+    else this.#record();
   }
 
   async #record() {

@@ -15,7 +15,7 @@ let models = [];
 let manage = false;
 const leaving = new Set(); // models whose deletion can still be taken back
 const pulls = new Map(); // name -> {completed, total, error, done}
-const paused = new Set(); // names of pulls that somebody paused here
+const paused = new Set(); // names of pulls that someone paused here
 let next = null;
 
 async function act(path, options) {

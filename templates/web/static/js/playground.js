@@ -1,54 +1,37 @@
-// The playground: wires conversation, settings and answers to the page.
+// The playground: wires conversation, settings and answers to the page. What the page does without at first is imported
+// where it is used.
 
-import { Answers } from "./answers.js";
-import { Attachments, watch } from "./attachments.js";
-import { isDocument } from "./citations.js";
-import { beginCode } from "./code.js";
-import { Context } from "./context.js";
+import { Attachments, isDocument, watch } from "./attachments.js";
 import { Conversation } from "./conversation.js";
 import { draftOf, keepDraft } from "./drafts.js";
 import { beginDrawers, closeDrawers, toggleDrawer } from "./drawers.js";
-import { History } from "./history.js";
 import { icon } from "./icons.js";
-import { beginOffline } from "./install.js";
 import { followKeys, showKeys } from "./keys.js";
-import { Microphone } from "./microphone.js";
 import { page, status } from "./page.js";
 import { beginPrompts, drawPrompts } from "./prompts.js";
 import { ServerTools } from "./server-tools.js";
 import { byId, json, make } from "./server.js";
 import { Settings } from "./settings.js";
-import { Speaker } from "./speaker.js";
 import { load, openStore, save, stored, takeOld } from "./store.js";
 import { Talks } from "./talks.js";
-import { titleOf } from "./titles.js";
-import { offerUndo } from "./toast.js";
+import { offerUndo, takeBack } from "./toast.js";
 import { Transcript } from "./transcript.js";
-import { draw } from "./turns.js";
 import { beginWelcome } from "./welcome.js";
 import { words } from "./words.js";
 
 const transcript = new Transcript(byId("messages"), (turn) => {
-  const boxes = page.talk.pairOf(turn).map((one) => draw(one, place(one), act, false));
+  const boxes = page.talk.pairOf(turn).map((one) => messages.draw(one, place(one), act, false));
   return boxes.length > 1 ? make("div", { class: "pair" }, ...boxes) : boxes[0];
 });
 const prompt = byId("prompt");
 const models = new Map(); // what the server tells of each, by name
-const serverTools = new ServerTools({ changed: keep, sendResults: (turn, results) => act.sendResults(turn, results), writing: (on) => answers.writing(on) });
+const serverTools = new ServerTools({ changed: keep, sendResults: (turn, results) => act.sendResults(turn, results), writing });
 const settings = new Settings(keep, serverTools, (name) => (models.get(name)?.meta?.capabilities ?? []).includes("vision"));
 const attachments = new Attachments(byId("pictures"), status);
 const talks = new Talks(open);
-const serverHistory = new History({
-  draw: () => talks.draw(),
-  show: (talk) => open(talk),
-  isBusy: () => page.running !== null || document.querySelector("#messages .edit") !== null,
-});
-const speaker = new Speaker();
-const microphone = new Microphone({ model: listener, write: (text) => {
-  write([prompt.value.trimEnd(), text].filter(Boolean).join(" "));
-  keepDraft(page.talk, prompt.value);
-  prompt.focus();
-} });
+let messages = null; // {draw, answers, context, titleOf}, loaded with the first message
+let speaker = null; // where a model speaks
+let microphone = null; // once it has been used
 let documents = []; // that were attached to the messages which are shown
 let naming = null; // AbortController of the title that is being asked for
 
@@ -74,11 +57,26 @@ function place(turn) {
 function drawAll({ id, top } = {}) {
   const path = page.talk.path();
   documents = path.flatMap(({ files }) => files ?? []).filter(isDocument);
-  transcript.show(path, { id, top });
+  keepFocus(() => transcript.show(path, { id, top }));
   byId("welcome").hidden = path.length > 0;
   document.body.classList.toggle("empty", !path.length);
-  context.draw();
+  messages?.context.draw();
   serverTools.consider(path.at(-1));
+}
+
+/** Loads what shows and writes messages. Raises TypeError if the server cannot be reached. */
+async function loadMessages() {
+  if (messages) return;
+  const { Answers, Context, draw, titleOf } = await import("./messages.js");
+  messages ??= { draw, titleOf, answers: new Answers(answering), context: new Context(summarising) };
+}
+
+/** While `change` draws messages anew, the focus stays at its message; where that is gone, it goes to the field. */
+function keepFocus(change) {
+  const { activeElement: at } = document;
+  const id = byId("messages").contains(at) ? at.closest(".turn")?.dataset.turn : undefined;
+  change();
+  if (id && !at.isConnected) (transcript.row(id) ?? prompt).focus({ preventScroll: true });
 }
 
 /** Draws the conversation after a change at `turn`: what stands there now, stands where it stood. */
@@ -92,26 +90,34 @@ function drawAt(turn) {
 function resume() {
   const last = page.talk.path().at(-1);
   const unfinished = last?.stream ? page.talk.pairOf(last).filter(({ stream }) => stream) : [];
-  if (unfinished.length) answers.resume(unfinished);
+  if (unfinished.length) messages.answers.resume(unfinished);
 }
 
 /** Shows another conversation, and where in it something was found. */
-function open(talk, found) {
+async function open(talk, found) {
   if (talk !== page.talk) page.running?.abort();
-  speaker.stop();
+  speaker?.stop();
   page.talk = talk;
   write(draftOf(talk));
   settings.use(talk.settings);
   drawPrompts();
   chooseModel(talk.settings.model);
   closeDrawers();
+  talks.draw();
+  if (talk.path().length) {
+    try {
+      await loadMessages();
+    } catch {
+      return status(words.noServer);
+    }
+    if (talk !== page.talk) return undefined; // yet another one was opened
+  }
   if (found && talk.turns[found]) {
     talk.show(talk.turns[found]);
     drawAll({ id: found });
     transcript.row(found)?.classList.add("found");
   } else drawAll();
-  talks.draw();
-  resume();
+  return resume();
 }
 
 function openNew() {
@@ -125,6 +131,8 @@ const act = {
     page.talk.turnTo(turn, step);
     keep();
     drawAt(turn);
+    const parent = page.talk.parentOf(turn);
+    transcript.row(parent.children[parent.selected])?.querySelector(step < 0 ? ".previous" : ".next").focus({ preventScroll: true });
   },
   choose(turn) {
     page.talk.show(turn);
@@ -135,8 +143,8 @@ const act = {
   again(turn) {
     if (page.running) return;
     const parent = page.talk.parentOf(turn);
-    transcript.cut(turn.id);
-    answers.begin(parent);
+    keepFocus(() => transcript.cut(turn.id));
+    messages.answers.begin(parent);
   },
   remove(turn) {
     if (page.running) return;
@@ -156,13 +164,17 @@ const act = {
   edit(turn) {
     if (page.running) return;
     const box = transcript.row(turn.id).querySelector(".text");
-    const field = make("textarea", { rows: 3, "aria-label": words.editField });
+    const field = make("textarea", { rows: 3, "aria-label": words.editField, onkeydown: (event) => {
+      if (event.key !== "Escape" || event.isComposing) return;
+      event.stopPropagation();
+      drawAt(turn);
+    } });
     field.value = turn.content;
     const form = make("form", { class: "edit", onsubmit: (event) => {
       event.preventDefault();
       const made = page.talk.add(page.talk.parentOf(turn), { role: "user", content: field.value, ...(turn.files ? { files: turn.files } : {}) });
       drawAll();
-      answers.begin(made);
+      messages.answers.begin(made);
     } }, field, make("p", { class: "row" }, make("button", { class: "primary" }, words.send),
       make("button", { type: "button", onclick: () => drawAt(turn) }, words.cancel)));
     box.replaceChildren(form);
@@ -178,11 +190,11 @@ const act = {
       last = page.talk.add(last, { role: "tool", callId: call.id, ...results[i] });
     });
     drawAll();
-    answers.begin(last);
+    messages.answers.begin(last);
   },
 };
 
-const answers = new Answers({
+const answering = {
   transcript,
   models: () => byId("compare").checked ? [byId("model").value, byId("other-model").value] : [byId("model").value],
   request: (model, end) => settings.request(page.talk, model, end),
@@ -191,28 +203,31 @@ const answers = new Answers({
   drawn: (turn) => {
     serverTools.live.add(turn);
     keep();
-    drawAll();
+    drawAll(transcript.isAtEnd ? {} : transcript.seen);
     settings.validate(turn.content, true);
     nameTalk(turn);
   },
-  writing(on) {
-    if (on) naming?.abort();
-    const button = byId("send");
-    button.classList.toggle("stop", on);
-    button.setAttribute("aria-label", on ? words.stop : words.send);
-    button.title = on ? words.stop : words.send;
-    button.replaceChildren(icon(on ? "stop" : "send"));
-  },
-});
+  writing,
+};
 
-/** Asks for a title once a conversation has its first answer, unless somebody has given it one. */
+/** Whether the server works on the conversation: the button stops it then. */
+function writing(on) {
+  if (on) naming?.abort();
+  const button = byId("send");
+  button.classList.toggle("stop", on);
+  button.setAttribute("aria-label", on ? words.stop : words.send);
+  button.title = on ? words.stop : words.send;
+  button.replaceChildren(icon(on ? "stop" : "send"));
+}
+
+/** Asks for a title once a conversation has its first answer, unless someone has given it one. */
 async function nameTalk(turn) {
   const { talk } = page;
   const isDemo = document.querySelector("#welcome .notice") !== null; // which knows no titles
   if (isDemo || !byId("titles").checked || talk.named || turn.finish !== "stop" || talk.path().length !== 2) return;
   const asked = naming = new AbortController();
   try {
-    const title = await titleOf(settings.request(talk, turn.model), asked.signal);
+    const title = await messages.titleOf(settings.request(talk, turn.model), asked.signal);
     if (!title || talk.named) return;
     Object.assign(talk, { title, named: true });
     await save(talk);
@@ -220,7 +235,7 @@ async function nameTalk(turn) {
   } catch { /* it keeps the beginning of its first message */ }
 }
 
-const context = new Context({
+const summarising = {
   model: () => models.get(byId("model").value),
   request: () => settings.request(page.talk, byId("model").value),
   goOn: (turn) => {
@@ -235,7 +250,7 @@ const context = new Context({
     keep();
     prompt.focus();
   },
-});
+};
 
 /** Puts a text into the message's field, which grows with it. */
 function write(text) {
@@ -248,8 +263,13 @@ function grow() {
   prompt.style.height = `${prompt.scrollHeight}px`;
 }
 
-function send() {
-  if (page.running || (!prompt.value.trim() && !attachments.files.length)) return;
+async function send() {
+  try {
+    await loadMessages();
+  } catch {
+    return status(words.noServer);
+  }
+  if (page.running || (!prompt.value.trim() && !attachments.files.length)) return undefined;
   const { talk } = page;
   keepDraft(talk, "");
   const turn = talk.add(talk.last(), { role: "user", content: prompt.value, ...(attachments.files.length ? { files: attachments.files } : {}) });
@@ -257,7 +277,7 @@ function send() {
   attachments.set([]);
   keep();
   drawAll();
-  answers.begin(turn);
+  return messages.answers.begin(turn);
 }
 
 /** The request that the last answer came from, or the one that would be sent now. */
@@ -320,7 +340,17 @@ const TITLES = "llamasrv:titles";
 byId("titles").checked = localStorage.getItem(TITLES) !== "no";
 byId("titles").addEventListener("change", () => localStorage.setItem(TITLES, byId("titles").checked ? "yes" : "no"));
 
-beginCode(shownRequest);
+byId("show-code").addEventListener("click", async () => (await import("./code.js")).showCode(shownRequest()));
+byId("microphone").addEventListener("click", async () => {
+  const { Microphone } = await import("./microphone.js");
+  microphone ??= new Microphone({ model: listener, write: (text) => {
+    write([prompt.value.trimEnd(), text].filter(Boolean).join(" "));
+    keepDraft(page.talk, prompt.value);
+    prompt.focus();
+  } });
+  microphone.toggle();
+});
+
 beginDrawers();
 beginPrompts(keep);
 beginWelcome((text) => {
@@ -343,6 +373,9 @@ followKeys([
     const last = page.talk.path().findLast(({ role }) => role === "assistant");
     if (last) act.again(last);
   } },
+  { code: "PageUp", shown: "Page Up", alt: true, does: words.keys.messageBefore, run: () => transcript.step(-1) },
+  { code: "PageDown", shown: "Page Down", alt: true, does: words.keys.messageAfter, run: () => transcript.step(1) || prompt.focus() },
+  { code: "KeyZ", shown: "Z", alt: true, does: words.keys.undo, run: takeBack },
   { code: "KeyU", shown: "U", alt: true, does: words.keys.attach, run: () => byId("attach-file").click() },
   { code: "KeyJ", shown: "J", alt: true, does: words.keys.code, run: () => byId("show-code").click() },
   { code: "KeyS", shown: "S", alt: true, does: words.keys.settings, run: () => toggleDrawer("settings") },
@@ -355,7 +388,7 @@ function chooseModel(name) {
   if ([...byId("model").options].some((option) => option.value === name)) byId("model").value = name;
 }
 
-/** The model that writes down what somebody says: the chosen one, or another that listens. */
+/** The model that writes down what someone says: the chosen one, or another that listens. */
 function listener() {
   const able = [...models.values()].filter(({ meta }) => (meta?.capabilities ?? []).includes("audio")).map(({ id }) => id);
   return able.includes(byId("model").value) ? byId("model").value : able[0] ?? null;
@@ -363,9 +396,9 @@ function listener() {
 
 async function useModel() {
   const name = byId("model").value;
-  microphone.draw();
+  byId("microphone").hidden = !listener() || !navigator.mediaDevices?.getUserMedia || !window.MediaRecorder; // https or localhost
   if (!name) return;
-  context.draw();
+  messages?.context.draw();
   try {
     const props = await json(`/props?model=${encodeURIComponent(name)}`);
     settings.sampling.useDefaults(props.default_generation_settings.params);
@@ -373,13 +406,32 @@ async function useModel() {
   } catch { /* the sliders then begin where they are */ }
 }
 
+/** What only some servers have: conversations on the server, and a model that speaks. */
+async function beginMore(access, [speaking]) {
+  if (access.history !== null && access.history !== undefined) {
+    const { History } = await import("./history.js");
+    new History({
+      draw: () => talks.draw(),
+      show: (talk) => open(talk),
+      isBusy: () => page.running !== null || document.querySelector("#messages .edit") !== null,
+    }).begin(access);
+  }
+  if (speaking) {
+    const { Speaker } = await import("./speaker.js");
+    speaker = new Speaker(speaking.id);
+    await speaker.begin();
+  }
+}
+
 async function begin() {
+  const asked = Promise.all([json("/v1/models"), json("/ui/access"), json("/v1/audio/models")]);
+  asked.catch(() => { /* said below */ });
   if (!await openStore(() => talks.draw())) status(words.noStorage);
   await takeOld((data) => save(new Conversation(data)));
   const [latest] = stored();
-  open(latest ? new Conversation(await load(latest.id)) : page.talk);
+  await open(latest ? new Conversation(await load(latest.id)) : page.talk);
   try {
-    const { data } = await json("/v1/models");
+    const [{ data }, access, { models: speaking }] = await asked;
     for (const model of data) models.set(model.id, model);
     for (const id of ["model", "other-model"]) byId(id).replaceChildren(...data.map((model) => make("option", { value: model.id }, model.id)));
     byId("other-model").selectedIndex = data.length > 1 ? 1 : 0;
@@ -390,12 +442,9 @@ async function begin() {
       if (page.talk.path().length) openNew();
       chooseModel(wanted);
     }
-    await useModel();
-    const access = await json("/ui/access");
-    await Promise.all([serverTools.begin(access), speaker.begin()]);
-    serverHistory.begin(access);
+    await Promise.all([useModel(), serverTools.begin(access), beginMore(access, speaking)]);
     serverTools.consider(page.talk.path().at(-1));
-    beginOffline().catch(() => { /* some browsers forbid it in private windows */ });
+    import("./later.js").then(({ beginOffline }) => beginOffline()).catch(() => { /* some browsers forbid it in private windows */ });
   } catch (error) {
     status(error instanceof TypeError ? words.noServer : error.message);
   }

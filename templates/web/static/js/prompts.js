@@ -10,7 +10,7 @@ const MOST = 200;
 
 const isSound = (one) => typeof one?.name === "string" && one.name.trim() && typeof one.text === "string";
 
-/** Those that somebody keeps, by name. */
+/** Those that someone keeps, by name. */
 export function kept() {
   try {
     return JSON.parse(localStorage.getItem(KEY) ?? "[]").filter(isSound);

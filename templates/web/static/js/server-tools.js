@@ -1,7 +1,6 @@
 // The server's tools and those of its MCP servers: tick boxes, and consent for what the model calls.
 
 import { page, status } from "./page.js";
-import { imageFile } from "./results.js";
 import { byId, json, make } from "./server.js";
 import { words } from "./words.js";
 
@@ -108,7 +107,10 @@ export class ServerTools {
 
   #draw() {
     const consents = kept();
-    byId("server-tool-list").replaceChildren(...[...this.all.values()].map(({ tool: name, definition }) => {
+    const list = byId("server-tool-list");
+    const { activeElement: at } = document; // the drawing must not take the focus away
+    const [tool, tag] = list.contains(at) ? [at.closest("li").dataset.tool, at.tagName] : [];
+    list.replaceChildren(...[...this.all.values()].map(({ tool: name, definition }) => {
       const on = this.wanted.includes(name);
       const box = make("input", { type: "checkbox", value: name, checked: on, onchange: () => {
         this.wanted = box.checked ? [...this.wanted, name] : this.wanted.filter((one) => one !== name);
@@ -117,8 +119,9 @@ export class ServerTools {
       } });
       const choice = make("select", { "aria-label": words.consentFor(this.#title(name)), onchange: () => this.#keep(name, choice.value) },
         ...["ask", "always", "never"].map((verdict) => make("option", { value: verdict, selected: (consents[name] ?? "ask") === verdict }, words.consents[verdict])));
-      return make("li", {}, make("label", { class: "check", title: definition.function.description }, box, this.#title(name)), on ? choice : null);
+      return make("li", { "data-tool": name }, make("label", { class: "check", title: definition.function.description }, box, this.#title(name)), on ? choice : null);
     }));
+    if (tool) list.querySelector(`[data-tool="${CSS.escape(tool)}"] ${tag}`)?.focus();
   }
 }
 
@@ -139,6 +142,7 @@ async function run({ name, arguments: text }, signal) {
   try {
     const reply = await json("/tools", { method: "POST", body: JSON.stringify({ tool: name, params }), signal });
     if (reply.error && reply.plain_text_response === undefined) return { content: words.toolFailed(String(reply.error)) };
+    const { imageFile } = await import("./results.js");
     const files = (reply.images ?? []).map(({ mimeType, data }) => imageFile(mimeType, data)).filter(Boolean);
     const content = reply.plain_text_response ?? JSON.stringify(reply);
     return files.length ? { content: content || words.toolPictures, files } : { content };

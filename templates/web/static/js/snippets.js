@@ -1,4 +1,4 @@
-// The request at hand, as somebody would write it in a program.
+// The request at hand, as someone would write it in a program.
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 

@@ -22,17 +22,15 @@ export function pieces(text) {
 }
 
 export class Speaker {
-  constructor() {
-    this.model = null;
+  /** `model` speaks. */
+  constructor(model) {
+    this.model = model;
     this.running = null; // AbortController of what is being read
     this.button = null;
   }
 
-  /** Asks the server for a model that speaks, and for its voices. Without one there are no buttons. */
+  /** Asks the server for its voices; from then on there are buttons. */
   async begin() {
-    const { models } = await json("/v1/audio/models");
-    if (!models.length) return;
-    this.model = models[0].id;
     const { voices } = await json(`/v1/audio/voices?model=${encodeURIComponent(this.model)}`);
     const names = voices.map(({ id }) => id);
     const choice = byId("voice");

@@ -1,7 +1,6 @@
 // The list of conversations: by day, with search, rename, delete; and taking them along.
 
 import { Conversation, imported } from "./conversation.js";
-import { everything, fileName, markdown } from "./export.js";
 import { icon } from "./icons.js";
 import { download, page, status } from "./page.js";
 import { keepPrompts } from "./prompts.js";
@@ -41,9 +40,13 @@ export class Talks {
   constructor(open) {
     this.open = open;
     byId("find-talk").addEventListener("input", () => this.draw());
-    byId("export-talk").addEventListener("click", () => download(fileName(page.talk, "json"), "application/json", JSON.stringify(page.talk, null, 1)));
-    byId("export-markdown").addEventListener("click", () => download(fileName(page.talk, "md"), "text/markdown", markdown(page.talk)));
-    byId("export-all").addEventListener("click", async () => download("llamasrv-conversations.json", "application/json", await everything()));
+    const exporting = (id, type, file) => byId(id).addEventListener("click", async () => {
+      const [name, text] = await file(await import("./export.js"));
+      download(name, type, text);
+    });
+    exporting("export-talk", "application/json", ({ fileName }) => [fileName(page.talk, "json"), JSON.stringify(page.talk, null, 1)]);
+    exporting("export-markdown", "text/markdown", ({ fileName, markdown }) => [fileName(page.talk, "md"), markdown(page.talk)]);
+    exporting("export-all", "application/json", async ({ everything }) => ["llamasrv-conversations.json", await everything()]);
     byId("import-talk").addEventListener("click", () => byId("import-file").click());
     byId("import-file").addEventListener("change", () => {
       const files = [...byId("import-file").files];
@@ -80,7 +83,7 @@ export class Talks {
     const [before, match, after] = excerpt ?? [];
     const button = (name, label, onclick) => make("button", { type: "button", class: "quiet round", "aria-label": label, title: label, onclick }, icon(name));
     const row = make("li", {},
-      make("button", { type: "button", class: "quiet title", "aria-current": data.id === page.talk.id ? "true" : null,
+      make("button", { type: "button", class: "quiet title", "data-talk": data.id, "aria-current": data.id === page.talk.id ? "true" : null,
         onclick: async () => this.open(await this.#whole(data), turn?.id) },
       make("span", {}, data.title), excerpt ? make("small", {}, before, make("mark", {}, match), after) : null),
       button("edit", words.rename(data.title), () => this.#rename(data, row)),
@@ -93,7 +96,7 @@ export class Talks {
   #rename(data, row) {
     const field = make("input", { "aria-label": words.name, maxlength: LONGEST_TITLE, value: data.title });
     let left = false;
-    const leave = async (kept) => {
+    const leave = async (kept, byKey = false) => {
       if (left) return;
       left = true;
       const title = field.value.trim();
@@ -103,12 +106,13 @@ export class Talks {
         await save(talk);
       }
       this.draw();
+      if (byKey) byId("talk-list").querySelector(`[data-talk="${CSS.escape(data.id)}"]`)?.focus();
     };
     field.addEventListener("keydown", (event) => {
       if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
       event.preventDefault();
       event.stopPropagation();
-      leave(event.key === "Enter");
+      leave(event.key === "Enter", true);
     });
     field.addEventListener("blur", () => leave(true));
     row.replaceChildren(field);

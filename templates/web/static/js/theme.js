@@ -1,4 +1,4 @@
-// Dark or light: as the system has it, until somebody chooses. Runs before the page is painted.
+// Dark or light: as the system has it, until someone chooses. Runs before the page is painted.
 "use strict";
 {
   const root = document.documentElement;

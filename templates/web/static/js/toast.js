@@ -7,6 +7,11 @@ const UNDO = 10_000; // milliseconds
 
 let end = null; // of the offer that stands: what to do when its time is over
 
+/** Takes back what the offer that stands is about. */
+export function takeBack() {
+  if (end) byId("toast").querySelector("button").click();
+}
+
 /** Says `text` beside a button that takes back what was done. `late`: what is done only once nobody can take it back. */
 export function offerUndo(text, undo, late = () => {}) {
   end?.(true);

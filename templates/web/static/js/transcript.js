@@ -80,6 +80,22 @@ export class Transcript {
     this.toEnd();
   }
 
+  /** Gives the focus to the message before (-1) or after (1) the one that has it, else to the last. Whether there is one. */
+  step(by) {
+    const rows = [...this.element.querySelectorAll(".turn")];
+    const at = rows.indexOf(document.activeElement.closest(".turn"));
+    const next = at < 0 ? (by < 0 ? rows.at(-1) : null) : rows[at + by];
+    next?.focus();
+    return Boolean(next);
+  }
+
+  /** The first message that is seen, and how far under the upper edge: {id, top}. */
+  get seen() {
+    const edge = this.element.getBoundingClientRect().top;
+    const row = [...this.element.querySelectorAll(".turn")].find((one) => one.getBoundingClientRect().bottom > edge);
+    return row ? { id: row.dataset.turn, top: row.getBoundingClientRect().top - edge } : {};
+  }
+
   get isAtEnd() {
     return this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < END;
   }
@@ -123,7 +139,7 @@ export class Transcript {
     this.height = first.box.offsetHeight / first.turns.length || GUESS;
   }
 
-  /** Groups have come near or gone far. What somebody opened or writes in stays. */
+  /** Groups have come near or gone far. What someone opened or writes in stays. */
   #look(entries) {
     for (const { target, isIntersecting, boundingClientRect } of entries) {
       const one = this.byBox.get(target);

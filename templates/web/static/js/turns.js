@@ -17,7 +17,7 @@ const NAMES = { user: words.you, assistant: words.model, tool: words.toolResult 
 export function draw(turn, place, act, busy) {
   const name = turn.role === "assistant" && turn.model ? turn.model : NAMES[turn.role];
   if (turn.summary) return summary(turn, act);
-  const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": name });
+  const box = make("article", { class: `turn ${turn.role}`, "data-turn": turn.id, "aria-label": name, tabindex: -1 });
   box.append(make("h2", {}, name));
   if (turn.files?.length) box.append(make("p", { class: "row files" }, ...turn.files.map((file) => picture(file))));
   if (turn.role === "assistant") box.append(thinking(turn, busy));
@@ -29,7 +29,7 @@ export function draw(turn, place, act, busy) {
   box.append(foot);
   fill(box, turn, busy);
   if (!busy) {
-    if (turn.role === "assistant") cite(text, act.documents());
+    if (turn.role === "assistant") cite(text, act.documents(), turn.model);
     if (turn.calls?.length && !turn.answered && turn.finish === "tool_calls") box.insertBefore(results(turn, act), foot);
     buttons(foot, turn, place, act);
   }
@@ -41,7 +41,7 @@ function summary(turn, act) {
   const text = make("div", { class: "text" });
   show(text, turn.content, true);
   const foot = make("footer", { class: "row" });
-  const box = make("article", { class: "turn summary", "data-turn": turn.id, "aria-label": words.summary },
+  const box = make("article", { class: "turn summary", "data-turn": turn.id, "aria-label": words.summary, tabindex: -1 },
     make("details", { open: true }, make("summary", {}, words.summary), text), foot);
   buttons(foot, turn, { at: 0, of: 1, pair: 0 }, act);
   return box;
@@ -104,16 +104,16 @@ function results(turn, act) {
 }
 
 function buttons(foot, turn, place, act) {
-  const button = (name, label, onclick) => make("button", { type: "button", class: "quiet round", "aria-label": label, title: label, onclick }, icon(name));
+  const button = (name, label, onclick, kind = "") => make("button", { type: "button", class: `quiet round ${kind}`, "aria-label": label, title: label, onclick }, icon(name));
   if (place.pair) {
     foot.append(make("button", { type: "button", class: "quiet choose", "aria-pressed": String(place.chosen), onclick: () => act.choose(turn) },
       place.chosen ? words.continued : words.continueThis));
   }
   if (place.of > (place.pair || 1)) {
     foot.append(
-      button("left", words.previous, () => act.branch(turn, -1)),
+      button("left", words.previous, () => act.branch(turn, -1), "previous"),
       make("span", { class: "place" }, `${place.at + 1}/${place.of}`),
-      button("right", words.next, () => act.branch(turn, 1)),
+      button("right", words.next, () => act.branch(turn, 1), "next"),
     );
   }
   foot.append(button("copy", words.copy, (event) => copy(turn.content, event.currentTarget)));

@@ -1,4 +1,4 @@
-// An empty page: a few messages to begin with, which go into the field and are sent when somebody says so.
+// An empty page: a few messages to begin with, which go into the field and are sent when someone says so.
 
 import { byId, make } from "./server.js";
 import { words } from "./words.js";

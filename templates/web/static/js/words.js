@@ -29,7 +29,7 @@ export const words = {
 
   // an empty page
   starters: [
-    ["Explain", "Explain how a large language model chooses its next word, for somebody who has never programmed."],
+    ["Explain", "Explain how a large language model chooses its next word, for someone who has never programmed."],
     ["Write", "Write a short story about a lighthouse keeper who finds a message in a bottle."],
     ["Code", "Write a Python function that returns the longest common prefix of a list of strings, with tests."],
     ["Plan", "Plan a weekend in a city that I do not know yet. Ask me first what I like."],
@@ -121,6 +121,7 @@ export const words = {
   soundSent: "Sound",
   document: "document",
   inDocument: (name) => `Show this in ${name}`,
+  pageOf: (name, page) => `${name}, page ${page.toLocaleString()}`,
   remove: (name) => `Remove ${name || "this attachment"}`,
   pasted: (number) => `Pasted text ${number}.txt`,
   noImages: "This model cannot read images.",
@@ -143,7 +144,7 @@ export const words = {
   examples: "Examples",
   promptLibrary: [
     { name: "Brief", text: "Answer in one or two sentences. Leave out what was not asked for." },
-    { name: "Patient teacher", text: "You explain things step by step to somebody who hears of them for the first time. Use an example before a definition, and end with one question that shows whether it was understood." },
+    { name: "Patient teacher", text: "You explain things step by step to someone who hears of them for the first time. Use an example before a definition, and end with one question that shows whether it was understood." },
     { name: "Code reviewer", text: "You review code. Name bugs first, then what is hard to read, each with the line and a better version. Say nothing about matters of taste." },
     { name: "Translator", text: "Translate what the user writes into English; if it is English, into German. Keep tone and formatting. Reply with the translation alone." },
   ],
@@ -162,6 +163,7 @@ export const words = {
     newTalk: "New conversation", search: "Search conversations", above: "Previous conversation in the list",
     below: "Next conversation in the list", toMessage: "Go to the message field", chooseModel: "Choose the model",
     compare: "Compare two models, or stop comparing", regenerate: "Regenerate the last answer", attach: "Attach a file",
+    messageBefore: "Go to the message before", messageAfter: "Go to the message after", undo: "Undo what was deleted",
     code: "Show the request as code", settings: "Show or hide the settings", showKeys: "Show these shortcuts",
   },
 };
@@ -238,8 +240,9 @@ export const consoleWords = {
   },
   uptime: "Up for",
   open: "Open requests",
-  requests: "Requests since the start",
-  errors: "Errors since the start",
+  requests: "Requests",
+  errors: "Errors",
+  sinceStart: "since the start",
   version: "Version",
   load: (running, waiting) => `${running.toLocaleString()} running, ${waiting.toLocaleString()} waiting`,
   stalled: (seconds) => `the current step has taken ${Math.round(seconds).toLocaleString()} s`,
