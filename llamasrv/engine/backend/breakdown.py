@@ -11,10 +11,9 @@ import sys
 from typing import Any
 
 from llamasrv.engine.backend import rpc
-from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.library import C, function
 from llamasrv.engine.base.use import HOST, DeviceUse
 
-_LIBRARY = C._lib
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
 _NUM_DEVICES, _DEVICE = "_Z21llama_model_n_devicesPK11llama_model", "_Z22llama_model_get_devicePK11llama_modeli"
 _WORD_BYTES = 260  # per token, for its text in the library and in this server
@@ -36,27 +35,21 @@ class _Node(ctypes.Structure):
 def can_measure() -> bool:
     """Whether the library reports memory use."""
     names = (_BREAKDOWN, _NUM_DEVICES, _DEVICE)
-    return sys.platform.startswith("linux") and all(hasattr(_LIBRARY, name) for name in names)
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(_LIBRARY, name)
-    function.restype, function.argtypes = result, list(arguments)
-    return function
+    return sys.platform.startswith("linux") and all(hasattr(C._lib, name) for name in names)
 
 
 def devices_of(model: Any) -> list[int]:
     """The devices that the model's layers may be on."""
-    count = _function(_NUM_DEVICES, ctypes.c_int32, ctypes.c_void_p)
-    device = _function(_DEVICE, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    count = function(_NUM_DEVICES, ctypes.c_int32, ctypes.c_void_p)
+    device = function(_DEVICE, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     return [device(model, number) for number in range(count(model))]
 
 
 def breakdown(context: Any) -> dict[str, DeviceUse]:
     """Memory of a context and its model, by device."""
-    function = _function(_BREAKDOWN, _Map, ctypes.c_void_p)
+    report = function(_BREAKDOWN, _Map, ctypes.c_void_p)
     uses: dict[str, DeviceUse] = {HOST: DeviceUse()}
-    nodes = [function(context).root]
+    nodes = [report(context).root]
     while nodes:
         address = nodes.pop()
         if address:

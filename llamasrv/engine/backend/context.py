@@ -23,7 +23,7 @@ from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.lane_memory import LaneMemory
-from llamasrv.engine.backend.library import C, drop_errors, fast, reason
+from llamasrv.engine.backend.library import C, drop_errors, function, reason
 from llamasrv.engine.backend.limits import check_generates, rows_and_ubatch, together
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.media_rows import decode_rows
@@ -51,8 +51,7 @@ TILE_ROWS = (
     64  # GGML_FA_TILE_Q: from here on flash attention on a CPU sums in F32 (ggml_compute_forward_flash_attn_ext)
 )
 
-_get_logits = fast.llama_get_logits
-_get_logits.argtypes, _get_logits.restype = [ctypes.c_void_p], ctypes.c_void_p
+_get_logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p, quick=True)
 
 
 class LlamaBackend(LaneMemory):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
-from llamasrv.engine.backend.library import C, drop_errors, fast, reason
+from llamasrv.engine.backend.library import C, drop_errors, function, reason
 from llamasrv.engine.backend.limits import rows_and_ubatch
 from llamasrv.engine.backend.placement import failed, load_model, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
@@ -28,8 +28,9 @@ MOST_DIFFERENCE = 128  # max difference in vocabulary size, for padding
 FIRST_CHECKED = 5  # lower tokens are specials whose texts may differ
 WORTH_COPYING = 64  # min tokens to copy from another lane
 
-_logits_of = fast.llama_get_logits_ith
-_logits_of.argtypes, _logits_of.restype = list(C.llama_get_logits_ith.argtypes), C.llama_get_logits_ith.restype
+_logits_of = function(
+    "llama_get_logits_ith", C.llama_get_logits_ith.restype, *C.llama_get_logits_ith.argtypes, quick=True
+)
 
 
 def likeliest(context: Any, row: int, vocab_size: int) -> tuple[int, float]:

@@ -9,7 +9,6 @@ before each call whatever would abort the process.
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
@@ -27,7 +26,7 @@ from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.base.arrays import Floats, Int32s, pooled
-from llamasrv.engine.base.batch import MediaRows
+from llamasrv.engine.base.batch import Batch, MediaRows
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.options import POOLINGS, EngineOptions
@@ -146,6 +145,8 @@ class LlamaEmbeddings:
             self._open_context()
             return
         self._rows_a_call: int = C.llama_n_ubatch(context)
+        self._batch = Batch(self._rows_a_call)
+        self._bound = BoundBatch(self._batch)
         takes_media = self._projector is not None and self._memory and not self._bidirectional
         self.most_rows = self._rows_a_call if takes_media and self.pooling != "rank" else 0
 
@@ -209,38 +210,28 @@ class LlamaEmbeddings:
     def _decode(self, token: Int32s, position: Int32s, lane: Int32s) -> None:
         n = len(token)
         assert 0 < n <= self._rows_a_call
-
-        def compute(batch: Any) -> int:
-            batch.n_tokens = n
-            batch.token, batch.pos = _at(token, C.llama_token), _at(position, C.llama_pos)
-            return int((C.llama_decode if self._memory else C.llama_encode)(self._context, batch))
-
-        self._compute(n, lane, compute)
+        b, native = self._batch, self._bound.native
+        b.token[:n], b.position[:n], b.lane[:n], b.wants_logits[:n] = token, position, lane, 1
+        native.n_tokens = n
+        self._compute(n, partial(C.llama_decode if self._memory else C.llama_encode, self._context, native))
 
     def _decode_media(self, rows: MediaRows, projector: LlamaProjector) -> None:
-        n = len(rows.embeddings)
+        n, b = len(rows.embeddings), self._batch
         assert 0 < n <= self._rows_a_call
-        self._compute(
-            n,
-            np.zeros(n, np.int32),
-            lambda batch: decode_rows(
-                self._context,
-                batch,
-                rows,
-                width=projector.width,
-                dimensions=projector.dimensions,
-                ubatch_size=self._rows_a_call,
-            ),
+        b.lane[:n], b.wants_logits[:n] = 0, 1
+        compute = partial(
+            decode_rows,
+            self._context,
+            self._bound.native,
+            rows,
+            width=projector.width,
+            dimensions=projector.dimensions,
+            ubatch_size=self._rows_a_call,
         )
+        self._compute(n, compute)
 
-    def _compute(self, n: int, lane: Int32s, compute: Callable[[Any], int]) -> None:
-        """Call `compute` with a batch whose lanes are set and whose rows all give a vector. Raises DecodeFailed."""
-        ones, wants = np.ones(n, np.int32), np.ones(n, np.int8)
-        lanes = (lane.ctypes.data + 4 * np.arange(n)).astype(np.uint64)
-        batch: Any = C.llama_batch()
-        batch.n_seq_id, batch.logits = _at(ones, ctypes.c_int32), _at(wants, ctypes.c_int8)
-        batch.seq_id = ctypes.cast(lanes.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
-        code = self._cores.compute(partial(compute, batch))
+    def _compute(self, n: int, compute: Callable[[], int]) -> None:
+        code = self._cores.compute(compute)
         if code:
             raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
 
@@ -272,7 +263,3 @@ class LlamaEmbeddings:
         if self._context:
             C.llama_free(self._context)
             self._context = None
-
-
-def _at(numbers: NDArray[np.integer], kind: Any) -> Any:
-    return ctypes.cast(numbers.ctypes.data, ctypes.POINTER(kind))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.library import function
 from llamasrv.engine.base.arrays import Floats
 
 _STRING, _F32, _F16, _BF16 = 8, 0, 1, 30
@@ -24,29 +24,20 @@ class _Params(ctypes.Structure):
     _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
 
 
-_library = ctypes.CDLL(C._lib._name)  # a separate handle: argument types are set per handle
-
-
-def _call(name: str, kinds: list[Any], result: Any) -> Any:
-    function = getattr(_library, name)
-    function.argtypes, function.restype = kinds, result
-    return function
-
-
 _P, _ID = ctypes.c_void_p, ctypes.c_int64
-_open = _call("gguf_init_from_file", [ctypes.c_char_p, _Params], _P)
-_free = _call("gguf_free", [_P], None)
-_find_key = _call("gguf_find_key", [_P, ctypes.c_char_p], _ID)
-_key_type = _call("gguf_get_kv_type", [_P, _ID], ctypes.c_int)
-_text = _call("gguf_get_val_str", [_P, _ID], ctypes.c_char_p)
-_num_tensors = _call("gguf_get_n_tensors", [_P], _ID)
-_tensor_name = _call("gguf_get_tensor_name", [_P, _ID], ctypes.c_char_p)
-_find_tensor = _call("gguf_find_tensor", [_P, ctypes.c_char_p], _ID)
-_tensor_type = _call("gguf_get_tensor_type", [_P, _ID], ctypes.c_int)
-_tensor_size = _call("gguf_get_tensor_size", [_P, _ID], ctypes.c_size_t)
-_tensor_offset = _call("gguf_get_tensor_offset", [_P, _ID], ctypes.c_size_t)
-_data_offset = _call("gguf_get_data_offset", [_P], ctypes.c_size_t)
-_row_size = _call("ggml_row_size", [ctypes.c_int, _ID], ctypes.c_size_t)
+_open = function("gguf_init_from_file", _P, ctypes.c_char_p, _Params)
+_free = function("gguf_free", None, _P)
+_find_key = function("gguf_find_key", _ID, _P, ctypes.c_char_p)
+_key_type = function("gguf_get_kv_type", ctypes.c_int, _P, _ID)
+_text = function("gguf_get_val_str", ctypes.c_char_p, _P, _ID)
+_num_tensors = function("gguf_get_n_tensors", _ID, _P)
+_tensor_name = function("gguf_get_tensor_name", ctypes.c_char_p, _P, _ID)
+_find_tensor = function("gguf_find_tensor", _ID, _P, ctypes.c_char_p)
+_tensor_type = function("gguf_get_tensor_type", ctypes.c_int, _P, _ID)
+_tensor_size = function("gguf_get_tensor_size", ctypes.c_size_t, _P, _ID)
+_tensor_offset = function("gguf_get_tensor_offset", ctypes.c_size_t, _P, _ID)
+_data_offset = function("gguf_get_data_offset", ctypes.c_size_t, _P)
+_row_size = function("ggml_row_size", ctypes.c_size_t, ctypes.c_int, _ID)
 
 
 class _TypeTraits(ctypes.Structure):
@@ -62,7 +53,7 @@ class _TypeTraits(ctypes.Structure):
     ]
 
 
-_type_traits = _call("ggml_get_type_traits", [ctypes.c_int], ctypes.POINTER(_TypeTraits))
+_type_traits = function("ggml_get_type_traits", ctypes.POINTER(_TypeTraits), ctypes.c_int)
 
 
 class GgufFile:

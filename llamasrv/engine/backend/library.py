@@ -23,7 +23,7 @@ import llama_cpp
 import llama_cpp.llama_cpp as C
 
 __all__ = [
-    "VERSION", "C", "fast", "drop_errors", "hidden_states", "mtmd", "offloads",
+    "VERSION", "C", "drop_errors", "function", "hidden_states", "mtmd", "offloads",
     "reason", "refused_buffer", "system_info",
 ]  # fmt: skip
 
@@ -31,9 +31,15 @@ VERSION: str = llama_cpp.__version__
 
 log = logging.getLogger("llamasrv.llama")
 
-# A second handle whose calls keep the GIL, for calls of a microsecond: releasing the GIL costs more than the call, and
-# another thread may then hold it for milliseconds.
-fast = ctypes.PyDLL(C._lib._name)
+_freely, _quickly = ctypes.CDLL(C._lib._name), ctypes.PyDLL(C._lib._name)
+
+
+def function(name: str, result: Any, *arguments: Any, quick: bool = False) -> Any:
+    """A function of the library, or of those beside it. Calls of a `quick` one keep the GIL: releasing it costs more
+    than a call of a microsecond, and another thread may then hold it for milliseconds."""
+    found = (_quickly if quick else _freely)[name]  # an object of its own: other callers may pass other types
+    found.restype, found.argtypes = result, list(arguments)
+    return found
 
 
 class _Heard(threading.local):

@@ -9,41 +9,32 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from llamasrv.engine.backend.library import C, refused_buffer
+from llamasrv.engine.backend.library import C, function, refused_buffer
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.use import HOST, FailedAllocation
 from llamasrv.errors import Unsupported
 
 _CPU, _GPU, _INTEGRATED = 0, 1, 2  # ggml_backend_dev_type
 
-_ggml = ctypes.CDLL(C._lib._name)  # which finds the functions of the libraries beside it, too
-
-
-def _declare(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(_ggml, name)
-    function.restype, function.argtypes = result, list(arguments)
-    return function
-
-
 _P, _N, _S = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-_device_count = _declare("ggml_backend_dev_count", _N)
-_device = _declare("ggml_backend_dev_get", _P, _N)
-_device_by_type = _declare("ggml_backend_dev_by_type", _P, ctypes.c_int)
-_kind = _declare("ggml_backend_dev_type", ctypes.c_int, _P)
-_name = _declare("ggml_backend_dev_name", _S, _P)
-_description = _declare("ggml_backend_dev_description", _S, _P)
-_memory = _declare("ggml_backend_dev_memory", None, _P, ctypes.POINTER(_N), ctypes.POINTER(_N))
-_buffer_type = _declare("ggml_backend_dev_buffer_type", _P, _P)
-_buffer_name = _declare("ggml_backend_buft_name", _S, _P)
-_registry = _declare("ggml_backend_reg_by_name", _P, _S)
-_address = _declare("ggml_backend_reg_get_proc_address", _P, _P, _S)
-_their_count = _declare("ggml_backend_reg_dev_count", _N, _P)
-_theirs = _declare("ggml_backend_reg_dev_get", _P, _P, _N)
+_device_count = function("ggml_backend_dev_count", _N)
+_device = function("ggml_backend_dev_get", _P, _N)
+_device_by_type = function("ggml_backend_dev_by_type", _P, ctypes.c_int)
+_kind = function("ggml_backend_dev_type", ctypes.c_int, _P)
+_name = function("ggml_backend_dev_name", _S, _P)
+_description = function("ggml_backend_dev_description", _S, _P)
+_memory = function("ggml_backend_dev_memory", None, _P, ctypes.POINTER(_N), ctypes.POINTER(_N))
+_buffer_type = function("ggml_backend_dev_buffer_type", _P, _P)
+_buffer_name = function("ggml_backend_buft_name", _S, _P)
+_registry = function("ggml_backend_reg_by_name", _P, _S)
+_address = function("ggml_backend_reg_get_proc_address", _P, _P, _S)
+_their_count = function("ggml_backend_reg_dev_count", _N, _P)
+_theirs = function("ggml_backend_reg_dev_get", _P, _P, _N)
 
 _remote: dict[str, int] = {}  # remote devices used so far, by name; the library keeps them
 
-_is_host = _declare("ggml_backend_buft_is_host", ctypes.c_bool, _P)
-_device_of = _declare("ggml_backend_buft_get_device", _P, _P)
+_is_host = function("ggml_backend_buft_is_host", ctypes.c_bool, _P)
+_device_of = function("ggml_backend_buft_get_device", _P, _P)
 
 
 def memory_of(devices: list[int]) -> dict[str, tuple[int, int]]:

@@ -11,19 +11,16 @@ import numpy as np
 
 from llamasrv.concurrency import native_lock
 from llamasrv.domain.params import SAMPLERS, SamplerType, SamplingParams, samplers_of
-from llamasrv.engine.backend.library import C, fast
+from llamasrv.engine.backend.library import C, function
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import Floats, Ids, Reals
 from llamasrv.engine.base.batch import Batch
 
-_apply = fast.llama_sampler_apply
-_apply.argtypes, _apply.restype = [ctypes.c_void_p, ctypes.c_void_p], None
-_accept = fast.llama_sampler_accept
-_accept.argtypes, _accept.restype = [ctypes.c_void_p, ctypes.c_int32], None
-_apply_freely = ctypes.CDLL(C._lib._name).llama_sampler_apply  # releases the GIL: a whole vocabulary takes 1 ms
-_apply_freely.argtypes, _apply_freely.restype = [ctypes.c_void_p, ctypes.c_void_p], None
-_sampled = fast.llama_get_sampled_token_ith
-_sampled.argtypes, _sampled.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
+_P = ctypes.c_void_p
+_apply = function("llama_sampler_apply", None, _P, _P, quick=True)
+_apply_freely = function("llama_sampler_apply", None, _P, _P)  # a whole vocabulary takes 1 ms
+_accept = function("llama_sampler_accept", None, _P, ctypes.c_int32, quick=True)
+_sampled = function("llama_get_sampled_token_ith", ctypes.c_int32, _P, ctypes.c_int32, quick=True)
 _FEW = 4096
 _MOST_DRY = 8  # max number of cached DRY samplers
 _MOST_INFILL = 64

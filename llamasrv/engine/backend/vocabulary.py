@@ -7,20 +7,17 @@ from functools import cached_property
 from itertools import compress, repeat
 from typing import Any
 
-from llamasrv.engine.backend.library import C, fast
+from llamasrv.engine.backend.library import C, function
 from llamasrv.engine.backend.model_handle import ModelHandle
 from llamasrv.engine.backend.special_cuts import LONG, SpecialCuts
 
-_tokenize = fast.llama_tokenize
-_tokenize.argtypes, _tokenize.restype = C.llama_tokenize.argtypes, C.llama_tokenize.restype
+_tokenize = function("llama_tokenize", C.llama_tokenize.restype, *C.llama_tokenize.argtypes, quick=True)
 _SHORT = 32  # bytes, about 30 µs; longer texts are tokenised without the GIL
 _SLICE = 32_768  # tokens, about 1 ms with the GIL; a slice of millions would hold up every other thread
-_to_piece = fast.llama_token_to_piece
+_P, _INT = ctypes.c_void_p, ctypes.c_int32
 # The third argument is an output buffer: pass a plain address.
-_to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_bool]
-_to_piece.restype = ctypes.c_int32
-_attributes = fast.llama_vocab_get_attr
-_attributes.argtypes, _attributes.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int32
+_to_piece = function("llama_token_to_piece", _INT, _P, _INT, _P, _INT, _INT, ctypes.c_bool, quick=True)
+_attributes = function("llama_vocab_get_attr", _INT, _P, _INT, quick=True)
 _ROOM = 256  # bytes; nearly all pieces fit
 _Buffer = ctypes.c_char * _ROOM
 
@@ -33,8 +30,8 @@ class LlamaVocabulary:
         vocab = self.pointer = C.llama_model_get_vocab(model)
         self.size: int = C.llama_vocab_n_tokens(vocab)
         self.pieces = TokenPieces(vocab, self.size)
-        self.eog = frozenset(_those(fast.llama_vocab_is_eog, vocab, self.size))
-        controls = _those(fast.llama_vocab_is_control, vocab, self.size)
+        self.eog = frozenset(_those("llama_vocab_is_eog", vocab, self.size))
+        controls = _those("llama_vocab_is_control", vocab, self.size)
         self._control = frozenset(t for t in controls if not self.pieces[t])
         self.controls = {self.text(t): t for t in sorted(self._control, reverse=True)}
         self.specials = tuple(self.controls)
@@ -51,8 +48,8 @@ class LlamaVocabulary:
         self.fim_sep = _token(C.llama_vocab_fim_sep(vocab))
         self._cuts = self._made_cuts()
         pointer = ctypes.cast(vocab, ctypes.c_void_p).value
-        function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p).value
-        self.native = (pointer, function) if pointer and function else None
+        tokenize = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p).value
+        self.native = (pointer, tokenize) if pointer and tokenize else None
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         if len(text) <= LONG:
@@ -145,7 +142,7 @@ class TokenPieces(dict[int, bytes]):
         return [raw[at : at + n] if n >= 0 else self[t] for t, at, n in zip(range(self._size), starts, lengths)]
 
 
-def _those(is_such: Any, vocab: Any, size: int) -> list[int]:
-    """The tokens for which this library function is true. Calls keep the GIL: releasing it costs more than a call."""
-    is_such.argtypes, is_such.restype = [ctypes.c_void_p, ctypes.c_int32], ctypes.c_bool
+def _those(name: str, vocab: Any, size: int) -> list[int]:
+    """The tokens for which this library function is true."""
+    is_such = function(name, ctypes.c_bool, _P, _INT, quick=True)
     return list(compress(range(size), map(is_such, repeat(vocab), range(size))))

@@ -203,12 +203,10 @@ class DiskTier:
         self._writing.append((state.tokens, state.cache_key))
         self._work(lambda: self._write(state))
 
-    def drop(self, tokens: array[int], cache_key: CacheKey) -> None:
-        stored = self._tree.exactly(tokens, cache_key, HolderKind.FILE)
-        if stored is not None:
-            assert isinstance(stored, StoredState)
-            self._drop(stored.path)
-            self._work(partial(self._unlink, stored.path))
+    def drop(self, path: Path) -> None:
+        """Delete a file."""
+        self._drop(path)
+        self._work(partial(self._unlink, path))
 
     def _have_read(self, stored: StoredState, state: SavedState | None, give: Give) -> None:
         if state is None:
@@ -249,8 +247,8 @@ class DiskTier:
         """Delete the file of a conversation's previous turn, now that a longer one exists."""
         path = self._tree.walk(stored.tokens, stored.length, stored.cache_key)
         for other in list(path.ending(HolderKind.FILE)):
-            if stored.length > other.length > stored.length // 2:
-                self.drop(other.tokens, other.cache_key)
+            if isinstance(other, StoredState) and stored.length > other.length > stored.length // 2:
+                self.drop(other.path)
 
     def _add(self, stored: StoredState) -> None:
         self._drop(stored.path)  # the file may have been replaced

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from itertools import islice
 
@@ -67,46 +67,35 @@ class PrefixNode:
         return (holder for holder in self.holders if holder.kind is kind)
 
 
-class PathStep:
-    """A node on a sequence's path, and how many tokens the two share: less than `node.end` only at the last step."""
-
-    __slots__ = ("node", "length")
-
-    def __init__(self, node: PrefixNode, length: int) -> None:
-        self.node = node
-        self.length = length
-
-    @property
-    def is_whole(self) -> bool:
-        return self.length == self.node.end
-
-
 class PrefixPath:
-    """What the tree knows of a timeline: its steps from the root on."""
+    """What the tree knows of a timeline: the nodes on its way, from the root on, and the number of tokens they share
+    with it. All but the last are shared whole."""
 
-    __slots__ = ("steps",)
+    __slots__ = ("nodes", "length")
 
-    def __init__(self, steps: list[PathStep]) -> None:
-        self.steps = steps
+    def __init__(self, nodes: list[PrefixNode], length: int) -> None:
+        self.nodes = nodes
+        self.length = length
 
     def common(self, *kinds: HolderKind) -> int:
         """The longest prefix that any holder of these kinds shares, usable or not."""
-        return next((step.length for step in reversed(self.steps) if any(step.node.below.get(k) for k in kinds)), 0)
+        shared = (node.end for node in reversed(self.nodes) if any(node.below.get(kind) for kind in kinds))
+        return min(next(shared, 0), self.length)
 
     def ending(self, kind: HolderKind) -> Iterator[Holder]:
         """Holders whose whole timelines lie on the path, longest first."""
-        for step in reversed(self.steps):
-            if step.is_whole:
-                yield from step.node.own(kind)
+        for node in reversed(self.nodes):
+            if node.end <= self.length:
+                yield from node.own(kind)
 
     def sharing(self, kind: HolderKind) -> Iterator[tuple[Holder, int]]:
-        """(holder, length they share) of all holders, those that share most first; within a step the newest first."""
+        """(holder, length they share) of all holders, those that share most first; within a node the newest first."""
         seen: set[Holder] = set()
-        for step in reversed(self.steps):
-            for holder in reversed(step.node.below.get(kind, {})):
+        for node in reversed(self.nodes):
+            for holder in reversed(node.below.get(kind, {})):
                 if holder not in seen:
                     seen.add(holder)
-                    yield holder, step.length
+                    yield holder, min(node.end, self.length)
 
 
 class PrefixTree:
@@ -131,15 +120,13 @@ class PrefixTree:
             return
         holder.node = None
         node.holders.remove(holder)
-        above: PrefixNode | None = node
-        while above is not None:
+        for above in _upwards(node):
             del above.below[holder.kind][holder]
-            above = above.parent
         self._prune(node, holder.cache_key)
 
     def walk(self, tokens: array[int], limit: int, cache_key: CacheKey = EVERYBODY) -> PrefixPath:
         """The path of `tokens[:limit]`."""
-        steps: list[PathStep] = []
+        nodes: list[PrefixNode] = []
         node = self._roots.get(cache_key)
         limit, at = min(limit, len(tokens)), 0
         while node is not None and at < limit:
@@ -149,9 +136,9 @@ class PrefixTree:
             if child.holders:
                 self._follow(child)
             at = _match(tokens, at, limit, child.run)
-            steps.append(PathStep(child, at))
+            nodes.append(child)
             node = child if at == child.end else None
-        return PrefixPath(steps)
+        return PrefixPath(nodes, at)
 
     def drop_kinds(self, *kinds: HolderKind) -> None:
         """Drop all holders of these kinds."""
@@ -161,10 +148,8 @@ class PrefixTree:
 
     def exactly(self, tokens: array[int], cache_key: CacheKey, kind: HolderKind) -> Holder | None:
         """A holder of exactly these tokens."""
-        steps = self.walk(tokens, len(tokens), cache_key).steps
-        if not steps or not steps[-1].is_whole or steps[-1].length != len(tokens):
-            return None
-        return next(steps[-1].node.own(kind), None)
+        longest = next(self.walk(tokens, len(tokens), cache_key).ending(kind), None)
+        return longest if longest is not None and longest.length == len(tokens) else None
 
     def holders(self) -> Iterator[Holder]:
         for root in self._roots.values():
@@ -176,32 +161,31 @@ class PrefixTree:
         some = list(islice(self.holders(), self._checked, self._checked + count))
         self._checked = self._checked + count if len(some) == count else 0
         for holder in some:
-            node = holder.node
-            assert node is not None and holder in node.holders and node.end <= holder.length, "a holder elsewhere"
-            while node.parent is not None:
-                start = node.parent.end
-                assert holder.tokens[start : node.end] == node.run, "a holder of other tokens"
-                assert node.parent.children[node.run[0]] is node, "a lost child"
-                assert holder in node.below[holder.kind], "holders miscounted"
-                node = node.parent
-            assert self._roots[holder.cache_key] is node, "a holder of another key"
+            self._check_holder(holder)
 
     def check(self) -> None:
         """Raises AssertionError if the tree is inconsistent. Looks at all of it."""
-        for key, root in self._roots.items():
+        for holder in self.holders():
+            self._check_holder(holder)
+        for root in self._roots.values():
             assert root.parent is None and not root.end and (root.children or root.holders), "an empty tree"
-            for node, path in _nodes(root, array("i")):
+            for node in _nodes(root):
                 assert node is root or node.run, "a node without tokens"
                 assert node is root or node.holders or node.children, "a node without a holder"
-                assert node.end == len(path), "lengths differ"
-                for first, child in node.children.items():
-                    assert child.parent is node and child.run[0] == first, "a lost child"
-                for holder in node.holders:
-                    assert holder.node is node and holder.cache_key == key, "a holder elsewhere"
-                    assert holder.tokens[: node.end] == path, "a holder of other tokens"
                 for kind in HolderKind:
                     below = [h for child in node.children.values() for h in child.below[kind]]
                     assert set(node.below[kind]) == {*below, *node.own(kind)}, "holders miscounted"
+
+    def _check_holder(self, holder: Holder) -> None:
+        node = holder.node
+        assert node is not None and holder in node.holders and node.end <= holder.length, "a holder elsewhere"
+        while node.parent is not None:
+            start = node.parent.end
+            assert holder.tokens[start : node.end] == node.run, "a holder of other tokens"
+            assert node.parent.children[node.run[0]] is node, "a lost child"
+            assert holder in node.below[holder.kind], "holders miscounted"
+            node = node.parent
+        assert self._roots[holder.cache_key] is node, "a holder of another key"
 
     # how it grows and shrinks
 
@@ -226,21 +210,16 @@ class PrefixTree:
                 return
             node.holders.remove(holder)
             longer = self._reach(node, holder.tokens, node.end)
-            below = longer
-            while below is not node:
+            for below in _upwards(longer, node):
                 below.below[holder.kind][holder] = None
-                assert below.parent is not None
-                below = below.parent
             longer.holders.append(holder)
             holder.node = longer
 
     def _attach(self, holder: Holder, node: PrefixNode) -> None:
         holder.node = node
         node.holders.append(holder)
-        above: PrefixNode | None = node
-        while above is not None:
+        for above in _upwards(node):
             above.below[holder.kind][holder] = None
-            above = above.parent
 
     def _prune(self, node: PrefixNode, key: CacheKey) -> None:
         """Drop nodes without a holder, and merge one that neither branches nor ends a timeline with its child."""
@@ -279,10 +258,17 @@ def _split(node: PrefixNode, at: int) -> PrefixNode:
     return upper
 
 
-def _nodes(root: PrefixNode, path: array[int]) -> Iterable[tuple[PrefixNode, array[int]]]:
-    """All nodes with the tokens that lead to their ends."""
-    stack = [(root, path)]
+def _upwards(node: PrefixNode | None, end: PrefixNode | None = None) -> Iterator[PrefixNode]:
+    """A node and those above it, up to the root or before `end`."""
+    while node is not end and node is not None:
+        yield node
+        node = node.parent
+
+
+def _nodes(root: PrefixNode) -> Iterator[PrefixNode]:
+    """The root and all nodes below it."""
+    stack = [root]
     while stack:
-        node, path = stack.pop()
-        yield node, path
-        stack += [(child, path + child.run) for child in node.children.values()]
+        node = stack.pop()
+        yield node
+        stack += node.children.values()

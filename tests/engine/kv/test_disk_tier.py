@@ -43,6 +43,9 @@ class Store:
         data = np.arange(size or len(text), dtype=np.int32)
         self.disk.put(SavedState(tokens(text), data, CacheKey(adapters)))
 
+    def drop(self, text):
+        self.disk.drop(self.tree.exactly(tokens(text), CacheKey(), HolderKind.FILE).path)
+
     def look(self, text, adapters=()):
         """(file, usable length); None."""
         path = self.tree.walk(tokens(text), len(text) - 1, CacheKey(adapters))
@@ -340,11 +343,11 @@ def test_what_another_has_deleted_leaves_the_index(tmp_path, caplog):
     one, other = Store(tmp_path), Store(tmp_path)
     one.write("a common beginning")
     other.disk.look(inf)
-    one.disk.drop(tokens("a common beginning"), CacheKey())
+    one.drop("a common beginning")
     assert other.read("a common beginning, and more") is None  # it was about to be read
     one.write("another one, as long")
     other.disk.look(inf)
-    one.disk.drop(tokens("another one, as long"), CacheKey())
+    one.drop("another one, as long")
     other.disk.look(inf)
     assert len(other.disk) == 0 and not caplog.records
     one.write("a common beginning")
@@ -512,8 +515,7 @@ def test_a_dropped_prefix_stays_gone_after_a_restart(tmp_path):
     store = Store(tmp_path)
     store.write("a common beginning")
     assert not store.disk.wants(tokens("a common beginning"), 18, CacheKey(), 100)
-    store.disk.drop(tokens("a common"), CacheKey())
     assert store.read("a common beginning!")
-    store.disk.drop(tokens("a common beginning"), CacheKey())
+    store.drop("a common beginning")
     assert store.read("a common beginning!") is None and Store(tmp_path).read("a common beginning!") is None
     assert store.disk.wants(tokens("a common beginning"), 18, CacheKey(), 100)

@@ -43,7 +43,7 @@ def test_a_hundred_prompts_that_begin_alike_are_compared_in_one_walk_each():
     walked = []
     for number in range(100):
         seq = sequence([*start, 2, number])
-        walked.append(len(begun._tree.walk(seq.tokens, seq.num_tokens, seq.spec.cache_key).steps))
+        walked.append(len(begun._tree.walk(seq.tokens, seq.num_tokens, seq.spec.cache_key).nodes))
         assert begun.ahead_of(seq)[1] >= 5000
         begun.add(seq)
     assert max(walked) <= 3
