@@ -36,7 +36,7 @@ NEIGHBOURS = {
     "web/test_realtime.py": "web/sockets/realtime_limits",
     "engine/media/test_media_in_the_engine.py": "engine/media/check engine/media/encoder engine/base/media_timeline"
     " engine/media/turns engine/backend/fake_projector",
-    "engine/test_speaker.py": "engine/backend/fake_speech engine/base/side_thread engine/vocoder",
+    "engine/test_speaker.py": "engine/base/side_thread engine/vocoder",
     "engine/backend/test_utterance.py": "engine/base/sound_track",
     "engine/sampling/test_candidates.py": "domain/params engine/sampling/logprobs",
     "engine/step/test_scheduler.py": "engine/step/order engine/step/plan",

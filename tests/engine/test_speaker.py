@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from fake_speech import FRAME, FakeSpeech
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
-from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.base.sound_track import SoundPiece
 from llamasrv.engine.speaker import LOOK_SECONDS, MAX_VOICES, Speaker

@@ -38,7 +38,7 @@ def embedder(model_path):
             return backend.embeddings
         info = backend.info
         known = {"path": path, "vocab_size": info.n_vocab, "context_train": info.context_train}
-        made = LlamaEmbeddings(backend._model, options, info.metadata, threads=1, reason=str, **known, **groups)
+        made = LlamaEmbeddings(backend._model, options, info.metadata, threads=1, **known, **groups)
         opened.insert(0, made)
         return made
 

@@ -7,9 +7,8 @@ import json
 
 import numpy as np
 import pytest
+from fake_speech import FRAME, FakeSpeech
 from serving import RunningService, wait_until
-
-from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
 
 
 @pytest.fixture(scope="module")

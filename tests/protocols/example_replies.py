@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/media"), str(ROOT)]
 
+from fake_speech import FakeSpeech  # noqa: E402
 from samples import wav  # noqa: E402
 from serving import RunningService  # noqa: E402
 
 from llamasrv.config import keys  # noqa: E402
 from llamasrv.config.key_file import KeyFile  # noqa: E402
 from llamasrv.engine.backend.fake_projector import FakeProjector  # noqa: E402
-from llamasrv.engine.backend.fake_speech import FakeSpeech  # noqa: E402
 from llamasrv.engine.base.interface import Adapter  # noqa: E402
 from llamasrv.engine.base.options import EngineOptions  # noqa: E402
 from llamasrv.pipeline.media import MediaOptions  # noqa: E402

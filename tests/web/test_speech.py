@@ -9,11 +9,11 @@ import wave
 
 import numpy as np
 import pytest
+from fake_speech import FRAME, FakeSpeech
 from samples import wav
 from serving import RunningService, wait_until
 
 from llamasrv.domain.key import Key
-from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.media import spoken
 from llamasrv.pipeline.media import MediaOptions

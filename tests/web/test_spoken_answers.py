@@ -9,10 +9,10 @@ import wave
 
 import numpy as np
 import pytest
+from fake_speech import FRAME, FakeSpeech
 from samples import wav
 from serving import RunningService, wait_until
 
-from llamasrv.engine.backend.fake_speech import FRAME, FakeSpeech
 from llamasrv.pipeline.media import MediaOptions
 from llamasrv.web.service import WebOptions
 from llamasrv.web.stored.spoken_answers import SECONDS, SpokenAnswers

@@ -85,7 +85,7 @@ class LlamaBackend(LaneMemory):
             raise LoadFailed(f"{path}: the model has no vocabulary")
         self.info = info_of(path, self._model, self.vocab)
         self.adapters = options.adapters
-        self._adapters = load_adapters(self._model, options.adapters, reason)
+        self._adapters = load_adapters(self._model, options.adapters)
         model = self._model
         kind = kind_of(model, self.info.architecture, swa_full=options.swa_full)
         self._stateful, self._n_swa, self.traits = kind
@@ -120,7 +120,6 @@ class LlamaBackend(LaneMemory):
                 vocab_size=self.vocab.size,
                 context_train=self.info.context_train,
                 threads=options.threads_batch or available_cpus(),
-                reason=reason,
                 projector=self.projector,
                 most_whole=self._whole,
             )
@@ -229,7 +228,7 @@ class LlamaBackend(LaneMemory):
         return self._model
 
     def add_adapter(self, adapter: Adapter) -> None:
-        self._adapters += load_adapters(self._model, (adapter,), reason)
+        self._adapters += load_adapters(self._model, (adapter,))
         self.adapters += (adapter,)
 
     def use(self, adapters: Adapters) -> None:
@@ -319,21 +318,11 @@ class LlamaBackend(LaneMemory):
             self.draft_model.reset()
 
     def close(self) -> None:
-        if self.embeddings is not None:
-            self.embeddings.close()
-            self.embeddings = None
-        if self.speech is not None:
-            self.speech.close()
-            self.speech = None
-        if self.draft_model is not None:
-            self.draft_model.close()
-            self.draft_model = None
+        for part in (self.embeddings, self.speech, self.draft_model, self.projector, self._samplers):
+            if part is not None:
+                part.close()
+        self.embeddings = self.speech = self.draft_model = self.projector = self._samplers = None
         CORES.drop(self)
-        if self.projector is not None:
-            self.projector.close()
-            self.projector = None
-        if self._samplers is not None:
-            self._samplers.close()
         if self._context:
             C.llama_free(self._context)
             self._context = None

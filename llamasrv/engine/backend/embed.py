@@ -21,7 +21,7 @@ from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.control_vector import steer
 from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
-from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.library import C, reason
 from llamasrv.engine.backend.media_rows import decode_rows
 from llamasrv.engine.backend.placement import place_context
 from llamasrv.engine.backend.projector import LlamaProjector
@@ -83,7 +83,6 @@ class LlamaEmbeddings:
         vocab_size: int,
         context_train: int,
         threads: int,
-        reason: Callable[[], str],
         projector: LlamaProjector | None = None,
         most_whole: int = 0,
         group_inputs: int = GROUP_INPUTS,
@@ -92,7 +91,7 @@ class LlamaEmbeddings:
         """`most_whole`: max rows of an image that must be computed in one step. `group_inputs`, `group_tokens`: what is
         computed together; a longer input takes several calls. Raises LoadFailed."""
         self._model, self._options = model, options
-        self._path, self._threads, self._reason = path, threads, reason
+        self._path, self._threads = path, threads
         self._cores = CoreShare(self._threads, lambda n: C.llama_set_n_threads(self._context, n, n))
         self._vocab_size = vocab_size
         self._projector, self._most_whole = projector, most_whole
@@ -134,7 +133,7 @@ class LlamaEmbeddings:
         place_context(p, self._options)
         context = C.llama_init_from_model(self._model, p)
         if not context:
-            raise LoadFailed(f"{self._path}: cannot create an embedding context of {p.n_ctx} tokens ({self._reason()})")
+            raise LoadFailed(f"{self._path}: cannot create an embedding context of {p.n_ctx} tokens ({reason()})")
         self._context = context
         steer(context, self._model, self._options, self._path)
         self._memory = C.llama_get_memory(context)
@@ -233,7 +232,7 @@ class LlamaEmbeddings:
     def _compute(self, n: int, compute: Callable[[], int]) -> None:
         code = self._cores.compute(compute)
         if code:
-            raise DecodeFailed(f"computing {n} rows returned {code} ({self._reason()})", fatal=code == -3)
+            raise DecodeFailed(f"computing {n} rows returned {code} ({reason()})", fatal=code == -3)
 
     def _vectors(self, num_rows: int) -> Floats:
         """The vectors of the last call: float32 [num_rows, size], valid until the next call."""

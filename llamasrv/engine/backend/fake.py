@@ -19,7 +19,6 @@ import numpy as np
 from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.sequence_spec import Adapters
 from llamasrv.engine.backend.fake_projector import FakeProjector, fake_rows
-from llamasrv.engine.backend.fake_speech import FakeSpeech
 from llamasrv.engine.base.arrays import Floats, Ids, Int32s, LaneState, Reals, pooled
 from llamasrv.engine.base.batch import Batch, MediaRows
 from llamasrv.engine.base.interface import (
@@ -32,6 +31,7 @@ from llamasrv.engine.base.interface import (
     ModelInfo,
     OutOfCells,
     Progress,
+    SpeechBackend,
     Together,
 )
 from llamasrv.engine.base.media_timeline import MediaTimeline
@@ -158,7 +158,7 @@ class FakeBackend:
         pooling: str | None = None,
         adapters: tuple[Adapter, ...] = (),
         projector: FakeProjector | None = None,
-        speech: FakeSpeech | None = None,
+        speech: SpeechBackend | None = None,
         num_tokens: int = N_VOCAB,
     ) -> None:
         """With `pooling` it also makes embeddings; with a `projector` it takes images and sounds; with `speech` it does

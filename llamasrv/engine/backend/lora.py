@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from typing import Any
 
-from llamasrv.engine.backend.library import C
+from llamasrv.engine.backend.library import C, reason
 from llamasrv.engine.base.interface import Adapter, DecodeFailed, LoadFailed
 
 
-def load_adapters(model: Any, adapters: tuple[Adapter, ...], reason: Callable[[], str]) -> list[Any]:
+def load_adapters(model: Any, adapters: tuple[Adapter, ...]) -> list[Any]:
     """The library's handles, in order. Raises LoadFailed with the file and the reason."""
     handles = []
     for adapter in adapters:
