@@ -51,7 +51,7 @@ class HostTier:
     def put(self, entry: SavedState) -> None:
         """Keep a state if it fits. Drops unpinned entries that are a prefix of it."""
         unpinned = []
-        for other in self._along(entry):
+        for other in self._along(entry.tokens, entry.cache_key):
             if not self.pins.keeps(other):
                 unpinned.append(other)
             elif other.length == entry.length:
@@ -64,9 +64,9 @@ class HostTier:
         self.ranking.add(entry, entry.length, entry.num_bytes)
         self._tree.put(entry)
 
-    def _along(self, entry: SavedState) -> list[SavedState]:
-        """The entries that are a prefix of it, itself included, longest first."""
-        path = self._tree.walk(entry.tokens, entry.length, entry.cache_key)
+    def _along(self, tokens: array[int], cache_key: CacheKey) -> list[SavedState]:
+        """The entries that are a prefix of these tokens, or have all of them, longest first."""
+        path = self._tree.walk(tokens, len(tokens), cache_key)
         return [other for other in path.ending(HolderKind.STATE) if isinstance(other, SavedState)]
 
     def exactly(self, tokens: array[int], cache_key: CacheKey) -> SavedState | None:
@@ -77,8 +77,7 @@ class HostTier:
 
     def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
         """Pin a state for `seconds`; False if its owner's share has no room for it."""
-        within = self._along(entry) if self._can_cut else []
-        if not self.pins.make_room(entry, owner, seconds, within):
+        if not self.makes_room_for_pin(entry.tokens, entry.cache_key, entry.num_bytes, owner, seconds):
             return False
         if entry not in self.ranking:
             self.put(entry)
@@ -86,6 +85,15 @@ class HostTier:
             return False  # memory is reserved for reads from disk
         self.pins.hold(entry, owner, seconds)
         return True
+
+    def makes_room_for_pin(
+        self, tokens: array[int], cache_key: CacheKey, size: int, owner: str, seconds: float
+    ) -> bool:
+        """Make room for a state of `size` bytes that is to be pinned; False if it cannot be."""
+        within = self._along(tokens, cache_key) if self._can_cut else []
+        if not self.pins.make_room(size, owner, seconds, within):
+            return False
+        return size <= self.room or self.exactly(tokens, cache_key) is not None
 
     def note_use(self, entry: SavedState) -> None:
         """A sequence starts from this state."""

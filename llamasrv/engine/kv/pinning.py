@@ -9,7 +9,7 @@ from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.host_tier import HostTier
 from llamasrv.engine.kv.match import SHORTEST
-from llamasrv.engine.kv.state import SavedState
+from llamasrv.engine.kv.state import SavedState, num_bytes
 
 
 class Pinning:
@@ -60,7 +60,9 @@ class Pinning:
         tokens, key = seq.tokens[:length], seq.spec.cache_key
         state = self._host.exactly(tokens, key)
         if state is None:
-            if self._backend.saved_size(lane) > self._host.pins.limit:
+            # Ask first: a copy takes time, and all sequences wait for it.
+            size = num_bytes(self._backend.saved_size(lane), length)
+            if not self._host.makes_room_for_pin(tokens, key, size, seq.spec.owner, seconds):
                 return False
             state = SavedState(tokens, self._backend.save(lane), key)
         if not self._host.pin(state, seq.spec.owner, seconds):

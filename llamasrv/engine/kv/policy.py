@@ -132,10 +132,10 @@ class Pins:
         pin = self._pins[id(state)]
         self._pins[id(state)] = pin._replace(until=max(pin.until, self.clock() + seconds))
 
-    def make_room(self, state: SavedState, owner: str, seconds: float, contained: Iterable[SavedState] = ()) -> bool:
-        """Make room for a new pin: release those of `contained` states that expire no later, older pins of its owner,
-        and of owners above an equal share. False if the state exceeds an equal share."""
-        until, size = self.clock() + seconds, state.num_bytes
+    def make_room(self, size: int, owner: str, seconds: float, contained: Iterable[SavedState] = ()) -> bool:
+        """Make room for a new pin of `size` bytes: release those of `contained` states that expire no later, older pins
+        of its owner, and of owners above an equal share. False if it exceeds an equal share."""
+        until = self.clock() + seconds
         for other in contained:
             if self.keeps(other) and self._pins[id(other)].until <= until:
                 self.release(other)

@@ -38,6 +38,11 @@ ENTRY_BYTES = 1500  # overhead of a state beside its bytes and tokens, the tree'
 TOKEN_BYTES = 8  # per token: the tree has a copy of those that no other state shares
 
 
+def num_bytes(size: int, length: int) -> int:
+    """Memory of a state of `length` tokens whose copy has `size` bytes."""
+    return size + TOKEN_BYTES * length + ENTRY_BYTES
+
+
 class SavedState(Holder):
     """`data` are the back end's own bytes. `origin`: the tier that it came from. `points`: its checkpoints on the way
     from or to a file. `is_wanted`: restored by name: use it even if computing it again would be cheaper."""
@@ -62,7 +67,7 @@ class SavedState(Holder):
     @property
     def num_bytes(self) -> int:
         """Bytes of host memory, including overhead, which matters for many small states."""
-        return self.data.nbytes + TOKEN_BYTES * self.length + ENTRY_BYTES
+        return num_bytes(self.data.nbytes, self.length)
 
     @property
     def inner_points(self) -> list[SavedState]:

@@ -12,6 +12,8 @@ from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.thinking_budget import ThinkingBudget
 from llamasrv.errors import LlamasrvError
 
+LONGEST_JUMP = 512  # max forced tokens that a sequence takes at once: all others wait for it
+
 
 class OutputConstraint:
     """Belongs to the engine thread from submission on."""
@@ -35,8 +37,14 @@ class OutputConstraint:
     @property
     def is_late(self) -> bool:
         """Whether the next token depends on a mask that is still being computed."""
+        matcher = self.owed
+        return matcher is not None and not matcher.ready
+
+    @property
+    def owed(self) -> GrammarMatcher | None:
+        """The matcher whose mask the next token depends on, if it does."""
         matcher = self.matcher
-        return matcher is not None and matcher.binding and not matcher.ready
+        return matcher if matcher is not None and matcher.binding and not self._forced else None
 
     def next_forced(self) -> int | None:
         """Take the forced next token, if there is one; the caller must accept it."""

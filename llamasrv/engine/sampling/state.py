@@ -28,7 +28,7 @@ from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.late_chain import ChainMaker, LateChain, is_slow, made, seeded
 from llamasrv.engine.sampling.logprobs import log_probability, sampled_probability
 from llamasrv.engine.sampling.on_device import DeviceSampler
-from llamasrv.engine.sampling.output_constraint import OutputConstraint
+from llamasrv.engine.sampling.output_constraint import LONGEST_JUMP, OutputConstraint
 from llamasrv.engine.sampling.stops import StopStrings
 from llamasrv.errors import LlamasrvError
 
@@ -269,10 +269,13 @@ class SamplingState:
         return self.constraint is not None and not self._jumps
 
     def jump_forward(self, put: Put) -> Ending | None:
-        """Append forced tokens without sampling; the next step computes them like a prompt. Returns an ending."""
+        """Append forced tokens without sampling, at most LONGEST_JUMP; the next step computes them like a prompt.
+        Returns an ending."""
         ending = None
         if self._jumps and self.constraint is not None:
-            while ending is None and not self.must_shift and (token := self.constraint.next_forced()) is not None:
+            for _ in range(LONGEST_JUMP):
+                if ending is not None or self.must_shift or (token := self.constraint.next_forced()) is None:
+                    break
                 self._note(token)
                 ending = self.accept(token, None, put)
         return ending
@@ -282,7 +285,7 @@ class SamplingState:
         if not self._jumps_with_prompt or self.constraint is None:
             return
         end = self._context if self._most is None else min(self._context, self._most)
-        tokens = self.constraint.jump_forward(end - len(self._tokens), self._eog)
+        tokens = self.constraint.jump_forward(min(LONGEST_JUMP, end - len(self._tokens)), self._eog)
         for token in tokens:
             self._note(token)
         self._tokens.extend(tokens)

@@ -188,9 +188,7 @@ class Outputs:
     def begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
         """Start computing the masks of the next tokens. Returns the matchers to wait for."""
         matchers: list[Matcher] = [
-            matcher
-            for seq in sequences
-            if seq.constraint is not None and (matcher := seq.constraint.matcher) is not None and matcher.binding
+            matcher for seq in sequences if seq.constraint is not None and (matcher := seq.constraint.owed) is not None
         ]
         if matchers:
             self._masks.begin(matchers)

@@ -193,6 +193,17 @@ def test_a_pinned_prefix_is_found_after_many_others(drive, kind, pins):
     assert driver.engine.snapshot()["pins"]["num"] == len(pins)
 
 
+def test_what_will_not_be_pinned_is_not_copied(drive, monkeypatch):
+    """A pin without room was copied first, and refused then: each request of its client copied a state for nothing."""
+    driver = busy(drive, cache_bytes=6_000, pin_share=0.5)
+    saved, save = [], driver.backend.save
+    monkeypatch.setattr(driver.backend, "save", lambda lane: saved.append(lane) or save(lane))
+    for number in range(5):
+        driver.submit([*range(70, 250), number], max_tokens=0, pins=((170, 300.0),))
+        driver.finish()
+    assert not driver.core.metrics.pins and len(saved) == driver.core.metrics.evictions
+
+
 def test_max_tokens_0_warms_a_prefix(drive):
     driver = busy(drive)
     prompt = list(range(70, 200))

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from constraints import WILD, constraint
+from constraints import WILD, constraint, run
 from engine_driver import GREEDY, spec, text_of
 from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
 from llamasrv.engine.sampling.candidates import CandidateFinder
+from llamasrv.engine.sampling.output_constraint import LONGEST_JUMP
 from llamasrv.engine.sampling.state import SamplingState
 
 BACKEND = RecordingBackend()
@@ -120,6 +121,33 @@ def test_forced_tokens_computed_with_the_prompt_are_delivered_later(drive):
     assert forced.state.num_undelivered == 3 and forced.tokens[-3:].tolist() == list(b"abc") and not forced.heard
     assert forced.state.deliver(forced.heard.append).reason is FinishReason.STOP
     assert forced.text == "abc" and forced.state.num_undelivered == 0
+
+
+LONG_TEXT = "the quick brown fox, " * 200
+
+
+def test_long_forced_text_is_taken_piece_by_piece(drive):
+    """The tokens of a constant of 60,000 characters took the engine's thread 40 to 90 ms, and accepting them as long."""
+    driver = drive()
+    forced = Verified("x", constraint=constraint(driver, f'start: "{LONG_TEXT}" /[xyz]/'))
+    forced.state.jump_with_prompt()
+    assert not forced.state.num_undelivered and forced.state.is_late  # they are found beside the mask, elsewhere
+    forced.state.constraint.matcher.compute_mask()
+    choice = forced.state.choose(row_for(ord("q")), FIND)
+    assert forced.state.accept(choice.token, None, forced.heard.append) is None
+    assert forced.state.jump_forward(forced.heard.append) is None
+    assert forced.text == LONG_TEXT[: LONGEST_JUMP + 1] and not forced.state.is_late
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+@pytest.mark.parametrize("grammar, text", [
+    (f'start: "{LONG_TEXT}"', LONG_TEXT),
+    (f'start: /[u]/ "{LONG_TEXT}" /[x]{{2,2}}/', f"u{LONG_TEXT}xx"),
+])  # fmt: skip
+def test_long_forced_text_is_written_whole(drive, grammar, text, logprobs):
+    driver = drive(context=8192, num_cells=16384)
+    said, _ = run(driver, constraint=constraint(driver, grammar), params=GREEDY, logprobs=logprobs)
+    assert said == text
 
 
 def test_each_row_uses_the_mask_of_its_position(drive):
