@@ -130,7 +130,6 @@ from llamasrv.engine.sampling import grammar_compiler
 from llamasrv.errors import InvalidRequest
 
 grammar_compiler.fault_of = lambda text: None
-grammar_compiler.COMPILE_SECONDS = 0.01
 options = EngineOptions(context_cells=256, parallel=1, threads=1)
 engine = Engine(partial(open_model, sys.argv[1], options), options)
 engine.start()
@@ -138,6 +137,7 @@ while engine.status.state != "ready":
     time.sleep(0.02)
 vocab = engine.vocab
 engine.grammars.is_available()
+engine.grammars.limits = engine.grammars.limits._replace(compile_seconds=0.01, busy_seconds=60.0, wait_seconds=60.0)
 try:
     engine.grammars.compile("start: " + json.dumps("word " * 200_000))
 except InvalidRequest as error:

@@ -9,9 +9,9 @@ from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.drafts.acceptance import NGRAM, Acceptance
 from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.ngram import Lookup
-from llamasrv.engine.sampling.output_constraint import LONGEST_JUMP
 
 PREDICTION, GRAMMAR = "prediction", "grammar"
+MOST_FORCED = 512  # tokens of one draft
 WARM = 16  # steps in which the sources are asked after a draft was accepted
 
 
@@ -62,7 +62,7 @@ class SequenceDrafts:
         if seq.sampling is None or not seq.sampling.drafts_forced or seq.constraint is None:
             return None
         self.warm = WARM  # more forced tokens may come in any step
-        tokens = seq.constraint.forced()[:LONGEST_JUMP]
+        tokens = seq.constraint.forced()[:MOST_FORCED]
         return Draft(GRAMMAR, tokens, [0] * len(tokens), [1.0] * len(tokens)) if tokens else None
 
     def _begin(self, seq: Sequence) -> list[Lookup]:
