@@ -8,6 +8,7 @@ import pytest
 from fresh_layouts import Layout, calls, each, write
 from test_fresh_layouts import PARIS, results
 from test_grammar import accepts
+from vectors import message_of
 
 from llamasrv.chat.grammar import constrain
 from llamasrv.chat.notations.any_order import AnyOrder
@@ -70,6 +71,16 @@ def test_what_is_written_is_what_is_read():
         before='{name}" id="{id}">', pair="{key}:{type}={value};", text_type="str", other_types=(("integer", "int"),)
     )
     assert notation.write("f", '{"a": "b", "c": 1}', 0) == 'f" id="000000000">a:str=b;c:int=1;'
+
+
+def test_a_text_whose_key_comes_behind_it_may_hold_the_sign_between_them():
+    """It ended at its first bracket, in silence."""
+    source = Layout(
+        calls(write("<act>", "NAME") + each(" ", "RAW", " (", "KEY", ")", between=",") + write("</act>"))
+    ).source
+    parser = Parser(ChatTemplate(source).format, tools=probe_tools())
+    message = message_of(parser.feed("<act>zqtool Oslo (Norway), west (zqfirst), 7 (zqsecond)</act>") + parser.finish())
+    assert json.loads(message["tool_calls"][0]["arguments"]) == {"zqfirst": "Oslo (Norway), west", "zqsecond": 7}
 
 
 def test_a_call_whose_name_never_comes_stays_text():

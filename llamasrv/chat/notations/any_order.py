@@ -331,8 +331,10 @@ class _Pairs:
                 kind = "json"
                 if not (yield from read_literal(text, kept.append)):
                     return False
-            elif not (yield from self._until(literal, kept.append, hole == "value" and not self._is_text(said))):
-                return False
+            else:
+                as_json = hole == "value" and not self._is_text(said)
+                if not (yield from self._until(literal, kept.append, as_json, self._keys_behind(rest))):
+                    return False
             lead = literal[: len(literal) - len(literal.lstrip())]
             said[hole] = "".join(kept).removesuffix(lead)
             if hole in ("key", "type"):
@@ -369,12 +371,23 @@ class _Pairs:
             return said["type"] == self._notation.text_type
         return self._schema is None or values.may_be_text(values.property_schema(self._schema, said.get("key", "")))
 
-    def _until(self, literal: str, give: Give, as_json: bool = False) -> Steps:
+    def _keys_behind(self, rest: str) -> tuple[str, ...]:
+        """What follows a value whose key comes behind it, for each key that is known, where a mere sign stands between
+        them: the value may hold that sign."""
+        literal, hole, behind = (*_HOLE.split(rest), "", "")[:3]
+        if hole != "key" or len(literal.strip()) not in (1, 2) or not isinstance(self._schema, Mapping):
+            return ()
+        return tuple(f"{literal.lstrip()}{key}{behind}".rstrip() for key in self._schema.get("properties", ()))
+
+    def _until(self, literal: str, give: Give, as_json: bool, ends: tuple[str, ...]) -> Steps:
         """Read up to a fixed text, or to whatever ends an argument if there is none; that is left. It may also stand in
-        a value that is read `as_json`."""
+        a value that is read `as_json`. `ends`: what else begins with the fixed text."""
         text = self._text
-        if literal.strip():
-            stops: Marks = marks(pieces(literal)[0])
+        stops: Marks
+        if ends:
+            stops = marks(*ends)
+        elif literal.strip():
+            stops = marks(pieces(literal)[0])
         elif literal:
             stops = marks(literal)
         else:
