@@ -86,7 +86,7 @@ CODEX = ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sa
 
 def _claude_finding(folder: Path) -> list[Any]:
     """It looks for a tool that its first prompt does not show, and calls it."""
-    return [[("ToolSearch", {"query": "select:TaskList", "max_results": 5})], [("TaskList", {})], *_claude(folder)]
+    return [[("ToolSearch", {"query": "select:CronList", "max_results": 5})], [("CronList", {})], *_claude(folder)]
 
 
 HEADLESS = {
