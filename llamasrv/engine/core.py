@@ -363,7 +363,6 @@ class EngineCore:
             plan,
             failed,
             batch_size=self.scheduler.batch_size,
-            checkpoints=self.memory.has_places,
             draft=self.drafter.draft,
         )
         self._watch.begin()  # a draft model's computing is not the engine's time
@@ -383,7 +382,7 @@ class EngineCore:
 
     def _admit(self, plan: Plan) -> list[Sequence]:
         """Seat the admitted sequences. One that cannot be seated fails alone. Returns those."""
-        seated, failed = self.admission.seat_all(plan.admit, self.clock)
+        seated, failed = self.admission.seat_all(plan.admit)
         for seq in failed:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
         self.running += seated

@@ -57,7 +57,7 @@ class Checkpoints:
 
     def accompany(self, state: SavedState) -> SavedState:
         """Attach the last checkpoints within a state to it, for a file."""
-        points = self.along(state.tokens, state.length, state.cache_key)
+        points = self.along(state.tokens, state.length - 1, state.cache_key)
         state.points = tuple(points.values())[-(MOST_WHOLE if self.whole else MOST_POINTS) :]
         return state
 

@@ -288,7 +288,7 @@ class DiskTier:
         try:
             size = _bytes_of(state)
             gone += self._make_room(_file_size(state.length, size))
-            points = tuple(point.length for point in state.inner_points)
+            points = tuple(point.length for point in state.points)
             stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error)

@@ -70,7 +70,6 @@ class KVCacheManager:
         self.checkpointing = Checkpointing(self.checkpoints, backend, metrics)
         self.pinning = Pinning(self.host, backend, metrics)
         self.sessions = Sessions(self.host, self.tree, backend)
-        self.has_places = self.checkpointing.is_on  # whether steps may have to end at checkpoints or pins
         self._reads = reads
         if reads is not None:
             self.host.reserve(reads.held)
@@ -214,7 +213,6 @@ class KVCacheManager:
             path = self.tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
             self.checkpointing.plan(seq, length, branch=path.common(HolderKind.LANE, HolderKind.STATE))
         if seq.spec.pins:
-            self.has_places = True
             self.pinning.begin(seq, lane, length)
         self.timelines.put(lane, seq.tokens, seq.spec.cache_key)
         if seq.spec.session and seq.admitted is None:

@@ -61,12 +61,11 @@ class EvictionOrder(Generic[H]):
         if item is not None:
             self._rank(holder, item.spared, item.size, item.uses + 1)
 
-    def remove(self, holder: H) -> bool:
-        """False if it is not here."""
+    def remove(self, holder: H) -> None:
+        """Nothing happens if it is not here."""
         item = self._there.pop(id(holder), None)
         if item is not None:
             self.used -= item.size
-        return item is not None
 
     def evict(self, is_pinned: Callable[[H], bool] = lambda holder: False) -> H | None:
         """Remove and return the least valuable one; None if all are pinned."""

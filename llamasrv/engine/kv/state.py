@@ -44,8 +44,8 @@ def num_bytes(size: int, length: int) -> int:
 
 
 class SavedState(Holder):
-    """`data` are the back end's own bytes. `origin`: the tier that it came from. `points`: its checkpoints on the way
-    from or to a file. `is_wanted`: restored by name: use it even if computing it again would be cheaper."""
+    """`data` are the back end's own bytes. `origin`: the tier that it came from. `points`: checkpoints before its end,
+    on the way from or to a file. `is_wanted`: restored by name: use it even if computing it again would be cheaper."""
 
     __slots__ = ("data", "origin", "points", "is_wanted")
 
@@ -68,11 +68,6 @@ class SavedState(Holder):
     def num_bytes(self) -> int:
         """Bytes of host memory, including overhead, which matters for many small states."""
         return num_bytes(self.data.nbytes, self.length)
-
-    @property
-    def inner_points(self) -> list[SavedState]:
-        """Its checkpoints before its end: those that a file has room for."""
-        return [point for point in self.points if point.length < self.length]
 
 
 def checkpoint(tokens: array[int], data: LaneState, cache_key: CacheKey) -> SavedState:
@@ -108,7 +103,7 @@ def write(
     """Write a state and its checkpoints; returns the number of bytes. `adapters`: digest and scale of each adapter that
     it was computed with."""
     numbers = state.tokens.tobytes()
-    parts = [np.ascontiguousarray(one.data) for one in (state, *state.inner_points)]
+    parts = [np.ascontiguousarray(one.data) for one in (state, *state.points)]
     checks = [zlib.crc32(part.data.cast("B")) for part in parts]
     head = json.dumps(
         asdict(
@@ -123,7 +118,7 @@ def write(
                 state_check=checks[0],
                 points=[
                     (point.length, part.nbytes, check, part.dtype.str)
-                    for point, part, check in zip(state.inner_points, parts[1:], checks[1:])
+                    for point, part, check in zip(state.points, parts[1:], checks[1:])
                 ],
             )
         )

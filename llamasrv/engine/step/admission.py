@@ -55,16 +55,14 @@ class LaneAdmission:
             if seq.slot is not None:
                 self.slots.take(seq.slot, None)
 
-    def seat_all(
-        self, admitted: Iterable[tuple[Sequence, Match | None]], clock: Callable[[], float]
-    ) -> tuple[list[Sequence], list[Sequence]]:
+    def seat_all(self, admitted: Iterable[tuple[Sequence, Match | None]]) -> tuple[list[Sequence], list[Sequence]]:
         """Seat the sequences that a plan admits. Returns the seated ones and the failed ones: each fails alone. Raises
         Unclean."""
         seated: list[Sequence] = []
         failed: list[Sequence] = []
         for seq, match in admitted:
             try:
-                self.seat(seq, match, clock())
+                self.seat(seq, match, self._clock())
             except Unclean:
                 raise
             except Exception:

@@ -13,16 +13,13 @@ from llamasrv.engine.step.cost_model import work_of
 from llamasrv.engine.step.plan import Plan
 
 
-def finish(
-    plan: Plan, failed: list[Sequence], *, batch_size: int, checkpoints: bool, draft: Callable[[StepRows], None]
-) -> StepRows:
-    """The step of a plan that has been carried out. `failed`: sequences that could not be seated. `checkpoints`:
-    whether parts may have to end at checkpoints."""
+def finish(plan: Plan, failed: list[Sequence], *, batch_size: int, draft: Callable[[StepRows], None]) -> StepRows:
+    """The step of a plan that has been carried out. `failed`: sequences that could not be seated."""
     parts = [part for part in plan.parts if part[0] not in failed] if failed else [*plan.parts]
     step = StepRows(parts, plan.num_decodes, plan.num_prompt, adapters=plan.adapters)
     if plan.admit:
         _add_forced(step, batch_size, len(plan.admit))
-    if step.num_prompt and checkpoints:
+    if step.num_prompt:
         _stop_at_checkpoints(step)
     decodes, prompts = parts[: step.num_decodes], parts[step.num_decodes :]
     pieces = [(count, seq.num_computed) for seq, count in prompts]

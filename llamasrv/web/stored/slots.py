@@ -42,7 +42,7 @@ class SavedSlotFiles:
         """Write a state, atomically replacing an older file of that name; returns the file's size."""
         path = self.path(name)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        size = entry.num_bytes + sum(point.data.nbytes for point in entry.inner_points)
+        size = entry.num_bytes + sum(point.data.nbytes for point in entry.points)
         if shutil.disk_usage(self._folder).free < size + SPARE:
             raise Unavailable("The disk has no room for saved slots.")
         with replacing(path) as file:

@@ -125,7 +125,7 @@ def test_a_match_whose_lane_has_changed_hands_is_looked_up_again(drive):
     assert match.length and not memory.is_stale(match)
     memory.drop(match.lane)
     assert memory.is_stale(match)
-    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)], driver.core.clock)
+    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)])
     assert not failed and seated.num_computed == 0
     driver.core.running.append(seq)
     driver.core.waiting.remove(seq)
@@ -144,7 +144,7 @@ def test_a_match_whose_window_has_moved_on_is_looked_up_again(drive):
     assert match.length and not memory.is_stale(match)
     memory.backend.usable = lambda lane, position: False
     assert memory.is_stale(match)
-    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)], driver.core.clock)
+    ((seated,), failed) = driver.core.admission.seat_all([(seq, match)])
     assert not failed and seated.num_computed == 0
     driver.core.running.append(seq)
     driver.core.waiting.remove(seq)

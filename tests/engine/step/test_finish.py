@@ -6,12 +6,12 @@ from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.plan import Plan
 
 
-def step_of(parts, *, admit=(), num_decodes=0, failed=(), batch_size=64, checkpoints=False, draft=lambda step: None):
+def step_of(parts, *, admit=(), num_decodes=0, failed=(), batch_size=64, draft=lambda step: None):
     num_prompt = sum(count for _, count in parts[num_decodes:])
     plan = Plan(
         admit=tuple((seq, None) for seq in admit), parts=tuple(parts), num_decodes=num_decodes, num_prompt=num_prompt
     )
-    return finish(plan, list(failed), batch_size=batch_size, checkpoints=checkpoints, draft=draft)
+    return finish(plan, list(failed), batch_size=batch_size, draft=draft)
 
 
 def test_nothing_changes_without_a_reason():
@@ -52,13 +52,12 @@ def test_forced_tokens_of_prompts_admitted_before_do_not_overfill_the_batch():
 def test_a_part_ends_at_the_next_checkpoint():
     seq = sequence(range(100))
     seq.num_computed, seq.checkpoints = 20, [20, 50, 90]
-    assert step_of([(seq, 80)], checkpoints=True).parts == [(seq, 30)]
-    assert step_of([(seq, 80)], checkpoints=False).parts == [(seq, 80)]
+    assert step_of([(seq, 80)]).parts == [(seq, 30)]
 
 
 def test_drafts_come_last_and_see_the_finished_parts():
     seen = []
     seq = sequence(range(100))
     seq.checkpoints = [40]
-    step_of([(seq, 80)], checkpoints=True, draft=lambda step: seen.append((list(step.parts), step.num_prompt)))
+    step_of([(seq, 80)], draft=lambda step: seen.append((list(step.parts), step.num_prompt)))
     assert seen == [([(seq, 40)], 40)]
