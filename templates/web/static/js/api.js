@@ -115,7 +115,7 @@ async function begin() {
   for (const [i, { path, method, operation, alias }] of operations.entries()) {
     const id = `endpoint-${i}`;
     const box = endpoint(document, path, method, operation, id);
-    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, make("span", { class: `method ${method}` }, method.toUpperCase()), make("span", {}, path)));
+    const link = make("li", {}, make("a", { href: `#${id}`, onclick: () => (box.open = true) }, make("span", { class: `method ${method}` }, method.toUpperCase()), make("span", {}, ...path.split(/(?=\/)/).flatMap((part) => [part, make("wbr")]))));
     entries.push({ box, link, alias, protocol: operation.tags?.[0], text: `${method} ${path} ${operation.summary ?? ""}`.toLowerCase() });
   }
   for (const protocol of PROTOCOLS) {

@@ -13,7 +13,7 @@ const WORKING = ["waiting", "checking", "loading", "unloading"];
 let requests = { open: [], failed: [], slow: [], slow_seconds: 0 };
 let configuration = "";
 
-const state = (text, isGood) => make("span", { class: `state ${isGood ? "good" : "bad"}` }, text);
+const state = (text, isGood) => make("span", { class: `state ${isGood === null ? "" : isGood ? "good" : "bad"}` }, text); // null: neither
 const item = (name, ...rest) => make("li", {}, make("span", { class: "name" }, name), ...rest);
 const nothing = (text) => make("li", { class: "faint" }, text);
 
@@ -28,13 +28,13 @@ function drawSummary(now) {
 
 function modelRow({ name, state: how, error, memory, running, waiting, stalled_seconds: stalled }) {
   const facts = [memory ? bytes(memory) : null, running == null ? null : words.load(running, waiting), stalled > 5 ? words.stalled(stalled) : null];
-  return item(name, state(words.modelStates[how] ?? how, how !== "failed"), make("span", { class: "faint" }, facts.filter(Boolean).join(" · ")),
+  return item(name, state(words.modelStates[how] ?? how, { loaded: true, failed: false }[how] ?? null), make("span", { class: "faint" }, facts.filter(Boolean).join(" · ")),
     error && how !== "loaded" ? make("p", { class: "error" }, error) : null);
 }
 
 function storeRow({ name, kept, error, seconds, used, max_bytes: most }) {
   const facts = [used == null ? null : words.used(bytes(used), bytes(most)), seconds == null ? null : words.answered(duration(seconds))];
-  return item(words.stores[name], state(error ? words.broken : kept ? words.works : words.off, !error),
+  return item(words.stores[name], state(error ? words.broken : kept ? words.works : words.off, error ? false : kept ? true : null),
     make("span", { class: "faint" }, facts.filter(Boolean).join(" · ")), error ? make("p", { class: "error" }, error) : null);
 }
 
@@ -202,7 +202,10 @@ async function readConfiguration() {
 const tell = (error) => (byId("status").textContent = error?.message ?? "");
 
 byId("requests").parentElement.before(legend());
-byId("kind").addEventListener("change", drawRequests);
+byId("kind").addEventListener("change", () => {
+  drawRequests();
+  look().catch(tell);
+});
 byId("find").addEventListener("input", drawRequests);
 byId("find-option").addEventListener("input", drawConfiguration);
 byId("copy-configuration").addEventListener("click", () => copy(configuration, byId("copy-configuration")));
