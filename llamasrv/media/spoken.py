@@ -24,7 +24,6 @@ TYPES = {
     "pcm": "audio/pcm",
 }
 PLAIN = ("wav", "pcm")
-EXTRA = "media"  # what the others need
 SLOWEST, FASTEST = 0.25, 4.0
 _LONGER = 0.049  # seconds that a file may last longer than what was fed
 _BEHIND = 0.2  # seconds of silence behind what is made faster or slower

@@ -21,8 +21,7 @@ Path = tuple[Any, ...]
 def blocks_of(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
     if content is None:
         raise Invalid("missing. Expected a string or an array of content blocks.", *path, code="invalid_type")
-    if type(content) is not list:
-        raise wrong_type("a string or an array of content blocks", content, *path)
+    expect(list, content, *path, what="a string or an array of content blocks")
     check_length(content, most, "blocks", *path)
     for i, block in enumerate(content):
         expect(dict, block, *path, i)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llamasrv.domain.context_edits import AppliedEdit, ClearResults, Compact, ContextEdits
-from llamasrv.protocols.common.schema import Invalid, Object, check_length, expect, expect_or_none, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Object, check_length, expect, expect_or_none
 
 THINKING = "clear_thinking_20251015"
 TOOL_USES = "clear_tool_uses_20250919"
@@ -132,16 +132,14 @@ def instructions_of(text: Any, *path: int | str) -> str:
 def _inputs(value: Any, *path: int | str) -> bool | frozenset[str]:
     if value is None or type(value) is bool:
         return bool(value)
-    if type(value) is not list:
-        raise wrong_type("a boolean or an array of names", value, *path)
+    expect(list, value, *path, what="a boolean or an array of names")
     return _names(value, *path)
 
 
 def _names(value: Any, *path: int | str) -> frozenset[str]:
     if value is None:
         return frozenset()
-    if type(value) is not list:
-        raise wrong_type("an array of names", value, *path)
+    expect(list, value, *path, what="an array of names")
     check_length(value, _MAX_NAMES, "names", *path)
     for at, name in enumerate(value):
         expect(str, name, *path, at)

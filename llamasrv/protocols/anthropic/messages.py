@@ -44,7 +44,6 @@ from llamasrv.protocols.common.schema import (
     WireSchema,
     expect,
     expect_or_none,
-    wrong_type,
 )
 from llamasrv.protocols.common.thinking import EFFORTS, thinking_variables
 from llamasrv.protocols.telemetry import RETURN_PROGRESS
@@ -99,9 +98,7 @@ def _json_schema(form: Any, *path: str) -> Content:
     expect(dict, form, *path)
     if form.get("type") != "json_schema":
         raise Invalid("expected 'json_schema'.", *path, "type")
-    schema = form.get("schema")
-    if type(schema) is not dict:
-        raise wrong_type("an object with a JSON schema", schema, *path, "schema")
+    schema = expect(dict, form.get("schema"), *path, "schema", what="an object with a JSON schema")
     return Content("json", schema, name="output_config.format.schema" if path else "output_format.schema")
 
 

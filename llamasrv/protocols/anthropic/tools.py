@@ -13,16 +13,7 @@ from typing import Any, Literal, NamedTuple
 from llamasrv.domain.request import Tool, ToolChoice, ToolSearch
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.protocols.anthropic.client_tools import CLIENT_TOOLS, TOOLSETS, Toolset, prompt_name_of
-from llamasrv.protocols.common.schema import (
-    Array,
-    Invalid,
-    Object,
-    Refusal,
-    check_length,
-    expect,
-    expect_or_none,
-    wrong_type,
-)
+from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, check_length, expect, expect_or_none
 
 _DESCRIBED = "Find further tools, not shown until they are found, by their names, descriptions and arguments."
 _LIMIT = {"type": "integer", "minimum": 1, "description": "The largest number of tools to find; 5 if it is left out."}
@@ -176,8 +167,7 @@ def tool_of(wire: Any, *path: int | str) -> Tool | None:
         if kind.startswith("computer_"):
             description = f"{description}{_screen(wire, *path)}"
     name = _name(wire, *path)
-    if type(schema) is not dict:
-        raise wrong_type("an object with a JSON schema", schema, *path, "input_schema")
+    expect(dict, schema, *path, "input_schema", what="an object with a JSON schema")
     expect_or_none(str, description, *path, "description")
     return Tool(name, description or "", schema, strict=wire.get("strict") is True)
 

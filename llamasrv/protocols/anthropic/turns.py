@@ -345,10 +345,8 @@ def _hosted_result(block: dict[str, Any], path: Path, seen: TurnReader, turn: _A
 
 
 def _references(content: dict[str, Any], path: Path) -> list[str]:
-    references = content.get("tool_references")
     here = (*path, "content", "tool_references")
-    if type(references) is not list:
-        raise wrong_type("an array of tool references", references, *here)
+    references = expect(list, content.get("tool_references"), *here, what="an array of tool references")
     for i, reference in enumerate(references):
         expect(dict, reference, *here, i)
     return [string_at(reference, "tool_name", (*here, i)) for i, reference in enumerate(references)]

@@ -132,8 +132,7 @@ def _text(value: Any, *path: str) -> str:
 
 
 def _choices(value: Any, *path: str) -> tuple[str, ...]:
-    if type(value) is not list:
-        raise wrong_type("an array of strings", value, *path)
+    expect(list, value, *path, what="an array of strings")
     if not value:
         raise Invalid("empty array. Expected an array with at least one choice.", *path, code="empty_array")
     for i, choice in enumerate(value):

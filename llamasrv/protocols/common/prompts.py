@@ -20,8 +20,7 @@ class Prompts(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Prompt, ...]:
         if type(value) is str:
             return (self._text(value),)
-        if type(value) is not list:
-            raise wrong_type("a string, an array of strings, of token ids, or of arrays of token ids", value)
+        expect(list, value, what="a string, an array of strings, of token ids, or of arrays of token ids")
         if not value:
             raise Invalid("empty array.", code="empty_array")
         if type(value[0]) is int:
@@ -30,8 +29,7 @@ class Prompts(WireField):
         check_length(value, most, self.most)
         if type(value[0]) is list:
             for i, tokens in enumerate(value):
-                if type(tokens) is not list:
-                    raise wrong_type("an array of token ids", tokens, i)
+                expect(list, tokens, i, what="an array of token ids")
             return tuple(TokenPrompt(token_ids(tokens, i)) for i, tokens in enumerate(value))
         for i, text in enumerate(value):
             expect(str, text, i)
@@ -63,8 +61,7 @@ class Inputs(Prompts):
             return self._text(value, *path)
         if type(value) is list:
             return MixedPrompt(tuple(self._part(item, *path, i) for i, item in enumerate(value)))
-        if type(value) is not dict:
-            raise wrong_type("a string, an array of token ids, or an object", value, *path)
+        expect(dict, value, *path, what="a string, an array of token ids, or an object")
         if "prompt_string" in value:
             prompt = prompt_of(value, self.limits, self.name or "input", *path)
             return prompt if isinstance(prompt, MixedPrompt) else self._text(prompt.text, *path)
@@ -92,8 +89,7 @@ def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | st
     text, data = expect(str, value.get("prompt_string"), *path, "prompt_string"), value.get("multimodal_data")
     if data is None or data == []:
         return TextPrompt(text)
-    if type(data) is not list:
-        raise wrong_type("an array of strings in base64", data, *path, "multimodal_data")
+    expect(list, data, *path, "multimodal_data", what="an array of strings in base64")
     texts = text.split(limits.media_marker)
     if len(texts) - 1 != len(data):
         said = f"'prompt_string' has {len(texts) - 1} markers '{limits.media_marker}', but got {len(data)} items."
@@ -109,8 +105,7 @@ def prompt_of(value: dict[str, Any], limits: Limits, field: str, *path: int | st
 
 def _content(parts: Any, field: str, *path: int | str) -> tuple[str | MediaPart, ...]:
     """A message's texts, images and sounds, as OpenAI writes them; adjacent texts are joined."""
-    if type(parts) is not list:
-        raise wrong_type("an array of content parts", parts, *path, "content")
+    expect(list, parts, *path, "content", what="an array of content parts")
     out: list[str | MediaPart] = []
     for i, part in enumerate(parts):
         kind, at = part.get("type") if type(part) is dict else None, (*path, "content", i)

@@ -88,10 +88,11 @@ def wrong_type(expected: str, value: Any, *path: int | str) -> Invalid:
     return Invalid(f"expected {expected}, but got {got} instead.", *path, code="invalid_type")
 
 
-def expect(kind: type[_Value], value: Any, *path: int | str) -> _Value:
-    """The value, which must be of exactly this type: a boolean is no integer. Raises Invalid."""
+def expect(kind: type[_Value], value: Any, *path: int | str, what: str = "") -> _Value:
+    """The value, which must be of exactly this type: a boolean is no integer. `what` names more than the type. Raises
+    Invalid."""
     if type(value) is not kind:
-        raise wrong_type(_KINDS[kind], value, *path)
+        raise wrong_type(what or _KINDS[kind], value, *path)
     right: _Value = value
     return right
 
@@ -109,8 +110,7 @@ def check_length(value: Sized, most: int, what: str, *path: int | str) -> None:
 
 def check_messages(value: Any, limits: Limits, *, may_be_empty: bool = False) -> None:
     """Raises unless `value` is a list of no more messages than a conversation may have."""
-    if type(value) is not list:
-        raise wrong_type("an array of messages", value)
+    expect(list, value, what="an array of messages")
     if not value and not may_be_empty:
         raise Invalid("empty array. Expected an array with at least one message.", code="empty_array")
     check_length(value, limits.messages, "messages")
@@ -318,8 +318,7 @@ class Number(WireField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if type(value) is not float:
-            if type(value) is not int:
-                raise wrong_type("a number", value)
+            expect(int, value, what="a number")
             value = float(value) if -1e300 < value < 1e300 else math.inf
         if not self.low <= value <= self.high or (self.above and value == self.low):
             low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"

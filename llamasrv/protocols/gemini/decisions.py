@@ -38,8 +38,7 @@ class DecisionContents(WireField):
             return (Message("user", value),)
         if type(value) is dict:
             return users([_content(value, "input")])
-        if type(value) is not list:
-            raise wrong_type("a string, an object or an array of contents", value)
+        expect(list, value, what="a string, an object or an array of contents")
         number_of(value, 1, self.limits.parts, "contents")
         return users([_content(one, "input", at) for at, one in enumerate(value)])
 
@@ -71,8 +70,7 @@ class NamedQuestions(WireField):
     """An object of nouls, choices and scores."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Shown:
-        if type(value) is not dict:
-            raise wrong_type("an object of questions", value)
+        expect(dict, value, what="an object of questions")
         number_of(value, 1, QUESTIONS, "questions")
         return Shown(tuple(value), tuple(_question(wire, name) for name, wire in value.items()))
 

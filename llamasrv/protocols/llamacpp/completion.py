@@ -69,8 +69,7 @@ class NativePrompts(WireField):
             return TextPrompt(value)
         if type(value) is dict:
             return prompt_of(value, self.limits, "prompt", *path)
-        if type(value) is not list:
-            raise wrong_type("a string, an array of token ids, or an array of prompts", value, *path)
+        expect(list, value, *path, what="a string, an array of token ids, or an array of prompts")
         if not any(type(item) is str for item in value):
             return TokenPrompt(token_ids(value, *path))
         for i, item in enumerate(value):
@@ -90,8 +89,7 @@ class Lines(Array):
         check_length(value, self.limits.parts, "entries")
         out = []
         for i, entry in enumerate(value):
-            if type(entry) is not dict:
-                raise wrong_type("an object with a 'text'", entry, i)
+            expect(dict, entry, i, what="an object with a 'text'")
             text = expect(str, entry.get("text"), i, "text")
             out.append((expect(str, entry.get("filename", "tmp"), i, "filename"), text))
         return tuple(out)

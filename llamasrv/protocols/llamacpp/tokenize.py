@@ -12,7 +12,7 @@ import orjson
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import Loader
-from llamasrv.protocols.common.schema import Array, Flag, Invalid, String, WireField, WireSchema, wrong_type
+from llamasrv.protocols.common.schema import Array, Flag, Invalid, String, WireField, WireSchema, expect, wrong_type
 from llamasrv.protocols.limits import Limits
 
 MOST_PIECES = 131_072  # tokens that are listed with their pieces; the reply takes some hundred bytes for each
@@ -22,8 +22,7 @@ class TextOrTokens(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str | int, ...]:
         if type(value) is str:
             return (value,)
-        if type(value) is not list:
-            raise wrong_type("a string, or an array of strings and token ids", value)
+        expect(list, value, what="a string, or an array of strings and token ids")
         for i, part in enumerate(value):
             if type(part) is not str:
                 _check_token("a string or a token id", part, i)

@@ -11,7 +11,7 @@ from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
-from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, expect, wrong_type
+from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, expect
 from llamasrv.protocols.ollama.fields import OllamaModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
 from llamasrv.protocols.openai.embeddings import EmbeddingResult
@@ -25,8 +25,7 @@ class OllamaInput(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is str:
             return (value,) if value else ()
-        if type(value) is not list:
-            raise wrong_type("a string or an array of strings", value)
+        expect(list, value, what="a string or an array of strings")
         check_length(value, self.limits.inputs, "texts")
         for i, text in enumerate(value):
             expect(str, text, i)

@@ -23,6 +23,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     check_length,
+    expect,
     rows,
     wrong_type,
 )
@@ -170,8 +171,7 @@ class Images(WireField):
 
 def images(value: Any, most: int, field: str, *path: int | str) -> tuple[MediaPart, ...]:
     """Plain base64, or a data: URL. Other URLs are not fetched; Ollama does not fetch any."""
-    if type(value) is not list:
-        raise wrong_type("an array of images in base64", value, *path)
+    expect(list, value, *path, what="an array of images in base64")
     check_length(value, most, "images", *path)
     return tuple(_image(image, field, *path, i) for i, image in enumerate(value))
 

@@ -16,6 +16,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireField,
     WireSchema,
+    expect,
     wrong_type,
 )
 from llamasrv.protocols.limits import Limits
@@ -43,9 +44,7 @@ class Files(Object):
         if len(value) != 1:
             raise Invalid("expected one GGUF file.")
         ((name, digest),) = value.items()
-        if type(digest) is not str:
-            raise wrong_type("a digest", digest, name)
-        return digest
+        return expect(str, digest, name, what="a digest")
 
 
 class TemplateField(String):

@@ -53,8 +53,7 @@ class DecisionInput(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Message, ...]:
         if type(value) is str:
             return (Message("user", value),)
-        if type(value) is not list:
-            raise wrong_type("a string or an array of input items", value)
+        expect(list, value, what="a string or an array of input items")
         number_of(value, 1, self.limits.messages, "items")
         turns = Turns(ToolSet(0), self.limits)
         for at, item in enumerate(value):
@@ -74,8 +73,7 @@ class Questions(WireField):
     """A list of predicates, choices and scores."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Shown:
-        if type(value) is not list:
-            raise wrong_type("an array of questions", value)
+        expect(list, value, what="an array of questions")
         number_of(value, 1, QUESTIONS, "questions")
         read = [question(one, at) for at, one in enumerate(value)]
         return Shown(tuple(name for name, _ in read), tuple(each for _, each in read))
@@ -143,8 +141,7 @@ def _instructions(wire: Any, *path: int | str) -> tuple[Part, ...]:
         raise missing(*path)
     if type(wire) is str:
         return (TextPart(wire),)
-    if type(wire) is not list:
-        raise wrong_type("a string or an array of parts", wire, *path)
+    expect(list, wire, *path, what="a string or an array of parts")
     number_of(wire, 1, 1000, "parts", *path)
     return tuple(_part(part, *path, at) for at, part in enumerate(wire))
 

@@ -16,7 +16,6 @@ from llamasrv.protocols.common.schema import (
     check_length,
     expect,
     expect_or_none,
-    wrong_type,
 )
 
 PINS = {"24h": (Pin(0, 86_400.0),), "in_memory": (), "in-memory": ()}
@@ -152,8 +151,7 @@ class Prediction(Object):
         content = value.get("content")
         if type(content) is str:
             return content
-        if type(content) is not list:
-            raise wrong_type("a string or an array of content parts", content, "content")
+        expect(list, content, "content", what="a string or an array of content parts")
         check_length(content, self.limits.parts, "parts", "content")
         return "".join(_text(part, i) for i, part in enumerate(content))
 

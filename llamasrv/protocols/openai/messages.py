@@ -84,8 +84,7 @@ def _content(wire: dict[str, Any], role: str, at: int, most_parts: int) -> str |
         if role == "assistant":
             return None
         raise Invalid("missing. Expected a string or an array of content parts.", at, "content", code="invalid_type")
-    if type(content) is not list:
-        raise wrong_type("a string or an array of content parts", content, at, "content")
+    expect(list, content, at, "content", what="a string or an array of content parts")
     check_length(content, most_parts, "parts", at, "content")
     parts = tuple(_part(part, at, i) for i, part in enumerate(content))
     if len(parts) != 1 or not isinstance(parts[0], TextPart):

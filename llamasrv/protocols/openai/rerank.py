@@ -25,7 +25,7 @@ from llamasrv.protocols.common.schema import (
     String,
     WireSchema,
     check_length,
-    wrong_type,
+    expect,
 )
 
 
@@ -57,9 +57,7 @@ class Documents(Array):
         out = []
         for i, document in enumerate(value):
             text = document.get("text") if type(document) is dict else document
-            if type(text) is not str:
-                raise wrong_type("a string, or an object with a 'text'", text, i)
-            out.append(text)
+            out.append(expect(str, text, i, what="a string, or an object with a 'text'"))
         return tuple(out)
 
 

@@ -22,7 +22,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     check_length,
-    wrong_type,
+    expect,
 )
 from llamasrv.protocols.openai.rerank import Ranked
 
@@ -33,14 +33,12 @@ class Texts(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is str:
             return (value,)
-        if type(value) is not list:
-            raise wrong_type("a string or an array of strings", value)
+        expect(list, value, what="a string or an array of strings")
         if not value:
             raise Invalid("empty array.", code="empty_array")
         check_length(value, self.limits.inputs, "texts")
         for i, text in enumerate(value):
-            if type(text) is not str:
-                raise wrong_type("a text", text, i)
+            expect(str, text, i, what="a text")
         return tuple(value)
 
 

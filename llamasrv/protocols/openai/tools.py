@@ -58,8 +58,7 @@ class ChatToolChoice(WireField):
             if value not in _MODES:
                 raise Invalid("expected 'none', 'auto', 'required' or an object.")
             return ToolChoice(value)
-        if type(value) is not dict:
-            raise wrong_type("a string or an object", value)
+        expect(dict, value, what="a string or an object")
         kind = value.get("type")
         if kind in _MODES:
             return ToolChoice(kind)

@@ -51,11 +51,6 @@ class ConversationItem:
         """What the user said, once it is written down; None: it is not, or this is no such item."""
         return next((part.get("transcript") for part in self.wire.get("content", ()) if _is_audio(part)), None)
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether it is sound of the user's."""
-        return any(map(_is_audio, self.wire.get("content", ())))
-
     def write_down(self, transcript: str) -> None:
         for part in self.wire["content"]:
             if _is_audio(part):

@@ -287,8 +287,7 @@ class Turns:
             return content
         if content is None and may_lack:
             return ""
-        if type(content) is not list:
-            raise wrong_type("a string or an array of content parts", content, *path)
+        expect(list, content, *path, what="a string or an array of content parts")
         check_length(content, self.limits.parts, "parts", *path)
         said = {"text" if type(part) is dict and part.get("type") == "output_text" else "" for part in content}
         parts = tuple(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llamasrv.domain.request import Tool, ToolChoice, ToolSearch
-from llamasrv.protocols.common.schema import Invalid, Refusal, expect, expect_or_none, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, expect, expect_or_none
 from llamasrv.protocols.openai.custom import custom_tool
 from llamasrv.protocols.openai.responses.client_tools import CLIENT_TOOLS, PATHS, ClientTool, runs_here
 
@@ -115,8 +115,7 @@ class ToolSet:
         return tuple(found.values())
 
     def _add(self, tools: Any, *path: int | str) -> None:
-        if type(tools) is not list:
-            raise wrong_type("an array of tools", tools, *path)
+        expect(list, tools, *path, what="an array of tools")
         for at, wire in enumerate(tools):
             self._add_one(wire, *path, at)
 
@@ -153,9 +152,7 @@ class ToolSet:
 
     def _add_namespace(self, wire: dict[str, Any], *path: int | str) -> None:
         namespace = _name(wire, *path)
-        inner = wire.get("tools")
-        if type(inner) is not list:
-            raise wrong_type("an array of tools", inner, *path, "tools")
+        inner = expect(list, wire.get("tools"), *path, "tools", what="an array of tools")
         shown = []
         for at, tool in enumerate(inner):
             where = (*path, "tools", at)
@@ -241,11 +238,10 @@ def tool_choice(wire: Any, tools: ToolSet, *, parallel: bool) -> ToolChoice:
 
 
 def _allowed(wire: dict[str, Any], tools: ToolSet, *, parallel: bool) -> ToolChoice:
-    mode, allowed = wire.get("mode", "auto"), wire.get("tools")
+    mode = wire.get("mode", "auto")
     if mode not in ("auto", "required"):
         raise Invalid("expected 'auto' or 'required'.", "mode")
-    if type(allowed) is not list:
-        raise wrong_type("an array of tools", allowed, "tools")
+    allowed = expect(list, wire.get("tools"), "tools", what="an array of tools")
     names = []
     for at, tool in enumerate(allowed):
         expect(dict, tool, "tools", at)
