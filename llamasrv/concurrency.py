@@ -214,6 +214,12 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
         yield
 
 
+def breathe() -> None:
+    """Let everybody have a turn. Not `sleep(0)`: the hub resumes up to fifty greenlets before it polls its sockets and
+    timers again."""
+    time.sleep(1e-6)
+
+
 def off_hub(function: Callable[..., R], *args: object) -> R:
     """Call the function on a native thread, so that long work does not block the hub. Off the hub, call it directly."""
     if not _is_on_hub():

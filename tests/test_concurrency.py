@@ -58,6 +58,23 @@ def test_the_hub_runs_on_while_a_real_thread_computes():
     assert out == ["True"]
 
 
+def test_everybody_has_a_turn_at_each_breath():
+    """The hub polled its sockets after fifty breaths only: long loops on it held everybody up for 30 to 50 ms."""
+    out = run(
+        PATCHED
+        + """
+    from gevent import get_hub
+    from llamasrv.concurrency import breathe
+    loop, turns = get_hub().loop, []
+    def work():
+        for _ in range(40): breathe(); turns.append(loop.iteration)
+    gevent.joinall([gevent.spawn(work)])
+    print(len(set(turns)))
+    """
+    )
+    assert out == ["40"]
+
+
 def test_what_goes_wrong_on_another_thread_is_raised_here_and_written_nowhere():
     """The pool wrote a traceback to standard error for each, also for what was only a client's mistake."""
     code = (

@@ -9,6 +9,7 @@ from llamasrv.errors import InvalidRequest
 
 MAX_PARTS = 200_000  # objects, arrays and values of all schemas together
 MAX_PROPERTIES = 1_500  # together: compiling takes the square of their number
+MAX_OPTIONAL = 600  # properties of one object that may be left out: each one written takes the square, 5 ms for 640
 MAX_CHOICES = 30_000  # values of `enum`, together
 MAX_CONSTANTS = 64 * 1024  # characters of `const`, and of names and values of `enum` that are long, together
 MAX_PATTERNS = 128 * 1024  # characters of `pattern`, together
@@ -45,6 +46,7 @@ class SchemaBounds:
             self._properties += len(properties)
             _check("properties", self._properties, MAX_PROPERTIES, param)
             self._count_long(properties, "properties", param)
+            _check_optional(properties, part.get("required"), param)
         if isinstance(choices, (list, tuple)):
             self._choices += len(choices)
             _check("enum", self._choices, MAX_CHOICES, param)
@@ -75,6 +77,19 @@ class SchemaBounds:
             elif isinstance(one, (list, tuple)):
                 left += one
         _check("const", self._constants, MAX_CONSTANTS, param)
+
+
+def _check_optional(properties: Mapping[str, Any], required: Any, param: str) -> None:
+    if len(properties) <= MAX_OPTIONAL:
+        return
+    named = {name for name in required if isinstance(name, str)} if isinstance(required, (list, tuple)) else set()
+    optional = len(properties) - len(named.intersection(properties))
+    if optional > MAX_OPTIONAL:
+        message = (
+            f"The schema has an object with {optional} properties that are not in 'required'; at most {MAX_OPTIONAL} "
+            "are allowed."
+        )
+        raise InvalidRequest(message, param=param)
 
 
 def _check(keyword: str, found: int, most: int, param: str) -> None:

@@ -7,6 +7,7 @@ from llamasrv.chat.schema_limits import (
     MAX_CONSTANTS,
     MAX_MULTIPLE,
     MAX_MULTIPLES,
+    MAX_OPTIONAL,
     MAX_PARTS,
     MAX_PROPERTIES,
     SchemaBounds,
@@ -22,6 +23,11 @@ def properties(number, prefix="p"):
     "schema, found",
     [
         (properties(MAX_PROPERTIES + 1), "'properties' is too large: 1501; at most 1500"),
+        (
+            {"items": properties(MAX_OPTIONAL + 1)},
+            "an object with 601 properties that are not in 'required'; at most 600",
+        ),
+        (properties(900) | {"required": [f"p{n}" for n in range(250)]}, "an object with 650 properties"),
         ({"items": {"enum": list(range(MAX_CHOICES + 1))}}, "'enum' is too large: 30001"),
         ({"multipleOf": MAX_MULTIPLE + 1}, "'multipleOf' is too large: 10001"),
         ({"multipleOf": -1e300}, "'multipleOf' is too large"),
@@ -41,10 +47,14 @@ def test_too_much_is_refused_by_its_keyword(schema, found):
 
 def test_the_schemas_of_one_grammar_count_together():
     bounds = SchemaBounds()
-    for schema in (properties(800), {"multipleOf": MAX_MULTIPLE}, {"multipleOf": MAX_MULTIPLES - MAX_MULTIPLE}):
+    for schema in (
+        properties(800) | {"required": [f"p{n}" for n in range(800)]},
+        {"multipleOf": MAX_MULTIPLE},
+        {"multipleOf": MAX_MULTIPLES - MAX_MULTIPLE},
+    ):
         bounds.add(schema, "first")
     with pytest.raises(InvalidRequest, match="'properties' is too large: 1600") as refused:
-        bounds.add(properties(800, "q"), "second")
+        bounds.add(properties(800, "q") | {"required": [f"q{n}" for n in range(800)]}, "second")
     assert refused.value.param == "second"
     with pytest.raises(InvalidRequest, match="'multipleOf' is too large: 20001"):
         bounds.add({"multipleOf": 1}, "third")

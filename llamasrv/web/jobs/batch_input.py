@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from llamasrv.concurrency import compute_off_hub
+from llamasrv.concurrency import breathe, compute_off_hub
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.anthropic import batches as anthropic
 from llamasrv.protocols.common.json_text import has_more_values
@@ -109,5 +109,5 @@ def breathing(lines: Iterable[Any]) -> Iterator[Any]:
     for line in lines:
         yield line
         if time.perf_counter() >= end:
-            time.sleep(0)
+            breathe()
             end = time.perf_counter() + BREATH

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from llamasrv.concurrency import breathe
+
 HOLD = 0.25  # seconds after a client's request arrives; by then most requests have reached the engine
 TURNS = 3  # hub turns between two pieces: poll the sockets, accept a connection, read its request
 RECENT = 5.0  # seconds after the last request during which another one is likely
@@ -54,7 +56,7 @@ class IdleGate:
             if time.monotonic() - self._left < RECENT:
                 time.sleep(REST)
             for _ in range(TURNS):
-                time.sleep(0)
+                breathe()
             self._is_idle.wait(PATIENCE)
 
 
