@@ -73,7 +73,9 @@ class Trip:
 
 
 def unsure(trips: Mapping[str, Trip]) -> tuple[str, ...]:
-    """The kinds of turns that do not come back unchanged."""
+    """The kinds of turns that do not come back unchanged; all kinds if none is shown behind its prompt."""
+    if all(trip.verdict == NOT_SHOWN for trip in trips.values()):
+        return tuple(trips)
     return tuple(kind for kind, trip in trips.items() if trip.verdict == LOST)
 
 

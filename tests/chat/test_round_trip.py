@@ -113,3 +113,13 @@ def test_the_load_warns_once_of_what_is_unsure(caplog, monkeypatch):
     with caplog.at_level(logging.WARNING, "llamasrv"):
         ChatProfile.of(fallback_source(), Info(), Vocab())
     assert len(caplog.records) == 1 and "call" in caplog.text
+
+
+def test_a_template_that_shows_no_turn_behind_its_prompt_is_unsure_of_all_kinds():
+    """Command R+ gives its instructions last, so no turn can be tried."""
+    source = (
+        "{% for m in messages %}<turn><{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "<call>{{ c.function | tojson }}</call>{% endfor %}<end>{% endfor %}"
+        "<turn><system>{{ tools | tojson }} Be brief.<end>{% if add_generation_prompt %}<turn><assistant>{% endif %}"
+    )
+    assert {"text", "call", "two calls"} <= set(ChatTemplate(source).format.unsure)
