@@ -117,7 +117,7 @@ def test_the_servers_copies_can_be_deleted_and_the_browsers_stay(browser_on):
     asked(one, "Hello")
     look_again(other)
     one.clock.install()
-    one.get_by_role("button", name="Delete those on the server").click()
+    one.get_by_role("button", name="Delete the server's copies").click()
     assert not one.is_checked("#history-on") and len(kept(one)) == 1
     with one.expect_response(lambda reply: reply.request.method == "DELETE"):
         one.clock.fast_forward(11_000)

@@ -113,7 +113,7 @@ export const words = {
   record: "Speak a message",
   stopRecording: "Stop recording",
   recording: "Recording…",
-  transcribing: "Writing down what you said…",
+  transcribing: "Transcribing…",
   noMicrophone: "The browser does not allow the microphone.",
 
   // attachments
@@ -125,7 +125,7 @@ export const words = {
   remove: (name) => `Remove ${name || "this attachment"}`,
   pasted: (number) => `Pasted text ${number}.txt`,
   noImages: "This model cannot read images.",
-  noSounds: "This model cannot listen to audio.",
+  noSounds: "This model cannot process audio.",
   unknownKind: (name) => `${name}: only images, audio and documents can be attached.`,
   empty: (name) => `${name} is empty.`,
   tooLarge: (name) => `${name} is too large.`,
@@ -198,7 +198,7 @@ export const modelWords = {
   resume: "Resume",
   close: "Close",
   searching: "Searching…",
-  hubFound: (number) => number ? `${count(number, "repository", "repositories")} with GGUF files` : "No repository with GGUF files has these words.",
+  hubFound: (number) => number ? `${count(number, "repository", "repositories")} with GGUF files` : "No repository with GGUF files matches.",
   downloads: (number) => `${number} downloads`,
   gated: "gated: its terms must be accepted on the Hub",
   noOffers: "It has no GGUF file that can be pulled.",
@@ -294,13 +294,13 @@ export const consoleWords = {
   rotateKey: (name) => `Rotate ${name}`,
   revokeKey: (name) => `Revoke ${name}`,
   secretOf: (name) => `The new secret of ${name}`,
-  noOption: "No option has these words.",
+  noOption: "No option matches.",
 };
 
 /** Of the engine's page. */
 export const engineWords = {
   live: (time) => `Live, ${time}`,
-  again: "The stream ended; connecting again…",
+  again: "The stream ended. Reconnecting…",
   noServer: "The server cannot be reached.",
   time: "time",
   generated: "generated",
