@@ -107,6 +107,27 @@ def speech_kind(projector: Header) -> str:
     return kind.removesuffix("_gen") if isinstance(kind, str) else ""
 
 
+_OF_A_PART = (
+    "projector_type", "projection_dim", "embedding_length", "feed_forward_length", "block_count",
+    "attention.head_count", "attention.layer_norm_epsilon",
+)  # fmt: skip
+_OF_SPEECH = (
+    "clip.has_audio_encoder", "clip.has_gen_audio_encoder", "clip.audio.num_mel_bins",
+    *(f"clip.{part}.{key}" for part in ("audio", "gen.audio") for key in _OF_A_PART),
+)  # fmt: skip
+
+
+def missing_of_speech(projector: Header) -> str:
+    """The first key that the library needs of a projector that generates speech and that is not there; "" if all are.
+
+    Without one it loads nothing, or aborts (the last of Qwen3-TTS).
+    """
+    kind = speech_kind(projector)
+    needed = _OF_SPEECH if kind == "pockettts" else (*_OF_SPEECH, "clip.gen.audio.attention.head_count_kv")
+    lacking = (key for key in needed if projector.metadata.get(key) in (None, False))
+    return next(lacking, "") if kind else ""
+
+
 def capabilities(header: Header, template: str | None) -> tuple[str, ...]:
     """What the model was made for, according to its file."""
     if header.number("pooling_type") == _RANK:

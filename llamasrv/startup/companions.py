@@ -9,7 +9,7 @@ from llamasrv.config import Settings
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.errors import ConfigError
 from llamasrv.models import gguf, memory
-from llamasrv.models.details import Details, digest, modalities, speech_kind
+from llamasrv.models.details import Details, digest, missing_of_speech, modalities, speech_kind
 from llamasrv.models.scan import FolderModel, projector_beside
 from llamasrv.startup.model_options import drafts, library_has_module, shape_of
 
@@ -23,6 +23,10 @@ def projector_of(settings: Settings, header: gguf.Header, found: FolderModel | N
             raise ConfigError(
                 f"model.mmproj = {str(path)!r}: it generates speech for {speech_kind(projector)} models; "
                 f"{header.path} is a {header.architecture} model"
+            )
+        if missing := missing_of_speech(projector):
+            raise ConfigError(
+                f"model.mmproj = {str(path)!r}: not a whole projector of a speech model: it has no {missing}"
             )
         if not modalities(projector) and not speech_kind(projector):
             raise ConfigError(f"model.mmproj = {str(path)!r}: not a projector for images or audio")

@@ -130,6 +130,24 @@ def test_the_projector_of_another_speech_model_is_refused_at_the_start(files, tm
         only(model_path=files / "cat" / "Cat-1B-Q8_0.gguf", model_mmproj=tmp_path / "mmproj.gguf")
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("qwen3tts", "clip.gen.audio.attention.head_count_kv"),
+        ("qwen3tts", "clip.has_audio_encoder"),
+        ("pockettts", "clip.has_gen_audio_encoder"),
+    ],
+)
+def test_a_speech_projector_that_lacks_a_key_is_refused_at_the_start(tmp_path, kind, key):
+    """`check` called it valid, and the load failed, or the library ended the worker."""
+    model = tiny_speech.model(tmp_path / "voice.gguf", kind)
+    projector = tiny_speech.projector(tmp_path / "mmproj.gguf", kind)
+    data = projector.read_bytes()
+    projector.write_bytes(data.replace(key.encode(), key[:-1].encode() + b"x"))
+    with pytest.raises(ConfigError, match=f"not a whole projector of a speech model: it has no {key}"):
+        only(model_path=model, model_mmproj=projector)
+
+
 def test_bodies_may_be_larger_where_there_is_one(files):
     text = files / "cat" / "Cat-1B-Q8_0.gguf"
     for given, size in (({}, 32 << 20), ({"model_mmproj_auto": False}, 4 << 20)):
