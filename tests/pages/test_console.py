@@ -135,7 +135,7 @@ def test_usage_is_charted_by_key_model_and_day_and_saved(fake_server, visit):
     page.select_option("#measure", "requests")
     with page.expect_response("**/v1/usage?since=*"):
         page.select_option("#period", "7")
-    page.wait_for_function("document.querySelectorAll('#days span').length === 7")
+    page.wait_for_function("() => document.querySelectorAll('#days span').length === 7")
     with page.expect_download() as saved:
         page.click("#usage-csv")
     header, row = Path(saved.value.path()).read_text().splitlines()
