@@ -30,10 +30,10 @@ from llamasrv.pipeline.fingerprint import conversation_keys
 AHEAD = 0.7
 """Share of the limit from which on a summary is written while the engine is idle."""
 SHORT_ANSWER = 0.2
-"""Max length of the last answer, as a share of the new request, if it is to be computed with it, as without a pause
-between turns. The turn that used the summary behind a long answer took 1.7 times as long as the one before."""
+"""Max length of the last answer, as a share of the new messages, for both to be computed in one request, which happens
+without a pause between turns. After a longer answer, that turn took 1.7 times as long as the one before."""
 FAR_BEYOND = 2.0
-"""Factor of the limit beyond which it may be longer, and others may feel what is computed ahead."""
+"""Factor of the limit from which on the last answer may be longer, and work ahead may slow other requests down."""
 WRITING_SHARE = 0.9
 """Share of the context to which a conversation may grow while its summary is being written, or what follows from it
 computed; further if its answer fits whole."""

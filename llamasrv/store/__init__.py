@@ -63,8 +63,8 @@ def _here(function: Callable[[], Any]) -> Any:
 
 
 class StoreOptions(NamedTuple):
-    """`within(seconds, error)` raises the error in a block that waits longer for a server. `compute` calls a function
-    that computes for long where it holds up nobody, and returns its result."""
+    """`within(seconds, error)` raises the error in a block that waits longer for a server. `compute` calls a slow
+    function where nothing waits for it, and returns its result."""
 
     max_bytes: int = 2**30
     max_age: float = 30 * DAY  # seconds since last use

@@ -118,7 +118,7 @@ def test_a_long_text_gives_way_between_two_chunks(driver):
         ended += [one for one in (short, long) if one not in ended and len(one) and not one.open_choices]
     assert ended == [short, long]
     assert (result(long)[0], result(short)[0]) == ("aa\nbb\ncc", "x")
-    # Between the second and the third chunk nobody waits: the rows of the voice stay.
+    # Nobody waits between the second and third chunk, so the rows of the voice stay.
     assert [rows for step in d.backend.steps for _, rows in step if rows > 1] == [11, 8, 2]
 
 

@@ -257,7 +257,7 @@ def test_what_the_server_has_of_conversations_runs_nothing(watched):
 
 
 def test_voices_and_errors_of_any_name_run_nothing(watched, mistakes):
-    """Voices are named by whoever uploaded them; an error's message may repeat what a client sent."""
+    """Uploaders choose the names of voices, and an error message may repeat what a client sent."""
     replies = {
         "**/v1/audio/models": {"models": [{"id": HOSTILE[0]}]},
         "**/v1/audio/voices*": {"voices": [{"id": text, "name": text} for text in HOSTILE]},

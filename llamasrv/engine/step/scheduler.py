@@ -41,7 +41,7 @@ GUESTS = 4  # one extra place per 4, for owners with nothing running
 DEFERRED_SECONDS = 0.05  # longest step of deferrable sequences: a newcomer waits for its end
 BESIDE_SECONDS = 0.003  # the same within QUIET_SECONDS of another request
 QUIET_SECONDS = 5.0
-FELT = 0.05  # share of a step by which urgent deferrable sequences may lengthen it for several streams
+FELT = 0.05  # max share by which urgent deferrable sequences may lengthen a step of several streams
 OVERDUE = 60.0  # seconds after which a deferrable sequence runs beside others: on a busy server none would end
 
 
