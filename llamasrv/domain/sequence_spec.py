@@ -6,6 +6,7 @@ Plain frozen data. The pipeline submits one per choice; the engine turns it into
 from __future__ import annotations
 
 from array import array
+from enum import IntEnum
 from typing import NamedTuple
 
 from llamasrv.domain.media import MediaSpan
@@ -13,6 +14,14 @@ from llamasrv.domain.params import SamplingParams
 
 Adapters = tuple[tuple[int, float], ...]
 """LoRA adapters by number, with their scales; sorted, without zero scales."""
+
+
+class Urgency(IntEnum):
+    """How soon a deferrable request is needed."""
+
+    NONE = 0  # computed while there are no others
+    URGENT = 1  # beside others, behind their prompts, where these hardly feel it
+    PRESSING = 2  # even if they feel it
 
 
 class CacheKey(NamedTuple):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec, Urgency
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.channels import Doorbell, Stream, TokenItem
 from llamasrv.engine.base.interface import Backend, DecodeFailed, OutOfCells
@@ -237,13 +237,11 @@ class EngineCore:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:
             self.end(seq, Ending(FinishReason.CANCELLED))
 
-    def hurry(self, stream: Stream[TokenItem], pressing: bool) -> None:
+    def hurry(self, stream: Stream[TokenItem], urgency: Urgency) -> None:
         for seq in [s for s in self.waiting if s.stream is stream and s.spec.deferrable]:
-            self.waiting.hurry(seq)
-            seq.is_pressing = pressing
-        for seq in [s for s in self.running if s.stream is stream]:
-            seq.is_urgent = seq.spec.deferrable
-            seq.is_pressing = seq.is_urgent and pressing
+            self.waiting.hurry(seq, urgency)
+        for seq in [s for s in self.running if s.stream is stream and s.spec.deferrable]:
+            seq.urgency = urgency
 
     def give_up_unread(self, stream: Stream[TokenItem]) -> None:
         for seq in [s for s in (*self.running, *self.waiting) if s.stream is stream]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from llamasrv.concurrency import Mailbox, RealThread
 from llamasrv.domain.events import FinishReason
-from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec, Urgency
 from llamasrv.engine.base.channels import Doorbell, End, Stream, TokenItem, TokenStream
 from llamasrv.engine.base.interface import Backend, LoadFailed, ModelFacts, ModelInfo, Progress, Vocabulary
 from llamasrv.engine.base.metrics import EngineMetrics
@@ -247,11 +247,10 @@ class Engine:
         if stream.open_choices:
             self._mailbox.put(CoreCommand(lambda core: core.cancel(stream)))
 
-    def hurry(self, stream: Stream[TokenItem], *, pressing: bool = False) -> None:
-        """A deferrable request is needed soon: compute it beside others, behind their prompts. `pressing`: even if they
-        feel it."""
+    def hurry(self, stream: Stream[TokenItem], urgency: Urgency) -> None:
+        """A deferrable request is needed sooner."""
         if stream.open_choices:
-            self._mailbox.put(CoreCommand(lambda core: core.hurry(stream, pressing)))
+            self._mailbox.put(CoreCommand(lambda core: core.hurry(stream, urgency)))
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None:
         """Make the answers under these constraints close their thinking blocks; ended answers ignore it."""

@@ -15,7 +15,7 @@ from llamasrv.concurrency import off_hub
 from llamasrv.domain.decide import DecideRequest, Decisions
 from llamasrv.domain.events import Usage
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, GenerateRequest, Message, RerankRequest
-from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.domain.sequence_spec import CacheKey, Urgency
 from llamasrv.domain.speech import SpeechRequest
 from llamasrv.errors import LlamasrvError, Unsupported
 from llamasrv.models.model import Model
@@ -71,7 +71,7 @@ class Pipeline:
             documents=self.documents,
             cache_book=self.cache_book,
             summaries=self.summaries,
-            fall_behind=lambda talk: self._write_ahead(talk, None, is_urgent=True),
+            fall_behind=lambda talk: self._write_ahead(talk, None, Urgency.URGENT),
         )
         self.open, self.peek, self.lease = self.models.open, self.models.peek, self.models.lease
         if registry.loader is not None:
@@ -140,10 +140,10 @@ class Pipeline:
         """After an answer: if the conversation nears its limit, write its summary and compute the shortened prompt
         while the engine is idle, or beside others if it is urgent."""
         if talk.is_near(turn, usage):
-            self._write_ahead(talk, turn, is_urgent=talk.is_urgent(turn, usage))
+            self._write_ahead(talk, turn, talk.urgency(turn, usage))
 
-    def _write_ahead(self, talk: LongConversation, turn: Message | None, *, is_urgent: bool) -> None:
-        self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit, is_urgent=is_urgent))
+    def _write_ahead(self, talk: LongConversation, turn: Message | None, urgency: Urgency) -> None:
+        self.in_background(partial(write_ahead, talk, turn, self.summaries, self.submit, urgency))
 
     def submit_embed(self, request: EmbedRequest) -> EmbeddingWork:
         with self._lease_for(request, keep_alive=request.keep_alive) as served:

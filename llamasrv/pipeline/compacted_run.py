@@ -13,6 +13,7 @@ from typing import NamedTuple
 from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.events import Compacted, Event, Failed, Finished, FinishReason, Text, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolCall
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.errors import LlamasrvError
 from llamasrv.pipeline.compaction import JOB_SECONDS, LongConversation, SummaryBook
 from llamasrv.pipeline.run import Run, RunInfo, RunState, Starter
@@ -122,15 +123,14 @@ def write_ahead(
     turn: Message | None,
     book: SummaryBook,
     submit: Callable[[GenerateRequest], Run],
-    *,
-    is_urgent: bool = False,
+    urgency: Urgency = Urgency.NONE,
 ) -> None:
     """Write the summary that will be needed, unless it is there, and compute the prompt that follows from it and ends
     with this turn (None: with what is being answered); then with the latest one, as long as the conversation goes on
     meanwhile."""
     talk.look()
     number = talk.ready or talk.writing or talk.ahead()
-    if not number or not book.join(key := talk.keys[number - 1], talk, turn, is_urgent=is_urgent):
+    if not number or not book.join(key := talk.keys[number - 1], talk, turn, urgency):
         return
 
     def started(request: GenerateRequest) -> Run:

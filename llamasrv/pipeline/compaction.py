@@ -23,6 +23,7 @@ from threading import Lock
 from llamasrv.domain.context_edits import Compact
 from llamasrv.domain.events import Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, ToolChoice
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.domain.summary import MOST_WORDS, SUMMARISE, head_of, last_request, length_of, summarised, whole_cut
 from llamasrv.pipeline.context_edits import WINDOW_SHARE
 from llamasrv.pipeline.fingerprint import conversation_keys
@@ -56,9 +57,8 @@ class Summary:
     is_written: bool = False
     is_used: bool = False  # an answer was computed from it
     has_job: bool = False  # one writes it, or computes the prompt that follows from it
-    is_urgent: bool = False  # its job runs beside other requests
-    is_pressing: bool = False  # even if these feel it
-    hurry: Callable[..., None] | None = None  # makes what the job has under way run beside others
+    urgency: Urgency = Urgency.NONE  # of its job
+    hurry: Callable[[Urgency], None] | None = None  # makes what the job has under way urgent
     latest: tuple[LongConversation, Message | None] | None = None  # what the job computes next: a conversation, and its
     # answer if there is one already
     num_computed: int = 0  # messages of the conversation up to which the prompt that follows from it was computed
@@ -84,24 +84,22 @@ class SummaryBook:
                 self._by_key.move_to_end(key)
             return found
 
-    def join(self, key: bytes, talk: LongConversation, turn: Message | None, *, is_urgent: bool = False) -> bool:
+    def join(self, key: bytes, talk: LongConversation, turn: Message | None, urgency: Urgency = Urgency.NONE) -> bool:
         """True: the caller is the job of this summary now; its first `next_turn` is this one. False: the summary has a
         job, which gets the turn; or it could not be written, or there are MOST_JOBS."""
         with self._lock:
             summary = self._by_key.get(key)
             if summary is not None and summary.has_job:
                 summary.latest = talk, turn
-                summary.is_urgent = summary.is_urgent or is_urgent
-                summary.is_pressing = summary.is_pressing or talk.is_pressing
-                if summary.is_urgent and summary.hurry is not None:
-                    summary.hurry(pressing=summary.is_pressing)
+                summary.urgency = max(summary.urgency, urgency)
+                if summary.urgency and summary.hurry is not None:
+                    summary.hurry(summary.urgency)
                 return False
             if self.num_jobs >= self._most_jobs or (summary is not None and not summary.text):
                 return False
             if summary is None:
                 summary = self._by_key[key] = Summary()
-            summary.has_job, summary.latest = True, (talk, turn)
-            summary.is_urgent, summary.is_pressing = is_urgent, talk.is_pressing
+            summary.has_job, summary.latest, summary.urgency = True, (talk, turn), urgency
             self.num_jobs += 1
             self._shrink()
             return True
@@ -114,15 +112,14 @@ class SummaryBook:
             self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
             self._shrink()
 
-    def started(self, key: bytes, hurry: Callable[..., None]) -> None:
-        """The job of this summary has started something; `hurry` makes it run beside others (`pressing`: even if these
-        feel it)."""
+    def started(self, key: bytes, hurry: Callable[[Urgency], None]) -> None:
+        """The job of this summary has started something; `hurry` makes it urgent."""
         with self._lock:
             summary = self._by_key.get(key)
             if summary is not None:
                 summary.hurry = hurry
-                if summary.is_urgent:
-                    hurry(pressing=summary.is_pressing)
+                if summary.urgency:
+                    hurry(summary.urgency)
 
     def computed(self, key: bytes, num_messages: int) -> None:
         """The prompt that follows from this summary was computed, up to there."""
@@ -191,7 +188,6 @@ class LongConversation:
         about = (request.owner, model, request.cache_salt, repr(request.adapters), self._order)
         self._per_token = 3.0  # characters per token, until a prompt has been counted
         self.keys = conversation_keys(sent, *about)  # keys[n - 1]: of its first n messages
-        self.is_pressing = False  # far beyond its limit, or the context might end before a summary is written
         self.is_behind = False  # beyond its limit, and answered as it is: its summary's prompt is not computed yet
         self.look()
 
@@ -284,13 +280,14 @@ class LongConversation:
         size = usage.prompt_tokens + usage.completion_tokens
         return size >= AHEAD * self.limit or size + self._growth(turn) > self.limit
 
-    def is_urgent(self, turn: Message, usage: Usage) -> bool:
-        """Whether the next request probably passes the limit, or the context might end before a summary is written at
-        the pace of this conversation. Decides `is_pressing`, too."""
+    def urgency(self, turn: Message, usage: Usage) -> Urgency:
+        """After an answer: urgent if the next request probably passes the limit; pressing if this is far beyond it, or
+        the context might end before a summary is written at the pace of this conversation."""
         size, growth = usage.prompt_tokens + usage.completion_tokens, self._growth(turn)
         num_turns = self._summary_tokens / max(1, usage.completion_tokens)  # meanwhile, if there is no pause
-        self.is_pressing = size > FAR_BEYOND * self.limit or size + num_turns * growth > self._room
-        return self.is_pressing or size + growth > self.limit
+        if size > FAR_BEYOND * self.limit or size + num_turns * growth > self._room:
+            return Urgency.PRESSING
+        return Urgency.URGENT if size + growth > self.limit else Urgency.NONE
 
     def _is_computed(self, length: int) -> bool:
         """Whether the prompt that follows from the next summary was computed up to the last answer, or all of it but a

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from llamasrv.domain.context_edits import AppliedEdit
 from llamasrv.domain.events import Compacted, Event, Failed, Finished, FinishReason, Text, Usage
 from llamasrv.domain.params import SamplingParams
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.engine.base.channels import Delta, End, PromptScored, TokenItem, TokenStream
 from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.engine.sampling.output_constraint import OutputConstraint
@@ -89,7 +90,7 @@ class RunEngine(Protocol):
 
     def cancel(self, stream: TokenStream) -> None: ...
 
-    def hurry(self, stream: TokenStream, *, pressing: bool = False) -> None: ...
+    def hurry(self, stream: TokenStream, urgency: Urgency) -> None: ...
 
     def end_thinking(self, constraints: Iterable[OutputConstraint]) -> None: ...
 
@@ -213,11 +214,10 @@ class Run:
         while its model loads."""
         self._stop()
 
-    def hurry(self, *, pressing: bool = False) -> None:
-        """Compute it beside others from now on, though it is deferrable; `pressing`: even if they feel it. Does nothing
-        while its model loads."""
+    def hurry(self, urgency: Urgency) -> None:
+        """A deferrable one is needed sooner. Does nothing while its model loads."""
         if self._work is not None:
-            self._work.engine.hurry(self._work.stream, pressing=pressing)
+            self._work.engine.hurry(self._work.stream, urgency)
 
     def end_thinking(self) -> bool:
         """Have the model close its thinking block now and answer. False if it has none, or the request did not ask for

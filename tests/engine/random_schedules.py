@@ -22,7 +22,7 @@ from schedule_books import check_books
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
-from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec
+from llamasrv.domain.sequence_spec import CacheKey, SequenceSpec, Urgency
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.backend.fake_projector import FakeProjector
 from llamasrv.engine.base.arrays import common_prefix
@@ -354,7 +354,7 @@ class Episode:
         self.engine.hold_deferrable(self.rng.choice([0.0, 0.2, 2.0]))
         if self.num_turns % 2:  # draws nothing: a seed stays what it is
             for choice in self.open:
-                self.engine.hurry(choice.stream)
+                self.engine.hurry(choice.stream, Urgency.URGENT)
 
     def files(self):
         return SavedSlotFiles(self.folder / "slots", self.backend.state_facts)

@@ -10,7 +10,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.domain.events import FinishReason
 from llamasrv.domain.params import LogitBias, SamplingParams
-from llamasrv.domain.sequence_spec import CacheKey
+from llamasrv.domain.sequence_spec import CacheKey, Urgency
 from llamasrv.engine.backend.fake import BOS
 from llamasrv.engine.base.channels import Delta
 from llamasrv.engine.base.interface import ATTENTION, RECURRENT, DecodeFailed, OutOfCells
@@ -819,13 +819,13 @@ def test_a_deferrable_request_that_is_needed_soon_is_computed_beside_others(driv
     person = driver.submit(chat("on and on " * 20), max_tokens=200)
     if seated:
         stream = driver.submit(chat("later"), deferrable=True)
-        driver.engine.hurry(stream)
+        driver.engine.hurry(stream, Urgency.URGENT)
     driver.turn(3)
     if not seated:
         stream = driver.submit(chat("later"), deferrable=True)
         driver.turn(10)
         assert not stream.take()
-        driver.engine.hurry(stream)
+        driver.engine.hurry(stream, Urgency.URGENT)
     while not stream.ended:
         driver.turn()
     assert not person.ended and text_of(stream.take()) == "You said: later"

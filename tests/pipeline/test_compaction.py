@@ -10,6 +10,7 @@ import pytest
 from llamasrv.domain.context_edits import ClearResults, Compact, ContextEdits
 from llamasrv.domain.events import Finished, FinishReason, Text, Usage
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Tool, ToolCall
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.domain.summary import LEFT_OUT, SUMMARISE, SUMMARY, WORDS, last_request, summarised, whole_cut
 from llamasrv.errors import ContextTooLong, Unavailable
 from llamasrv.pipeline.compacted_run import write_ahead
@@ -102,10 +103,10 @@ class WrittenRun:
     """A run that says "Sum." at once."""
 
     done = False
-    hurried = 0
+    urgency = Urgency.NONE
 
-    def hurry(self, *, pressing=False):
-        self.hurried += 1
+    def hurry(self, urgency):
+        self.urgency = urgency
 
     def events(self, timeout=None):
         self.done = True
@@ -166,19 +167,19 @@ def test_a_summary_becomes_urgent_when_the_next_turn_passes_the_limit(book):
     talk = talk_of([*long(6), ASK], book)
     talk.plan(size)
     assert [talk.is_near(answer, Usage(n, 8)) for n in (120, 140, 190)] == [False, True, True]
-    assert [talk.is_urgent(answer, Usage(n, 8)) for n in (145, 190)] == [False, True]
+    assert [talk.urgency(answer, Usage(n, 8)) for n in (145, 190)] == [Urgency.NONE, Urgency.URGENT]
     short = talk_of([*long(6), ASK], book, context=267)
     short.plan(size)  # at this pace, the summary takes four turns
-    assert short.limit == talk.limit and [short.is_urgent(answer, Usage(n, 8)) for n in (145, 190)] == [True, True]
-    assert short.is_pressing and not talk.is_pressing
-    assert talk.is_urgent(answer, Usage(410, 8)) and talk.is_pressing  # far beyond its limit
+    assert short.limit == talk.limit
+    assert [short.urgency(answer, Usage(n, 8)) for n in (145, 190)] == [Urgency.PRESSING, Urgency.PRESSING]
+    assert talk.urgency(answer, Usage(410, 8)) is Urgency.PRESSING  # far beyond its limit
     large = Message("assistant", "word " * 90)
-    assert talk.is_near(large, Usage(30, 90)) and talk.is_urgent(large, Usage(30, 90))
+    assert talk.is_near(large, Usage(30, 90)) and talk.urgency(large, Usage(30, 90)) is Urgency.URGENT
 
 
 def test_what_the_job_of_an_urgent_summary_has_under_way_runs_beside_others(book):
     messages, answer = long(), Message("assistant", "Now it works.")
-    runs, urgent = [], [False, True, False]
+    runs, urgencies = [], [Urgency.NONE, Urgency.PRESSING, Urgency.NONE]
 
     def submit(request):
         runs.append(run := WrittenRun())
@@ -186,21 +187,22 @@ def test_what_the_job_of_an_urgent_summary_has_under_way_runs_beside_others(book
         return run
 
     def write(number):
-        write_ahead(talk_of([*messages, *calls(12)], book), answer, book, submit, is_urgent=urgent[number])
+        write_ahead(talk_of([*messages, *calls(12)], book), answer, book, submit, urgencies[number])
 
     class Slow(WrittenRun):
         def events(self, timeout=None):
             write(1)  # the next turn is answered meanwhile
+            write_ahead(talk_of([*messages, *calls(12)], book), None, book, submit, Urgency.URGENT)
             return super().events(timeout)
 
     def slow(request):
         runs.append(run := Slow() if not runs else WrittenRun())
         return run
 
-    write_ahead(talk_of(messages, book), answer, book, slow, is_urgent=urgent[0])
-    assert [run.hurried for run in runs] == [1, 1]
+    write_ahead(talk_of(messages, book), answer, book, slow, urgencies[0])
+    assert [run.urgency for run in runs] == [Urgency.PRESSING, Urgency.PRESSING]
     write(2)
-    assert runs[-1].hurried == 0  # another job
+    assert runs[-1].urgency is Urgency.NONE  # another job
 
 
 def test_without_a_pause_a_summary_is_used_once_all_but_the_last_answer_is_computed(book):
@@ -219,7 +221,7 @@ def test_without_a_pause_a_summary_is_used_once_all_but_the_last_answer_is_compu
         assert talk.plan(size) == 0
         used.append((talk.is_behind, talk.used > 0))
         if len(requests) == 2:  # it begins
-            write_ahead(talk, None, book, submit, is_urgent=True)
+            write_ahead(talk, None, book, submit, Urgency.URGENT)
         return WrittenRun()
 
     write_ahead(talk_of(messages, book), answer, book, submit)

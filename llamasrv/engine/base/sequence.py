@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from llamasrv.domain.events import DraftCounts, TokenLogprob
-from llamasrv.domain.sequence_spec import SequenceSpec
+from llamasrv.domain.sequence_spec import SequenceSpec, Urgency
 from llamasrv.engine.base.channels import End, PromptComputed, TokenStream
 from llamasrv.engine.base.media_timeline import MediaTimeline
 
@@ -69,7 +69,7 @@ class Sequence:
         "kind", "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
         "draft", "drafts", "media", "shift", "checkpoints", "source", "num_held", "pinned", "slot", "found",
-        "queued", "preempted", "paused", "is_urgent", "is_pressing",
+        "queued", "preempted", "paused", "urgency",
     )  # fmt: skip
 
     def __init__(
@@ -110,8 +110,7 @@ class Sequence:
         self.drafts: SequenceDrafts | None = None  # made on first use
         self.num_held = 0  # tokens of the prompt that were held for its session
         self.pinned: list[tuple[float, int]] = []  # (seconds, number of newly pinned tokens)
-        self.is_urgent = False  # deferrable, but runs beside others
-        self.is_pressing = False  # urgent, and steps may be as long for it as for any other
+        self.urgency = Urgency.NONE  # of a deferrable one
         self.checkpoints: list[int] = []  # future positions at which to save its state, ascending
 
     def enter(self, state: SequenceState) -> None:

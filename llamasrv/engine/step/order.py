@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, count
 from math import inf
 
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 
 AGEING = 30.0  # seconds of waiting that weigh as much as one priority
@@ -157,16 +158,16 @@ class WaitingSequences:
 
     def add(self, seq: Sequence) -> None:
         self._count += 1
-        if seq.is_urgent:
+        if seq.urgency:
             self._urgent[seq] = None
         if seq.admitted is not None:
             self._preempted = {seq: None, **self._preempted}
         else:
             self._queues[seq.spec.deferrable].add(seq)
 
-    def hurry(self, seq: Sequence) -> None:
+    def hurry(self, seq: Sequence, urgency: Urgency) -> None:
         """Make a deferrable sequence urgent."""
-        seq.is_urgent = True
+        seq.urgency = urgency
         self._urgent[seq] = None
 
     def remove(self, seq: Sequence) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from math import inf
 
-from llamasrv.domain.sequence_spec import Adapters
+from llamasrv.domain.sequence_spec import Adapters, Urgency
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
@@ -149,18 +149,18 @@ class Scheduler:
         one of these."""
         here = [*seated, *([] if oldest is None else [oldest])]
         first = min(here, key=lambda s: s.arrived)
-        late = [s for s in here if s.is_urgent or s is first and situation.now - s.arrived >= OVERDUE]
+        late = [s for s in here if s.urgency or s is first and situation.now - s.arrived >= OVERDUE]
         others = [s for s in situation.running if not s.spec.deferrable]
         if len(others) > 1:
             overdue = situation.now - OVERDUE
-            late = [s for s in late if s.is_pressing or s.arrived <= overdue or self._is_hardly_felt(s, len(others))]
+            late = [s for s in late if _is_pressing(s) or s.arrived <= overdue or self._is_hardly_felt(s, len(others))]
         if any(_is_patient(s, situation.now) for s in late):
             if others_wait or any(s.owed > 1 for s in others):
                 late = [s for s in late if not _is_patient(s, situation.now)]
             else:  # hardly longer than without it; one other is probably what needs it soon
                 step = self.cost.rows.predict(len(others) + sum(s.owed == 1 for s in late))
                 longest = step + (FELT * step if len(others) > 1 else DEFERRED_SECONDS)
-                if not any(s.is_pressing for s in late):
+                if not any(_is_pressing(s) for s in late):
                     situation = situation._replace(most_seconds=min(self.target, longest))
         resting = tuple([s for s in seated if s not in late])
         running = tuple([s for s in situation.running if s not in resting])
@@ -489,9 +489,13 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
     )
 
 
+def _is_pressing(seq: Sequence) -> bool:
+    return seq.urgency is Urgency.PRESSING
+
+
 def _is_patient(seq: Sequence, now: float) -> bool:
     """Whether it is urgent and owes a prompt that gives way to all others."""
-    return seq.is_urgent and seq.owed > 1 and now - seq.arrived < OVERDUE
+    return seq.urgency is not Urgency.NONE and seq.owed > 1 and now - seq.arrived < OVERDUE
 
 
 def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[str, int]:

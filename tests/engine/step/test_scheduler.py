@@ -7,6 +7,7 @@ import pytest
 from engine_driver import sequence as make_sequence
 from plans import planned
 
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
@@ -350,7 +351,7 @@ def test_the_oldest_deferrable_sequence_runs_beside_others_after_a_while():
 
 def urgent(length, **settings):
     seq = deferrable(length, **settings)
-    seq.is_urgent = True
+    seq.urgency = Urgency.URGENT
     return seq
 
 
@@ -381,9 +382,9 @@ def test_an_urgent_sequence_runs_beside_several_where_these_hardly_feel_it():
     scheduler = costs(with_deferrables(late))
     assert plan(scheduler, [late], streams).parts == alone
     assert plan(scheduler, [late], streams, now=1.0 + OVERDUE).num_prompt > 0
-    late.is_pressing = True
+    late.urgency = Urgency.PRESSING
     assert plan(scheduler, [late], streams).num_prompt == 61  # whatever fits the batch
-    late.is_pressing = False
+    late.urgency = Urgency.URGENT
     assert 16 <= plan(costs(scheduler, row=0.00002), [late], streams).num_prompt < 64
     late = urgent(10, computed=9)
     for seconds in (0.0104, 0.011):  # of a step with one row more
@@ -503,7 +504,7 @@ def test_sequences_that_wait_are_kept_in_order():
     assert waiting.oldest((SequenceState.WAITING,), deferrable=False) in (second, third)
     waiting.add(last := sequence(5, owner="z", arrived=9.0, deferrable=True))
     assert waiting.oldest(MAY_WAIT, deferrable=True) is late
-    waiting.hurry(last)
+    waiting.hurry(last, Urgency.URGENT)
     assert waiting.oldest(MAY_WAIT, deferrable=True) is last
     waiting.remove(last)
     assert waiting.oldest(MAY_WAIT, deferrable=True) is late
