@@ -12,11 +12,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.backend.context import open_model
 from llamasrv.engine.backend.gguf_file import opened
-from llamasrv.engine.backend.library import C
-from llamasrv.engine.backend.model_handle import ModelHandle
-from llamasrv.engine.backend.placement import load_model
-from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
-from llamasrv.engine.backend.vocabulary import LlamaVocabulary
+from llamasrv.engine.backend.speech import speech_kind
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sound_track import SoundTrack
@@ -40,17 +36,6 @@ def test_a_speech_projector_is_told_by_its_generator(pocket_projector, tmp_path)
     (tmp_path / "text").write_text("no GGUF file")
     assert speech_kind(pocket_projector) == "pockettts"
     assert speech_kind(tmp_path / "text") == speech_kind(None) == ""
-
-
-def test_a_projector_of_another_kind_of_model_is_refused(pocket_projector, model_path):
-    path = model_path("swa")
-    options = EngineOptions(mmproj=pocket_projector, gpu_layers=0)
-    model = load_model(path, options, lambda share: True)
-    handle = ModelHandle(model, C.llama_model_free)
-    vocab = LlamaVocabulary(model, handle)
-    with pytest.raises(LoadFailed, match="speaks for pockettts models"):
-        LlamaSpeech(model, vocab, options, path=path)
-    handle.release()
 
 
 @pytest.fixture(scope="module", params=tiny_speech.KINDS)

@@ -23,7 +23,7 @@ from llamasrv.engine.backend.cores import CORES
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.lane_memory import LaneMemory
-from llamasrv.engine.backend.library import C, drop_errors, function, reason
+from llamasrv.engine.backend.library import C, function, reason
 from llamasrv.engine.backend.limits import check_generates, rows_and_ubatch, together
 from llamasrv.engine.backend.lora import load_adapters, use_adapters
 from llamasrv.engine.backend.media_rows import decode_rows
@@ -31,7 +31,7 @@ from llamasrv.engine.backend.memory_kind import kind_of
 from llamasrv.engine.backend.model_handle import ModelHandle
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.backend.placement import failed, load_model, on_gpu
+from llamasrv.engine.backend.placement import load_model, on_gpu, open_context
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import LlamaChain, SamplerMaker, sample_lane, sampled_token
 from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
@@ -187,15 +187,12 @@ class LlamaBackend(LaneMemory):
             stateful=self._stateful,
         )
         self.max_outputs = p.n_outputs_max
-        drop_errors()
         self._most_threads = p.n_threads, p.n_threads_batch
         self._threads = self._most_threads  # as last set
         if o.yields_threads and not o.deterministic:
             self._thread_count = ThreadCount(max(self._threads), weights=C.llama_model_size(self._model))
-        context = C.llama_init_from_model(self._model, p)
-        if not context:
-            raise failed(f"{self.info.path}: cannot create a context of {p.n_ctx} tokens ({reason()})")
-        self._context = context
+        what = f"{self.info.path}: cannot create a context of {p.n_ctx} tokens"
+        self._context = context = open_context(self._model, p, what)
         steer(context, self._model, o, self.info.path)
         self._used: Adapters = ()
         self._memory = C.llama_get_memory(context)

@@ -29,7 +29,6 @@ def context_params(o: EngineOptions, *, context_train: int, lanes: int, rows: in
     p.kv_unified, p.swa_full = not split, o.swa_full
     p.flash_attn_type = FLASH_ATTN[o.flash_attention]
     p.type_k, p.type_v = CACHE_TYPES[o.cache_type_k], CACHE_TYPES[o.cache_type_v]
-    p.no_perf = True
     place_context(p, o)
     return p
 

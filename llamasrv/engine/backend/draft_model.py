@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
-from llamasrv.engine.backend.library import C, drop_errors, function, reason
+from llamasrv.engine.backend.library import C, function
 from llamasrv.engine.backend.limits import rows_and_ubatch
-from llamasrv.engine.backend.placement import failed, load_model, place_context
+from llamasrv.engine.backend.placement import load_model, open_context, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.batch import Batch
@@ -89,12 +89,9 @@ class LlamaDraftModel:
         p.n_threads = o.threads or available_cpus()
         p.n_threads_batch = o.threads_batch or p.n_threads
         p.kv_unified = True
-        p.no_perf = True
         place_context(p, o)
-        drop_errors()
-        self._context = C.llama_init_from_model(self._model, p)
-        if not self._context:
-            raise failed(f"{self._path}: cannot create a draft context of {p.n_ctx} tokens ({reason()})")
+        what = f"{self._path}: cannot create a draft context of {p.n_ctx} tokens"
+        self._context = open_context(self._model, p, what)
         self._memory = C.llama_get_memory(self._context)
         self._held = [array("i") for _ in range(self._num_lanes)]
         self._vocab_size = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self._model)))

@@ -23,7 +23,7 @@ from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, reason
 from llamasrv.engine.backend.media_rows import decode_rows
-from llamasrv.engine.backend.placement import place_context
+from llamasrv.engine.backend.placement import open_context, place_context
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.base.arrays import Floats, Int32s, pooled
 from llamasrv.engine.base.batch import Batch, MediaRows
@@ -129,12 +129,9 @@ class LlamaEmbeddings:
         p.kv_unified = True
         p.embeddings = True
         p.pooling_type = POOLINGS.index("rank") if self.pooling == "rank" else POOLINGS.index("none")
-        p.no_perf = True
         place_context(p, self._options)
-        context = C.llama_init_from_model(self._model, p)
-        if not context:
-            raise LoadFailed(f"{self._path}: cannot create an embedding context of {p.n_ctx} tokens ({reason()})")
-        self._context = context
+        what = f"{self._path}: cannot create an embedding context of {p.n_ctx} tokens"
+        self._context = context = open_context(self._model, p, what)
         steer(context, self._model, self._options, self._path)
         self._memory = C.llama_get_memory(context)
         if not self._memory and not self._bidirectional:

@@ -15,7 +15,8 @@ import numpy as np
 
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.draft_model import likeliest
-from llamasrv.engine.backend.library import C, drop_errors, hidden_states, reason
+from llamasrv.engine.backend.library import C, hidden_states
+from llamasrv.engine.backend.placement import open_context
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.batch import Batch
 from llamasrv.engine.base.interface import LoadFailed, Proposal, Timeline
@@ -71,10 +72,7 @@ class LlamaMtp:
         self.follows = False
         params.ctx_type, params.ctx_other = C.LLAMA_CONTEXT_TYPE_MTP, target
         params.n_rs_seq, params.n_outputs_max = 0, num_lanes
-        drop_errors()
-        self.context = C.llama_init_from_model(model, params)
-        if not self.context:
-            raise LoadFailed(f"cannot create a context for the model's MTP layer ({reason()})")
+        self.context = open_context(model, params, "cannot create a context for the model's MTP layer")
         self._memory = C.llama_get_memory(self.context)
         self._batch = Batch(params.n_batch)
         self._rows = BoundBatch(self._batch)

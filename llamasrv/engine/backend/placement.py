@@ -115,7 +115,17 @@ def model_params(options: EngineOptions, path: str) -> tuple[Any, list[Any]]:
     return params, alive
 
 
+def open_context(model: Any, params: Any, what: str) -> Any:
+    """The library's handle. Raises LoadFailed with `what` cannot be created, and why."""
+    drop_errors()
+    context = C.llama_init_from_model(model, params)
+    if not context:
+        raise failed(f"{what} ({reason()})")
+    return context
+
+
 def place_context(params: Any, options: EngineOptions) -> None:
+    params.no_perf = True
     params.offload_kqv, params.op_offload = options.kv_offload, options.op_offload
     if options.rope_scaling is not None:
         params.rope_scaling_type = ROPE_SCALINGS[options.rope_scaling]

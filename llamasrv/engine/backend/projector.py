@@ -48,6 +48,41 @@ class MediaShape(NamedTuple):
     positions: bytes | None
 
 
+def params_of(lib: Any, options: EngineOptions, threads: int) -> Any:
+    """The library's parameters of a projector."""
+    params = lib.mtmd_context_params_default()
+    has_gpu = options.devices != (NO_DEVICE,) and bool(rpc.local_devices())
+    params.use_gpu = options.mmproj_offload and has_gpu
+    params.n_threads = threads
+    params.print_timings = params.warmup = False
+    return params
+
+
+@contextmanager
+def chunks_of(lib: Any, context: Any, bitmap: Any) -> Iterator[list[Any] | None]:
+    """The library's chunks of one input, which is freed; None if it refuses the input."""
+    part = lib.mtmd_input_part(None, bitmap)
+    parts = (ctypes.POINTER(lib.mtmd_input_part) * 1)(ctypes.pointer(part))
+    chunks = lib.mtmd_input_chunks_init()
+    try:
+        code = lib.mtmd_tokenize_from_parts(context, chunks, parts, 1, False)
+        lib.mtmd_bitmap_free(bitmap)  # the chunks have copies
+        found = [lib.mtmd_input_chunks_get(chunks, i) for i in range(lib.mtmd_input_chunks_size(chunks))]
+        yield None if code else found
+    finally:
+        lib.mtmd_input_chunks_free(chunks)
+
+
+def rows_of(lib: Any, context: Any, chunk: Any, width: int) -> Floats | None:
+    """The rows of a chunk, float32 [num_tokens, width]; None if encoding failed."""
+    drop_errors()
+    if lib.mtmd_encode_chunk(context, chunk):
+        return None
+    count = lib.mtmd_input_chunk_get_n_tokens(chunk)
+    view = np.ctypeslib.as_array(lib.mtmd_get_output_embd(context), (count, width))
+    return np.array(view, np.float32)  # a copy: the next call overwrites it
+
+
 class LlamaProjector:
     """One context of libmtmd. `encode` is called by one thread at a time."""
 
@@ -101,11 +136,7 @@ class LlamaProjector:
 
     def _params(self, options: EngineOptions) -> tuple[Any, Any]:
         """The library's parameters, and an object that must be kept alive with them."""
-        params = self._lib.mtmd_context_params_default()
-        has_gpu = options.devices != (NO_DEVICE,) and bool(rpc.local_devices())
-        params.use_gpu = options.mmproj_offload and has_gpu
-        params.n_threads = max(1, available_cpus() // 2)
-        params.print_timings = params.warmup = False
+        params = params_of(self._lib, options, max(1, available_cpus() // 2))
         if options.image_min_tokens is not None:
             params.image_min_tokens = options.image_min_tokens
         if options.image_max_tokens is not None:
@@ -176,11 +207,10 @@ class LlamaProjector:
         lib = self._lib
         if lib.mtmd_input_chunk_get_n_tokens(pointer) != chunk.num_tokens:
             raise EngineFailure("An image or audio clip has a different number of tokens than was counted.")
-        drop_errors()
-        if lib.mtmd_encode_chunk(self._context, pointer):
+        rows = rows_of(lib, self._context, pointer, self.width)
+        if rows is None:
             raise EngineFailure(f"Encoding the image or audio failed ({reason()}).")
-        view = np.ctypeslib.as_array(lib.mtmd_get_output_embd(self._context), (chunk.num_tokens, self.width))
-        return np.array(view, np.float32)  # a copy: the next call overwrites it
+        return rows
 
     def _finite(self, rows: Floats) -> Floats:
         wrong = ~np.isfinite(rows).all(axis=1)
@@ -264,17 +294,10 @@ class LlamaProjector:
             bitmap = lib.mtmd_bitmap_init_from_audio(
                 len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
             )
-        part = lib.mtmd_input_part(None, bitmap)
-        parts = (ctypes.POINTER(lib.mtmd_input_part) * 1)(ctypes.pointer(part))
-        chunks = lib.mtmd_input_chunks_init()
-        try:
-            code = lib.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False)
-            lib.mtmd_bitmap_free(bitmap)  # the chunks have copies
-            if code:
+        with chunks_of(lib, self._context, bitmap) as chunks:
+            if chunks is None:
                 raise InvalidRequest(f"The model's projector cannot use this {media.kind}.")
-            yield [lib.mtmd_input_chunks_get(chunks, i) for i in range(lib.mtmd_input_chunks_size(chunks))]
-        finally:
-            lib.mtmd_input_chunks_free(chunks)
+            yield chunks
 
     def _try_sizes(self) -> int:
         """Max rows of a chunk that must be computed in one step; 0 if there is none. Raises LoadFailed if model and

@@ -19,15 +19,18 @@ from typing import Any
 import numpy as np
 
 from llamasrv.domain.speech import LANE_CELLS, MAX_LANES, SAMPLE_RATE, WINDOWED, UtteranceSpec
+from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.context_params import FLASH_ATTN
 from llamasrv.engine.backend.cores import CORES, CoreShare
 from llamasrv.engine.backend.gguf_file import opened
-from llamasrv.engine.backend.library import C, drop_errors, reason
-from llamasrv.engine.backend.placement import place_context
-from llamasrv.engine.backend.speech_projector import SpeechProjector, pointer
+from llamasrv.engine.backend.library import C, reason
+from llamasrv.engine.backend.media_rows import decode_rows
+from llamasrv.engine.backend.placement import open_context, place_context
+from llamasrv.engine.backend.speech_projector import SpeechProjector
 from llamasrv.engine.backend.utterance import LlamaUtterance, PocketUtterance, QwenUtterance
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import Floats
+from llamasrv.engine.base.batch import Batch, MediaRows
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import EngineOptions
@@ -51,16 +54,15 @@ class LlamaSpeech:
     """
 
     def __init__(self, model: Any, vocab: LlamaVocabulary, options: EngineOptions, *, path: str) -> None:
-        """Raises LoadFailed."""
+        """The projector of the options belongs to the model. Raises LoadFailed."""
         assert options.mmproj is not None
         self._model, self.vocab, self._options, self._path = model, vocab, options, path
         self._context: Any = None
         self._memory: Any = None
         self._projectors: list[SpeechProjector] = []
+        self._batch = Batch(ROWS)
+        self._bound = BoundBatch(self._batch)
         self.kind, self.width = speech_kind(options.mmproj), int(C.llama_model_n_embd(model))
-        architecture = _architecture(model)
-        if self.kind != architecture:
-            raise LoadFailed(f"{options.mmproj} speaks for {self.kind} models; {path} is a {architecture} model")
         with opened(Path(path)) as file:
             self.table = None if file is None else file.table("token_embd.weight", self.width)
         if self.table is None:
@@ -102,15 +104,12 @@ class LlamaSpeech:
         p.n_ctx, p.n_seq_max = LANE_CELLS * self.num_lanes, self.num_lanes
         p.n_batch = p.n_ubatch = p.n_outputs_max = ROWS
         p.n_threads = p.n_threads_batch = self.threads
-        p.embeddings = p.no_perf = True
+        p.embeddings = True
         p.kv_unified = not self.is_deterministic  # in one pool it matters to the rounding where a lane's cells lie
         p.flash_attn_type = FLASH_ATTN[self._options.flash_attention]
         self._cores.reset()
         place_context(p, self._options)
-        drop_errors()
-        self._context = C.llama_init_from_model(self._model, p)
-        if not self._context:
-            raise LoadFailed(f"{self._path}: cannot create a context of {p.n_ctx} rows ({reason()})")
+        self._context = open_context(self._model, p, f"{self._path}: cannot create a context of {p.n_ctx} rows")
         self._memory = C.llama_get_memory(self._context)
 
     def _join(self, call: Callable[[], int]) -> int:
@@ -140,24 +139,19 @@ class LlamaSpeech:
     def decode(self, parts: Sequence[tuple[int, int, Floats]]) -> list[int]:
         """Compute (lane, first position, rows) of several utterances together. Returns the place of each part's last
         row, for `hidden` and `logits`. Raises DecodeFailed."""
-        rows = np.ascontiguousarray(np.concatenate([part for _, _, part in parts]), np.float32)
-        count, lengths = len(rows), [len(part) for _, _, part in parts]
-        assert 0 < count <= ROWS and rows.shape[1] == self.width
         for lane, position, part in parts:
             assert 0 <= lane < self.num_lanes and position + len(part) <= LANE_CELLS
-        lanes = np.repeat(np.array([lane for lane, _, _ in parts], np.int32), lengths)
+        lengths, b = [len(part) for _, _, part in parts], self._batch
+        ends, count = np.cumsum(lengths) - 1, sum(lengths)
+        assert 0 < count <= ROWS
+        b.lane[:count], b.wants_logits[:count] = np.repeat([lane for lane, _, _ in parts], lengths), 0
+        b.wants_logits[ends] = 1
         places = np.concatenate([np.arange(at, at + len(part), dtype=np.int32) for _, at, part in parts])
-        positions = np.ascontiguousarray(np.tile(places, (self.dimensions, 1)))
-        ends = np.cumsum(lengths) - 1
-        ones, wanted = np.ones(count, np.int32), np.zeros(count, np.int8)
-        wanted[ends] = 1
-        pointers = (lanes.ctypes.data + 4 * np.arange(count)).astype(np.uint64)
-        batch: Any = C.llama_batch()
-        batch.n_tokens = count
-        batch.embd, batch.pos = pointer(rows, ctypes.c_float), pointer(positions, C.llama_pos)
-        batch.n_seq_id, batch.logits = pointer(ones, ctypes.c_int32), pointer(wanted, ctypes.c_int8)
-        batch.seq_id = ctypes.cast(pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(C.llama_seq_id)))
-        code = self._cores.compute(partial(C.llama_decode, self._context, batch))
+        rows = MediaRows(np.concatenate([part for _, _, part in parts]), np.tile(places, (self.dimensions, 1)), False)
+        batch, width = self._bound.native, self.width
+        code = self._cores.compute(
+            partial(decode_rows, self._context, batch, rows, width=width, dimensions=self.dimensions, ubatch_size=ROWS)
+        )
         if code:
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
         return [int(end) for end in ends]
@@ -207,9 +201,3 @@ def try_speech(speech: LlamaSpeech) -> None:
         for piece in utterance.take_pieces():
             track.sound(speech.vocoder, piece)
     speech.release(0)
-
-
-def _architecture(model: Any) -> str:
-    buffer = ctypes.create_string_buffer(64)
-    C.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace")

@@ -21,13 +21,12 @@ import numpy as np
 
 from llamasrv.concurrency import native_lock
 from llamasrv.domain.speech import SAMPLE_RATE
-from llamasrv.engine.backend import rpc
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import drop_errors, mtmd, reason
+from llamasrv.engine.backend.projector import chunks_of, params_of, rows_of
 from llamasrv.engine.base.arrays import Floats, Int32s
 from llamasrv.engine.base.interface import DecodeFailed, LoadFailed
 from llamasrv.engine.base.options import EngineOptions
-from llamasrv.engine.base.placement_rules import NO_DEVICE
 from llamasrv.errors import EngineFailure, InvalidRequest, Unavailable
 
 GEN_CODE, GEN_WAV = 0, 1
@@ -65,11 +64,7 @@ class SpeechProjector:
         with opened(path) as file:
             if kind == "qwen3tts" and file is not None and not file.has_key(KV_HEADS):
                 raise LoadFailed(f"{path}: not a whole projector of a speech model: it has no {KV_HEADS}")
-        params = self._lib.mtmd_context_params_default()
-        has_gpu = options.devices != (NO_DEVICE,) and bool(rpc.local_devices())
-        params.use_gpu = options.mmproj_offload and has_gpu
-        params.n_threads = threads
-        params.print_timings = params.warmup = False
+        params = params_of(self._lib, options, threads)
         drop_errors()
         self._context: Any = self._lib.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._context:
@@ -104,28 +99,16 @@ class SpeechProjector:
             if not self._context:
                 raise Unavailable("The model is being unloaded.")
             bitmap = lib.mtmd_bitmap_init_from_audio(len(samples), pointer(samples, ctypes.c_float))
-            part = lib.mtmd_input_part(None, bitmap)
-            parts = (ctypes.POINTER(lib.mtmd_input_part) * 1)(ctypes.pointer(part))
-            chunks = lib.mtmd_input_chunks_init()
-            try:
-                if lib.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False):
+            with chunks_of(lib, self._context, bitmap) as chunks:
+                if chunks is None:
                     raise InvalidRequest("The voice's clip cannot be read.", param="voice")
-                for i in range(lib.mtmd_input_chunks_size(chunks)):
-                    chunk = lib.mtmd_input_chunks_get(chunks, i)
-                    if lib.mtmd_input_chunk_get_type(chunk) != 2:
-                        continue
-                    if lib.mtmd_encode_chunk(self._context, chunk):
-                        raise EngineFailure("The voice's clip cannot be encoded.")
-                    count = lib.mtmd_input_chunk_get_n_tokens(chunk)
-                    rows = np.ctypeslib.as_array(lib.mtmd_get_output_embd(self._context), (count, self.width))
-                    voice: Floats = np.array(rows, np.float32)
-                    if not np.isfinite(voice).all():
-                        raise EngineFailure("The voice's rows contain NaN or Inf.")
-                    return voice
-                raise EngineFailure("The voice's clip has no sound.")
-            finally:
-                lib.mtmd_bitmap_free(bitmap)
-                lib.mtmd_input_chunks_free(chunks)
+                sound = next((chunk for chunk in chunks if lib.mtmd_input_chunk_get_type(chunk) == 2), None)
+                voice = None if sound is None else rows_of(lib, self._context, sound, self.width)
+        if voice is None:
+            raise EngineFailure("The voice's clip cannot be encoded.")
+        if not np.isfinite(voice).all():
+            raise EngineFailure("The voice's rows contain NaN or Inf.")
+        return voice
 
     # one thread
 
