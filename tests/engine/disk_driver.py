@@ -36,7 +36,7 @@ class Served(Driver):
         return end_of(stream.take()).num_reused
 
     def written(self, number):
-        while self.core.disk.num_written < number:
+        while self.core.metrics.prefixes_written < number:
             self.engine.take_mail(1)
 
     def end(self):

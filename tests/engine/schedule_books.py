@@ -77,8 +77,8 @@ def _kept(core):
     answered = set() if reads is None else {*reads._answered}
     turns = core.scheduler.turns, dict(core.scheduler.served)
     return (
-        sequences, memory.resident.best(), [*lanes.lengths], [*lanes.generations], host.used, host.reserved, host.entries(),
-        memory.checkpoints.points(), holders, reading, answered, turns,
+        sequences, memory.resident.best(), [*lanes.lengths], [*lanes.generations], host.used, host.reserved, host.states(),
+        memory.checkpoints.states(), holders, reading, answered, turns,
     )  # fmt: skip
 
 
@@ -107,12 +107,12 @@ def _same(kv, tokens):
 
 def _check_tiers(core):
     host, checkpoints = core.memory.host, core.memory.checkpoints
-    entries = host.entries()
+    entries = host.states()
     assert host.used == sum(entry.num_bytes for entry in entries) <= max(0, host.limit), "host memory"
     pins = host.pins
-    assert pins.used == sum(pin.state.num_bytes for pin in pins._pins.values()) <= pins.limit, "pins"
-    assert {id(pin.state) for pin in pins._pins.values()} <= {id(entry) for entry in entries}, "a pin of nothing"
-    points = checkpoints.points()
+    assert pins.used == sum(state.num_bytes for state in pins._pins) <= pins.limit, "pins"
+    assert {id(state) for state in pins._pins} <= {id(entry) for entry in entries}, "a pin of nothing"
+    points = checkpoints.states()
     assert checkpoints.used == sum(point.num_bytes for point in points) <= max(0, checkpoints.limit), "checkpoints"
     tree, files = core.memory.tree, [] if core.disk is None else list(core.disk._known.values())
     tree.check()

@@ -33,7 +33,7 @@ def ask(engine, *tail, **settings):
 def written(engine):
     while engine.core.disk._writing:
         engine.engine.take_mail(1)
-    return engine.core.disk.num_written
+    return engine.core.metrics.prefixes_written
 
 
 def test_a_restart_finds_the_common_prefix_and_continues_as_if_computed(restart):

@@ -342,7 +342,7 @@ def test_after_a_restart_an_image_comes_from_disk(seeing, helper, kind, tmp_path
         engines[0].run([prompt(engines[0], BEFORE, media, tail)])
     while engines[0].core.disk._writing:
         engines[0].engine.take_mail(1)
-    assert engines[0].core.disk.num_written == 1
+    assert engines[0].core.metrics.prefixes_written == 1
     again = seeing(kind, **settings)
     again.core.reads.patience = 60.0  # however busy the machine is
     again.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01

@@ -17,32 +17,19 @@ from collections.abc import Iterator
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.match import SHORTEST
-from llamasrv.engine.kv.policy import EvictionOrder
+from llamasrv.engine.kv.policy import StateTier
 from llamasrv.engine.kv.state import SavedState, checkpoint
 from llamasrv.engine.kv.tree import HolderKind, PrefixPath, PrefixTree
 
 MOST_POINTS, MOST_WHOLE = 8, 2  # in one file
 
 
-class Checkpoints:
-    """At most `limit` bytes (0: none). `whole`: each fills an empty lane."""
+class Checkpoints(StateTier):
+    """`whole`: each fills an empty lane."""
 
     def __init__(self, limit: int, tree: PrefixTree, *, whole: bool = False) -> None:
-        self.limit = limit
-        self._tree = tree
+        super().__init__(limit, tree)
         self.whole = whole
-        self.ranking: EvictionOrder[SavedState] = EvictionOrder()
-
-    def __len__(self) -> int:
-        return len(self.ranking)
-
-    @property
-    def used(self) -> int:
-        return self.ranking.used
-
-    def points(self) -> list[SavedState]:
-        """All checkpoints, the most valuable first."""
-        return self.ranking.best()
 
     def along(self, tokens: array[int], limit: int, cache_key: CacheKey) -> dict[int, SavedState]:
         """The checkpoints of prefixes of `tokens[:limit]`, by length, shortest first."""
@@ -72,11 +59,9 @@ class Checkpoints:
         """Keep a checkpoint if it fits; evicts the least valuable ones."""
         if not self.wants(point.tokens, point.length, point.cache_key, point.num_bytes):
             return
-        while self.used + point.num_bytes > self.limit and (other := self.ranking.evict()) is not None:
-            self._tree.drop(other)
+        self._shrink(self.limit - point.num_bytes)
         before = max(self.along(point.tokens, point.length, point.cache_key), default=0)
-        self.ranking.add(point, point.length - before, point.num_bytes)
-        self._tree.put(point)
+        self._keep(point, point.length - before)
 
     def note_use(self, point: SavedState) -> None:
         self.ranking.note_use(point)

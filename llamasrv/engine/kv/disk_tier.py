@@ -109,8 +109,6 @@ class DiskTier:
         self._spare, self._most_new = spare, most_new
         self._tree = tree
         self.largest = min(largest, limit)  # max bytes of one state
-        self.num_read = 0
-        self.num_written = 0
         self._root = folder
         self._facts = state_file.as_facts(facts)
         made_with = json.dumps([state_file.FORMAT, self._facts], sort_keys=True)
@@ -212,7 +210,6 @@ class DiskTier:
         if state is None:
             self._drop(stored.path)
         else:
-            self.num_read += 1
             if stored.path in self._known:
                 self._known.move_to_end(stored.path)
             self._metrics.prefixes_read += 1
@@ -238,7 +235,6 @@ class DiskTier:
             self._failures += 1
         else:
             self._failures, self._rests_until = 0, -inf
-            self.num_written += 1
             self._metrics.prefixes_written += 1
             self._outgrow(stored)
             self._add(stored)

@@ -24,7 +24,6 @@ GROWN = 0.1  # min share of new tokens for a prefix to be written again
 
 class _Candidate(NamedTuple):
     tokens: array[int]
-    length: int
     cache_key: CacheKey
     size: Callable[[], int]
     data: Callable[[], LaneState]
@@ -48,7 +47,8 @@ class DiskWriter:
         if now < self._next or not self._disk.can_write:
             return
         for found in self._candidates(running):
-            if self._is_missed(found) and self._disk.wants(found.tokens, found.length, found.cache_key, found.size()):
+            tokens, key = found.tokens, found.cache_key
+            if self._is_missed(found) and self._disk.wants(tokens, len(tokens), key, found.size()):
                 if found.size() <= self._memory.busy_bytes or len(running) < 2:
                     self._disk.put(self._state(found))
                     return
@@ -59,7 +59,7 @@ class DiskWriter:
         if self._disk.is_resting:
             return
         for found in self._candidates([]):
-            if self._is_missed(found) and self._disk.fits(found.length, found.size()):
+            if self._is_missed(found) and self._disk.fits(len(found.tokens), found.size()):
                 self._disk.put(self._state(found), queue=True)
 
     def _candidates(self, running: list[Sequence]) -> Iterator[_Candidate]:
@@ -67,7 +67,7 @@ class DiskWriter:
         for timeline in memory.resident.best():
             length = memory.lanes.lengths[timeline.lane]
             yield self._of_lane(timeline.lane, timeline.tokens[:length], timeline.cache_key)
-        for entry in memory.host.entries():
+        for entry in memory.host.states():
             yield _of_entry(entry)
         for seq in running:
             if seq.lane is not None and seq.state is SequenceState.DECODE and not seq.draft:
@@ -75,17 +75,16 @@ class DiskWriter:
 
     def _of_lane(self, lane: int, tokens: array[int], cache_key: CacheKey) -> _Candidate:
         backend = self._memory.backend
-        return _Candidate(tokens, len(tokens), cache_key, lambda: backend.saved_size(lane), lambda: backend.save(lane))
+        return _Candidate(tokens, cache_key, lambda: backend.saved_size(lane), lambda: backend.save(lane))
 
     def _is_missed(self, found: _Candidate) -> bool:
-        there = self._disk.common(found.tokens, found.length, found.cache_key)
-        new = found.length - there
-        return new > GROWN * found.length and self._time.prompt_seconds(new) >= WORTH_WRITING
+        length = len(found.tokens)
+        new = length - self._disk.common(found.tokens, length, found.cache_key)
+        return new > GROWN * length and self._time.prompt_seconds(new) >= WORTH_WRITING
 
     def _state(self, found: _Candidate) -> SavedState:
-        state = SavedState(found.tokens[: found.length], found.data(), found.cache_key)
-        return self._memory.checkpoints.accompany(state)
+        return self._memory.checkpoints.accompany(SavedState(found.tokens, found.data(), found.cache_key))
 
 
 def _of_entry(entry: SavedState) -> _Candidate:
-    return _Candidate(entry.tokens, entry.length, entry.cache_key, lambda: entry.data.nbytes, lambda: entry.data)
+    return _Candidate(entry.tokens, entry.cache_key, lambda: entry.data.nbytes, lambda: entry.data)

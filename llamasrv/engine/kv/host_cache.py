@@ -56,7 +56,7 @@ class HostCache:
     def take_over(self, other: HostCache) -> None:
         """Take over the states of another cache if it was made for the same model and settings; clears that one."""
         if other._made_for is not None and other._made_for == self._made_for and other is not self:
-            states, points = other.host.entries(), other.checkpoints.points()
+            states, points = other.host.states(), other.checkpoints.states()
             other.clear()
             for state in reversed(states):
                 self.host.put(state)

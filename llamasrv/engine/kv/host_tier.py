@@ -8,35 +8,23 @@ and no library: states are bytes.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.kv.policy import EvictionOrder, Pins
+from llamasrv.engine.kv.policy import Pins, StateTier
 from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import EVERYBODY, HolderKind, PrefixTree
 
 
-class HostTier:
-    """At most `limit` bytes; 0 keeps nothing."""
+class HostTier(StateTier):
+    """Whole prefixes, some of them pinned."""
 
     def __init__(self, limit: int, tree: PrefixTree, *, can_cut: bool = True, pin_share: float = 0.0) -> None:
         """`pin_share`: share of `limit` for pins."""
-        self.limit = limit
-        self._tree = tree
+        super().__init__(limit, tree)
         self.pins = Pins(int(limit * pin_share))
         self._can_cut = can_cut
         self.reserved = 0  # bytes of it that are lent to others: see `reserve`
-        self.ranking: EvictionOrder[SavedState] = EvictionOrder()
-
-    def __len__(self) -> int:
-        return len(self.ranking)
-
-    @property
-    def used(self) -> int:
-        return self.ranking.used
-
-    def entries(self) -> list[SavedState]:
-        """The most valuable first."""
-        return self.ranking.best()
 
     @property
     def room(self) -> int:
@@ -46,7 +34,7 @@ class HostTier:
     def reserve(self, size: int) -> None:
         """Lend `size` bytes of the limit to states held elsewhere; replaces the previous amount."""
         self.reserved = size
-        self._shrink(self.limit - size)
+        self._shrink(self.limit - size, self.pins.keeps)
 
     def put(self, entry: SavedState) -> None:
         """Keep a state if it fits. Drops unpinned entries that are a prefix of it."""
@@ -60,9 +48,8 @@ class HostTier:
             return
         for other in unpinned:
             self._drop(other)
-        self._shrink(self.limit - self.reserved - entry.num_bytes)
-        self.ranking.add(entry, entry.length, entry.num_bytes)
-        self._tree.put(entry)
+        self._shrink(self.limit - self.reserved - entry.num_bytes, self.pins.keeps)
+        self._keep(entry, entry.length)
 
     def _along(self, tokens: array[int], cache_key: CacheKey) -> list[SavedState]:
         """The entries that are a prefix of these tokens, or have all of them, longest first."""
@@ -75,25 +62,28 @@ class HostTier:
         assert found is None or isinstance(found, SavedState)
         return found
 
-    def pin(self, entry: SavedState, owner: str, seconds: float) -> bool:
-        """Pin a state for `seconds`; False if its owner's share has no room for it."""
-        if not self.makes_room_for_pin(entry.tokens, entry.cache_key, entry.num_bytes, owner, seconds):
-            return False
-        if entry not in self.ranking:
-            self.put(entry)
-        if entry not in self.ranking:
-            return False  # memory is reserved for reads from disk
-        self.pins.hold(entry, owner, seconds)
-        return True
-
-    def makes_room_for_pin(
-        self, tokens: array[int], cache_key: CacheKey, size: int, owner: str, seconds: float
+    def pin(
+        self,
+        tokens: array[int],
+        cache_key: CacheKey,
+        owner: str,
+        seconds: float,
+        *,
+        size: int,
+        make: Callable[[], SavedState],
     ) -> bool:
-        """Make room for a state of `size` bytes that is to be pinned; False if it cannot be."""
+        """Pin the state of these tokens for `seconds`. Where there is none, `make` copies one of `size` bytes, once it
+        is known to fit: a copy takes time. False if its owner's share, or what reads from disk leave, has no room."""
+        state = self.exactly(tokens, cache_key)
         within = self._along(tokens, cache_key) if self._can_cut else []
-        if not self.pins.make_room(size, owner, seconds, within):
+        if not self.pins.make_room(size if state is None else state.num_bytes, owner, seconds, within):
             return False
-        return size <= self.room or self.exactly(tokens, cache_key) is not None
+        if state is None:
+            if size > self.room:
+                return False
+            self.put(state := make())
+        self.pins.hold(state, owner, seconds)
+        return True
 
     def note_use(self, entry: SavedState) -> None:
         """A sequence starts from this state."""
@@ -112,11 +102,6 @@ class HostTier:
         entry = self.exactly(tokens, cache_key)
         if entry is not None:
             self._drop(entry)
-
-    def _shrink(self, size: int) -> None:
-        """Evict the least valuable entries without a pin until at most `size` bytes are used."""
-        while self.used > size and (entry := self.ranking.evict(self.pins.keeps)) is not None:
-            self._tree.drop(entry)
 
     def _drop(self, entry: SavedState) -> None:
         self.pins.release(entry)

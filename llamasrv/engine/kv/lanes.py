@@ -47,7 +47,7 @@ class LaneTable:
     def num_idle(self, lane: int) -> int:
         """Cells of a resident lane that no held lane shares."""
         cells = self._cells[lane]
-        return self.lengths[lane] - int(np.count_nonzero(self._holds[cells]))
+        return self.lengths[lane] - (int(np.count_nonzero(self._holds[cells])) if len(cells) else 0)
 
     def num_held(self, lane: int, length: int) -> int:
         """Of the first `length` cells of a lane, those that held lanes refer to."""

@@ -238,6 +238,8 @@ def most_usable(
 ) -> tuple[Holder, int] | None:
     """The saved state of which most is usable, and how much; None below SHORTEST. One that cannot be cut is usable
     whole, or up to one of `cuts`, ascending lengths, or to a checkpoint of its own file. `media` are never cut."""
+    if not path.may_have(kind):
+        return None
     shared = ((holder, _cut(common, media)) for holder, common in path.sharing(kind))
     if can_cut:
         candidates = [shared]

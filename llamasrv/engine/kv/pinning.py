@@ -58,14 +58,13 @@ class Pinning:
 
     def _pin(self, seq: Sequence, lane: int, length: int, seconds: float) -> bool:
         tokens, key = seq.tokens[:length], seq.spec.cache_key
-        state = self._host.exactly(tokens, key)
-        if state is None:
-            # Ask first: a copy takes time, and all sequences wait for it.
-            size = num_bytes(self._backend.saved_size(lane), length)
-            if not self._host.makes_room_for_pin(tokens, key, size, seq.spec.owner, seconds):
-                return False
-            state = SavedState(tokens, self._backend.save(lane), key)
-        if not self._host.pin(state, seq.spec.owner, seconds):
-            return False
-        self._metrics.pins += 1
-        return True
+        is_pinned = self._host.pin(
+            tokens,
+            key,
+            seq.spec.owner,
+            seconds,
+            size=num_bytes(self._backend.saved_size(lane), length),
+            make=lambda: SavedState(tokens, self._backend.save(lane), key),
+        )
+        self._metrics.pins += is_pinned
+        return is_pinned

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from llamasrv.engine.kv.state import SavedState
-from llamasrv.engine.kv.tree import Holder
+from llamasrv.engine.kv.tree import Holder, PrefixTree
 
 H = TypeVar("H", bound=Holder)
 
@@ -39,14 +39,14 @@ class EvictionOrder(Generic[H]):
         self.used = 0  # bytes
         self._age = 0.0
         self._numbers = itertools.count()
-        self._there: dict[int, _Ranked] = {}
+        self._there: dict[H, _Ranked] = {}
         self._heap: list[_Ranked] = []  # contains outdated items
 
     def __len__(self) -> int:
         return len(self._there)
 
     def __contains__(self, holder: H) -> bool:
-        return id(holder) in self._there
+        return holder in self._there
 
     def best(self) -> list[H]:
         """The most valuable first."""
@@ -57,13 +57,13 @@ class EvictionOrder(Generic[H]):
         self._rank(holder, spared, size, 1)
 
     def note_use(self, holder: H) -> None:
-        item = self._there.get(id(holder))
+        item = self._there.get(holder)
         if item is not None:
             self._rank(holder, item.spared, item.size, item.uses + 1)
 
     def remove(self, holder: H) -> None:
         """Nothing happens if it is not here."""
-        item = self._there.pop(id(holder), None)
+        item = self._there.pop(holder, None)
         if item is not None:
             self.used -= item.size
 
@@ -73,7 +73,7 @@ class EvictionOrder(Generic[H]):
         found: _Ranked | None = None
         while found is None and self._heap:
             item = heapq.heappop(self._heap)
-            if self._there.get(id(item.holder)) is item:
+            if self._there.get(item.holder) is item:
                 if is_pinned(item.holder):
                     pinned.append(item)
                 else:
@@ -89,10 +89,39 @@ class EvictionOrder(Generic[H]):
 
     def _rank(self, holder: H, spared: int, size: int, uses: int) -> None:
         value = self._age + uses * _rate(self.seconds(spared), size)
-        self._there[id(holder)] = item = _Ranked(value, next(self._numbers), holder, spared, size, uses)
+        self._there[holder] = item = _Ranked(value, next(self._numbers), holder, spared, size, uses)
         heapq.heappush(self._heap, item)
         if len(self._heap) > 2 * len(self._there) + 64:
             self._heap = sorted(self._there.values())
+
+
+class StateTier:
+    """States in host memory, also in the tree: at most `limit` bytes (0: none), the most valuable ones."""
+
+    def __init__(self, limit: int, tree: PrefixTree) -> None:
+        self.limit = limit
+        self._tree = tree
+        self.ranking: EvictionOrder[SavedState] = EvictionOrder()
+
+    def __len__(self) -> int:
+        return len(self.ranking)
+
+    @property
+    def used(self) -> int:
+        return self.ranking.used
+
+    def states(self) -> list[SavedState]:
+        """The most valuable first."""
+        return self.ranking.best()
+
+    def _keep(self, state: SavedState, spared: int) -> None:
+        self.ranking.add(state, spared, state.num_bytes)
+        self._tree.put(state)
+
+    def _shrink(self, size: int, is_pinned: Callable[[SavedState], bool] = lambda state: False) -> None:
+        """Evict the least valuable ones without a pin until at most `size` bytes are used."""
+        while self.used > size and (state := self.ranking.evict(is_pinned)) is not None:
+            self._tree.drop(state)
 
 
 def _rate(seconds: float, size: int) -> float:
@@ -101,7 +130,6 @@ def _rate(seconds: float, size: int) -> float:
 
 
 class _Pin(NamedTuple):
-    state: SavedState
     owner: str
     until: float  # on the clock of `Pins`
 
@@ -117,10 +145,10 @@ class Pins:
         self.limit = limit
         self.clock = clock
         self.used = 0
-        self._pins: dict[int, _Pin] = {}
+        self._pins: dict[SavedState, _Pin] = {}
 
     def keeps(self, state: SavedState) -> bool:
-        pin = self._pins.get(id(state))
+        pin = self._pins.get(state)
         if pin is not None and pin.until <= self.clock():
             self.release(state)
             return False
@@ -128,15 +156,15 @@ class Pins:
 
     def prolong(self, state: SavedState, seconds: float) -> None:
         """Extend an existing pin."""
-        pin = self._pins[id(state)]
-        self._pins[id(state)] = pin._replace(until=max(pin.until, self.clock() + seconds))
+        pin = self._pins[state]
+        self._pins[state] = pin._replace(until=max(pin.until, self.clock() + seconds))
 
     def make_room(self, size: int, owner: str, seconds: float, contained: Iterable[SavedState] = ()) -> bool:
         """Make room for a new pin of `size` bytes: release those of `contained` states that expire no later, older pins
         of its owner, and of owners above an equal share. False if it exceeds an equal share."""
         until = self.clock() + seconds
         for other in contained:
-            if self.keeps(other) and self._pins[id(other)].until <= until:
+            if self.keeps(other) and self._pins[other].until <= until:
                 self.release(other)
         self.standing()
         part = self.limit // len({owner, *(pin.owner for pin in self._pins.values())})
@@ -151,22 +179,22 @@ class Pins:
     def hold(self, state: SavedState, owner: str, seconds: float) -> None:
         """Pin a state. Call `make_room` first."""
         self.release(state)
-        self._pins[id(state)] = _Pin(state, owner, self.clock() + seconds)
+        self._pins[state] = _Pin(owner, self.clock() + seconds)
         self.used += state.num_bytes
 
     def standing(self) -> tuple[int, int]:
         """(number of pins, their bytes), without those that have expired."""
-        for pin in list(self._pins.values()):
-            self.keeps(pin.state)
+        for state in list(self._pins):
+            self.keeps(state)
         return len(self._pins), self.used
 
     def release(self, state: SavedState) -> None:
-        pin = self._pins.pop(id(state), None)
-        if pin is not None:
-            self.used -= pin.state.num_bytes
+        if self._pins.pop(state, None) is not None:
+            self.used -= state.num_bytes
 
     def _release_one(self, of: Callable[[str], bool]) -> None:
-        self.release(min((pin for pin in self._pins.values() if of(pin.owner)), key=lambda pin: pin.until).state)
+        pins = self._pins
+        self.release(min((state for state in pins if of(pins[state].owner)), key=lambda state: pins[state].until))
 
     def _used_by(self, owner: str) -> int:
-        return sum(pin.state.num_bytes for pin in self._pins.values() if pin.owner == owner)
+        return sum(state.num_bytes for state, pin in self._pins.items() if pin.owner == owner)

@@ -155,7 +155,9 @@ class Sessions:
             pins.prolong(state, seconds)
             ours = any(other.state is state for holds in self._holds.values() for other in holds)
             hold.state = state if ours else None
-        elif self._host.pin(state, hold.owner, seconds):
+        elif self._host.pin(
+            state.tokens, state.cache_key, hold.owner, seconds, size=state.num_bytes, make=lambda: state
+        ):
             hold.state = state
 
     def _expire(self) -> None:

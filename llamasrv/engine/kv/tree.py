@@ -77,6 +77,10 @@ class PrefixPath:
         self.nodes = nodes
         self.length = length
 
+    def may_have(self, kind: HolderKind) -> bool:
+        """Whether any holder of this kind shares a token."""
+        return bool(self.nodes and self.nodes[0].below.get(kind))
+
     def common(self, *kinds: HolderKind) -> int:
         """The longest prefix that any holder of these kinds shares, usable or not."""
         shared = (node.end for node in reversed(self.nodes) if any(node.below.get(kind) for kind in kinds))
@@ -84,7 +88,7 @@ class PrefixPath:
 
     def ending(self, kind: HolderKind) -> Iterator[Holder]:
         """Holders whose whole timelines lie on the path, longest first."""
-        for node in reversed(self.nodes):
+        for node in reversed(self.nodes if self.may_have(kind) else []):
             if node.end <= self.length:
                 yield from node.own(kind)
 

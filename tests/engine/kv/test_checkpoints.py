@@ -64,7 +64,7 @@ def test_it_never_exceeds_its_limit():
         table.add(tokens(f"{n:08} and so on"), state(), EVERYBODY)
         assert table.used <= 5_000
     table.add(tokens("larger than everything"), state(6_000), EVERYBODY)
-    assert table.used == sum(point.num_bytes for point in table.points()) and 0 < len(table) < 5
+    assert table.used == sum(point.num_bytes for point in table.states()) and 0 < len(table) < 5
 
 
 def test_valuable_checkpoints_outlive_others():
@@ -188,7 +188,7 @@ def test_no_checkpoint_contains_an_unverified_draft(drive, kind):
     seq.checkpoints[:] = range(seq.num_tokens, seq.num_tokens + 90)
     driver.finish()
     assert stream.take()[-1].drafts.accepted > 0
-    for point in driver.core.memory.checkpoints.points():
+    for point in driver.core.memory.checkpoints.states():
         kept = len(point.data) // 2 if kind == "whole" else int(point.data[0])
         assert kept == point.length
 

@@ -42,7 +42,7 @@ def test_a_prompt_does_not_wait_for_a_file_when_pins_take_its_memory(tmp_path):
     again.finish()
     assert end_of(pinned.take()) and again.core.memory.host.pins.used
     assert again.ask(chat(SYSTEM + "three")) == 0
-    assert again.core.disk.num_read == 0
+    assert again.core.metrics.prefixes_read == 0
     again.end()
 
 
@@ -53,7 +53,7 @@ def test_waiting_sequences_get_a_files_checkpoints_whatever_the_limit(tmp_path, 
     write_one(tmp_path, hybrid())
     again = Served(tmp_path, hybrid(), checkpoint_bytes=checkpoint_bytes)
     assert again.ask(chat(SYSTEM + "three")) > len(SYSTEM) // 2
-    assert again.core.disk.num_read == 1
+    assert again.core.metrics.prefixes_read == 1
     again.end()
 
 
@@ -76,7 +76,7 @@ def test_a_state_read_from_disk_is_held_until_its_sequence_is_seated(tmp_path, m
         host.put(SavedState(array("i", range(n, n + 2000)), np.zeros(5000, np.uint8)))
     assert host.used + reads.held <= host.limit < host.used + reads.held + 22_500, "others fill the rest"
     again.finish()
-    assert end_of(waiting.take()).num_reused > len(SYSTEM) and again.core.disk.num_read == 1
+    assert end_of(waiting.take()).num_reused > len(SYSTEM) and again.core.metrics.prefixes_read == 1
     assert reads.held == host.reserved == 0
     assert host.covers(seq.tokens, 100, seq.spec.cache_key), "from then on it is a prefix like any other"
     again.end()
@@ -94,7 +94,7 @@ def test_one_read_serves_all_waiting_sequences(tmp_path, monkeypatch):
         again.now += 0.01
         again.engine.host.turn()
     assert all(end_of(stream.take()).num_reused > len(SYSTEM) for stream in streams)
-    assert again.core.disk.num_read == 1
+    assert again.core.metrics.prefixes_read == 1
     again.end()
 
 
@@ -137,7 +137,7 @@ def test_a_sequence_waits_for_the_disk_only_once(tmp_path, monkeypatch):
     assert end_of(stream.take()).num_reused == 0
     while again.core.reads.held:
         again.engine.take_mail(1)
-    assert again.core.disk.num_read == 1 and len(again.core.memory.host), "others have it"
+    assert again.core.metrics.prefixes_read == 1 and len(again.core.memory.host), "others have it"
     again.end()
 
 
@@ -152,7 +152,7 @@ def test_cancelling_while_a_file_is_read_or_held_leaks_nothing(tmp_path, monkeyp
         again.engine.cancel(stream)
         again.turn()
     gate.set()
-    while again.core.disk.num_read < 1:
+    while again.core.metrics.prefixes_read < 1:
         again.engine.take_mail(1)
     again.engine.cancel(stream)
     again.engine.take_mail()
@@ -197,12 +197,12 @@ def forget_all(served):
     memory = served.core.memory
     while memory.lanes.resident:
         memory.evict()
-    for state in memory.host.entries():
+    for state in memory.host.states():
         memory.host.drop(state.tokens, state.cache_key)
 
 
 def arrived(served, number):
-    while served.core.disk.num_read < number:
+    while served.core.metrics.prefixes_read < number:
         served.engine.take_mail(1)
 
 
@@ -219,7 +219,7 @@ def test_when_a_session_speaks_its_last_prefix_is_read_before_its_prompt_is_ther
     served.turn()
     assert served.sequences[-1].state is not SequenceState.AWAITING_DISK, "it waits for nothing"
     served.finish()
-    assert end_of(stream.take()).num_reused >= len(SYSTEM) and served.core.disk.num_read == 1
+    assert end_of(stream.take()).num_reused >= len(SYSTEM) and served.core.metrics.prefixes_read == 1
     served.engine.prefetch("s", "")
     served.turn()
     assert served.core.reads.held == 0, "it is at hand"
@@ -238,7 +238,7 @@ def test_a_prompt_that_comes_while_its_session_is_read_gets_that_state(conversat
     while served.engine.num_open:
         served.now += 0.01
         served.engine.host.turn()
-    assert end_of(stream.take()).num_reused >= len(SYSTEM) and served.core.disk.num_read == 1
+    assert end_of(stream.take()).num_reused >= len(SYSTEM) and served.core.metrics.prefixes_read == 1
 
 
 def test_a_session_that_is_closed_or_long_past_is_not_read(conversation):

@@ -237,7 +237,7 @@ def test_the_engine_stops_writing_when_its_disk_is_full(tmp_path, monkeypatch):
             served.turn()
             while served.core.disk._writing:
                 served.engine.take_mail(1)
-    assert 2 <= len(copied) <= 5 and served.core.disk.num_written == 1
+    assert 2 <= len(copied) <= 5 and served.core.metrics.prefixes_written == 1
     assert len(list(tmp_path.rglob(f"*{ENDING}"))) == 1
     served.end()
 
@@ -374,7 +374,7 @@ def test_another_scope_stays_cold_for_another_server(tmp_path):
         other.engine.take_mail(1)
     assert other.ask(chat(SYSTEM + "three"), scope="bob") == 0
     assert other.ask(chat(SYSTEM + "four"), scope="ann") > len(SYSTEM)
-    assert other.core.disk.num_read == 1
+    assert other.core.metrics.prefixes_read == 1
     one.end()
     other.end()
 
@@ -385,13 +385,13 @@ def test_another_scope_stays_cold_for_another_server(tmp_path):
 def test_a_system_prompt_is_warm_after_a_restart(tmp_path):
     served = Served(tmp_path)
     assert served.ask(chat(SYSTEM + "one")) == 0
-    assert served.core.disk.num_written == 0
+    assert served.core.metrics.prefixes_written == 0
     assert served.ask(chat(SYSTEM + "two")) > len(SYSTEM)
     served.written(1)
     served.end()
     again = Served(tmp_path)
     assert again.ask(chat(SYSTEM + "three")) > len(SYSTEM)
-    assert again.core.disk.num_read == 1
+    assert again.core.metrics.prefixes_read == 1
     again.end()
 
 
@@ -414,7 +414,7 @@ def test_continuing_a_conversation_writes_nothing(tmp_path):
     served.ask(first)
     said = served.backend.vocab.tokenize(first) + list(served.sequences[0].tokens[served.sequences[0].num_prompt :])
     assert served.ask([*said, *served.backend.vocab.tokenize("\n" + chat("and?"))]) > len(SYSTEM)
-    assert served.core.disk.num_written == 0 and not served.core.disk._writing
+    assert served.core.metrics.prefixes_written == 0 and not served.core.disk._writing
     served.end()
 
 
@@ -439,7 +439,7 @@ def test_a_prefix_of_another_scope_stays_cold(tmp_path):
     served.end()
     again = Served(tmp_path)
     assert again.ask(chat(SYSTEM + "three"), scope="bob") == again.ask(chat(SYSTEM + "four")) == 0
-    assert again.core.disk.num_read == 0
+    assert again.core.metrics.prefixes_read == 0
     assert again.ask(chat(SYSTEM + "five"), scope="ann") > len(SYSTEM)
     again.end()
 

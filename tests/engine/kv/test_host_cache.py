@@ -104,7 +104,7 @@ def test_a_kill_loses_only_the_last_seconds(life, tmp_path):
         first.now += 15
         first.engine.turn()
         wait_for_disk(first)
-    assert first.core.disk.num_written == 1, "once, not at each look"
+    assert first.core.metrics.prefixes_written == 1, "once, not at each look"
     assert reused_from_disk(life(**disk)) > 250  # nothing was closed
 
 
@@ -119,7 +119,7 @@ def test_a_continued_conversation_replaces_its_file(life, tmp_path):
             driver.now += 25
             driver.engine.turn()
             wait_for_disk(driver)
-    assert driver.core.disk.num_written >= 2 and len(driver.core.disk) <= 2
+    assert driver.core.metrics.prefixes_written >= 2 and len(driver.core.disk) <= 2
 
 
 def test_after_a_failed_restart_no_state_is_saved(life):

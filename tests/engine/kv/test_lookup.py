@@ -206,7 +206,7 @@ def test_a_large_state_is_not_copied_for_a_few_tokens(drive):
     cost.prompt_seconds = lambda count: count * 0.001
     driver.answer(chat("the same beginning, then " + "a long talk " * 20))
     driver.answer(chat("something else entirely"))
-    (state,) = (entry for entry in driver.core.memory.host.entries() if entry.length > 200)
+    (state,) = (entry for entry in driver.core.memory.host.states() if entry.length > 200)
     driver.submit(chat("the same beginning, then no more"))
     driver.engine.take_mail()
     found = []
@@ -225,12 +225,12 @@ def test_a_lookup_changes_nothing(drive):
         driver.submit(chat(text))
         driver.finish()
     host = driver.core.memory.host
-    order, holders = host.entries(), [*driver.core.memory.tree.holders()]
+    order, holders = host.states(), [*driver.core.memory.tree.holders()]
     driver.submit(chat("first of all " * 20 + "again"))
     driver.engine.take_mail()
     match = driver.core.memory.lookup(driver.sequences[-1])
     assert match is not None and match.saved is order[-1], "the older one"
-    assert host.entries() == order and [*driver.core.memory.tree.holders()] == holders
+    assert host.states() == order and [*driver.core.memory.tree.holders()] == holders
     driver.finish()
-    assert host.entries()[0] is order[0] and len(host) == 2, "used once more, it is worth more than the newer one"
+    assert host.states()[0] is order[0] and len(host) == 2, "used once more, it is worth more than the newer one"
     assert end_of(driver.sequences[-1].stream.take()).num_reused > 200

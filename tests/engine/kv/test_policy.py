@@ -37,6 +37,10 @@ def tier():
     return host
 
 
+def pin(tier, one, owner, seconds):
+    return tier.pin(one.tokens, one.cache_key, owner, seconds, size=one.num_bytes, make=lambda: one)
+
+
 def kept(tier, *states):
     return [tier.exactly(one.tokens, one.cache_key) is one for one in states]
 
@@ -48,7 +52,7 @@ def flood(tier):
 
 def test_a_pin_survives_eviction_until_it_expires(tier):
     pinned, plain = state(1), state(2)
-    assert tier.pin(pinned, "ann", 300.0)
+    assert pin(tier, pinned, "ann", 300.0)
     tier.put(plain)
     flood(tier)
     assert kept(tier, pinned, plain) == [True, False]
@@ -60,7 +64,7 @@ def test_a_pin_survives_eviction_until_it_expires(tier):
 
 def test_asking_again_prolongs_a_pin(tier):
     pinned = state(1)
-    tier.pin(pinned, "ann", 300.0)
+    pin(tier, pinned, "ann", 300.0)
     tier.pins.clock.now = 200.0
     tier.pins.prolong(pinned, 300.0)
     tier.pins.clock.now = 450.0
@@ -72,7 +76,7 @@ def test_pins_stay_within_their_share(tier):
     """The pin that expires first is evicted."""
     states = [state(number) for number in range(6)]
     for number, one in enumerate(states):
-        assert tier.pin(one, "ann", 300.0 + number)
+        assert pin(tier, one, "ann", 300.0 + number)
     flood(tier)
     assert kept(tier, *states) == [False, False, True, True, True, True]
     assert tier.pins.standing() == (4, 4 * SIZE)
@@ -80,17 +84,17 @@ def test_pins_stay_within_their_share(tier):
 
 def test_a_state_above_the_share_is_not_pinned(tier):
     large = SavedState(array("i", range(20)), np.zeros(5 * SIZE, np.uint8))
-    assert not tier.pin(large, "ann", 300.0)
+    assert not pin(tier, large, "ann", 300.0)
 
 
 def test_an_owner_loses_what_exceeds_its_equal_share(tier):
     anns, bobs = [state(number) for number in range(8)], [state(number) for number in range(10, 12)]
     for one in anns[:4]:
-        tier.pin(one, "ann", 300.0)
+        pin(tier, one, "ann", 300.0)
     for one in bobs:
-        assert tier.pin(one, "bob", 60.0)
+        assert pin(tier, one, "bob", 60.0)
     for one in anns[4:]:
-        assert tier.pin(one, "ann", 3600.0)
+        assert pin(tier, one, "ann", 3600.0)
     flood(tier)
     assert kept(tier, *bobs) == [True, True] and sum(kept(tier, *anns)) == 2
 
@@ -98,12 +102,12 @@ def test_an_owner_loses_what_exceeds_its_equal_share(tier):
 def test_a_longer_pin_replaces_a_shorter_one(tier):
     short = SavedState(array("i", range(20)), np.zeros(8, np.uint8))
     long = SavedState(array("i", range(40)), np.zeros(8, np.uint8))
-    tier.pin(short, "ann", 300.0)
-    tier.pin(long, "ann", 300.0)
+    pin(tier, short, "ann", 300.0)
+    pin(tier, long, "ann", 300.0)
     assert kept(tier, short, long) == [False, True] and tier.pins.standing()[0] == 1
     tier.pins.clock.now = 1.0
     longer = SavedState(array("i", range(60)), np.zeros(8, np.uint8))
-    tier.pin(longer, "ann", 60.0)
+    pin(tier, longer, "ann", 60.0)
     assert kept(tier, long, longer) == [True, True]  # it ends later
 
 
