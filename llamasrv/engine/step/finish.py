@@ -52,7 +52,7 @@ def _stop_at_checkpoints(step: StepRows) -> None:
     parts = step.parts
     for i in range(step.num_decodes, len(parts)):
         seq, count = parts[i]
-        ahead = next((at - seq.num_computed for at in seq.checkpoints if at > seq.num_computed), count)
+        ahead = min([at - seq.num_computed for at in seq.checkpoints if at > seq.num_computed], default=count)
         if ahead < count:
             parts[i] = (seq, ahead)
-    step.num_prompt = sum(count for _, count in parts[step.num_decodes :])
+    step.num_prompt = sum([count for _, count in parts[step.num_decodes :]])

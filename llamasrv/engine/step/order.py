@@ -187,8 +187,7 @@ class WaitingSequences:
 
     def oldest(self, states: Collection[SequenceState], *, deferrable: bool) -> Sequence | None:
         """The one that arrived first, of those in one of the `states`; urgent ones go before."""
-        urgent = [seq for seq in self._urgent if seq.state in states] if deferrable else []
-        if urgent:
+        if deferrable and (urgent := [seq for seq in self._urgent if seq.state in states]):
             return min(urgent, key=_arrived)
         found = [seq for seq in self._preempted if seq.spec.deferrable is deferrable and seq.state in states]
         for seq in self._queues[deferrable].sequences:

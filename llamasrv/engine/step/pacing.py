@@ -1,7 +1,6 @@
 """When the engine thread sleeps, and when it wakes its readers.
 
-`sleep_seconds` is the whole policy, without a clock; `Pacer` holds the state it depends on; `Deadlines` finds
-sequences past their deadline.
+`Pacer` is the policy, and `Deadlines` finds sequences past their deadline.
 """
 
 from __future__ import annotations
@@ -21,40 +20,13 @@ WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; a shorter wait is not worth it
 
 
-def sleep_seconds(
-    *,
-    num_waiting: int,
-    places: int,
-    stuck: bool,
-    burst: int,
-    waited: float,
-    next_step: Callable[[], float],
-) -> float:
-    """Seconds to wait for mail while no sequence runs; 0: start the next step at once.
-
-    `stuck`: the last turn could do nothing, and no mail has arrived since. `burst`: the max number of sequences that
-    ran together since the engine was last idle. `waited`: seconds since the oldest waiting sequence arrived.
-    `next_step` predicts the seconds of their prompts.
-    """
-    if not num_waiting:
-        return IDLE_CHECK
-    if stuck:
-        return STUCK_CHECK  # only mail or time can help
-    if num_waiting >= places or 1 < burst <= num_waiting:
-        return 0.0  # the batch is complete
-    # The batching window. Sequences that start together end together, and full steps are worth more than a start a few
-    # milliseconds sooner; all the more if several arrived together just now.
-    left = min(WINDOW_LONGEST, (WINDOW_BURST if burst > 1 else WINDOW_ALONE) * next_step()) - waited
-    return left if left >= WINDOW_SHORTEST else 0.0
-
-
 class Pacer:
     """Belongs to the engine thread."""
 
     def __init__(self, cost: CostModel, *, coalesce: float) -> None:
         """`coalesce`: seconds within which tokens of short steps may share a wake-up."""
-        self.burst = 0
-        self.stuck = False
+        self.burst = 0  # most sequences that ran together since the engine was last idle
+        self.stuck = False  # the last turn could do nothing, and no mail has arrived since
         self.urgent = False  # a first token or an End is undelivered
         self._cost = cost
         self._coalesce = coalesce
@@ -63,18 +35,23 @@ class Pacer:
     def sleep_seconds(
         self, running: list[Sequence], waiting: WaitingSequences, places: int, clock: Callable[[], float]
     ) -> float:
+        """Seconds to wait for mail; 0: start the next step at once."""
         if running:
             # Deferrable sequences are held back while a request is about to arrive.
             return STUCK_CHECK if self.stuck and running[0].spec.deferrable else 0.0
         num_waiting = len(waiting)
-        return sleep_seconds(
-            num_waiting=num_waiting,
-            places=places,
-            stuck=self.stuck,
-            burst=self.burst,
-            waited=clock() - next(iter(waiting)).arrived if num_waiting else 0.0,
-            next_step=lambda: self._cost.predict(sum(s.owed for s in waiting), 0),
-        )
+        if not num_waiting:
+            return IDLE_CHECK
+        if self.stuck:
+            return STUCK_CHECK  # only mail or time can help
+        if num_waiting >= places or 1 < self.burst <= num_waiting:
+            return 0.0  # the batch is complete
+        # The batching window. Sequences that start together end together, and full steps are worth more than a start a
+        # few milliseconds sooner; all the more if several arrived together just now.
+        share = WINDOW_BURST if self.burst > 1 else WINDOW_ALONE
+        step = self._cost.predict(sum([seq.owed for seq in waiting]), 0)
+        left = min(WINDOW_LONGEST, share * step) - (clock() - next(iter(waiting)).arrived)
+        return left if left >= WINDOW_SHORTEST else 0.0
 
     def must_wake(self, now: float, num_prompt: int, num_decodes: int) -> bool:
         """Whether to wake readers before this step is computed.

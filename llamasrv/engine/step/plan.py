@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from llamasrv.domain.sequence_spec import Adapters
@@ -27,18 +27,28 @@ class PlanTurns(NamedTuple):
     had_media: bool = False  # the last step computed media rows
 
 
+class Hit(NamedTuple):
+    """A waiting sequence and the prefix found for it. `start`: how many of its tokens are in KV once it is admitted;
+    `leader`: one before it that computes what both begin with, and the length of that."""
+
+    seq: Sequence
+    match: Match | None
+    start: int
+    leader: tuple[Sequence, int] | None
+
+
 class Situation(NamedTuple):
     """Everything a plan depends on, except what the cost model has learnt.
 
     `running`: sequences with a lane that may compute; `resting`: deferrable ones with a lane that may not, now.
-    `hits`: the next waiting sequences, in order, with the prefixes found for them; at most `places` may be admitted."""
+    `hits`: the next waiting sequences, in order; at most `places` may be admitted."""
 
     running: tuple[Sequence, ...]
     pool: Pool
     now: float
     turns: PlanTurns = PlanTurns()
     resting: tuple[Sequence, ...] = ()
-    hits: tuple[tuple[Sequence, Match | None], ...] = ()
+    hits: tuple[Hit, ...] = ()
     places: int = 0
     any_wait: bool = False  # whether any sequence might be admitted
     more_wait: bool = False  # beyond `hits`
@@ -66,12 +76,12 @@ class PlanDraft:
     """A plan in the making."""
 
     turns: PlanTurns
-    preempt: list[Sequence] = field(default_factory=list)
-    encode: list[tuple[Sequence, int]] = field(default_factory=list)
-    read: list[tuple[Sequence, Match]] = field(default_factory=list)
-    marks: list[tuple[Sequence, int]] = field(default_factory=list)
-    admit: list[tuple[Sequence, Match | None]] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    preempt: list[Sequence]
+    encode: list[tuple[Sequence, int]]
+    read: list[tuple[Sequence, Match]]
+    marks: list[tuple[Sequence, int]]
+    admit: list[tuple[Sequence, Match | None]]
+    parts: list[Part]
     num_decodes: int = 0
     num_prompt: int = 0
     adapters: Adapters = ()

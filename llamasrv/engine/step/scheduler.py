@@ -17,6 +17,7 @@ prefixes up before and carries the plan out afterwards. Has no lock, clock, thre
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from itertools import chain
 from math import inf
 
@@ -31,7 +32,7 @@ from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
 from llamasrv.engine.step.exact_rows import any_exact
 from llamasrv.engine.step.order import WaitingSequences
-from llamasrv.engine.step.plan import Plan, PlanDraft, PlanTurns, Pool, Situation
+from llamasrv.engine.step.plan import Hit, Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
 from llamasrv.engine.step.step_policy import SMALLEST, StepPolicy
 
@@ -126,19 +127,14 @@ class Scheduler:
         if places > 0:
             most = usable * LOOK_AHEAD + 1
             line = waiting.first(most, now, self.served, states, deferrable=deferrable, extra=extra, besides=besides)
-        hits = self._look_up(line[: usable * LOOK_AHEAD], self.batch_size - sum(s.owed for s in prompts), lookup)
-        return Situation(
-            situation.running,
-            pool,
-            now,
-            situation.turns,
-            resting=situation.resting,
+        budget = self.batch_size - sum([s.owed for s in prompts])
+        hits = self._look_up(line[: usable * LOOK_AHEAD], budget, situation.resting, lookup)
+        return situation._replace(
             hits=hits,
             places=usable,
             any_wait=True,
             more_wait=len(hits) < len(line),
             lacks_lanes=bool(line) and usable < places,
-            most_seconds=situation.most_seconds,
         )
 
     def _set_aside(
@@ -174,27 +170,32 @@ class Scheduler:
         more = self.cost.prompt_seconds(SMALLEST) if seq.owed > 1 else rows.predict(num_others + 1) - alone
         return more <= FELT * alone
 
-    def _look_up(self, line: list[Sequence], budget: int, lookup: Lookup) -> tuple[tuple[Sequence, Match | None], ...]:
-        """The sequences of a line that a step of `budget` prompt tokens can reach, with the prefixes found."""
-        hits: list[tuple[Sequence, Match | None]] = []
-        begun = self.newcomers()
+    def _look_up(
+        self, line: list[Sequence], budget: int, resting: tuple[Sequence, ...], lookup: Lookup
+    ) -> tuple[Hit, ...]:
+        """The sequences of a line that a step of `budget` prompt tokens can reach, with the prefixes found. Those of
+        `resting` sequences do not grow: none waits for them."""
+        hits: list[Hit] = []
+        begun, still = self.newcomers(), [s.lane for s in resting]
         for seq in line:
             if budget <= 0 and begun:
                 break
-            hit = None if seq.saved is not None else lookup(seq)
-            hits.append((seq, hit))
-            have = _start(seq, hit)
-            waits = hit is not None and (hit.file is not None or hit.coming >= FOLLOW)
-            waits = waits or seq.media is not None and lacks_rows(seq, have)
+            match = None if seq.saved is not None else lookup(seq)
+            if match is not None and match.coming and match.lane in still:
+                match = replace(match, coming=0)
+            start = seq.saved.length if seq.saved is not None else match.length if match is not None else 0
             leader = begun.ahead_of(seq)
-            if waits or leader is not None and leader[1] - have >= FOLLOW:
+            hits.append(Hit(seq, match, start, leader))
+            waits = match is not None and (match.file is not None or match.coming >= FOLLOW)
+            waits = waits or seq.media is not None and lacks_rows(seq, start)
+            if waits or leader is not None and leader[1] - start >= FOLLOW:
                 continue
             begun.add(seq)
-            budget -= seq.num_tokens - have
+            budget -= seq.num_tokens - start
         return tuple(hits)
 
     def plan(self, situation: Situation) -> Plan:
-        plan = PlanDraft(situation.turns)
+        plan = PlanDraft(situation.turns, [], [], [], [], [], [])
         self._fill(plan, situation)
         return plan.freeze()
 
@@ -206,10 +207,10 @@ class Scheduler:
         if not (prompts or situation.any_wait or resting or self.deterministic):
             self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
             return
-        starts = {s.id: _start(s, m) for s, m in situation.hits}
+        starts = {hit.seq.id: hit.start for hit in situation.hits}
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
-        pieces += [(s.num_tokens - starts[s.id], starts[s.id]) for s, _ in situation.hits]
-        exact = self.exact_rows if self.exact_rows and any_exact(chain(prompts, (s for s, _ in situation.hits))) else 0
+        pieces += [(hit.seq.num_tokens - hit.start, hit.start) for hit in situation.hits]
+        exact = self.exact_rows if any_exact([*prompts, *[hit.seq for hit in situation.hits]]) else 0
         budget = self._policy.choose(decodes, pieces, now, situation.most_seconds, least_rows=exact)
         self._mark_growing(plan, situation)
         if not plan.preempt:  # do not re-admit what was just preempted
@@ -370,24 +371,20 @@ class Scheduler:
         budget -= owed
         cells -= owed
         growing = [(left(s), s.num_tokens - s.reused) for s in (*decodes, *prompts)]
-        resting = {s.lane for s in situation.resting}  # their prefixes do not grow: do not wait for them
         taken: dict[int | None, int] = {}  # by lane: cells of its prefix that newcomers of this plan hold
-        begun = self.newcomers()
-        for seq, match in situation.hits:
+        for seq, match, have, leader in situation.hits:
             if not places:
                 return situation.lacks_lanes
             if budget <= 0 and plan.admit:
                 return False
-            have = _start(seq, match)
-            if match and match.file is not None:
+            if match is not None and match.file is not None:
                 plan.read.append((seq, match))
                 continue
-            if match and match.coming >= FOLLOW and match.lane not in resting:
+            if match is not None and match.coming >= FOLLOW:
                 continue
             if seq.media is not None and lacks_rows(seq, have):
                 plan.encode.append((seq, have))
                 continue
-            leader = begun.ahead_of(seq)
             if leader is not None:
                 plan.marks.append(leader)
                 if leader[1] - have >= FOLLOW:
@@ -395,14 +392,13 @@ class Scheduler:
             need = seq.num_tokens + 1
             if match is not None and match.lane is not None and self.shares:
                 need -= max(match.num_held, min(have, taken.get(match.lane, 0)))
-            alone = not (decodes or prompts or plan.admit or resting)
+            alone = not (decodes or prompts or plan.admit or situation.resting)
             growing.append((left(seq), need))
             if not alone:
                 ahead = self.restore_cost.steps_to_pay_off(len(growing) - 1, seq.num_tokens)
                 if need + growth(growing, ahead) > cells:
                     return True  # a smaller one behind might fit, but would starve this one
             plan.admit.append((seq, match))
-            begun.add(seq)
             if match is not None:
                 taken[match.lane] = max(have, taken.get(match.lane, 0))
             places -= 1
@@ -418,7 +414,7 @@ class Scheduler:
     @staticmethod
     def _mark_growing(plan: PlanDraft, situation: Situation) -> None:
         """Have running sequences leave a checkpoint where those that wait for their prefixes diverge."""
-        coming = [m for _, m in situation.hits if m is not None and m.lane is not None and m.coming]
+        coming = [m for _, m, _, _ in situation.hits if m is not None and m.lane is not None and m.coming]
         if coming:
             in_lane = {s.lane: s for s in situation.running}
             plan.marks += [(in_lane[m.lane], m.length + m.coming) for m in coming if m.lane in in_lane]
@@ -508,13 +504,6 @@ def _shares(budget: int, prompts: list[Sequence], rest: dict[int, int]) -> dict[
         shares[owner] = min(tokens, budget // (len(wanted) - n))
         budget -= shares[owner]
     return shares
-
-
-def _start(seq: Sequence, match: Match | None) -> int:
-    """How many tokens of a sequence are in KV once it is admitted."""
-    if seq.saved is not None:
-        return seq.saved.length
-    return match.length if match else 0
 
 
 def _rest(seq: Sequence, start: int) -> int:

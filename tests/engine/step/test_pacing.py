@@ -16,19 +16,14 @@ from llamasrv.engine.step.pacing import (
     WINDOW_LONGEST,
     WINDOW_SHORTEST,
     Pacer,
-    sleep_seconds,
 )
 
 
 def sleeps(*, num_waiting=0, places=8, stuck=False, burst=0, waited=0.0, step=0.2):
-    return sleep_seconds(
-        num_waiting=num_waiting,
-        places=places,
-        stuck=stuck,
-        burst=burst,
-        waited=waited,
-        next_step=lambda: step,
-    )
+    pace = paced(step)
+    pace.stuck, pace.burst = stuck, burst
+    waiting = WaitingSequences(Sequence(SequenceSpec(array("i", [1])), None) for _ in range(num_waiting))
+    return pace.sleep_seconds([], waiting, places, lambda: waited)
 
 
 def test_it_never_sleeps_while_a_sequence_runs():
