@@ -255,9 +255,6 @@ class EngineCore:
         self.memory.sessions.hold(spec.session, spec.owner, spec.tokens, spec.cache_key, seconds)
         self._publisher.is_stale = True
 
-    def prefetch(self, session: str, owner: str) -> None:
-        self.memory.prefetch(session, owner)
-
     def supersede(self, tokens: array[int], cache_key: CacheKey) -> None:
         self.memory.supersede(tokens, cache_key)
         self._publisher.is_stale = True

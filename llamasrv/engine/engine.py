@@ -265,7 +265,7 @@ class Engine:
     def prefetch(self, session: str, owner: str) -> None:
         """A session speaks, and its prompt is not known yet: start reading its last prefix if only the disk has it."""
         if self.options.disk_bytes:
-            self._mailbox.put(CoreCommand(lambda core: core.prefetch(session, owner)))
+            self._mailbox.put(CoreCommand(lambda core: core.memory.prefetch(session, owner)))
 
     def supersede(self, tokens: array[int], cache_key: CacheKey) -> None:
         """The conversation with this prompt goes on from a shorter one: do not keep what is computed of it."""

@@ -68,7 +68,7 @@ class Sequence:
     __slots__ = (
         "kind", "id", "spec", "stream", "tokens", "num_prompt", "num_computed", "reused", "lane", "state", "arrived",
         "admitted", "first_token", "ended", "constraint", "sampling", "saved", "scores", "num_forgotten",
-        "draft", "drafts", "media", "shift", "checkpoints", "source", "num_held", "pinned", "slot", "found",
+        "draft", "drafts", "media", "shift", "checkpoints", "source", "num_held", "pinned", "slot",
         "queued", "preempted", "paused", "urgency",
     )  # fmt: skip
 

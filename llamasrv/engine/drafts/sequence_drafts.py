@@ -11,7 +11,6 @@ from llamasrv.engine.drafts.draft import Draft
 from llamasrv.engine.drafts.ngram import Lookup
 
 PREDICTION, GRAMMAR = "prediction", "grammar"
-MOST_FORCED = 512  # tokens of one draft
 WARM = 16  # steps in which the sources are asked after a draft was accepted
 
 
@@ -46,8 +45,8 @@ class SequenceDrafts:
             self._sources, self._shadow = self._begin(seq), None
         tokens = seq.tokens
         self._learn_from_shadow(tokens)
-        if (forced := self._forced(seq)) is not None:
-            return forced.first(most)
+        if (forced := self._forced(seq, most)) is not None:
+            return forced
         best: Draft | None = None
         for source in self._sources:
             draft = source.propose(tokens, most, self.acceptance)
@@ -57,12 +56,12 @@ class SequenceDrafts:
             self.warm -= 1
         return best
 
-    def _forced(self, seq: Sequence) -> Draft | None:
-        """Tokens that the grammar forces, if they must be verified row by row."""
+    def _forced(self, seq: Sequence, most: int) -> Draft | None:
+        """The next tokens that the grammar forces, if they must be verified row by row."""
         if seq.sampling is None or not seq.sampling.drafts_forced or seq.constraint is None:
             return None
         self.warm = WARM  # more forced tokens may come in any step
-        tokens = seq.constraint.forced()[:MOST_FORCED]
+        tokens = seq.constraint.forced()[:most]
         return Draft(GRAMMAR, tokens, [0] * len(tokens), [1.0] * len(tokens)) if tokens else None
 
     def _begin(self, seq: Sequence) -> list[Lookup]:
