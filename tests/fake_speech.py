@@ -32,6 +32,11 @@ class FakeUtterance:
         self.num_prompt = len(self.pending)
         self.is_done, self.is_cut = False, len(self._said) < len(text)
         self._pieces: list[SoundPiece] = []
+        self._computed: list[Floats] = []
+
+    def mark_computed(self, num_rows: int) -> None:
+        self._computed.append(self.pending[:num_rows])
+        self.position, self.pending = self.position + num_rows, self.pending[num_rows:]
 
     def advance(self, place: int) -> bool:
         assert not self.is_done and not len(self.pending)
@@ -44,12 +49,12 @@ class FakeUtterance:
             left = len(self._said) - self.num_frames
             self.pending = np.ones((left if ends else 1, self.pending.shape[1]), np.float32)
         if ends:
-            self.position = self.kept
+            self.position, self._computed = self.kept, [self._voice]
         return ends
 
     def leave_lane(self) -> None:
-        assert self.position == self.kept
-        self.position, self.pending = 0, np.concatenate([self._voice, self.pending])
+        self.position, self.pending = 0, np.concatenate([*self._computed, self.pending])
+        self._computed = []
 
     def take_pieces(self) -> list[SoundPiece]:
         pieces, self._pieces = self._pieces, []

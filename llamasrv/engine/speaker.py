@@ -4,9 +4,9 @@
 
 Utterances decode together, each in a lane of its own; the generator's calls after that are one at a time. The next one
 to be seated belongs to the owner who speaks least. Between two chunks of a long text its lane goes to one who waits,
-unless that one's owner speaks more. An utterance whose reader or vocoder falls behind pauses in its lane. Each ends
-once, with a SpeechEnd as the last item of its stream. Knows rows and frames, no protocol. Methods below the line
-"speaker's thread" run on that thread only.
+unless that one's owner speaks more. An utterance whose reader or vocoder falls behind pauses in its lane, and after a
+while leaves it to one who waits. Each ends once, with a SpeechEnd as the last item of its stream. Knows rows and
+frames, no protocol. Methods below the line "speaker's thread" run on that thread only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ log = logging.getLogger("llamasrv.engine")
 
 QUEUE_LIMIT = 256
 UNREAD = 16  # sounds and pieces of frames: at that many the utterance pauses
+LONGEST_PAUSE = 2.0  # seconds in a lane that others wait for
 LOOK_SECONDS = 0.05  # between two looks at the readers of paused utterances
 MAX_VOICES = 64  # whose rows are kept; at most 1.5 MB each
 
@@ -127,9 +128,10 @@ class Speaker(SideThread[SpeechBackend]):
     def turn(self, *, wait: bool = False) -> bool:
         """One step of all that speak; with `wait`, sleep while there is nothing to do. True if anything was
         computed."""
-        idle = not (self.waiting and self._free) and all(map(self._is_paused, self.running))
-        self._take_mail((LOOK_SECONDS if self.running else 1.0) if wait and idle else 0)
+        idle = not (self._free and self._ready()) and all(map(self._is_paused, self.running))
+        self._take_mail((LOOK_SECONDS if self.running or self.waiting else 1.0) if wait and idle else 0)
         self._expire()
+        self._end_pauses()
         self._seat()
         parts = self._parts()
         if parts:
@@ -175,20 +177,43 @@ class Speaker(SideThread[SpeechBackend]):
 
     def _seat(self) -> None:
         speaking = Counter(speech.owner for speech in self.running)
-        while self._free and self.waiting:
-            speech = min(self.waiting, key=lambda speech: speaking[speech.owner])
+        while self._free and (ready := self._ready()):
+            speech = min(ready, key=lambda speech: speaking[speech.owner])
             self.waiting.remove(speech)
             speech.lane = self._free.pop()
             speech.seated = self.clock() if speech.seated is None else speech.seated
             speaking[speech.owner] += 1
             self.running.append(speech)
 
+    def _ready(self) -> list[SpeechSequence]:
+        """Who waits for a lane and has a reader. One that was paused would soon be again, before it is heard so far."""
+        return [speech for speech in self.waiting if speech.num_unheard <= self.unread // 2]
+
+    def _end_pauses(self) -> None:
+        """Lanes of those whose readers have not read for long go to those who wait."""
+        assert self.backend is not None
+        now, wanted = self.clock(), len(self._ready()) - len(self._free)
+        for speech in list(self.running):
+            if not self._is_paused(speech):
+                speech.paused = None
+            elif speech.paused is None:
+                speech.paused = now
+            elif wanted > 0 and now - speech.paused >= LONGEST_PAUSE and not self.backend.is_deterministic:
+                speech.paused = None
+                self._give_up_lane(speech)
+                self.waiting.insert(0, speech)
+                wanted -= 1
+
+    def _give_up_lane(self, speech: SpeechSequence) -> None:
+        speech.utterance.leave_lane()
+        self._leave(speech)
+
     def _gives_way(self, speech: SpeechSequence) -> bool:
         assert self.backend is not None
         if self.backend.is_deterministic and speech.utterance.kept:
             return False  # its kept rows would be computed in other batches
         speaking = Counter(speech.owner for speech in self.running)
-        return any(speaking[other.owner] <= speaking[speech.owner] for other in self.waiting)
+        return any(speaking[other.owner] <= speaking[speech.owner] for other in self._ready())
 
     def _is_paused(self, speech: SpeechSequence) -> bool:
         return speech.num_unheard >= self.unread
@@ -236,15 +261,13 @@ class Speaker(SideThread[SpeechBackend]):
     def _advance(self, speech: SpeechSequence, num_rows: int, place: int) -> None:
         assert self.backend is not None and speech.lane is not None
         utterance, before = speech.utterance, speech.utterance.num_frames
-        utterance.position += num_rows
-        utterance.pending = utterance.pending[num_rows:]
+        utterance.mark_computed(num_rows)
         if len(utterance.pending):
             return
         try:
             if utterance.advance(place):
                 if self._gives_way(speech):
-                    utterance.leave_lane()
-                    self._leave(speech)
+                    self._give_up_lane(speech)
                     self.waiting.append(speech)
                 else:
                     self.backend.release(speech.lane, utterance.kept)

@@ -56,6 +56,7 @@ class SpeechSequence:
         self.arrived = now
         self.seated: float | None = None
         self.lane: int | None = None
+        self.paused: float | None = None  # since when its reader or the vocoder is behind
         self.track = SoundTrack()
         self.num_given = 0  # pieces, written by the speaker
         self.num_taken = 0  # of them, written by the vocoder

@@ -12,7 +12,7 @@ from llamasrv.domain.events import FinishReason
 from llamasrv.domain.speech import SAMPLE_RATE, UtteranceSpec
 from llamasrv.engine.base.interface import DecodeFailed
 from llamasrv.engine.base.sound_track import SoundPiece
-from llamasrv.engine.speaker import LOOK_SECONDS, MAX_VOICES, Speaker
+from llamasrv.engine.speaker import LONGEST_PAUSE, LOOK_SECONDS, MAX_VOICES, Speaker
 from llamasrv.engine.vocoder import SpeechEnd
 from llamasrv.errors import DeadlineExceeded, EngineFailure, InvalidRequest, QueueFull, Unavailable
 
@@ -60,9 +60,13 @@ def result(stream):
     """The text that was said, and how it ended."""
     *sounds, end = stream.take()
     assert type(end) is SpeechEnd and not any(type(item) is SpeechEnd for item in sounds)
+    return spoken(sounds), end
+
+
+def spoken(sounds):
     pcm = np.frombuffer(b"".join(sound.pcm for sound in sounds), "<i2")
     assert not len(pcm) % FRAME
-    return "".join(chr(round(code * 256 / 32767)) for code in pcm[::FRAME].tolist()), end
+    return "".join(chr(round(code * 256 / 32767)) for code in pcm[::FRAME].tolist())
 
 
 def test_a_text_becomes_sound_and_ends_once(driver):
@@ -148,6 +152,39 @@ def test_a_reader_that_falls_behind_pauses_its_own_utterance_only(driver):
         taken += slow.take()
         d.turn()
     assert len(taken) == 11
+
+
+def test_a_reader_that_stops_reading_loses_its_lane_to_one_who_waits_and_is_heard_whole_later(driver):
+    """Clients that did not read kept all lanes, and nobody else was heard."""
+    d = driver(num_lanes=1, unread=4)
+    stopped = d.say("abcdefgh", voice=np.ones((3, 4), np.float32))
+    for _ in range(6):
+        d.turn()
+    other = d.say("xy")
+    d.turn()
+    assert len(stopped) == 4 and not len(other)
+    d.now += LONGEST_PAUSE
+    d.finish()
+    assert result(other)[0] == "xy" and len(stopped) == 4
+    assert d.speaker.waiting  # its reader has not read yet, so it does not sit in the lane that is free
+    sounds = stopped.take()
+    d.finish()
+    rest, end = result(stopped)
+    assert spoken(sounds) + rest == "abcdefgh" and end.num_frames == 8
+    assert max(rows for step in d.backend.steps[1:] for _, rows in step) == 3 + 8 + 4  # computed again
+
+
+def test_a_paused_utterance_keeps_its_lane_while_nobody_else_needs_one(driver):
+    d = driver(num_lanes=1, unread=2)
+    stream = d.say("abcd")
+    for _ in range(4):
+        d.turn()
+        d.now += LONGEST_PAUSE
+    assert [speech.stream for speech in d.speaker.running] == [stream]
+    sounds = stream.take()
+    d.finish()
+    assert spoken(sounds) + result(stream)[0] == "abcd"
+    assert [rows for step in d.backend.steps for _, rows in step] == [4, 1, 1, 1]
 
 
 def test_what_is_cancelled_ends_at_once_wherever_it_is(driver):

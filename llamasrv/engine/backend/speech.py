@@ -193,9 +193,9 @@ def try_speech(speech: LlamaSpeech) -> None:
     utterance = speech.utterance(UtteranceSpec("One.", 1, voice=speech.encode_voice(clip), most_frames=2))
     track = SoundTrack()
     while not utterance.is_done:
-        rows, utterance.pending = utterance.pending[:ROWS], utterance.pending[ROWS:]
+        rows = utterance.pending[:ROWS]
         (place,) = speech.decode([(0, utterance.position, rows)])
-        utterance.position += len(rows)
+        utterance.mark_computed(len(rows))
         if not len(utterance.pending):
             utterance.advance(place)
         for piece in utterance.take_pieces():

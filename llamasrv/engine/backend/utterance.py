@@ -55,7 +55,8 @@ class SpeechModel(Protocol):
 
 
 class LlamaUtterance(ABC):
-    """`pending` rows are to be computed at `position`. After the last of them call `advance` with its place."""
+    """`pending` rows are to be computed at `position`; `mark_computed` counts them. After the last one call `advance`
+    with its place."""
 
     most_tokens: int  # of a chunk
 
@@ -71,6 +72,7 @@ class LlamaUtterance(ABC):
         self._frames: list[Any] = []  # since the last whole piece
         self._is_first = True  # no whole piece of this chunk yet
         self._pieces: list[SoundPiece] = []
+        self._computed: list[Floats] = []  # the rows at [0, position)
         tokens = self._tokens()
         if not tokens:
             raise InvalidRequest("There is nothing to say: the input has no text.", param="input")
@@ -97,6 +99,12 @@ class LlamaUtterance(ABC):
     def _piece(self, *, is_last: bool) -> SoundPiece | None:
         """The piece that is ready with the newest frame. `is_last`: of the chunk."""
 
+    def mark_computed(self, num_rows: int) -> None:
+        """The first `num_rows` of `pending` are in the lane."""
+        self._computed.append(self.pending[:num_rows])
+        self.position += num_rows
+        self.pending = self.pending[num_rows:]
+
     def advance(self, place: int) -> bool:
         """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`, with another chunk."""
         row = self._next_row(place)
@@ -112,17 +120,15 @@ class LlamaUtterance(ABC):
         if not self._chunks:
             self.is_done = True
             return False
-        self.position = self.kept
+        self.position, self._computed = self.kept, self._kept_rows()
         self.pending = self._begin(self._chunks.pop())
         self.num_prompt += len(self.pending)
         return True
 
     def leave_lane(self) -> None:
-        """After `advance` was True: the rows at [0, kept) are to be computed again, too."""
-        assert self.position == self.kept
-        self.position = 0
-        if self.kept:
-            self.pending = np.concatenate([*self._kept_rows(), self.pending])
+        """All rows of its lane are to be computed again."""
+        self.pending = np.concatenate([*self._computed, self.pending])
+        self.position, self._computed = 0, []
 
     def take_pieces(self) -> list[SoundPiece]:
         """What has become ready to be sound, in order."""

@@ -163,7 +163,8 @@ class EmbeddingBackend(Protocol):
 
 
 class Utterance(Protocol):
-    """A text being spoken. `pending` rows are to be computed at `position`; after the last of them comes `advance`."""
+    """A text being spoken. `pending` rows are to be computed at `position`; `mark_computed` counts them, and after the
+    last of them comes `advance`."""
 
     pending: Floats  # float32 [rows, width]
     position: int
@@ -173,11 +174,14 @@ class Utterance(Protocol):
     is_done: bool
     is_cut: bool  # it was ended by a limit
 
+    def mark_computed(self, num_rows: int) -> None:
+        """The first `num_rows` of `pending` are in the lane."""
+
     def advance(self, place: int) -> bool:
         """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`. Raises DecodeFailed."""
 
     def leave_lane(self) -> None:
-        """After `advance` was True: the rows at [0, kept) are to be computed again, too."""
+        """All rows of its lane are to be computed again."""
 
     def take_pieces(self) -> Sequence[SoundPiece]:
         """What has become ready to be sound, in order."""

@@ -66,7 +66,7 @@ def spoken(utterance, generator):
     """All of its sound, and the number of times that its lane started anew."""
     sounds, restarts, track = [], 0, SoundTrack()
     while not utterance.is_done:
-        utterance.position += len(utterance.pending)
+        utterance.mark_computed(len(utterance.pending))
         assert utterance.position <= LANE_CELLS
         if utterance.advance(0):
             restarts += 1
@@ -122,14 +122,29 @@ def test_a_lane_that_was_left_between_two_chunks_is_filled_again(kind):
     voice = np.full((3, 4), 9, np.float32)
     utterance = kind(generator, UtteranceSpec("Hello there. " * 20, 7, voice=voice))
     first = utterance.pending
-    utterance.position += len(first)
+    utterance.mark_computed(len(first))
     while not utterance.advance(0):
-        utterance.position += 1
+        utterance.mark_computed(1)
     rows, kept = utterance.pending, utterance.kept
     count = utterance.num_prompt
     utterance.leave_lane()
     assert utterance.position == 0 and utterance.num_prompt == count and utterance.kept == kept
     assert utterance.pending.tolist() == [*first[:kept].tolist(), *rows.tolist()]
+
+
+@pytest.mark.parametrize("kind", [QwenUtterance, PocketUtterance])
+def test_a_lane_that_was_left_in_the_middle_is_filled_again(kind):
+    utterance = kind(CountingGenerator(), UtteranceSpec("Hello.", 7, voice=np.full((3, 4), 9, np.float32)))
+    rows = [*utterance.pending.tolist()]
+    utterance.mark_computed(2)
+    utterance.mark_computed(len(rows) - 2)
+    utterance.advance(0)
+    rows += utterance.pending.tolist()
+    utterance.leave_lane()
+    assert utterance.position == 0 and utterance.pending.tolist() == rows
+    utterance.mark_computed(1)
+    utterance.leave_lane()
+    assert utterance.position == 0 and utterance.pending.tolist() == rows
 
 
 def test_a_speech_that_never_ends_is_cut_off():
