@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask, Request, Response, request
 from flask.sessions import NullSession, SessionInterface
-from werkzeug.routing import MapAdapter
+from werkzeug.routing import MapAdapter, Rule
 
 from llamasrv.protocols.common.headers import IGNORED, header_of
 from llamasrv.web import errors
@@ -65,8 +65,21 @@ BLUEPRINTS = (
 """Every route is in one of these. A new protocol is a new line."""
 
 
+class Route(Rule):
+    """A route of which no URL is made: werkzeug compiles two functions a route for that, two thirds of `create_app`."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        return _no_url
+
+
+def _no_url(route: Rule, **values: Any) -> tuple[str, str]:
+    raise NotImplementedError(f"{route.rule}: no URL is made of a route here")
+
+
 class Application(Flask):
     """Flask, spared what no request here needs."""
+
+    url_rule_class = Route
 
     def __init__(self, name: str) -> None:
         super().__init__(name, static_folder=None)

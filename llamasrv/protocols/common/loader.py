@@ -22,6 +22,7 @@ from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
 _COMBINATIONS_KEPT = 16  # of given fields, whose order is kept; a client repeats its own
+_LOADERS_KEPT = 256  # a server has some 50, under one set of limits
 MOST_UNHEARD = 64  # longest list of ignored names in a reply; clients choose how many there are
 
 _Request = TypeVar("_Request")
@@ -42,7 +43,7 @@ class Nested(Object):
 
     @cached_property
     def _loader(self) -> Loader:
-        return Loader(self.schema, self.limits)
+        return loader_of(self.schema, self.limits)
 
     def unheard_in(self, value: Any) -> Iterable[str]:
         return self._loader.unheard(value) if type(value) is dict else ()
@@ -140,6 +141,12 @@ class Loader:
         return data
 
 
+@lru_cache(maxsize=_LOADERS_KEPT)
+def loader_of(schema: type[WireSchema], limits: Limits) -> Loader:
+    """The loader of a schema under these limits, for all endpoints that share it: marshmallow copies each field."""
+    return Loader(schema, limits)
+
+
 class SchemaEndpoint:
     """Base of the endpoints whose body has one schema."""
 
@@ -147,7 +154,7 @@ class SchemaEndpoint:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._loader = Loader(self.schema, limits)
+        self._loader = loader_of(self.schema, limits)
         self._load = self._loader.load
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ import orjson
 
 from llamasrv.domain.request import Message
 from llamasrv.errors import InvalidRequest, MissingParameter
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import loader_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, Invalid, String, WireSchema
 from llamasrv.protocols.gemini.contents import Contents, SystemInstruction
@@ -109,7 +109,7 @@ class CachedContents:
     names = prompt_in("contents")
 
     def __init__(self, limits: Limits) -> None:
-        self._loader, self._expiry = Loader(CachedContentSchema, limits), Loader(ExpirySchema, limits)
+        self._loader, self._expiry = loader_of(CachedContentSchema, limits), loader_of(ExpirySchema, limits)
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:
         return self._loader.unheard(camel(dict(body)))

@@ -10,7 +10,7 @@ from marshmallow import ValidationError
 
 from llamasrv.domain.request import EmbedRequest, TextPart, TextPrompt
 from llamasrv.errors import Unsupported
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import loader_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, String, WireSchema, expect
@@ -46,13 +46,13 @@ class Requests(Array):
     """A list of embedContent requests."""
 
     def unheard_in(self, value: Any) -> Iterable[str]:
-        loader, wires = Loader(EmbedContentSchema, self.limits), value if type(value) is list else ()
+        loader, wires = loader_of(EmbedContentSchema, self.limits), value if type(value) is list else ()
         return dict.fromkeys(name for wire in wires if type(wire) is dict for name in loader.unheard(camel(wire)))
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[dict[str, Any]]:
         if not 0 < len(value) <= self.limits.inputs:
             raise Invalid(f"expected 1 to {self.limits.inputs} requests, but got {len(value)}.")
-        load = Loader(EmbedContentSchema, self.limits).checked
+        load = loader_of(EmbedContentSchema, self.limits).checked
         out: list[dict[str, Any]] = []
         for i, wire in enumerate(value):
             expect(dict, wire, i)
@@ -81,7 +81,7 @@ class EmbedContent:
     names = prompt_in("content")
 
     def __init__(self, limits: Limits) -> None:
-        self._one, self._batch = Loader(EmbedContentSchema, limits), Loader(BatchEmbedSchema, limits)
+        self._one, self._batch = loader_of(EmbedContentSchema, limits), loader_of(BatchEmbedSchema, limits)
 
     def parse(
         self, body: Mapping[str, Any], *, model: str, batch: bool, owner: str = "", timeout: float | None = None

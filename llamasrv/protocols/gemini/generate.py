@@ -12,7 +12,7 @@ import orjson
 
 from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message, Pin, ToolChoice
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.protocols.common.loader import Loaded, Loader, SchemaEndpoint, build, inside
+from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, build, inside, loader_of
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Ignored, String, WireSchema
 from llamasrv.protocols.common.thinking import thinking_variables
@@ -99,7 +99,7 @@ class GenerateContent(SchemaEndpoint):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self._load_counted = Loader(CountTokensSchema, limits).load
+        self._load_counted = loader_of(CountTokensSchema, limits).load
 
     def parse(
         self, body: Mapping[str, Any], asked: PathOptions, *, owner: str = "", timeout: float | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import loader_of
 from llamasrv.protocols.common.sampling import Lora
 from llamasrv.protocols.common.schema import Number, String, WireSchema
 from llamasrv.protocols.limits import Limits
@@ -38,9 +38,9 @@ class AdapterSchema(WireSchema):
 
 class StandingAdapters:
     def __init__(self, limits: Limits) -> None:
-        self._load = Loader(StandingSchema, limits).load
-        self._load_one = Loader(LoadSchema, limits).load
-        self._load_named = Loader(AdapterSchema, limits).load
+        self._load = loader_of(StandingSchema, limits).load
+        self._load_one = loader_of(LoadSchema, limits).load
+        self._load_named = loader_of(AdapterSchema, limits).load
 
     def parse(self, body: list[Any]) -> tuple[tuple[str, float], ...]:
         """(name or number, scale) of each."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader
+from llamasrv.protocols.common.loader import loader_of
 from llamasrv.protocols.common.schema import Array, Flag, Invalid, String, WireField, WireSchema, expect, wrong_type
 from llamasrv.protocols.limits import Limits
 
@@ -78,8 +78,8 @@ class Tokenizing:
     """The endpoints, with their limits."""
 
     def __init__(self, limits: Limits) -> None:
-        self.tokenize = Loader(TokenizeSchema, limits)
-        self.detokenize = Loader(DetokenizeSchema, limits)
+        self.tokenize = loader_of(TokenizeSchema, limits)
+        self.detokenize = loader_of(DetokenizeSchema, limits)
 
     def parse_tokenize(self, body: Mapping[str, Any]) -> Tokenize:
         data = self.tokenize.load(body)

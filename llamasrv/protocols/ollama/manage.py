@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader, build
+from llamasrv.protocols.common.loader import build, loader_of
 from llamasrv.protocols.common.schema import (
     Flag,
     Ignored,
@@ -116,9 +116,9 @@ class Managing:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._create = Loader(CreateSchema, limits).load
-        self._copy = Loader(CopySchema, limits).load
-        self._pull = Loader(PullSchema, limits).load
+        self._create = loader_of(CreateSchema, limits).load
+        self._copy = loader_of(CopySchema, limits).load
+        self._pull = loader_of(PullSchema, limits).load
 
     def parse_create(self, body: Mapping[str, Any]) -> Create:
         data = self._create(body)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from llamasrv.errors import InvalidRequest, NotFound
-from llamasrv.protocols.common.loader import Loader, inside
+from llamasrv.protocols.common.loader import inside, loader_of
 from llamasrv.protocols.common.schema import WireField, WireSchema
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.items import Turns, shown
@@ -86,9 +86,9 @@ class Conversations:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.create = Loader(ConversationSchema, limits)
-        self.items = Loader(ItemsSchema, limits)
-        self.metadata = Loader(MetadataSchema, limits)
+        self.create = loader_of(ConversationSchema, limits)
+        self.items = loader_of(ItemsSchema, limits)
+        self.metadata = loader_of(MetadataSchema, limits)
 
     def parse_create(self, body: Mapping[str, Any]) -> StoredConversation:
         data = self.create.load(body)

@@ -9,7 +9,7 @@ from llamasrv.domain.params import SamplingParams
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, GenerateRequest, RerankRequest
 from llamasrv.domain.speech import SpeechRequest
 from llamasrv.errors import InvalidRequest
-from llamasrv.protocols.common.loader import Loader, Nested, build
+from llamasrv.protocols.common.loader import Loader, Nested, build, loader_of
 from llamasrv.protocols.common.sampling import SamplingSchema
 from llamasrv.protocols.common.schema import Bound, Count, Flag, Number, StreamFlag, String, WireSchema
 from llamasrv.protocols.limits import Limits
@@ -87,6 +87,11 @@ def test_errors_and_unknown_names_inside_an_object_have_its_name_in_front():
         loader.load({"options": {"top_k": "x"}})
     assert caught.value.param == "options.top_k"
     assert loader.unheard({"options": {"top": 1}, "more": 2}) == ["more", "options.top"]
+
+
+def test_endpoints_with_the_same_schema_and_limits_share_its_loader():
+    assert loader_of(Placed, Limits()) is loader_of(Placed, Limits())
+    assert loader_of(Placed, Limits(stops=1)) is not loader_of(Placed, Limits())
 
 
 def schemas(base=WireSchema):
