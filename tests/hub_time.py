@@ -31,7 +31,7 @@ class HubTime:
         self._stretches = []
         self.most = max(MOST, reference())
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # for good: thawed, all that pytest holds would be looked through again by each later collection
         greenlet.settrace(self._switched)
         self._since = time.thread_time()
         return self
@@ -39,7 +39,6 @@ class HubTime:
     def __exit__(self, kind, error, where):
         self._switched()
         greenlet.settrace(None)
-        gc.unfreeze()
         self._monkeypatch.undo()
         if kind is None:
             self.most = max(self.most, reference())

@@ -65,7 +65,7 @@ BLUEPRINTS = (
 """Every route is in one of these. A new protocol is a new line."""
 
 
-class Route(Rule):
+class MatchOnlyRule(Rule):
     """A route of which no URL is made: werkzeug compiles two functions a route for that, two thirds of `create_app`."""
 
     def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
@@ -79,7 +79,7 @@ def _no_url(route: Rule, **values: Any) -> tuple[str, str]:
 class Application(Flask):
     """Flask, spared what no request here needs."""
 
-    url_rule_class = Route
+    url_rule_class = MatchOnlyRule
 
     def __init__(self, name: str) -> None:
         super().__init__(name, static_folder=None)
