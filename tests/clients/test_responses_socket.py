@@ -11,6 +11,9 @@ import pytest
 openai = pytest.importorskip("openai")
 pytest.importorskip("websockets")
 
+from openai.types.responses.response_steer_accepted_event import ResponseSteerAcceptedEvent  # noqa: E402
+from openai.types.responses.response_steer_failed_event import ResponseSteerFailedEvent  # noqa: E402
+from openai.types.responses.response_steer_pending_event import ResponseSteerPendingEvent  # noqa: E402
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 from websockets.sync.client import connect  # noqa: E402
 
@@ -147,10 +150,86 @@ def test_a_response_that_is_steered_ends_and_is_gone_on_from(socket):
     assert text_of(following[-1]) == "You said: Stop"
 
 
-def test_steering_what_is_not_there_fails(socket):
-    socket.send(json.dumps({"type": "response.steer", "previous_response_id": "resp_x", "input": "Stop"}))
-    told = json.loads(socket.recv(timeout=30))
-    assert told["type"] == "response.steer.failed" and told["error"]["code"] == "response_not_found"
+def begin(socket, kind="response.output_text.delta", **body):
+    """Start a long response; returns its id once there is an event of that kind."""
+    create(socket, **{"input": "word " * 600, **body})
+    event = json.loads(socket.recv(timeout=30))
+    id = event["response"]["id"]
+    while event["type"] != kind:
+        event = json.loads(socket.recv(timeout=30))
+    return id
+
+
+def steer(socket, id, input):
+    socket.send(json.dumps({"type": "response.steer", "previous_response_id": id, "input": input}))
+
+
+def steers_of(events, kind):
+    model = {"accepted": ResponseSteerAcceptedEvent, "pending": ResponseSteerPendingEvent}
+    model = model.get(kind, ResponseSteerFailedEvent)
+    return [model.model_validate(event) for event in events if event["type"] == f"response.steer.{kind}"]
+
+
+@pytest.mark.parametrize("input", ["Stop", [{"type": "message", "role": "user", "content": "Stop"}]])
+def test_steering_what_is_not_there_fails(socket, input):
+    """The client did not get its input back, and the event had no number."""
+    steer(socket, "resp_x", input)
+    (failed,) = steers_of([json.loads(socket.recv(timeout=30))], "failed")
+    assert failed.error.code == "response_not_found" and failed.steer.id is None
+    assert failed.to_dict()["steer"]["input"] == input
+
+
+def test_what_steers_one_response_together_goes_on_in_order(socket):
+    """The second one was refused."""
+    id = begin(socket)
+    steer(socket, id, "Stop")
+    steer(socket, id, [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say it"}]}])
+    steer(socket, id, [{"type": "message", "role": "developer", "content": "No"}])
+    steer(socket, id, [{"type": "message", "role": "user", "content": [{"type": "input_taste"}]}])
+    events = read(socket)
+    first, second = steers_of(events, "accepted")
+    assert first.sequence_number > 0 and first.steer.id != second.steer.id
+    messages = [event["error"]["message"] for event in events if event["type"] == "response.steer.failed"]
+    assert ["input[0]" in message for message in messages] == [True, True]
+    ended = read(socket)[-1]["response"]
+    assert ended["previous_response_id"] == id and text_of({"response": ended}) == "You said: Say it"
+
+
+def test_what_was_accepted_and_cannot_be_gone_on_with_is_given_back(socket):
+    """An error said what was wrong with a request that the client had not made."""
+    id = begin(socket)
+    given = [{"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "file-none"}]}]
+    steer(socket, id, given)
+    (accepted,) = steers_of(read(socket), "accepted")
+    (failed,) = steers_of([json.loads(socket.recv(timeout=30))], "failed")
+    assert failed.error.code == "successor_creation_failed" and "file-none" in failed.error.message
+    assert failed.steer.id == accepted.steer.id and failed.to_dict()["steer"]["input"] == given
+    create(socket, input="Hello", previous_response_id=id)  # it can be continued all the same
+    assert text_of(read(socket)[-1]) == "You said: Hello"
+
+
+@pytest.mark.parametrize("is_continued", [True, False])
+def test_what_steers_a_response_that_calls_a_tool_waits_for_the_result(socket, is_continued):
+    text = {"type": "string", "minLength": 500, "maxLength": 500}
+    parameters = {"type": "object", "properties": {"text": text}, "required": ["text"]}
+    tool = {"type": "function", "name": "write", "parameters": parameters, "strict": True}
+    call = {"tools": [tool], "tool_choice": "required", "input": "Go"}
+    id = begin(socket, "response.function_call_arguments.delta", **call)
+    steer(socket, id, "Mind the river")
+    steer(socket, id, "And the bridge")
+    events = read(socket)
+    assert events[-1]["type"] == "response.completed" and len(steers_of(events, "accepted")) == 2
+    pending = steers_of([json.loads(socket.recv(timeout=30)) for _ in range(2)], "pending")
+    (owed,) = pending[0].required_input
+    assert owed == pending[1].required_input[0] and owed.name == "write"
+    if not is_continued:
+        create(socket, input="Something else")
+        failed = steers_of([json.loads(socket.recv(timeout=30)) for _ in range(2)], "failed")
+        assert [f.steer.id for f in failed] == [p.steer.id for p in pending]
+        return
+    output = {"type": "function_call_output", "call_id": owed.call_id, "output": "Done"}
+    create(socket, input=[output], previous_response_id=id, tools=[tool])
+    assert text_of(read(socket)[-1]) == "You said: And the bridge"
 
 
 def test_closing_cancels(server, client):

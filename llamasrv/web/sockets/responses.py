@@ -29,6 +29,16 @@ from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.pipeline.run import Run
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.reply import ResponseReply
+from llamasrv.protocols.openai.responses.steering import (
+    MOST_STEERS,
+    Steer,
+    check_steer,
+    required_input,
+    steer_accepted,
+    steer_failed,
+    steer_pending,
+    steered_input,
+)
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
 from llamasrv.web.context import RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
@@ -42,6 +52,7 @@ MOST_WAITING = 64  # that wait
 LIFETIME = 3600.0  # seconds
 
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
+_NUMBER = re.compile(rb'"sequence_number":(\d+)')
 _ENDED = ("response.completed", "response.incomplete", "response.failed")
 
 JSON = dict[str, Any]
@@ -54,30 +65,35 @@ class KeptResponse(NamedTuple):
     items: tuple[JSON, ...]
 
 
-class Steer(NamedTuple):
-    id: str
-    previous: str
-    input: list[JSON]
+class Create(NamedTuple):
+    """A response to be made. `steers`: what it continues another one with; the client has not asked for it then."""
 
-    @property
-    def wire(self) -> JSON:
-        return {"id": self.id, "previous_response_id": self.previous}
+    body: JSON
+    is_large: bool = False  # what is done with it is done off the hub
+    steers: tuple[Steer, ...] = ()
 
 
 class SocketLane:
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.waiting: deque[JSON] = deque()
+        self.waiting: deque[Create] = deque()
         self.greenlet: Greenlet | None = None
         self.latest: KeptResponse | None = None
         self.body: JSON = {}  # of the running or latest response
         self.reply: ResponseReply | None = None  # of the running response
         self.run: Run | None = None
-        self.steer: Steer | None = None  # has the running response end early
-        self.owed: list[JSON] = []  # input of a steer that waits for tool results
+        self.steers: list[Steer] = []  # of the running response
+        self.owed: list[Steer] = []  # of the latest response, whose calls have no outputs yet
+        self.event = b""  # the beginning of the latest event
 
     def running(self, id: str) -> bool:
         return self.reply is not None and self.reply.response["id"] == id
+
+    @property
+    def number(self) -> int:
+        """Of the latest event: what is said about a response beside its own events repeats it."""
+        found = _NUMBER.search(self.event)
+        return 0 if found is None else int(found[1])
 
 
 class SocketChain(ResponseChain):
@@ -95,7 +111,7 @@ class SocketChain(ResponseChain):
 
     def began(self, reply: Any, run: Run) -> None:
         self._lane.reply, self._lane.run = reply, run
-        if self._lane.steer is not None:
+        if self._lane.steers:
             _steer(self._lane)
 
     def keep(self, stored: Stored) -> None:
@@ -154,7 +170,7 @@ class ResponsesSocket(SocketSession):
             if kind == "response.create":
                 self._create(event, large=is_large(data))
             elif kind == "response.steer":
-                self._take_steer(event)
+                self._take_steer(event, large=is_large(data))
             elif kind != "response.processed":  # some clients send that; it has no effect
                 shown = kind[:60] if type(kind) is str else kind
                 raise InvalidRequest(
@@ -185,7 +201,7 @@ class ResponsesSocket(SocketSession):
             text = f"At most {MOST_WAITING} responses may wait on a connection."
             return self._refuse("websocket_stream_limit_reached", text, name)
         body = {key: value for key, value in event.items() if key not in ("type", "stream_id")}
-        lane.waiting.append({**body, "stream": True, _LARGE: large})
+        lane.waiting.append(Create({**body, "stream": True}, large))
         self._start(lane)
 
     def _start(self, lane: SocketLane) -> None:
@@ -207,20 +223,16 @@ class ResponsesSocket(SocketSession):
 
     # ------------------------------------------------------------ one response
 
-    def _respond(self, lane: SocketLane, body: JSON) -> None:
-        large = body.pop(_LARGE)
-        if lane.owed and type(body.get("input")) in (list, str):
-            given = body["input"]
-            given = [{"role": "user", "content": given}] if type(given) is str else given
-            body["input"], lane.owed = [*given, *lane.owed], []
+    def _respond(self, lane: SocketLane, create: Create) -> None:
+        body, previous = create.body, create.body.get("previous_response_id")
+        steers = create.steers or self._owed(lane, body)  # until they are part of a response
         if body.get("background"):
             error = InvalidRequest("'background' is not supported over a WebSocket.", param="background")
             self._send(_error(error.status, _body_of(error)), lane)
-            return
+            return self._steers_failed(lane, steers, error.message)
         lane.body = body
-        previous = body.get("previous_response_id")
         chain = SocketChain(self._lanes, lane)
-        context = RequestContext(chain=chain, json=body, has_large_body=large)
+        context = RequestContext(chain=chain, json=body, has_large_body=create.is_large)
         has_failed = True
         try:
             for event in self._events_of(context):
@@ -228,14 +240,21 @@ class ResponsesSocket(SocketSession):
                 has_failed = kind == "error" or kind == "response.failed"
                 if kind in _ENDED:
                     lane.reply = lane.run = None
-                self._send(event, lane)
+                if kind == "error":
+                    if not (steers and create.steers):
+                        self._send(event, lane)
+                    self._steers_failed(lane, steers, _message_of(event))
+                else:
+                    self._send(event, lane)
+                    lane.event = event[:200]
+                steers = ()
         finally:
             lane.reply = lane.run = None
             if context.has_record:
                 context.record.close(CLIENT_CLOSED)  # unless it was: then it changes nothing
-        if has_failed and lane.latest is not None and lane.latest.id == previous:
+        if has_failed and not create.steers and lane.latest is not None and lane.latest.id == previous:
             lane.latest = None
-        self._after_steer(lane)
+        self._after_steers(lane)
 
     def _events_of(self, context: RequestContext) -> Iterator[bytes]:
         """The events of one response, or one error event."""
@@ -247,48 +266,68 @@ class ResponsesSocket(SocketSession):
 
     # ------------------------------------------------------------ steering
 
-    def _take_steer(self, event: JSON) -> None:
-        previous, given = event.get("previous_response_id"), event.get("input")
-        self._num_steers += 1
-        items = [{"role": "user", "content": given}] if type(given) is str and given else given
-        steer = Steer(f"steer_{self._num_steers}", str(previous), items if type(items) is list else [])
+    def _take_steer(self, event: JSON, *, large: bool) -> None:
+        previous = event.get("previous_response_id")
+        steer = Steer(previous if type(previous) is str else "", event.get("input"))
         lane = next((lane for lane in self._lanes.values() if lane.running(steer.previous)), None)
-        if type(items) is not list or not items or not all(map(_may_steer, items)):
-            return self._steer_failed(steer, lane, "invalid_input", "expected a text, user messages or outputs.")
+        try:
+            check = partial(check_steer, steer, self._limits)
+            compute_off_hub(check) if large else check()
+        except InvalidRequest as error:
+            return self._steer_failed(lane, steer, "invalid_input", error.message)
         if lane is None:
             ended = any(lane.latest is not None and lane.latest.id == previous for lane in self._lanes.values())
             code = "response_already_completed" if ended else "response_not_found"
-            return self._steer_failed(steer, None, code, "no such response is being made here.")
-        if lane.steer is not None:
-            return self._steer_failed(steer, lane, "too_many_pending_steers", "the response is being steered already.")
-        lane.steer = steer
-        self._send(orjson.dumps({"type": "response.steer.accepted", "steer": steer.wire}), lane)
-        _steer(lane)
+            return self._steer_failed(None, steer, code, "No such response is being made on this connection.")
+        if lane.body.get("conversation") is not None:
+            text = "A response that adds to a conversation cannot be steered."
+            return self._steer_failed(lane, steer, "steering_not_supported", text)
+        if len(lane.steers) >= MOST_STEERS:
+            text = f"At most {MOST_STEERS} inputs may wait for a response."
+            return self._steer_failed(lane, steer, "too_many_pending_steers", text)
+        self._num_steers += 1
+        steer = steer._replace(id=f"steer_{self._num_steers}")
+        lane.steers.append(steer)
+        self._send(steer_accepted(steer, lane.number), lane)
+        if len(lane.steers) == 1:
+            _steer(lane)
 
-    def _steer_failed(self, steer: Steer, lane: SocketLane | None, code: str, text: str) -> None:
-        error = {"type": "invalid_request_error", "code": code, "message": f"Cannot steer: {text}"}
-        self._send(orjson.dumps({"type": "response.steer.failed", "error": error, "steer": steer.wire}), lane)
+    def _steer_failed(self, lane: SocketLane | None, steer: Steer, code: str, text: str) -> None:
+        self._send(steer_failed(steer, 0 if lane is None else lane.number, code, text), lane)
 
-    def _after_steer(self, lane: SocketLane) -> None:
-        """A response that was to be steered has ended: continue it, or wait for results that it asked for."""
-        steer, lane.steer = lane.steer, None
-        if steer is None:
+    def _steers_failed(self, lane: SocketLane, steers: Iterable[Steer], text: str) -> None:
+        for steer in steers:
+            self._steer_failed(lane, steer, "successor_creation_failed", text)
+
+    def _after_steers(self, lane: SocketLane) -> None:
+        """A response has ended: continue it with what it was steered to, or wait for the outputs of its calls."""
+        steers, lane.steers = lane.steers, []
+        if not steers:
             return
         latest = lane.latest
-        if latest is None or latest.id != steer.previous:
-            return self._steer_failed(steer, lane, "successor_creation_failed", "the response failed.")
-        owed = _calls_without_output(latest.items)
+        if latest is None or latest.id != steers[0].previous:
+            return self._steers_failed(lane, steers, "The response failed.")
+        owed = required_input(latest.items)
         if owed:
-            lane.owed = steer.input
-            event = {
-                "type": "response.steer.pending",
-                "reason": "waiting_for_required_input",
-                "required_input": owed,
-                "steer": steer.wire,
-            }
-            return self._send(orjson.dumps(event), lane)
-        body = {**lane.body, "previous_response_id": steer.previous, "input": steer.input, _LARGE: False}
-        lane.waiting.appendleft(body)
+            lane.owed = steers
+            for steer in steers:
+                self._send(steer_pending(steer, lane.number, owed), lane)
+            return
+        given = [item for steer in steers for item in steer.items]
+        body = {**lane.body, "previous_response_id": latest.id, "input": given}
+        lane.waiting.appendleft(Create(body, steers=tuple(steers)))
+
+    def _owed(self, lane: SocketLane, body: JSON) -> tuple[Steer, ...]:
+        """The inputs that waited for this request, which are part of it now."""
+        steers, lane.owed = tuple(lane.owed), []
+        if not steers:
+            return ()
+        latest, given = lane.latest, body.get("input", [])
+        if latest is None or body.get("previous_response_id") != latest.id or type(given) not in (list, str):
+            self._steers_failed(lane, steers, "The lane went on without the response.")
+            return ()
+        body["input"] = steered_input(steers, given, required_input(latest.items))
+        return steers
 
     # ------------------------------------------------------------ out
 
@@ -302,35 +341,20 @@ class ResponsesSocket(SocketSession):
         self._send_text(event.decode())
 
 
-_LARGE = "\0large"  # beside a body that waits: whether what is done with it is done off the hub
-
-
 def _steer(lane: SocketLane) -> None:
     """End the response that runs, unless it has called a tool: then it ends by itself, and soon."""
     if lane.reply is not None and lane.run is not None and lane.reply.steer():
         lane.run.stop()
 
 
-def _may_steer(item: Any) -> bool:
-    if type(item) is not dict:
-        return False
-    return item.get("type") == "function_call_output" or item.get("role") == "user"
-
-
-def _calls_without_output(items: Iterable[JSON]) -> list[JSON]:
-    owed: dict[str, JSON] = {}
-    for item in items:
-        kind, id = item.get("type", ""), item.get("call_id")
-        if type(id) is str and kind.endswith("_output"):
-            owed.pop(id, None)
-        elif type(id) is str and kind.endswith("_call"):
-            owed[id] = {"type": f"{kind}_output", "call_id": id, "name": item.get("name")}
-    return list(owed.values())
-
-
 def _type_of(event: bytes) -> str:
     """Every event begins with its type."""
     return event[9 : event.index(b'"', 9)].decode()
+
+
+def _message_of(event: bytes) -> str:
+    error = orjson.loads(event)["error"] or {}
+    return error.get("message") or "The response could not be made."
 
 
 def _body_of(error: LlamasrvError) -> JSON:
