@@ -65,7 +65,7 @@ class KeptResponse(NamedTuple):
     items: tuple[JSON, ...]
 
 
-class Create(NamedTuple):
+class QueuedCreate(NamedTuple):
     """A response to be made. `steers`: what it continues another one with; the client has not asked for it then."""
 
     body: JSON
@@ -76,7 +76,7 @@ class Create(NamedTuple):
 class SocketLane:
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.waiting: deque[Create] = deque()
+        self.waiting: deque[QueuedCreate] = deque()
         self.greenlet: Greenlet | None = None
         self.latest: KeptResponse | None = None
         self.body: JSON = {}  # of the running or latest response
@@ -201,7 +201,7 @@ class ResponsesSocket(SocketSession):
             text = f"At most {MOST_WAITING} responses may wait on a connection."
             return self._refuse("websocket_stream_limit_reached", text, name)
         body = {key: value for key, value in event.items() if key not in ("type", "stream_id")}
-        lane.waiting.append(Create({**body, "stream": True}, large))
+        lane.waiting.append(QueuedCreate({**body, "stream": True}, large))
         self._start(lane)
 
     def _start(self, lane: SocketLane) -> None:
@@ -223,7 +223,7 @@ class ResponsesSocket(SocketSession):
 
     # ------------------------------------------------------------ one response
 
-    def _respond(self, lane: SocketLane, create: Create) -> None:
+    def _respond(self, lane: SocketLane, create: QueuedCreate) -> None:
         body, previous = create.body, create.body.get("previous_response_id")
         steers = create.steers or self._owed(lane, body)  # until they are part of a response
         if body.get("background"):
@@ -315,7 +315,7 @@ class ResponsesSocket(SocketSession):
             return
         given = [item for steer in steers for item in steer.items]
         body = {**lane.body, "previous_response_id": latest.id, "input": given}
-        lane.waiting.appendleft(Create(body, steers=tuple(steers)))
+        lane.waiting.appendleft(QueuedCreate(body, steers=tuple(steers)))
 
     def _owed(self, lane: SocketLane, body: JSON) -> tuple[Steer, ...]:
         """The inputs that waited for this request, which are part of it now."""
