@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("llamasrv.engine")
 
+SEATING = 0.02  # seconds of a step after which no further sequence is given a lane while others run
 CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane table; a check takes 2 µs
 
 
@@ -348,7 +349,7 @@ class EngineCore:
             self.memory.read(seq, match)
         for seq, position in plan.marks:
             self.memory.mark(seq, position)
-        failed = self._admit(plan) if plan.admit else []
+        absent = self._admit(plan) if plan.admit else []
         if self.places.asked:
             self.places.tell(self.waiting, self.clock())
         if self.running:
@@ -356,7 +357,7 @@ class EngineCore:
         self._watch.mark("seat")
         step = finish(
             plan,
-            failed,
+            absent,
             batch_size=self.scheduler.batch_size,
             draft=self.drafter.draft,
         )
@@ -376,8 +377,10 @@ class EngineCore:
         self.memory.evict_idle()
 
     def _admit(self, plan: Plan) -> list[Sequence]:
-        """Seat the admitted sequences. One that cannot be seated fails alone. Returns those."""
-        seated, failed = self.admission.seat_all(plan.admit)
+        """Seat the admitted sequences. One that cannot be seated fails alone. Returns those, and those for which this
+        step has no time: copies of KV take 20 ms each, and all streams wait for them."""
+        until = self.clock() + SEATING if self.running else inf
+        seated, failed = self.admission.seat_all(plan.admit, until=until)
         for seq in failed:
             self.end(seq, Ending(FinishReason.FAILED, error=EngineFailure("This request could not be started.")))
         self.running += seated
@@ -387,7 +390,7 @@ class EngineCore:
             self._note_prompt(seq)
             self.drafter.expect(seq)
         self._publisher.is_stale = True
-        return failed
+        return [*failed, *(seq for seq, _ in plan.admit[len(seated) + len(failed) :])]
 
     def _note_prompt(self, seq: Sequence) -> None:
         """More of a sequence's prompt is in KV: report progress, release encoded rows."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from math import inf
 
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
@@ -55,12 +56,16 @@ class LaneAdmission:
             if seq.slot is not None:
                 self.slots.take(seq.slot, None)
 
-    def seat_all(self, admitted: Iterable[tuple[Sequence, Match | None]]) -> tuple[list[Sequence], list[Sequence]]:
-        """Seat the sequences that a plan admits. Returns the seated ones and the failed ones: each fails alone. Raises
-        Unclean."""
+    def seat_all(
+        self, admitted: Iterable[tuple[Sequence, Match | None]], *, until: float = inf
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        """Seat the sequences that a plan admits, in order; when it is `until`, the rest stays in the queue. Returns the
+        seated ones, at least one, and the failed ones: each fails alone. Raises Unclean."""
         seated: list[Sequence] = []
         failed: list[Sequence] = []
         for seq, match in admitted:
+            if seated and self._clock() >= until:
+                break
             try:
                 self.seat(seq, match, self._clock())
             except Unclean:

@@ -13,9 +13,9 @@ from llamasrv.engine.step.cost_model import work_of
 from llamasrv.engine.step.plan import Plan
 
 
-def finish(plan: Plan, failed: list[Sequence], *, batch_size: int, draft: Callable[[StepRows], None]) -> StepRows:
-    """The step of a plan that has been carried out. `failed`: sequences that could not be seated."""
-    parts = [part for part in plan.parts if part[0] not in failed] if failed else [*plan.parts]
+def finish(plan: Plan, absent: list[Sequence], *, batch_size: int, draft: Callable[[StepRows], None]) -> StepRows:
+    """The step of a plan that has been carried out. `absent`: sequences that were not seated."""
+    parts = [part for part in plan.parts if part[0] not in absent] if absent else [*plan.parts]
     step = StepRows(parts, plan.num_decodes, plan.num_prompt, adapters=plan.adapters)
     if plan.admit:
         _add_forced(step, batch_size, len(plan.admit))

@@ -151,6 +151,29 @@ def test_a_match_whose_window_has_moved_on_is_looked_up_again(drive):
     driver.finish()
 
 
+def test_beside_a_stream_a_step_seats_only_what_it_has_time_for(drive):
+    """Sixty questions about one input, each with a copy of its cells: 177 ms of one step."""
+    driver = drive(num_cells=4096, num_lanes=32, parallel=24)
+    driver.answer(SYSTEM + chat("hello"))
+    stream = driver.submit(chat("a long talk " * 9), max_tokens=60)
+    driver.turn(8)
+    streams = [driver.submit(SYSTEM + chat(f"question {n}"), max_tokens=2) for n in range(12)]
+    seat, steps = driver.core.admission.seat, [0]
+
+    def slow(*args):
+        driver.now += 0.015
+        steps[-1] += 1
+        seat(*args)
+
+    driver.core.admission.seat = slow
+    while sum(steps) < 12:
+        driver.turn()
+        steps.append(0)
+    assert max(steps) == 2 and len([n for n in steps if n]) == 6
+    driver.finish()
+    assert {end_of(one.take()).reason for one in (stream, *streams)} == {FinishReason.LENGTH}
+
+
 def test_planning_with_many_followers_of_a_long_prompt_takes_little(drive):
     """They were looked up in all tiers, and compared in pairs: up to 165 ms of planning, in the gaps of every stream."""
     driver = drive(num_cells=8192, num_lanes=96, parallel=20, batch_size=64, step_target=0.05)
