@@ -44,6 +44,7 @@ class SequenceSpec(NamedTuple):
     prompt_logprobs: bool = False
     reads: tuple[int, ...] = ()  # tokens whose log-probabilities after the prompt are the answer; max_tokens is 0
     leaves_prefix: bool = True  # its lane stays when it ends, for prompts that begin like it
+    passes: bool = False  # these come soon: its prefix is not copied when its lane is needed
     sampled_probs: bool = False  # log-probabilities after the samplers, instead of the model's own
     reports_progress: bool = False  # emit PromptProgress events
     cache_prompt: bool = True

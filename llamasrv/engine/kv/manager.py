@@ -224,12 +224,14 @@ class KVCacheManager:
             self.pinning.take(seq, seq.lane)
         self.checkpointing.take(seq)
 
-    def release_lane(self, lane: int, computed: array[int], *, keep: bool) -> None:
-        """A sequence has ended. With `keep` its lane becomes resident, with the tokens `computed`; else it is
-        dropped."""
+    def release_lane(self, lane: int, computed: array[int], *, keep: bool, passes: bool = False) -> None:
+        """A sequence has ended. With `keep` its lane becomes resident, with the tokens `computed`; else it is dropped.
+        `passes`: when it is evicted, it is not copied."""
         if keep and len(computed) >= SHORTEST and not self.backend.traits.split:
             self.lanes.release(lane)
-            self.resident.add(self.timelines.shorten(lane, computed), len(computed), len(computed))
+            timeline = self.timelines.shorten(lane, computed)
+            timeline.passes = passes
+            self.resident.add(timeline, len(computed), len(computed))
         else:
             self.drop(lane)
 
@@ -260,11 +262,29 @@ class KVCacheManager:
         """Keep a copy of a resident lane in host memory, if that is worth it and there is none."""
         timeline, length = self.timelines[lane], self.lanes.lengths[lane]
         spared = self._time.prompt_seconds(length)
-        if not self.host.limit or spared <= WORTH_COPYING:
+        if not self.host.limit or spared <= WORTH_COPYING or timeline.passes:
             return
+        if elsewhere := self._elsewhere(timeline, length):
+            spared -= self._time.prompt_seconds(elsewhere)
+            if spared <= WORTH_COPYING:
+                return
         size = self.backend.saved_size(lane)
         if spared > self._lookup.worth(size) and self.host.wants(timeline.tokens, length, timeline.cache_key, size):
             self.host.put(SavedState(timeline.tokens[:length], self.backend.save(lane), timeline.cache_key))
+
+    def _elsewhere(self, timeline: LaneTimeline, length: int) -> int:
+        """How many of a lane's first tokens another lane or a copy has, so that they are lost with neither."""
+        traits = self.backend.traits
+        if not (traits.can_share and traits.can_cut and traits.can_cut_saved):
+            return 0
+        path = self.tree.walk(timeline.tokens, length, timeline.cache_key)
+        found = path.common(HolderKind.STATE)
+        for other, common in path.sharing(HolderKind.LANE):
+            if common <= found:
+                break
+            if other is not timeline and isinstance(other, LaneTimeline):
+                found = max(found, min(common, self.lanes.lengths[other.lane]))
+        return found
 
     def save_all(self) -> None:
         """Before the context is freed: move resident prefixes to host memory, as many as fit."""

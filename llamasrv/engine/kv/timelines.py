@@ -9,11 +9,14 @@ from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
 
 
 class LaneTimeline(Holder):
-    __slots__ = ("lane",)
+    """`passes`: soon nothing begins with it any more: not worth a copy."""
+
+    __slots__ = ("lane", "passes")
 
     def __init__(self, lane: int, tokens: array[int], cache_key: CacheKey) -> None:
         super().__init__(HolderKind.LANE, tokens, cache_key)
         self.lane = lane
+        self.passes = False
 
 
 class LaneTimelines(dict[int, LaneTimeline]):

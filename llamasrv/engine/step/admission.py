@@ -188,7 +188,7 @@ class LaneAdmission:
         if keep and not (seq.spec.cache_prompt and seq.spec.leaves_prefix):
             keep = False
             self.memory.leaving(lane, seq.num_computed)
-        self.memory.release_lane(lane, computed, keep=keep)
+        self.memory.release_lane(lane, computed, keep=keep, passes=seq.spec.passes)
         if keep:
             assert seq.slot is not None, seq
             self.slots.left(seq.slot, lane, computed, seq.spec.cache_key)

@@ -177,6 +177,7 @@ class DecisionWork:
             reads=fork.reads,
             # The input, and questions with further forks.
             leaves_prefix=fork.thinks or not fork.asked or len(asked.labels.reads) > 1,
+            passes=bool(fork.asked) and not fork.thinks,
             boundaries=(num_head,) if self._served.engine.model.takes_checkpoints else (),
             deadline=self._deadline,
             owner=request.owner,

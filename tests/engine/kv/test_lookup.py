@@ -218,6 +218,31 @@ def test_a_large_state_is_not_copied_for_a_few_tokens(drive):
     driver.finish()
 
 
+def test_what_another_lane_has_is_not_copied_again(drive):
+    """Sixty questions about one input: each left a copy of all of it, 360 MB, fourteen of them in one step."""
+    driver = drive(parallel=8)
+    memory = driver.core.memory
+    driver.core.scheduler.cost.prompt_seconds = lambda count: count * 0.001
+    driver.core.scheduler.restore_cost.copy_seconds = lambda size: 0.05
+    beginning = "what all of them begin with " * 9
+    for question in ("one", "two", "three"):
+        driver.answer(chat(beginning + question), max_tokens=1)
+    assert len(memory.lanes.resident) == 3
+    kept = []
+    while memory.evict():
+        kept.append(len(memory.host))
+    assert kept == [0, 0, 1], "the last one that has the beginning"
+
+
+def test_a_prefix_that_passes_is_not_copied(drive):
+    driver = drive(parallel=8)
+    driver.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
+    for text, passes in (("a prefix of some length " * 5, True), ("another one of some length " * 5, False)):
+        driver.answer(chat(text), passes=passes)
+        assert driver.core.memory.evict()
+        assert len(driver.core.memory.host) == (0 if passes else 1)
+
+
 def test_a_lookup_changes_nothing(drive):
     driver = drive(idle_cells=0)
     driver.core.scheduler.cost.prompt_seconds = lambda count: count * 0.01
