@@ -3,11 +3,14 @@
     wav, pcm                  need nothing
     mp3, opus, aac, flac      PyAV, the extra `media`; as is a speed other than 1
 
+FLAC alone comes whole, at its end: its head tells the length, and libsndfile reads no file that leaves it open.
+
 Knows samples (16 bits, little-endian, mono) and bytes, no model and no protocol.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from fractions import Fraction
 from importlib.util import find_spec
@@ -79,7 +82,7 @@ class PlainWriter:
 
 
 class _WriteOnly:
-    """A file that can only be written to."""
+    """A stream, from which what was written is taken."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -101,7 +104,8 @@ class CodecWriter:
         import av
 
         container, codec, options = _CODECS[kind]
-        self._out, self._rate, self._time = _WriteOnly(), rate, 0
+        self._out: _WriteOnly | io.BytesIO = io.BytesIO() if kind == "flac" else _WriteOnly()
+        self._rate, self._time = rate, 0
         self._has_length, self._num_packets = kind in ("opus", "flac"), 0
         self._container: Any = av.open(self._out, "w", format=container, options=options)
         stream: Any = self._container.add_stream(codec, rate=rate)
@@ -113,13 +117,13 @@ class CodecWriter:
             frame = _frame(pcm, self._rate, self._time)
             self._time += len(pcm) // 2
             self._encode(frame)
-        return self._out.take()
+        return b"" if isinstance(self._out, io.BytesIO) else self._out.take()
 
     def end(self) -> bytes:
         if self._time:
             self._encode(None)
         self._container.close()
-        return self._out.take()
+        return self._out.getvalue() if isinstance(self._out, io.BytesIO) else self._out.take()
 
     def _encode(self, frame: Any) -> None:
         most = self._time + int(_LONGER * self._rate)

@@ -52,10 +52,21 @@ def test_every_format_has_the_length_and_the_pitch(kind):
 
 def test_sound_comes_out_while_it_goes_in():
     pytest.importorskip("av")
-    for kind in ("mp3", "opus", "aac", "flac"):
+    for kind in ("mp3", "opus", "aac"):
         writer = spoken.writer(kind, RATE)
         early = b"".join(writer.feed(TONE[at : at + 1920].tobytes()) for at in range(0, len(TONE), 1920))
         assert len(early) > len(writer.end())
+
+
+@pytest.mark.parametrize("length", [1, 2304, 2305, 23_041])
+def test_a_flac_file_tells_its_length(length):
+    """It left it open, and soundfile.read refused such a file."""
+    av = pytest.importorskip("av")
+    samples = np.random.default_rng(length).integers(-9000, 9000, length).astype("<i2")
+    file = written("flac", pcm=samples, step=15_360)
+    with av.open(io.BytesIO(file)) as container:
+        assert container.streams.audio[0].duration == length
+    assert decoded(file).tolist() == samples.tolist()
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 0.8, 1.5, 2.0, 4.0])

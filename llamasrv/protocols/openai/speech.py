@@ -51,7 +51,8 @@ class SpeechSchema(WireSchema):
     )
     response_format = OneOf(
         FORMATS,
-        "wav and pcm; with the extra `media` mp3, opus, aac and flac; absent: mp3 if it can, else wav",
+        "wav and pcm; with the extra `media` mp3, opus, aac, and flac, which comes whole at the end; absent: mp3 if it "
+        "can, else wav",
         to="format",
     )
     speed = Number(0.25, 4, "the pitch stays; other than 1 with the extra `media`", to="speed")
