@@ -18,6 +18,8 @@ from store.conftest import redis_url, wipe  # noqa: F401  (fixture)
 
 from llamasrv.store.shelf import LOCK_SECONDS
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 CHAT = "/v1/chat/completions"
 LINES = int(os.environ.get("SOAK_BATCH_LINES", "600"))  # of the batch beside which memory is looked at
 

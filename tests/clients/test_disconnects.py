@@ -8,6 +8,8 @@ import struct
 import pytest
 from clients.talk import figure, open_request, post, wait_for
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 LONG = {"prompt": "x", "ignore_eos": True}
 
 

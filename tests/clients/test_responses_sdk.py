@@ -274,6 +274,7 @@ def test_a_background_response_is_polled_and_cancelled(client):
     assert client.responses.cancel(long.id).status in ("cancelled", "completed")
 
 
+@pytest.mark.processes
 def test_it_survives_a_restart(serve, tmp_path):
     flags = ("--fake", "--store", f"sqlite:///{tmp_path}/responses.db")
     server = wait_until_ready(serve(*flags))
@@ -286,6 +287,7 @@ def test_it_survives_a_restart(serve, tmp_path):
         assert create(client, "Two", previous_response_id=first.id).output_text == "You said: Two"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["redis_url", "postgres_url"])
 def test_servers_share_a_store(serve, request, kind):
     """In real workers, whose sockets and locks are gevent's; many requests at once."""
@@ -309,6 +311,7 @@ def test_servers_share_a_store(serve, request, kind):
     assert not [line for server in servers for line in server.lines if "Traceback" in line or "not stored" in line]
 
 
+@pytest.mark.processes
 def test_a_key_sees_only_its_own(serve, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("key-of-ada\nkey-of-bob\n")
@@ -331,6 +334,7 @@ def _answers(client):
         return None
 
 
+@pytest.mark.processes
 def test_what_runs_in_the_background_is_finished_before_the_server_ends(serve, tmp_path):
     flags = ("--fake", "--store", f"sqlite:///{tmp_path}/responses.db")
     server = wait_until_ready(serve(*flags))
@@ -342,6 +346,7 @@ def test_what_runs_in_the_background_is_finished_before_the_server_ends(serve, t
         assert [client.responses.retrieve(id).status for id in ids] == ["completed"] * 4
 
 
+@pytest.mark.processes
 def test_one_that_was_interrupted_has_failed(serve, tmp_path, monkeypatch):
     """A second signal ends the server at once: what ran gets the time to say so."""
     flags = ("--fake", "--store", f"sqlite:///{tmp_path}/responses.db")

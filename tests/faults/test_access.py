@@ -18,6 +18,8 @@ from faults.front import Nginx, body_of, request, resident, status_of, talk, wor
 
 from llamasrv.domain.key import Key
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 LONG = {"prompt": "x", "ignore_eos": True}
 SHORT = b'{"prompt":"x","max_tokens":2}'

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from clients.talk import figure
 from faults.beside_streams import KINDS, run
 from faults.front import worker_of
+
+pytestmark = pytest.mark.processes  # `tox -e processes`
 
 
 def test_hostile_requests_stop_no_stream_and_no_worker(serve, tmp_path):

@@ -15,6 +15,8 @@ from conftest import ServerProcess
 from faults.front import Nginx
 from store.database_servers import redis_server, running
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 
 @pytest.fixture(scope="module")
 def redis():

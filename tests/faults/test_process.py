@@ -27,6 +27,8 @@ from llamasrv.config import load
 from llamasrv.errors import ConfigError
 from llamasrv.web.http.worker import Worker
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "/v1/completions"
 SHORT = b'{"prompt":"x","max_tokens":2}'

@@ -13,6 +13,8 @@ import urllib.request
 import pytest
 import tiny_models
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 NUM_REQUESTS, NUM_CLIENTS = 200, 8
 
 

@@ -16,6 +16,8 @@ from llamasrv.web.jobs import take_over
 from llamasrv.web.jobs.background import RunTimes
 from llamasrv.web.service import WebOptions
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 ANN = Key("ann", Key.of("ann", "secret").digest, concurrency=1, tokens_per_minute=1000)
 TEXT = " ".join(f"word{n}" for n in range(30))
 

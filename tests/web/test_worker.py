@@ -16,6 +16,8 @@ import gguf
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.processes  # `tox -e processes`
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
