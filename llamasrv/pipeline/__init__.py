@@ -90,7 +90,12 @@ class Pipeline:
             self.media.decoder.warm()
 
     def count(self, request: GenerateRequest, owner: str = "") -> int:
-        """Tokens of the prompts that `submit` would take from that owner, including prompts that are too long."""
+        """Number of tokens of all prompts that `submit` would take from that owner."""
+        return sum(map(len, self.encoded(request, owner)))
+
+    def encoded(self, request: GenerateRequest, owner: str = "") -> list[list[int]]:
+        """The tokens of the prompts that `submit` would take from that owner, including prompts that are too long.
+        Those of images and sounds are negative."""
         with self._lease_for(request._replace(owner=owner)) as served:
             request = served.model.settings.chat_defaults.of(request)
             media = NO_MEDIA
@@ -100,7 +105,7 @@ class Pipeline:
                 )
             request, _ = edited_request(request, served, media)
             choice, prompts = request.tool_choice, request.prompts
-            return off_hub(lambda: sum(len(served.encode(prompt, choice, media)) for prompt in prompts))
+            return off_hub(lambda: [served.encode(prompt, choice, media) for prompt in prompts])
 
     def submit(
         self,

@@ -228,6 +228,49 @@ def test_the_prompt_that_is_shown_has_the_tokens_of_the_chat(start, more):
         assert len(client.post("/tokenize", json=asked).get_json()["tokens"]) == used
 
 
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+_TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+_ASK = {"role": "user", "content": "Hellö <|im_end|>"}
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        {"messages": [_ASK]},
+        {"messages": [_ASK], "tools": [_TOOL]},
+        {"messages": [_ASK], "tools": [_TOOL], "tool_choice": "none"},
+        {
+            "messages": [
+                _ASK,
+                {"role": "assistant", "tool_calls": [_CALL]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            ]
+        },
+        {"messages": [_ASK, {"role": "assistant", "content": "So"}]},
+        {
+            "messages": [_ASK, {"role": "assistant", "content": "So"}],
+            "continue_final_message": True,
+            "add_generation_prompt": False,
+        },
+        {"messages": [_ASK, {"role": "assistant", "content": "So"}], "add_generation_prompt": False},
+    ],
+)
+def test_the_tokens_of_a_chat_are_those_that_it_computes(client, talk):
+    """`messages` were a 400, and a template went on with a last message of the assistant's where a chat did not."""
+    reply = client.post("/v1/chat/completions", json={**talk, "max_tokens": 1, "verbose": True}).get_json()
+    tokens = client.post("/tokenize", json=talk).get_json()
+    assert len(tokens["tokens"]) == tokens["count"] == reply["usage"]["prompt_tokens"]
+    prompt = client.post("/apply-template", json=talk).get_json()["prompt"]
+    assert prompt == reply["__verbose"]["prompt"]
+    pieces = client.post("/tokenize", json={**talk, "with_pieces": True}).get_json()["tokens"]
+    assert [piece["id"] for piece in pieces] == tokens["tokens"]
+
+
+def test_a_chat_and_a_text_are_not_tokenized_together(client):
+    refused = client.post("/tokenize", json={"messages": [_ASK], "content": "x"})
+    assert refused.status_code == 400 and "'messages'" in refused.get_json()["error"]["message"]
+
+
 def test_the_tokens_of_a_chat_are_counted(client):
     chat = {"messages": [{"role": "user", "content": "Hi"}]}
     used = client.post("/v1/chat/completions", json=chat).get_json()["usage"]["prompt_tokens"]
@@ -389,5 +432,5 @@ def test_two_last_messages_of_the_assistant_are_refused_where_llama_server_does(
 def test_a_beginning_in_several_texts_is_gone_on_with_as_llama_server_does(client):
     begun = [{"type": "text", "text": "You"}, {"type": "text", "text": "said"}]
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": begun}]
-    prompt = client.post("/apply-template", json={"messages": messages}).get_json()["prompt"]
-    assert prompt.endswith("<|im_start|>assistant\nYou\n\nsaid")
+    reply = client.post("/chat/completions", json={"messages": messages, "verbose": True, "max_tokens": 1}).get_json()
+    assert reply["__verbose"]["prompt"].endswith("<|im_start|>assistant\nYou\n\nsaid")

@@ -43,6 +43,7 @@ class TokenizeSchema(WireSchema):
     add_special = Flag("with the start token, where the model has one; default false")
     add_special_tokens = Flag("vLLM's name of `add_special`; default true with `prompt`, false with `content`")
     parse_special = Flag("special tokens in the text are parsed; default true")
+    messages = Array("a chat, with the fields of `/v1/chat/completions`: the tokens of its prompt, in vLLM's shape")
     with_pieces = Flag("ids with their texts, of at most 131072 tokens; bytes where a text is not UTF-8")
 
 
@@ -83,6 +84,9 @@ class Tokenizing:
 
     def parse_tokenize(self, body: Mapping[str, Any]) -> Tokenize:
         data = self.tokenize.load(body)
+        if data.pop("messages", None) is not None:
+            other = "content" if "content" in data else "prompt"
+            raise InvalidRequest(f"Invalid 'messages': '{other}' was given, too; send one of them.", param="messages")
         prompt, special = data.pop("prompt", None), data.pop("add_special_tokens", None)
         if prompt is not None:
             if "content" in data:
@@ -90,11 +94,15 @@ class Tokenizing:
             data |= {"content": (prompt,), "with_count": True}
             data.setdefault("add_special", True)
         elif "content" not in data:
-            missing = "Missing required parameter: 'content' (or 'prompt')."
+            missing = "Missing required parameter: 'content' (or 'prompt', or 'messages')."
             raise InvalidRequest(missing, param="content", code="missing_required_parameter")
         if special is not None:
             data["add_special"] = special
         return Tokenize(**data)
+
+    def parse_pieces(self, body: Mapping[str, Any]) -> bool:
+        """`with_pieces` of a body with a chat."""
+        return bool(self.tokenize.load(body).get("with_pieces"))
 
     def parse_detokenize(self, body: Mapping[str, Any]) -> Detokenize:
         return Detokenize(**self.detokenize.load(body))

@@ -278,12 +278,10 @@ class ChatCompletions(SchemaEndpoint):
         )
 
     def parse_prompt(self, body: Mapping[str, Any]) -> tuple[str | None, ChatPrompt]:
-        """Only the model's name and the conversation, for requests that want to see the prompt: the one that
-        `/v1/chat/completions` would give the model."""
+        """Only the model's name and the conversation, for requests that want to see the prompt."""
         data = self._load(body)
         tools, choice = tools_of(data)
-        prompt = self.prompt(data, () if choice.mode == "none" else tools)
-        return data.get("model"), replace(prompt, thinks_by_default=False)
+        return data.get("model"), self.prompt(data, () if choice.mode == "none" else tools)
 
     def reply(self, options: ChatOptions) -> ChatReply:
         if not options.is_spoken or self._transcripts is None:

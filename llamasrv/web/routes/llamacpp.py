@@ -91,6 +91,8 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     @routes.post("/tokenize")
     def tokenize() -> Response:
         body = read_json(request.environ, limits)
+        if "messages" in body and "content" not in body and "prompt" not in body:
+            return chat_tokens(body)
         asked = parsed_by(tokenizing.tokenize, request.environ, tokenizing.parse_tokenize, body)
         heed_autoload(service, asked.model)
         service.permit(current().owner, service.registry.for_request(asked.model))
@@ -102,6 +104,16 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
                 return json_answer(work())
             with _in_turn(huge) if size > HUGE_TEXT else nullcontext():
                 return json_answer(compute_off_hub(work))
+
+    def chat_tokens(body: dict[str, Any]) -> Response:
+        own = {"with_pieces": body.pop("with_pieces")} if "with_pieces" in body else {}
+        with_pieces = parsed_by(tokenizing.tokenize, request.environ, tokenizing.parse_pieces, own)
+        asked, _ = parsed_by(chat, request.environ, chat.parse, body)
+        heed_autoload(service, asked.model)
+        served = opened(service, asked.model)
+        (tokens,) = service.pipeline.encoded(asked, current().owner)
+        work = partial(_tokens_of_chat, served, tokens, with_pieces=with_pieces)
+        return json_answer(compute_off_hub(work) if len(tokens) > LONG_TEXT else work())
 
     @routes.post("/detokenize")
     def detokenize() -> Response:
@@ -122,7 +134,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     @routes.post("/apply-template")
     def apply_template() -> Response:
         body = read_json(request.environ, limits)
-        model, prompt = parsed_by(native_chat, request.environ, native_chat.parse_prompt, body)
+        model, prompt = parsed_by(chat, request.environ, chat.parse_prompt, body)
         heed_autoload(service, model)
         served = opened(service, model)
         (prompt,) = service.pipeline.documents.read_chats([prompt], current().owner, sees=served.sees)
@@ -152,10 +164,20 @@ def _tokens_of(vocab: Vocabulary, asked: Tokenize, context: int) -> bytes:
         else:
             special = asked.add_special and at == 0
             found += vocab.tokenize(part, add_special=special, parse_special=asked.parse_special)
-    if asked.with_pieces:
-        check_pieces(len(found))
-    pieces = [vocab.pieces[token] for token in found] if asked.with_pieces else None
+    pieces = _pieces_of(vocab, found) if asked.with_pieces else None
     return tokens_body(found, pieces, max_model_len=context if asked.with_count else None)
+
+
+def _tokens_of_chat(served: LoadedModel, tokens: Sequence[int], *, with_pieces: bool) -> bytes:
+    if min(tokens) < 0:
+        raise InvalidRequest("Invalid 'messages': images and sounds have no token ids.", param="messages")
+    pieces = _pieces_of(served.vocab, tokens) if with_pieces else None
+    return tokens_body(tokens, pieces, max_model_len=served.context)
+
+
+def _pieces_of(vocab: Vocabulary, tokens: Sequence[int]) -> list[bytes]:
+    check_pieces(len(tokens))
+    return [vocab.pieces[token] for token in tokens]
 
 
 def _text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
