@@ -226,6 +226,7 @@ class Engine:
             Sequence(spec, stream, constraint=constraint, arrived=now)
             for spec, constraint in zip(specs, constraints or itertools.repeat(None))
         ]
+        stream.ids = tuple(sequence.id for sequence in sequences)
         self._num_submitted += len(sequences)
         self._hand_in(sequences)
         if self._publisher.view.status.state == "stopped":

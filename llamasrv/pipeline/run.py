@@ -174,6 +174,11 @@ class Run:
         """Whether its model was loaded and the engine has taken it."""
         return self.info is not None
 
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """Ids of its sequences in the engine; () until it has begun."""
+        return () if self._work is None else self._work.stream.ids
+
     def events(self, timeout: float | None = None) -> list[Event]:
         """The events since the last call; waits for at least one. [] after `timeout` seconds without any. Ends with
         Failed if the model cannot be loaded or the request cannot be started."""

@@ -2,6 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import urllib.request
+
+ENDLESS = ("--fake", "--context-shift", "--parallel", "1")  # one request at a time, and time enough to look at it
+
+
+class Client:
+    """Asks such a server for an answer of minutes, as request `id`. `text`: the whole stream, once it `ended`."""
+
+    def __init__(self, server, id, key=None):
+        body = {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 1_900_000,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        headers = {"Content-Type": "application/json", "User-Agent": "curl/8.5.0", "X-Request-Id": id}
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        self._request = urllib.request.Request(f"{server.url}/v1/chat/completions", json.dumps(body).encode(), headers)
+        self.text, self.ended = "", threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        try:
+            self.text = urllib.request.urlopen(self._request).read().decode()
+        except OSError:
+            pass  # the server ends with the test
+        self.ended.set()
+
 
 def say(page, text):
     page.fill("#prompt", text)

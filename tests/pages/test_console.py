@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from browsing import barriers
+from browsing import ENDLESS, Client, barriers
 
 from llamasrv.config import keys
 
@@ -61,7 +61,7 @@ SLOW = {
     "start": 0.5, "running": 4, "waiting": 3, "held": 0.98,
 }  # fmt: skip
 CAUSES = [
-    ({"queue": 12.0}, "12 sec in the queue: when it arrived, 4 requests were running on 98 % of the context memory, and 3 waiting"),
+    ({"queue": 12.0}, "12 sec in the queue: when it arrived, 4 requests were running on 98% of the context memory, and 3 waiting"),
     ({"prefill": 12.0}, "12 sec to read the prompt of 5 tokens"),
     ({"decode": 12.0}, "12 sec to write 9 tokens"),
     ({"decode": 12.0, "paused": 9.0}, "9 sec interrupted, to make room for other requests"),
@@ -111,6 +111,41 @@ def test_a_slow_request_has_a_time_line_and_its_cause_and_an_open_one_can_be_can
     page.get_by_role("button", name="Cancel the request req-9").click()
     page.get_by_text("No open requests.").wait_for()
     assert len(cancelled) == 1 and cancelled[0].endswith("/admin/requests/req-9/cancel")
+
+
+def test_an_open_request_is_cancelled_and_its_client_gets_its_end(serve, visit):
+    server = serve(*ENDLESS)
+    page = opened(visit, server)
+    page.select_option("#kind", "open")
+    client = Client(server, "long-one")
+    button = page.get_by_role("button", name="Cancel the request long-one")
+    button.focus()
+    with page.expect_response("**/admin/requests"), page.expect_response("**/admin/state"):
+        pass  # the list is drawn again
+    page.evaluate("new Promise(requestAnimationFrame)")
+    assert button.evaluate("button => button === document.activeElement")
+    page.keyboard.press("Enter")
+    page.get_by_text("No open requests.").wait_for()
+    assert client.ended.wait(20) and client.text.endswith("data: [DONE]\n\n")
+    assert page.evaluate("document.activeElement.id") == "kind", "the keyboard goes on from there"
+
+
+def test_a_request_that_ended_meanwhile_says_so_when_it_is_cancelled(fake_server, visit, mistakes):
+    row = {"time": 1.7e9, "id": "gone", "route": "/v1/messages", "seconds": 3.0, "key": None, "model": "fake", "state": "running"}  # fmt: skip
+    rows = [row]
+    page = visit(fake_server.url)
+    page.route("**/admin/requests", lambda route: route.fulfill(
+        json={"slow_seconds": 10, "open": list(rows), "failed": [], "slow": []}))  # fmt: skip
+    page.goto(fake_server.url + "/ui/console")
+    page.locator("body[data-ready]").wait_for()
+    page.select_option("#kind", "open")
+    button = page.get_by_role("button", name="Cancel the request gone")
+    button.wait_for()
+    rows.clear()
+    button.click()
+    page.get_by_text("No open requests.").wait_for()
+    assert page.inner_text("#status") == "No open request 'gone' generates anything."
+    assert "404" in mistakes.pop()
 
 
 def test_it_asks_for_a_key_and_never_shows_it(serve, visit, mistakes):

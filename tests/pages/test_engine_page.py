@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 import tiny_models
-from browsing import answers, say
+from browsing import ENDLESS, Client, answers, say
 
 from llamasrv.engine.base.metrics import SOURCES
 
@@ -63,20 +63,31 @@ def test_every_source_has_a_name_and_a_colour_of_its_own_and_pins_are_told(serve
     )
     assert len(set(colours)) == len(sources)
     told = live.inner_text("#sources-text")
-    assert "undefined" not in told and told.count("(17 %)") == len(sources)
+    assert "undefined" not in told and told.count("(17%)") == len(sources)
     assert live.inner_text("#pins") == "3 prefixes are pinned by clients (5 MiB)"
 
 
-def test_those_who_wait_are_shown_too(serve, visit):
-    server = serve("--fake", "--parallel", "1")
+def test_those_who_wait_are_shown_and_requests_are_cancelled_by_the_keyboard(serve, visit):
+    server = serve(*ENDLESS)
     live = visit(server.url + "/ui/engine")
-    pages = [visit(server.url) for _ in range(2)]
-    for page in pages:
-        page.locator("body[data-ready]").wait_for()
-    for page in pages:
-        say(page, "word " * 1500)
-    row = live.locator("#requests tbody tr", has_text="waiting").first
-    assert "In the queue" in row.locator(".timeline").get_attribute("aria-label", timeout=10_000)
+    first = Client(server, "first")
+    row = live.locator("#requests tbody tr", has=live.get_by_label("Cancel the request first"))
+    row.get_by_text("writing").wait_for()
+    assert row.locator("td small").inner_text() == "curl/8.5.0"
+    second = Client(server, "second")
+    waiting = live.locator("#requests tbody tr", has_text="waiting")
+    assert "In the queue" in waiting.locator(".timeline").get_attribute("aria-label")
+    row.get_by_role("button").focus()
+    for _ in range(2):  # it stays the same button while the table is drawn again
+        before = live.get_attribute("body", "data-snapshots")
+        live.locator(f"body:not([data-snapshots='{before}'])").wait_for()
+    live.keyboard.press("Enter")
+    row.wait_for(state="detached")
+    assert first.ended.wait(20) and first.text.endswith("data: [DONE]\n\n") and not second.ended.is_set()
+    waiting.wait_for(state="detached")
+    live.get_by_label("Cancel the request second").click()
+    live.locator("#no-requests:visible").wait_for()
+    assert second.ended.wait(20) and second.text.endswith("data: [DONE]\n\n")
 
 
 def test_a_key_without_the_scope_gets_no_buttons(serve, visit, tmp_path):
@@ -112,9 +123,32 @@ def test_a_page_that_opens_has_the_last_hour_and_names_the_flag_that_allows(fake
 def test_models_are_loaded_and_unloaded_by_those_who_may(serve, visit, tmp_path):
     server = serve("--model", tiny_models.llama(tmp_path / "tiny.gguf"), "--models-manage")
     page = visit(server.url + "/ui/engine")
-    page.get_by_role("button", name="Unload").click()
-    page.get_by_role("button", name="Load", exact=True).click()
-    page.get_by_role("button", name="Unload").wait_for()
+    page.get_by_role("button", name="Unload tiny").click()
+    page.get_by_role("button", name="Load tiny", exact=True).click()
+    page.get_by_role("button", name="Unload tiny").wait_for()
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_goes_on_saying_it(fake_server, visit, mistakes):
+    stream = urllib.request.urlopen(fake_server.url + "/ui/engine/stream", timeout=20)
+    snapshot = json.loads(stream.readline().removeprefix(b"data: "))
+    snapshot["models"] = {}
+    snapshot["all"][0].update(state="failed", memory=None, error="The file is truncated.")
+    page = visit(fake_server.url)
+    page.route("**/ui/engine/stream", lambda route: route.fulfill(
+        content_type="text/event-stream", headers={"x-llamasrv-may-manage": "yes"}, body=f"data: {json.dumps(snapshot)}\n\n"))  # fmt: skip
+    page.route(
+        "**/models/load", lambda route: route.fulfill(status=503, json={"error": {"message": "It failed again."}})
+    )
+    page.goto(fake_server.url + "/ui/engine")
+    page.get_by_role("button", name="Load fake").click()
+    assert page.inner_text("#models tbody .error") == "The file is truncated."
+    page.get_by_text("It failed again.").wait_for()
+    before = page.get_attribute("body", "data-snapshots")
+    page.locator(f"body:not([data-snapshots='{before}'])").wait_for()
+    assert page.inner_text("#failure") == "It failed again." and not re.search(
+        "undefined|NaN|null", page.inner_text("main")
+    )
+    assert "503" in mistakes.pop()
 
 
 def test_streams_of_snapshots_are_bounded_and_end_with_the_server(serve):

@@ -35,7 +35,7 @@ def test_the_share_of_the_prompt_is_shown(playground):
         [CHUNK % ("{}", "null", ',"prompt_progress":{"total":1000,"cache":0,"processed":400,"time_ms":5}')],
     )
     say(page, "a long one")
-    page.locator("#status", has_text="Reading the prompt: 40 %").wait_for()
+    page.locator("#status", has_text="Reading the prompt: 40%").wait_for()
     assert page.locator(".turn.assistant .waiting progress").evaluate("bar => bar.value") == 0.4
     page.keyboard.press("Escape")
     page.get_by_text("Stopped.").wait_for()
@@ -55,4 +55,4 @@ def test_a_model_that_is_being_loaded_says_how_far_it_is(playground):
         }"""
     )
     say(page, "hi")
-    page.locator("#status", has_text="Loading the model: 25 %").wait_for()
+    page.locator("#status", has_text="Loading the model: 25%").wait_for()

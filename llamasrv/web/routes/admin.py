@@ -38,7 +38,7 @@ def blueprint(service: Service) -> Blueprint:
             "started": started,
             "state": status.state,
             "reason": status.reason or None,
-            "open_requests": service.stats.num_open,
+            "open_requests": sum(record.route not in QUIET for record in service.stats.open),
             "num_requests": sum(n for (route, _), n in service.stats.counts.items() if route not in QUIET),
             "num_errors": sum(service.stats.errors.values()),
             "models": [_model(model) for model in service.registry.models],

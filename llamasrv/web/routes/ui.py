@@ -20,6 +20,7 @@ from llamasrv.config.paths import notice_of, templates_dir
 from llamasrv.errors import NotFound, QueueFull
 from llamasrv.models.model import Model
 from llamasrv.web.ops.history import totals
+from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.routes import docs
 from llamasrv.web.routes.static_files import StaticFiles, modules_of
 from llamasrv.web.service import Service
@@ -178,16 +179,30 @@ class Snapshots:
 
     def take(self, *, with_keys: bool) -> dict[str, Any]:
         models = list(self._service.registry.models)
+        requests = self._requests() if with_keys else None
         return {
             "t": time.time(),
             "all": [_describe(model) for model in models],
-            "models": {model.name: _figures(model, with_keys=with_keys) for model in models if model.state == "loaded"},
+            "models": {model.name: _figures(model, requests) for model in models if model.state == "loaded"},
+        }
+
+    def _requests(self) -> dict[int, RequestLog]:
+        """The open request of each sequence, by the sequence's id."""
+        return {
+            id: record for record in self._service.stats.open if record.run is not None for id in record.run.sequences
         }
 
 
 def _describe(model: Model) -> dict[str, Any]:
     memory = model.memory_used or model.memory or None
-    return {"name": model.name, "state": model.state, "progress": model.progress, "memory": memory}
+    error = model.failure.message if model.failure is not None and model.state != "loaded" else None
+    return {
+        "name": model.name,
+        "state": model.state,
+        "progress": model.progress,
+        "memory": memory,
+        "error": error,
+    }
 
 
 _SHOWN = (
@@ -196,8 +211,9 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def _sequence(seq: Mapping[str, Any], at: float, *, with_key: bool) -> dict[str, Any]:
-    """One sequence, with its time line up to now: the seconds of each part, as in the log of requests."""
+def _sequence(seq: Mapping[str, Any], at: float, requests: Mapping[int, RequestLog] | None) -> dict[str, Any]:
+    """One sequence, with its time line up to now: the seconds of each part, as in the log of requests. With `requests`
+    also its key, and id and client of its request."""
     seconds = max(0.0, at - seq["arrived"])
     queue = seconds if seq["queued"] is None else seq["queued"]
     decode = 0.0 if seq["first_token"] is None else max(0.0, at - seq["first_token"])
@@ -210,16 +226,20 @@ def _sequence(seq: Mapping[str, Any], at: float, *, with_key: bool) -> dict[str,
         "paused": paused,
     }
     shown = {field: seq[field] for field in _SHOWN} | {name: round(value, 3) for name, value in times.items()}
-    return shown | ({"key": seq["owner"]} if with_key else {})
+    if requests is None:
+        return shown
+    record = requests.get(seq["id"])
+    named = {} if record is None else {"request": record.id, "client": record.history().get("client")}
+    return shown | {"key": seq["owner"]} | named
 
 
-def _figures(model: Model, *, with_keys: bool) -> dict[str, Any]:
+def _figures(model: Model, requests: Mapping[int, RequestLog] | None) -> dict[str, Any]:
     """Figures of one loaded model. Totals since the start: the page takes differences."""
     snapshot, m = model.engine.snapshot(), model.engine.metrics
     at = snapshot["at"]
     return {
-        "running": [_sequence(seq, at, with_key=with_keys) for seq in snapshot["running"]],
-        "waiting": [_sequence(seq, at, with_key=with_keys) for seq in snapshot["waiting"]],
+        "running": [_sequence(seq, at, requests) for seq in snapshot["running"]],
+        "waiting": [_sequence(seq, at, requests) for seq in snapshot["waiting"]],
         "num_waiting": snapshot["num_waiting"],
         "cells": snapshot["cells"],
         "strip": snapshot["strip"],

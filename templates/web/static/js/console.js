@@ -3,9 +3,10 @@
 import { beginKeys, readKeys } from "./console-keys.js";
 import { bytes, duration, moment, number } from "./figures.js";
 import { copy, download } from "./page.js";
+import { redraw } from "./redraw.js";
 import { byId, call, json, make } from "./server.js";
 import { cause, legend, timeline } from "./timeline.js";
-import { consoleWords as words } from "./words.js";
+import { consoleWords as words, percent } from "./words.js";
 
 const LOOK = 5000; // milliseconds between looks
 const WORKING = ["waiting", "checking", "loading", "unloading"];
@@ -14,7 +15,7 @@ let requests = { open: [], failed: [], slow: [], slow_seconds: 0 };
 let configuration = "";
 
 const state = (text, isGood) => make("span", { class: `state ${isGood === null ? "" : isGood ? "good" : "bad"}` }, text); // null: neither
-const item = (name, ...rest) => make("li", {}, make("span", { class: "name" }, name), ...rest);
+const item = (name, ...rest) => make("li", { "data-key": name }, make("span", { class: "name" }, name), ...rest);
 const nothing = (text) => make("li", { class: "faint" }, text);
 
 function drawSummary(now) {
@@ -23,7 +24,7 @@ function drawSummary(now) {
     [words.open, number(now.open_requests)], [words.requests, number(now.num_requests), words.sinceStart], [words.errors, number(now.num_errors), words.sinceStart],
     [words.version, now.version],
   ];
-  byId("summary").replaceChildren(...figures.map(([name, value, more]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, more ? make("small", {}, more) : null))));
+  redraw(byId("summary"), figures.map(([name, value, more]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, more ? make("small", {}, more) : null))));
 }
 
 function modelRow({ name, state: how, error, memory, running, waiting, stalled_seconds: stalled }) {
@@ -39,7 +40,7 @@ function storeRow({ name, kept, error, seconds, used, max_bytes: most }) {
 }
 
 function drawHealth(now) {
-  byId("health").replaceChildren(...[
+  redraw(byId("health"), [
     now.reason ? item(words.server, state(words.states[now.state] ?? now.state, now.state === "ready"), make("p", { class: "error" }, now.reason)) : null,
     ...now.models.map(modelRow), ...now.stores.map(storeRow),
   ].filter(Boolean));
@@ -52,7 +53,7 @@ function drawGoing({ models, pulls }) {
   const pulled = pulls.map(({ name, done, error, completed, total }) => item(name,
     done ? state(error ? words.pullFailed : words.pulled, !error) : bar(name, total ? completed / total : null),
     !done && total ? make("span", { class: "faint" }, `${bytes(completed)} / ${bytes(total)}`) : null, error ? make("p", { class: "error" }, error) : null));
-  byId("going").replaceChildren(...(loads.length + pulled.length ? [...loads, ...pulled] : [nothing(words.idle)]));
+  redraw(byId("going"), loads.length + pulled.length ? [...loads, ...pulled] : [nothing(words.idle)]);
 }
 
 /** Why a request failed, what made it slow, or what it is doing. */
@@ -71,24 +72,27 @@ function requestRow(request) {
   if (request.client) who.append(make("small", {}, request.client.startsWith("Mozilla/") ? words.browser : request.client));
   const name = make("td", {}, make("code", {}, request.id));
   if (request.state === "running" || request.state === "loading") name.append(cancelButton(request));
-  return make("tr", {}, cell(moment(request.time)), cell(request.path ? `${request.method} ${request.path}` : request.route), why,
+  return make("tr", { "data-key": request.id }, cell(moment(request.time)), cell(request.path ? `${request.method} ${request.path}` : request.route), why,
     cell(duration(request.seconds), "number"), who, cell(request.model), name);
 }
 
 function cancelButton({ id }) {
-  const button = make("button", { type: "button", "aria-label": words.cancelRequest(id), onclick: async () => {
+  return make("button", { type: "button", "aria-label": words.cancelRequest(id), onclick: async ({ currentTarget: button }) => {
     button.disabled = true;
-    await json(`/admin/requests/${encodeURIComponent(id)}/cancel`, { method: "POST" }).then(look).catch(tell);
+    const failed = await json(`/admin/requests/${encodeURIComponent(id)}/cancel`, { method: "POST" }).then(() => null, (error) => error);
+    await look().then(() => tell(failed), tell);
+    if (!button.isConnected) byId("kind").focus();
+    else button.disabled = false; // it still sends what there is
   } }, words.cancel);
-  return button;
 }
 
 function drawRequests() {
   const kind = byId("kind").value;
   const wanted = byId("find").value.toLowerCase().trim();
   const shown = requests[kind].filter((request) => [request.key, request.client, request.model, request.route, request.path, request.id, request.error].some((text) => text?.toLowerCase().includes(wanted)));
-  byId("requests").tBodies[0].replaceChildren(...shown.map(requestRow));
+  redraw(byId("requests").tBodies[0], shown.map(requestRow));
   byId("requests").hidden = !shown.length;
+  byId("legend").hidden = !shown.some((request) => request.queue != null);
   byId("count").textContent = shown.length ? words.count(shown.length)
     : { open: words.noOpen, failed: words.noErrors, slow: words.noSlow(duration(requests.slow_seconds)) }[kind];
 }
@@ -134,9 +138,9 @@ function drawUsage() {
   byId("usage-by").textContent = words.by[by];
   byId("usage").tBodies[0].replaceChildren(...groups.map(([name, used]) => {
     const share = total ? measure(used) / total : 0;
-    const meter = make("meter", { min: 0, max: 1, value: share, "aria-label": words.share(share) });
+    const meter = make("meter", { min: 0, max: 1, value: share, "aria-label": percent(share, 1) });
     const cell = (text, kind = "number") => make("td", { class: kind }, text);
-    return make("tr", {}, make("th", { scope: "row" }, by === "date" ? dayText(name) : name || words.noKey), make("td", { class: "share" }, meter, ` ${words.share(share)}`),
+    return make("tr", {}, make("th", { scope: "row" }, by === "date" ? dayText(name) : name || words.noKey), make("td", { class: "share" }, meter, ` ${percent(share, 1)}`),
       cell(number(used.requests)), cell(number(used.prompt_tokens)), cell(number(used.cached_tokens)), cell(number(used.completion_tokens)), cell(duration(used.seconds)), cell(money(used.cost), "number cost"));
   }));
   const unpriced = [...new Set(usage.filter(({ cost }) => cost === null).map(({ model }) => model))];
@@ -201,7 +205,7 @@ async function readConfiguration() {
 
 const tell = (error) => (byId("status").textContent = error?.message ?? "");
 
-byId("requests").parentElement.before(legend());
+byId("requests").parentElement.before(Object.assign(legend(), { id: "legend", hidden: true }));
 byId("kind").addEventListener("change", () => {
   drawRequests();
   look().catch(tell);

@@ -3,7 +3,7 @@
 import { openDialog, page, status } from "./page.js";
 import { byId, json } from "./server.js";
 import { anthropicBody } from "./snippets.js";
-import { words } from "./words.js";
+import { percent, words } from "./words.js";
 
 const NEAR = 0.8; // share from which on it is shown as nearly full
 const LONGEST = 1000; // tokens of a summary
@@ -34,7 +34,7 @@ export class Context {
     if (button.hidden) return;
     const share = Math.min(1, tokens / size);
     button.querySelector("meter").value = share;
-    button.querySelector("span").textContent = words.contextShare(share);
+    button.querySelector("span").textContent = percent(share);
     button.setAttribute("aria-label", words.contextLabel(share));
     button.title = words.contextUsed(tokens, size);
     button.classList.toggle("near", share >= NEAR);

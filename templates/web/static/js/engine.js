@@ -1,13 +1,15 @@
 // The live view: one stream of snapshots, and what follows from two of them.
 
 import { bytes as bytesOf, duration } from "./figures.js";
+import { redraw } from "./redraw.js";
 import { byId, call, events, json, make } from "./server.js";
 import { legend, timeline } from "./timeline.js";
-import { consoleWords, engineWords as words } from "./words.js";
+import { consoleWords, engineWords as words, percent } from "./words.js";
 
 const KEPT = 3600; // seconds in the plots
 const RECENT = 120; // seconds of requests in the plot of latencies
 const { modelStates } = consoleWords;
+const BUSY = ["loading", "unloading", "waiting", "checking"];
 const history = []; // of the model that is shown: {t, rate, prompt, running, waiting, parts}
 let past = []; // the server's samples of the last hour
 let last = null;
@@ -132,16 +134,16 @@ function drawModels(now) {
     select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
   }
   if (shown) select.value = shown;
-  byId("models").tBodies[0].replaceChildren(...now.all.map((model) => {
+  redraw(byId("models").tBodies[0], now.all.map((model) => {
     const at = now.models[model.name];
     const before = last?.models[model.name];
     const seconds = last ? Math.max(0.05, now.t - last.t) : 1;
     const rate = at && before ? (at.totals.generated - before.totals.generated) / seconds : 0;
     const seen = at ? at.totals.prompt + at.totals.cached : 0;
-    return make("tr", {},
+    return make("tr", { "data-key": model.name },
       make("td", {}, model.name),
-      make("td", {}, (modelStates[model.state] ?? model.state) + (model.state === "loading" ? ` ${Math.round(100 * model.progress)} %` : "")),
-      ...[size(model.memory), at?.running.length, at?.num_waiting, at && number(rate, 1), seen ? `${Math.round(100 * at.totals.cached / seen)} %` : null]
+      make("td", {}, (modelStates[model.state] ?? model.state) + (model.state === "loading" ? ` ${percent(model.progress)}` : ""), model.error ? make("p", { class: "error" }, model.error) : null),
+      ...[size(model.memory), at && number(at.running.length), at && number(at.num_waiting), at && number(rate, 1), seen ? percent(at.totals.cached / seen) : null]
         .map((value) => make("td", { class: "number" }, String(value ?? ""))),
       make("td", {}, manage === "yes" ? manageButton(model) : words.notAllowed[manage]),
     );
@@ -150,13 +152,15 @@ function drawModels(now) {
 
 function manageButton(model) {
   const loaded = model.state === "loaded";
-  return make("button", { type: "button", disabled: model.state === "loading", onclick: async () => {
-    try {
-      await json(loaded ? "/models/unload" : "/models/load", { method: "POST", body: JSON.stringify({ model: model.name }) });
-    } catch (error) {
-      byId("status").textContent = error.message;
-    }
-  } }, loaded ? words.unload : words.load);
+  const says = loaded ? words.unload : words.load;
+  return make("button", { type: "button", "aria-label": `${says} ${model.name}`, disabled: BUSY.includes(model.state),
+    onclick: () => act(loaded ? "/models/unload" : "/models/load", { model: model.name }) }, says);
+}
+
+/** What a button does; why it failed stays on the page until the next one. */
+async function act(path, body) {
+  byId("failure").textContent = "";
+  await json(path, { method: "POST", body: JSON.stringify(body) }).catch((error) => (byId("failure").textContent = error.message));
 }
 
 const SOURCES = words.sources;
@@ -170,7 +174,7 @@ function drawSources(sources) {
     return span;
   }));
   byId("sources-text").replaceChildren(...there.map(([source, count]) => make("span", {},
-    make("span", { class: `swatch source-${source}` }), `${SOURCES[source] ?? source} ${number(count)} (${Math.round(100 * count / total)} %)`)));
+    make("span", { class: `swatch source-${source}` }), `${SOURCES[source] ?? source} ${number(count)} (${percent(count / total)})`)));
   if (!there.length) byId("sources-text").textContent = words.noPrompt;
 }
 
@@ -190,16 +194,22 @@ function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions:
   byId("cells").textContent = words.cells(number(cells.held), number(cells.used - cells.held), number(cells.total));
   byId("requests").hidden = !running.length && !waiting.length;
   byId("no-requests").hidden = !byId("requests").hidden;
-  byId("requests").tBodies[0].replaceChildren(...[...running, ...waiting].map((seq) => {
+  redraw(byId("requests").tBodies[0], [...running, ...waiting].map((seq) => {
     const state = seq.lane === null ? words.waiting : seq.num_computed < seq.num_prompt ? words.reading : words.writing;
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": words.progress } : { "aria-label": words.progress });
-    const key = seq.key === undefined ? words.keyHidden : seq.key || words.noKey;
-    return make("tr", {}, ...[seq.id, key, seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
+    const key = make("td", {}, seq.key === undefined ? words.keyHidden : seq.key || words.noKey, seq.client ? make("small", {}, seq.client.startsWith("Mozilla/") ? consoleWords.browser : seq.client) : null);
+    const cancel = make("td", {}, seq.request ? cancelButton(seq.request) : null);
+    return make("tr", { "data-key": seq.id }, make("td", {}, String(seq.id)), key, ...[seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
       seq.num_drafted ? words.drafts(number(seq.num_accepted), number(seq.num_drafted)) : ""]
-      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress), make("td", {}, duration(seq.seconds), timeline(seq)));
+      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress), make("td", {}, duration(seq.seconds), timeline(seq)), cancel);
   }));
+}
+
+function cancelButton(request) {
+  return make("button", { type: "button", "aria-label": words.cancelRequest(request),
+    onclick: () => act(`/admin/requests/${encodeURIComponent(request)}/cancel`, {}) }, words.cancel);
 }
 
 // ---------------------------------------------------------------- the stream

@@ -15,7 +15,7 @@ export function duration(seconds) {
 /** A time of day, with the date where it is not today's. `time` is in seconds since the epoch. */
 export function moment(time) {
   const at = new Date(1000 * time);
-  return at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : at.toLocaleString();
+  return at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
 
 const UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];

@@ -2,10 +2,11 @@
 
 import { bytes, number } from "./figures.js";
 import { beginHub } from "./hub.js";
+import { redraw } from "./redraw.js";
 import { byId, call, events, json, make } from "./server.js";
 import { offerUndo } from "./toast.js";
 import { askForVariant } from "./variant.js";
-import { modelWords as words } from "./words.js";
+import { modelWords as words, percent } from "./words.js";
 
 const LOOK = 2000; // milliseconds between looks while something changes
 const NAMES = 3; // that are shown of a model's further ones
@@ -63,9 +64,9 @@ function row(model) {
   if (manage && ["unloaded", "failed"].includes(state)) buttons.push(button(words.load, () => post("/models/load", model.id), true));
   if (manage && !["loading", "failed"].includes(state)) buttons.push(button(words.variant, () => askForVariant(model, act)));
   if (manage && model.can_remove) buttons.push(button(words.delete, () => remove(model)));
-  return make("li", { class: "card", "data-model": model.id },
+  return make("li", { class: "card", "data-model": model.id, "data-key": model.id },
     make("div", { class: "card-text" },
-      make("h2", {}, model.id, make("span", { class: `state ${state}` }, words.states[state] ?? state, state === "loading" && share != null ? ` ${Math.round(100 * share)} %` : "")),
+      make("h2", {}, model.id, make("span", { class: `state ${state}` }, words.states[state] ?? state, state === "loading" && share != null ? ` ${percent(share)}` : "")),
       model.aliases?.length ? make("p", { class: "faint", title: model.aliases.join(", ") }, words.aliases(model.aliases, NAMES)) : null,
       make("p", {}, facts(model).join(" · ")),
       make("p", { class: "tags" }, ...(model.meta?.capabilities ?? []).map((name) => make("span", { class: "tag" }, words.abilities[name] ?? name))),
@@ -76,7 +77,7 @@ function row(model) {
 function draw() {
   const wanted = byId("find").value.toLowerCase().trim();
   const shown = models.filter(({ id, aliases = [] }) => !leaving.has(id) && [id, ...aliases].some((name) => name.toLowerCase().includes(wanted)));
-  byId("models").replaceChildren(...shown.map(row));
+  redraw(byId("models"), shown.map(row));
   byId("count").textContent = words.count(shown.length);
 }
 
@@ -90,7 +91,7 @@ async function refresh() {
 // ---------------------------------------------------------------- pulls
 
 function drawPulls() {
-  byId("pulls").replaceChildren(...[...pulls].map(([name, { completed, total, error, done }]) => make("li", {},
+  redraw(byId("pulls"), [...pulls].map(([name, { completed, total, error, done }]) => make("li", { "data-key": name },
     make("span", { class: "pull-name" }, name),
     done ? make("span", { class: error && !paused.has(name) ? "error" : "faint", role: "status" }, paused.has(name) ? words.paused : error ?? words.pulled)
       : make("progress", total ? { max: total, value: completed, "aria-label": words.pulling(name) } : { "aria-label": words.pulling(name) }),

@@ -1,5 +1,8 @@
 // What the playground says from its scripts, all of it. What is always on a page stands in the page's template.
 
+/** 98% in English, 98 % in German. */
+export const percent = (share, digits = 0) => share.toLocaleString(undefined, { style: "percent", maximumFractionDigits: digits });
+
 const count = (number, one, many) => `${number.toLocaleString()} ${number === 1 ? one : many}`;
 
 export const words = {
@@ -88,8 +91,8 @@ export const words = {
   stopped: "Stopped.",
   lookingAt: "Reading the attachments",
   queue: (place) => `Position ${place} in the queue`,
-  prompt: (share) => `Reading the prompt: ${Math.round(100 * share)} %`,
-  loading: (share) => `Loading the model: ${Math.round(100 * share)} %`,
+  prompt: (share) => `Reading the prompt: ${percent(share)}`,
+  loading: (share) => `Loading the model: ${percent(share)}`,
   progress: "Progress",
   tokens: (number) => count(number, "token", "tokens"),
   rate: (rate) => `${rate.toLocaleString(undefined, { maximumFractionDigits: 1 })} tokens/s`,
@@ -98,8 +101,7 @@ export const words = {
 
   // the context
   contextUsed: (used, size) => `${used.toLocaleString()} of ${size.toLocaleString()} tokens`,
-  contextShare: (share) => `${Math.round(100 * share)} %`,
-  contextLabel: (share) => `Context: ${Math.round(100 * share)} % used`,
+  contextLabel: (share) => `Context: ${percent(share)} used`,
   summarising: "Summarising the conversation…",
   summary: "Summary of the conversation so far",
   summaryPrompt: "This is a summary of our conversation so far:",
@@ -205,7 +207,7 @@ export const modelWords = {
   pull: "Pull",
   pullName: (name) => `Pull ${name}`,
   fit: {
-    gpu: () => "fits on the GPU", partly: ({ share }) => `about ${Math.round(100 * share)} % fits on the GPU, the rest in memory`,
+    gpu: () => "fits on the GPU", partly: ({ share }) => `about ${percent(share)} fits on the GPU, the rest in memory`,
     memory: () => "fits in memory", no: (_, needs) => `does not fit: needs about ${needs}`,
   },
 };
@@ -222,7 +224,7 @@ export const timelineWords = {
   causes: {
     start: (time) => `${time} until it was received and prepared`,
     loading: (time) => `${time} until its model was loaded`,
-    queue: (time, { running, waiting, held }) => `${time} in the queue${running == null ? "" : `: when it arrived, ${running.toLocaleString()} ${running === 1 ? "request was" : "requests were"} running on ${Math.round(100 * held)} % of the context memory, and ${waiting.toLocaleString()} waiting`}`,
+    queue: (time, { running, waiting, held }) => `${time} in the queue${running == null ? "" : `: when it arrived, ${running.toLocaleString()} ${running === 1 ? "request was" : "requests were"} running on ${percent(held)} of the context memory, and ${waiting.toLocaleString()} waiting`}`,
     prefill: (time, { prompt, cached }) => `${time} to read the prompt of ${count(prompt, "token", "tokens")}${cached ? `, ${cached.toLocaleString()} of them cached` : ""}`,
     decode: (time, { completion }) => `${time} to write ${count(completion, "token", "tokens")}`,
     paused: (time) => `${time} interrupted, to make room for other requests`,
@@ -268,7 +270,6 @@ export const consoleWords = {
   noSlow: (time) => `No request took longer than ${time}.`,
   by: { key: "Key", model: "Model", date: "Day" },
   noKey: "Without a key",
-  share: (share) => share.toLocaleString(undefined, { style: "percent", maximumFractionDigits: 1 }),
   withoutPrices: (models) => `Without prices, and not counted: ${models.join(", ")}.`,
   days: (days, most) => `Usage of the last ${days} days; the largest day has ${most}`,
   daysEnds: (first, last, most) => `${first} to ${last}; the tallest bar is ${most}.`,
@@ -314,6 +315,8 @@ export const engineWords = {
   queue: "queue",
   load: "Load",
   unload: "Unload",
+  cancel: "Cancel",
+  cancelRequest: (id) => `Cancel the request ${id}`,
   notAllowed: { flag: "not allowed: start the server with --models-manage", scope: "not allowed: this key lacks the scope admin" },
   sources: { computed: "computed", running: "running lane", resident: "resident lane", checkpoint: "checkpoint", host: "host memory", disk: "disk" },
   sourceTokens: (source, number) => `${source}: ${number} tokens`,
