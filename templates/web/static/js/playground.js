@@ -33,6 +33,7 @@ let messages = null; // {draw, answers, context, titleOf}, loaded with the first
 let speaker = null; // where a model speaks
 let microphone = null; // once it has been used
 let documents = []; // that were attached to the messages which are shown
+let isOpen = false; // whether the latest conversation is there; what is typed before goes into its field
 let naming = null; // AbortController of the title that is being asked for
 
 // ---------------------------------------------------------------- the conversation
@@ -264,6 +265,7 @@ function grow() {
 }
 
 async function send() {
+  await begun;
   try {
     await loadMessages();
   } catch {
@@ -300,7 +302,7 @@ byId("send").addEventListener("click", () => page.running ? page.running.abort()
 
 prompt.addEventListener("input", () => {
   grow();
-  keepDraft(page.talk, prompt.value);
+  if (isOpen) keepDraft(page.talk, prompt.value);
 });
 
 prompt.addEventListener("keydown", (event) => {
@@ -429,7 +431,15 @@ async function begin() {
   if (!await openStore(() => talks.draw())) status(words.noStorage);
   await takeOld((data) => save(new Conversation(data)));
   const [latest] = stored();
-  await open(latest ? new Conversation(await load(latest.id)) : page.talk);
+  const talk = latest ? new Conversation(await load(latest.id)) : page.talk;
+  const typed = prompt.value;
+  const opened = open(talk);
+  isOpen = true;
+  if (typed) {
+    write(typed);
+    keepDraft(talk, typed);
+  }
+  await opened;
   try {
     const [{ data }, access, { models: speaking }] = await asked;
     for (const model of data) models.set(model.id, model);
@@ -448,8 +458,8 @@ async function begin() {
   } catch (error) {
     status(error instanceof TypeError ? words.noServer : error.message);
   }
-  if (document.activeElement === document.body) prompt.focus();
   document.body.dataset.ready = "yes";
 }
 
-begin();
+if (document.activeElement === document.body) prompt.focus(); // one may write, and send, from now on
+const begun = begin();

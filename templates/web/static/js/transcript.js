@@ -35,7 +35,7 @@ export class Transcript {
     }
     this.element.replaceChildren(...this.groups.map(({ box }) => box));
     const first = this.byId.get(id) ?? this.groups.at(-1);
-    if (first) this.#drawAround(first);
+    if (first) this.#drawAround(first, id);
     if (this.byId.has(id)) {
       this.row(id).scrollIntoView({ block: "center" });
       if (top !== null) this.element.scrollTop += this.top(id) - top;
@@ -124,19 +124,20 @@ export class Transcript {
     one.box.style.height = `${height}px`;
   }
 
-  /** Draws this group and as many beside it as are seen at once, and somewhat more: browsers keep the place only of what is
-   * scrolled. */
-  #drawAround(first) {
+  /** Draws the group of the turn `id`, or the last one, and what is seen above and below that turn at once, and somewhat more:
+   * browsers keep the place only of what is scrolled, and only while no empty box is seen. */
+  #drawAround(first, id) {
     const at = this.groups.indexOf(first);
     this.#fill(first);
-    const { clientHeight } = this.element;
-    for (const step of [-1, 1]) {
-      for (let next = at + step, height = first.box.offsetHeight; this.groups[next] && height < 2 * clientHeight; next += step) {
+    const box = first.box.getBoundingClientRect();
+    const row = (this.row(id) ?? first.box.lastElementChild).getBoundingClientRect();
+    for (const [step, beside] of [[-1, row.top - box.top], [1, box.bottom - row.bottom]]) {
+      for (let next = at + step, height = beside; this.groups[next] && height < 2 * this.element.clientHeight; next += step) {
         this.#fill(this.groups[next]);
         height += this.groups[next].box.offsetHeight;
       }
     }
-    this.height = first.box.offsetHeight / first.turns.length || GUESS;
+    this.height = box.height / first.turns.length || GUESS;
   }
 
   /** Groups have come near or gone far. What someone opened or writes in stays. */
