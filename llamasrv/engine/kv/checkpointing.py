@@ -9,6 +9,7 @@ from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpoints import Checkpoints
+from llamasrv.engine.kv.state import checkpoint
 
 LEAST = 32  # min tokens that a checkpoint must save beyond the one before it
 APART = 256  # min tokens between checkpoints at starts of messages, except the last two
@@ -57,7 +58,8 @@ class Checkpointing:
         whole, backend = self._checkpoints.whole, self._backend
         size = backend.saved_size(lane) if whole else backend.mark_size(lane)
         if self._checkpoints.wants(seq.tokens, at, key, size):
-            self._checkpoints.add(seq.tokens[:at], backend.save(lane) if whole else backend.mark(lane), key)
+            data = backend.save(lane) if whole else backend.mark(lane)
+            self._checkpoints.put(checkpoint(seq.tokens[:at], data, key))
             self._metrics.checkpoints += 1
 
 

@@ -15,10 +15,9 @@ from array import array
 from collections.abc import Iterator
 
 from llamasrv.domain.sequence_spec import CacheKey
-from llamasrv.engine.base.arrays import LaneState
 from llamasrv.engine.kv.match import SHORTEST
 from llamasrv.engine.kv.policy import StateTier
-from llamasrv.engine.kv.state import SavedState, checkpoint
+from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.tree import HolderKind, PrefixPath, PrefixTree
 
 MOST_POINTS, MOST_WHOLE = 8, 2  # in one file
@@ -50,10 +49,6 @@ class Checkpoints(StateTier):
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return 0 < size <= self.limit and length >= SHORTEST and length not in self.along(tokens, length, cache_key)
-
-    def add(self, tokens: array[int], data: LaneState, cache_key: CacheKey) -> None:
-        """Keep the state after exactly these tokens, if it fits."""
-        self.put(checkpoint(tokens, data, cache_key))
 
     def put(self, point: SavedState) -> None:
         """Keep a checkpoint if it fits; evicts the least valuable ones."""

@@ -45,7 +45,7 @@ class DiskReads:
         self._reads: dict[StoredState, _Read] = {}
         self._answered: set[Sequence] = set()  # sequences that have waited already
 
-    def may_want(self, seq: Sequence, stored: StoredState, room: int) -> bool:
+    def may_want(self, seq: Sequence | None, stored: StoredState, room: int) -> bool:
         """Whether a sequence may use the file: it has been read, or the sequence has not waited before and the state
         fits `room` bytes."""
         read = self._reads.get(stored)
@@ -53,7 +53,7 @@ class DiskReads:
             return True
         return seq not in self._answered and (read is not None or stored.size <= room)
 
-    def may_want_any(self, seq: Sequence) -> bool:
+    def may_want_any(self, seq: Sequence | None) -> bool:
         """Whether `may_want` can be true of any file."""
         return seq not in self._answered or any(read.state is not None for read in self._reads.values())
 
@@ -69,7 +69,7 @@ class DiskReads:
         state becomes a prefix in host memory."""
         self._begin(stored)
 
-    def state_for(self, seq: Sequence) -> SavedState | None:
+    def state_for(self, seq: Sequence | None) -> SavedState | None:
         """The state that was read for this sequence, if any."""
         return next((read.state for read in self._reads.values() if seq in read.holders), None)
 

@@ -63,43 +63,35 @@ class PrefixLookup:
         if not seq.spec.cache_prompt or seq.spec.prompt_logprobs or self._traits.split:
             return None
         path = self._tree.walk(seq.tokens, seq.num_tokens - 1, seq.spec.cache_key)
+        return self._best(path, seq.media, seq, waits=waits)
+
+    def file_ahead(self, tokens: array[int], cache_key: CacheKey) -> StoredState | None:
+        """The file that a prompt beginning with these tokens would wait for."""
+        match = self._best(self._tree.walk(tokens, len(tokens), cache_key), None, None)
+        return None if match is None else match.file
+
+    def _best(
+        self, path: PrefixPath, media: MediaTimeline | None, seq: Sequence | None, *, waits: bool = True
+    ) -> Match | None:
+        """`seq`: whose path it is; None for one that has not arrived."""
         points = {} if self._checkpoints.whole else {point.length: point for point in self._checkpoints.on(path)}
         cuts = sorted(points)
-        match = self._in_lanes(seq, path, cuts)
+        match = self._in_lanes(media, path, cuts)
         at_hand = 0 if match is None else match.length + (match.coming if waits else 0)
-        for state, length, source in self._in_memory(seq, path, cuts):
+        for state, length, source in self._in_memory(media, path, cuts):
             spared = self._time.prompt_seconds(length - at_hand)
             if spared > (0.0 if state.is_wanted else self.worth(state.data.nbytes)):
                 match, at_hand = Match(None, length, saved=state, source=source), length
         if self._reads is not None:
-            match = self._on_disk(seq, path, points, at_hand) or match
-        if match is None or match.file is not None or match.checkpoint is not None:
+            match = self._on_disk(seq, media, path, points, at_hand) or match
+        if match is None or match.file is not None:
             return match
-        if seq.media is not None:
-            match = replace(match, position=seq.media.position(match.length))
+        if media is not None:
+            match = replace(match, position=media.position(match.length))
         point = points.get(match.length)
         if point is None or self._ends_at(match):
             return match
         return replace(match, checkpoint=point, source="checkpoint" if match.lane is not None else match.source)
-
-    def file_ahead(self, tokens: array[int], cache_key: CacheKey) -> StoredState | None:
-        """The file that a prompt beginning with these tokens would wait for."""
-        disk = self._disk
-        if disk is None:
-            return None
-        path = self._tree.walk(tokens, len(tokens), cache_key)
-        points = sorted(point.length for point in self._checkpoints.on(path))
-        cuts = [] if self._checkpoints.whole else points
-        nearer = (
-            most_usable(path, kind, can_cut=self._traits.can_cut_saved, cuts=cuts)
-            for kind in (HolderKind.LANE, HolderKind.STATE)
-        )
-        at_hand = max([length for _, length in filter(None, nearer)], default=0)
-        if self._checkpoints.whole:
-            at_hand = max([at_hand, *points])
-        most = min(disk.largest, self._host.room)
-        found = self._worth_reading(path, cuts, at_hand, lambda stored: stored.size <= most)
-        return None if found is None else found[0]
 
     def is_stale(self, match: Match) -> bool:
         """Whether the match's lane has changed hands or lost cells since the lookup. A lane also loses cells that have
@@ -114,7 +106,7 @@ class PrefixLookup:
         """Min seconds of computing that a copy of that many bytes must save; negative if nothing is copied."""
         return max(WORTH_COPYING, self._restore_cost.copy_seconds(num_copied)) if num_copied else -1.0
 
-    def _in_lanes(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Match | None:
+    def _in_lanes(self, media: MediaTimeline | None, path: PrefixPath, cuts: list[int]) -> Match | None:
         """Tokens that a lane is about to compute count like computed ones, where sequences follow each other."""
         backend, traits, lanes = self._backend, self._traits, self._lanes
         best: Match | None = None
@@ -125,8 +117,8 @@ class PrefixLookup:
             assert isinstance(holder, LaneTimeline)
             lane = holder.lane
             computed, is_held = lanes.lengths[lane], lane in lanes.held
-            have, common = _cut(min(common, computed), seq.media), _cut(common, seq.media)
-            if not (traits.can_cut_saved or have == computed or backend.usable(lane, _position(have, seq.media))):
+            have, common = _cut(min(common, computed), media), _cut(common, media)
+            if not (traits.can_cut_saved or have == computed or backend.usable(lane, _position(have, media))):
                 have = longest(cuts, have)
             follows = self.follows and (is_held or traits.can_cut) and computed < common
             total = max(have, common) if follows else have
@@ -142,22 +134,31 @@ class PrefixLookup:
             best = replace(best, num_held=num_held) if num_held else best
         return best
 
-    def _in_memory(self, seq: Sequence, path: PrefixPath, cuts: list[int]) -> Iterable[tuple[SavedState, int, str]]:
+    def _in_memory(
+        self, media: MediaTimeline | None, path: PrefixPath, cuts: list[int]
+    ) -> Iterable[tuple[SavedState, int, str]]:
         """(state, usable length, source) of the best state of each kind in host memory."""
         if self._checkpoints.whole:
             for point in self._checkpoints.on(path):
                 yield point, point.length, "checkpoint"
                 break
         can_cut = self._traits.can_cut_saved
-        found = most_usable(path, HolderKind.STATE, can_cut=can_cut, cuts=cuts, media=seq.media)
+        found = most_usable(path, HolderKind.STATE, can_cut=can_cut, cuts=cuts, media=media)
         if found is not None:
             state, length = found
             assert isinstance(state, SavedState)
             yield state, length, state.origin
 
-    def _on_disk(self, seq: Sequence, path: PrefixPath, points: dict[int, SavedState], at_hand: int) -> Match | None:
-        """A match with a state read for the sequence, or with a file to wait for, if it saves enough beyond the
-        `at_hand` tokens of nearer holders."""
+    def _on_disk(
+        self,
+        seq: Sequence | None,
+        media: MediaTimeline | None,
+        path: PrefixPath,
+        points: dict[int, SavedState],
+        at_hand: int,
+    ) -> Match | None:
+        """A match with a state read for the sequence, whose checkpoints join the `points`, or with a file to wait for,
+        if it saves enough beyond the `at_hand` tokens of nearer holders."""
         disk, reads = self._disk, self._reads
         assert disk is not None and reads is not None
         state = reads.state_for(seq)
@@ -166,58 +167,39 @@ class PrefixLookup:
                 return None
             room = self._host.room
 
-            def may_want(stored: StoredState) -> bool:
-                return stored.size <= disk.largest and reads.may_want(seq, stored, room)
+            def may_want(holder: Holder) -> bool:
+                return (
+                    isinstance(holder, StoredState)
+                    and holder.size <= disk.largest
+                    and reads.may_want(seq, holder, room)
+                )
 
-            found = self._worth_reading(path, sorted(points), at_hand, may_want, media=seq.media)
+            can_cut = self._traits.can_cut_saved
+            cuts = sorted(points)
+            found = most_usable(path, HolderKind.FILE, can_cut=can_cut, cuts=cuts, media=media, may_use=may_want)
             if found is None:
                 return None
-            stored, length, spared = found
+            stored, length = found
+            assert isinstance(stored, StoredState)
+            spared = self._time.prompt_seconds(length - at_hand)
+            if spared <= WORTH_READING:
+                return None
             state = reads.state_of(stored)
             if state is None:
                 return Match(None, 0, coming=length, file=stored, seconds=spared)
-        return self._of_state(state, seq, points, at_hand)
-
-    def _worth_reading(
-        self,
-        path: PrefixPath,
-        cuts: list[int],
-        at_hand: int,
-        may_want: Callable[[StoredState], bool],
-        *,
-        media: MediaTimeline | None = None,
-    ) -> tuple[StoredState, int, float] | None:
-        """(file, usable length, seconds that it saves) of the best file on a path, if it saves enough beyond the
-        `at_hand` tokens of nearer holders."""
-
-        def may_use(holder: Holder) -> bool:
-            return isinstance(holder, StoredState) and may_want(holder)
-
-        can_cut = self._traits.can_cut_saved
-        found = most_usable(path, HolderKind.FILE, can_cut=can_cut, cuts=cuts, media=media, may_use=may_use)
-        if found is None:
-            return None
-        stored, length = found
-        assert isinstance(stored, StoredState)
-        spared = self._time.prompt_seconds(length - at_hand)
-        return (stored, length, spared) if spared > WORTH_READING else None
+        return None if seq is None else self._of_state(state, seq, points, at_hand)
 
     def _of_state(self, state: SavedState, seq: Sequence, points: dict[int, SavedState], at_hand: int) -> Match | None:
         """The match of a sequence with a state read from disk and its checkpoints."""
-        own = {point.length: point for point in state.points}
+        points.update((point.length, point) for point in state.points)
         length = _cut(min(common_prefix(state.tokens, seq.tokens), seq.num_tokens - 1), seq.media)
-        can_cut = self._traits.can_cut_saved
-        if not can_cut and length < state.length:
-            length = longest(sorted({*points, *own}), length)
+        if not self._traits.can_cut_saved and length < state.length:
+            length = longest(sorted(points), length)
         if length < SHORTEST or self._time.prompt_seconds(length - at_hand) <= self.worth(state.data.nbytes):
             return None
-        match = Match(None, length, saved=state, source="disk")
-        if seq.media is not None:
-            match = replace(match, position=seq.media.position(length))
-        if can_cut or length == state.length:
-            return match
-        point = own.get(length) or points[length]
-        return replace(match, saved=point) if self._checkpoints.whole else replace(match, checkpoint=point)
+        if self._checkpoints.whole and length < state.length:
+            state = points[length]
+        return Match(None, length, saved=state, source="disk")
 
     def _ends_at(self, match: Match) -> bool:
         """Whether what was found ends at the match's length or can be cut there."""

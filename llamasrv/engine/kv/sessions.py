@@ -68,7 +68,7 @@ class Sessions:
         holds.append(hold)
         while len(holds) > self._most:
             self._end(holds[0])
-        if self._in_kv(hold) is None:  # it was evicted before its reply was read
+        if self._covering(hold, HolderKind.LANE) is None:  # it was evicted before its reply was read
             self._pin_state(hold)
 
     def remember(self, session: str, owner: str, tokens: array[int], cache_key: CacheKey) -> None:
@@ -112,7 +112,7 @@ class Sessions:
         self._expire()
         state: SavedState | None = None
         for hold in self._along(timeline.tokens, length, timeline.cache_key):
-            if hold.length <= left or self._in_kv(hold, but=timeline) or self._pin_state(hold):
+            if hold.length <= left or self._covering(hold, HolderKind.LANE, timeline) or self._pin_state(hold):
                 continue
             if state is None:
                 if self._backend.saved_size(timeline.lane) > self._host.pins.limit:
@@ -131,9 +131,6 @@ class Sessions:
             for hold in list(self._tree.walk(tokens, length, cache_key).ending(HolderKind.HOLD)):
                 assert isinstance(hold, Hold)
                 yield hold
-
-    def _in_kv(self, hold: Hold, but: LaneTimeline | None = None) -> Holder | None:
-        return self._covering(hold, HolderKind.LANE, but)
 
     def _covering(self, hold: Hold, kind: HolderKind, but: Holder | None = None) -> Holder | None:
         path = self._tree.walk(hold.tokens, hold.length, hold.cache_key)

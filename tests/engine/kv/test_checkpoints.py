@@ -11,6 +11,7 @@ from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import HYBRID, RECURRENT
 from llamasrv.engine.kv.checkpointing import checkpoint_places
 from llamasrv.engine.kv.checkpoints import Checkpoints
+from llamasrv.engine.kv.state import checkpoint
 from llamasrv.engine.kv.tree import EVERYBODY, PrefixTree
 
 KINDS = {
@@ -34,7 +35,7 @@ def state(size=1000):
 def test_it_finds_the_checkpoints_along_a_prompt():
     table = Checkpoints(100_000, PrefixTree())
     for text in ("a common start", "a common start, then one", "a common start, then two"):
-        table.add(tokens(text), state(), EVERYBODY)
+        table.put(checkpoint(tokens(text), state(), EVERYBODY))
     assert list(table.along(tokens("a common start, then two and more"), 100, EVERYBODY)) == [14, 24]
     assert list(table.along(tokens("a common start, then two and more"), 20, EVERYBODY)) == [14]
     assert not table.along(tokens("a common start"), 100, CacheKey(scope="somebody"))
@@ -50,29 +51,29 @@ def test_timelines_with_equal_checksums_have_separate_checkpoints():
         if other != text:
             break
     for one in (text, other):
-        table.add(one, state(), EVERYBODY)
+        table.put(checkpoint(one, state(), EVERYBODY))
     for one in (text, other):
         (point,) = table.along(one, 100, EVERYBODY).values()
         assert point.tokens == one
-    table.add(tokens("one that takes all the room"), state(98_000), EVERYBODY)
+    table.put(checkpoint(tokens("one that takes all the room"), state(98_000), EVERYBODY))
     assert len(table) == 1 and not table.along(text, 100, EVERYBODY) and not table.along(other, 100, EVERYBODY)
 
 
 def test_it_never_exceeds_its_limit():
     table = Checkpoints(5_000, PrefixTree())
     for n in range(100):
-        table.add(tokens(f"{n:08} and so on"), state(), EVERYBODY)
+        table.put(checkpoint(tokens(f"{n:08} and so on"), state(), EVERYBODY))
         assert table.used <= 5_000
-    table.add(tokens("larger than everything"), state(6_000), EVERYBODY)
+    table.put(checkpoint(tokens("larger than everything"), state(6_000), EVERYBODY))
     assert table.used == sum(point.num_bytes for point in table.states()) and 0 < len(table) < 5
 
 
 def test_valuable_checkpoints_outlive_others():
     table = Checkpoints(12_000, PrefixTree())
-    table.add(tokens("a long beginning " * 20), state(), EVERYBODY)
+    table.put(checkpoint(tokens("a long beginning " * 20), state(), EVERYBODY))
     (root,) = table.along(tokens("a long beginning " * 20), 1000, EVERYBODY).values()
     for n in range(50):
-        table.add(tokens(f"{n:08}"), state(), EVERYBODY)
+        table.put(checkpoint(tokens(f"{n:08}"), state(), EVERYBODY))
         if n % 10 == 0:
             table.note_use(root)
     assert table.along(root.tokens, 1000, EVERYBODY)
@@ -80,9 +81,9 @@ def test_valuable_checkpoints_outlive_others():
 
 def test_unused_checkpoints_are_evicted_in_the_end():
     table = Checkpoints(6_000, PrefixTree())
-    table.add(tokens("a long beginning " * 5), state(), EVERYBODY)
+    table.put(checkpoint(tokens("a long beginning " * 5), state(), EVERYBODY))
     for n in range(500):
-        table.add(tokens(f"{n:08}" * 3), state(), EVERYBODY)
+        table.put(checkpoint(tokens(f"{n:08}" * 3), state(), EVERYBODY))
     assert not table.along(tokens("a long beginning " * 5), 1000, EVERYBODY)
 
 

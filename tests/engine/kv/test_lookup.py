@@ -98,7 +98,7 @@ def most_by_comparing(holders, wanted, kind, can_cut, cuts, media, may_use):
 @pytest.fixture
 def shadow(monkeypatch):
     """Compares each lookup of lanes, states and files with a search through all of them; counts them."""
-    find, in_lanes, seen = PrefixLookup.find, PrefixLookup._in_lanes, []
+    find, in_lanes, seen, asked = PrefixLookup.find, PrefixLookup._in_lanes, [], []
 
     def found_both(self, seq):
         wanted, key = seq.tokens[: seq.num_tokens - 1], seq.spec.cache_key
@@ -113,11 +113,14 @@ def shadow(monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(module, "most_usable", compared)
+            asked[:] = [seq]
             return find(self, seq)
 
-    def in_lanes_both(self, seq, path, cuts):
-        found = in_lanes(self, seq, path, cuts)
-        reach = 0
+    def in_lanes_both(self, media, path, cuts):
+        found, reach = in_lanes(self, media, path, cuts), 0
+        if not asked:  # a prefetch: no sequence has arrived
+            return found
+        seq = asked.pop()
         for holder in self._tree.holders():
             if holder.kind is LANE and holder.cache_key == seq.spec.cache_key:
                 computed = self._lanes.lengths[holder.lane]
