@@ -179,6 +179,35 @@ def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
     section.locator(".row ~ pre", has_text='"ok"').wait_for()
 
 
+@pytest.mark.parametrize(
+    "path", ["/api/chat", "/v1/messages", "/v1beta/models/{name}:generateContent", "/v1/responses"]
+)
+def test_examples_name_a_model_that_is_served(fake_server, visit, path):
+    page = visit(fake_server.url + "/ui/api")
+    page.fill("#find", f"post {path}")
+    section = page.locator(".endpoint:visible").first
+    section.locator("summary").first.click()
+    section.get_by_text("Try it").click()
+    section.get_by_role("button", name="Run").click()
+    section.locator(".row ~ pre", has_text="Hello").wait_for()
+
+
+def test_an_example_waits_for_what_its_address_lacks_and_names_no_model_to_delete(fake_server, visit):
+    page = visit(fake_server.url + "/ui/api")
+    page.fill("#find", "get /v1/files/{id}")
+    section = page.locator(".endpoint:visible").first
+    section.locator("summary").first.click()
+    section.get_by_text("Try it").click()
+    section.get_by_role("button", name="Run").click()
+    section.locator(".row ~ pre", has_text="Write a value in place of {id}").wait_for()
+    assert page.evaluate("getSelection().toString()") == "{id}"
+    page.fill("#find", "delete /api/delete")
+    section = page.locator(".endpoint:visible").first
+    section.locator("summary").first.click()
+    section.get_by_text("Try it").click()
+    assert json.loads(section.locator("textarea").input_value()) == {"model": "mine"}
+
+
 def test_without_pages_there_are_none(serve):
     server = serve("--fake", "--no-ui")
     request = urllib.request.Request(server.url, headers={"Accept": "text/html"})

@@ -36,17 +36,36 @@ function fields(document, schema) {
     make("tbody", {}, ...rows.map(([, row]) => row))));
 }
 
+const MANAGES = /^\/api\/(copy|create|delete|pull|push)|^\/models|^\/admin/; // whose examples must not name a model that is there
+
+/** Path and example with a model that is served here, where they name one that is not. */
+function withModel(path, method, body) {
+  const wanted = /embed/i.test(path) ? ["embedding", "embeddings"] : ["completion"];
+  const able = served.find(({ meta }) => wanted.some((name) => meta?.capabilities?.includes(name))) ?? served[0];
+  if (!able || method === "delete" || MANAGES.test(path)) return [path, body];
+  const isNamed = typeof body?.model === "string" && !served.some(({ id }) => id === body.model);
+  return [path.replace(/(?<=\/models\/)\{name\}/, () => encodeURI(able.id)), isNamed ? { ...body, model: able.id } : body];
+}
+
 function example(path, method, operation, content) {
-  const text = content?.example ?? Object.values(content?.examples ?? {})[0]?.value;
+  if (!firstReply(operation)[0]?.startsWith("2")) return null; // it takes no plain requests
+  const [target, text] = withModel(path, method, content?.example ?? Object.values(content?.examples ?? {})[0]?.value);
   const body = text === undefined ? null : make("textarea", { class: "code", rows: 8, spellcheck: "false", "aria-label": words.body });
   if (body) body.value = JSON.stringify(text, null, 2);
   if (method !== "get" && !body) return null;
   const output = make("pre", { tabindex: 0, hidden: true }, make("code"));
-  const address = make("input", { class: "code", value: path, "aria-label": words.address, size: 40 });
+  const address = make("input", { class: "code", value: target, "aria-label": words.address, size: 40 });
   const run = make("button", { type: "button", class: "primary", onclick: async () => {
-    run.disabled = true;
     output.hidden = false;
     const code = output.firstChild;
+    const [missing] = /\{[^}]*\}/.exec(address.value) ?? [];
+    if (missing) {
+      code.textContent = words.missing(missing);
+      address.focus();
+      address.setSelectionRange(address.value.indexOf(missing), address.value.indexOf(missing) + missing.length);
+      return;
+    }
+    run.disabled = true;
     code.textContent = "";
     try {
       const answer = await call(address.value, body ? { method: method.toUpperCase(), body: body.value } : {});
@@ -70,9 +89,12 @@ function example(path, method, operation, content) {
   return make("details", {}, make("summary", {}, words.tryIt), make("p", { class: "row" }, address, run), body, output);
 }
 
+/** Status and response of a request that succeeds. */
+const firstReply = (operation) => Object.entries(operation.responses).find(([code]) => code !== "default") ?? [];
+
 /** What it answers to its example; where there is no text of that, its status and form. */
 function exampleReply(operation) {
-  const [status, response] = Object.entries(operation.responses).find(([code]) => code !== "default") ?? [];
+  const [status, response] = firstReply(operation);
   const [kind, { example: reply }] = Object.entries(response?.content ?? {}).find(([, one]) => one.example !== undefined) ?? [null, {}];
   if (reply === undefined) return make("p", { class: "faint" }, words.replies(status, Object.keys(response?.content ?? {})));
   const text = typeof reply === "string" ? reply : JSON.stringify(reply, null, 2);
@@ -97,7 +119,8 @@ function endpoint(document, path, method, operation, id) {
 const preference = (path) => (path.startsWith("/v1") ? 0 : path.startsWith("/api/") ? 1 : 2);
 
 async function begin() {
-  const document = await json("/openapi.json");
+  const [document, models] = await Promise.all([json("/openapi.json"), json("/v1/models").catch(() => ({}))]);
+  served = models.data ?? [];
   const first = new Map(); // method and operation -> the path that stands for all of its paths
   const sorted = Object.entries(document.paths).sort(([a], [b]) => preference(a) - preference(b));
   const operations = [];
@@ -136,6 +159,7 @@ async function begin() {
   }
 }
 
+let served = []; // models, for the examples
 const entries = []; // {box, link, alias, protocol, text}
 const groups = []; // of a protocol: {section, index, own entries}
 

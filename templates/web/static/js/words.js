@@ -348,6 +348,7 @@ export const apiWords = {
   address: "Address",
   run: "Run",
   tryIt: "Try it",
+  missing: (part) => `Write a value in place of ${part} in the address first.`,
   replies: (status, kinds) => `Replies with status ${status}: ${kinds.join(" or ") || "no body"}.`,
   exampleReply: "Example reply",
   shortened: (status, kind) => `${status}, ${kind}. Long texts and lists are shortened.`,
