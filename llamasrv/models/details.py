@@ -108,13 +108,20 @@ def speech_kind(projector: Header) -> str:
 
 
 _OF_A_PART = (
-    "projector_type", "projection_dim", "embedding_length", "feed_forward_length", "block_count",
-    "attention.head_count", "attention.layer_norm_epsilon",
-)  # fmt: skip
+    "projector_type",
+    "projection_dim",
+    "embedding_length",
+    "feed_forward_length",
+    "block_count",
+    "attention.head_count",
+    "attention.layer_norm_epsilon",
+)
 _OF_SPEECH = (
-    "clip.has_audio_encoder", "clip.has_gen_audio_encoder", "clip.audio.num_mel_bins",
+    "clip.has_audio_encoder",
+    "clip.has_gen_audio_encoder",
+    "clip.audio.num_mel_bins",
     *(f"clip.{part}.{key}" for part in ("audio", "gen.audio") for key in _OF_A_PART),
-)  # fmt: skip
+)
 
 
 def missing_of_speech(projector: Header) -> str:

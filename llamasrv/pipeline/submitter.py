@@ -320,8 +320,8 @@ def _num_reused(stream: TokenStream, num_choices: int, each: int) -> int | None:
 
 def _params(served: LoadedModel, request: GenerateRequest) -> SamplingParams:
     sampling = request.sampling
-    long = is_long_form(sampling.get("logit_bias"))  # its texts are tokenized
-    return off_hub(served.params, sampling) if long else served.params(sampling)
+    bias = sampling.get("logit_bias")  # its texts are tokenized
+    return off_hub(served.params, sampling) if bias and is_long_form(bias) else served.params(sampling)
 
 
 def _predicted(served: LoadedModel, text: str | None) -> array[int] | None:

@@ -40,21 +40,35 @@ class Layout:
             "{%- if tools %}{{- " + before.replace("{}", "system") + " + " + repr(self.instructions) + " }}"
             "{%- for t in tools %}{{- t.function | tojson + '\\n' }}{%- endfor %}{{- " + after + " }}{%- endif %}"
             "{%- for m in messages %}{%- if m.role == 'assistant' %}"
-            "{{- " + repr(self.opening) + " }}" + thought +
-            "{%- if m.content %}{{- " + repr(self.text[0]) + " + m.content + " + repr(self.text[1]) + " }}{%- endif %}"
+            "{{- "
+            + repr(self.opening)
+            + " }}"
+            + thought
+            + "{%- if m.content %}{{- "
+            + repr(self.text[0])
+            + " + m.content + "
+            + repr(self.text[1])
+            + " }}{%- endif %}"
             "{%- if m.tool_calls %}" + self.calls + "{%- endif %}"
             "{{- " + repr(self.end) + " }}"
             "{%- else %}{{- " + before.replace("{}", "' + m.role + '") + " + m.content + " + after + " }}{%- endif %}"
             "{%- endfor %}{%- if add_generation_prompt %}{{- " + repr(self.prompt or self.opening) + " }}{%- endif %}"
-        )  # fmt: skip
+        )
 
 
 def calls(one: str, *, before: str = "", between: str = "", after: str = "") -> str:
     """Jinja that writes each call `f` by `one`, with texts around and between."""
     return (
-        "{{- " + repr(before) + " }}{%- for c in m.tool_calls %}{%- set f = c.function %}" + one
-        + "{%- if not loop.last %}{{- " + repr(between) + " }}{%- endif %}{%- endfor %}{{- " + repr(after) + " }}"
-    )  # fmt: skip
+        "{{- "
+        + repr(before)
+        + " }}{%- for c in m.tool_calls %}{%- set f = c.function %}"
+        + one
+        + "{%- if not loop.last %}{{- "
+        + repr(between)
+        + " }}{%- endif %}{%- endfor %}{{- "
+        + repr(after)
+        + " }}"
+    )
 
 
 def write(*parts: str) -> str:

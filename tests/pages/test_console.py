@@ -83,8 +83,12 @@ def test_a_slow_request_has_a_time_line_and_its_cause_and_an_open_one_can_be_can
     }
     page = visit(fake_server.url)
     cancelled = []
-    page.route("**/admin/requests", lambda route: route.fulfill(
-        json={"slow_seconds": 10, "open": [] if cancelled else [running], "failed": [], "slow": rows}))  # fmt: skip
+    page.route(
+        "**/admin/requests",
+        lambda route: route.fulfill(
+            json={"slow_seconds": 10, "open": [] if cancelled else [running], "failed": [], "slow": rows}
+        ),
+    )
     page.route(
         "**/admin/requests/*/cancel", lambda route: (cancelled.append(route.request.url), route.fulfill(json={}))
     )
@@ -195,8 +199,15 @@ def test_costs_are_shown_by_key_and_model_and_saved(serve, visit, axe):
 
 
 def test_a_model_without_prices_is_named_beside_others(fake_server, visit):
-    used = {"date": "2030-01-01", "key": "ann", "requests": 1, "prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 1,
-            "seconds": 1.0}  # fmt: skip
+    used = {
+        "date": "2030-01-01",
+        "key": "ann",
+        "requests": 1,
+        "prompt_tokens": 1,
+        "cached_tokens": 0,
+        "completion_tokens": 1,
+        "seconds": 1.0,
+    }
     rows = [{**used, "model": "a", "cost": 2.5}, {**used, "model": "b", "cost": None}]
     page = visit(fake_server.url)
     page.route("**/v1/usage*", lambda route: route.fulfill(json={"currency": "USD", "data": rows}))

@@ -104,8 +104,11 @@ def results():
     yield json.dumps([{"name": text, "value": {text: text}} for text in HOSTILE])
     parts = [{"type": "text", "text": text} for text in HOSTILE]
     for text in HOSTILE:
-        parts += [{"type": "image", "mimeType": text, "data": text}, {"type": "image", "mimeType": "image/png", "data": pixel},
-                  {"type": "image_url", "image_url": {"url": text}}]  # fmt: skip
+        parts += [
+            {"type": "image", "mimeType": text, "data": text},
+            {"type": "image", "mimeType": "image/png", "data": pixel},
+            {"type": "image_url", "image_url": {"url": text}},
+        ]
     yield json.dumps({"content": parts})
     yield f"--- {HOSTILE[0]}\n+++ {HOSTILE[1]}\n@@ -1,500 +1,500 @@ {HOSTILE[2]}\n" + "\n".join(
         f"{'+-'[n % 2]}{text.replace(chr(10), ' ')}" for n, text in enumerate(HOSTILE)
@@ -284,10 +287,16 @@ def test_what_the_engine_reports_runs_nothing(watched):
     totals = {"sources": counts, "parts": counts, "prompt": 1, "cached": 1, "generated": 1, "steps": 1}
     latency = {"bounds": [0.1, 1], "first_token": [1, 1], "between_tokens": [1, 1], "queue": [1, 1]}
     model = {
-        "running": rows, "waiting": rows, "num_waiting": 500, "cells": {"held": 1, "used": 2, "total": 500},
-        "strip": [[text, 1, text] for text in HOSTILE], "pins": {"num": 1, "bytes": 1}, "num_sessions": 1,
-        "totals": totals, "latency": latency,
-    }  # fmt: skip
+        "running": rows,
+        "waiting": rows,
+        "num_waiting": 500,
+        "cells": {"held": 1, "used": 2, "total": 500},
+        "strip": [[text, 1, text] for text in HOSTILE],
+        "pins": {"num": 1, "bytes": 1},
+        "num_sessions": 1,
+        "totals": totals,
+        "latency": latency,
+    }
     idle = {**model, "running": [], "waiting": [], "strip": [], "totals": {**totals, "sources": {}, "parts": {}}}
     loaded = {**dict.fromkeys(HOSTILE, idle), HOSTILE[0]: model}
     every = [{"name": text, "state": text, "progress": 0, "memory": 1} for text in HOSTILE]

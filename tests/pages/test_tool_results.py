@@ -24,9 +24,14 @@ def conversation(*results):
     turns = {"root": {"children": ["1"], "selected": 0}}
     for n, text in enumerate(results, 1):
         turns[str(n)] = {
-            "id": str(n), "parent": str(n - 1) if n > 1 else "root", "children": [str(n + 1)] if n < len(results) else [],
-            "selected": 0, "role": "tool", "callId": "x", "content": text if isinstance(text, str) else json.dumps(text),
-        }  # fmt: skip
+            "id": str(n),
+            "parent": str(n - 1) if n > 1 else "root",
+            "children": [str(n + 1)] if n < len(results) else [],
+            "selected": 0,
+            "role": "tool",
+            "callId": "x",
+            "content": text if isinstance(text, str) else json.dumps(text),
+        }
     return {"title": "Results", "turns": turns, "next": len(results) + 1, "settings": {}}
 
 

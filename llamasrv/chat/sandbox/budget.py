@@ -60,17 +60,18 @@ class Budget(Context):
 
     def made(self, value: Any) -> Any:
         """Charge for a value that an operation has made, by its class."""
-        if isinstance(value, str):
+        kind = type(value)  # `isinstance` would also ask a namespace for its class, which it looks up in Python
+        if issubclass(kind, str):
             left = self.left = self.left - value.__sizeof__() * COST_OF_TEXT
             if left < LARGE:
                 self.has_room(len(value))
                 self.spend(0)
-        elif isinstance(value, int):
+        elif issubclass(kind, int):
             if value.bit_length() > MAX_BITS:
                 raise TooCostly("the chat template computes a number that is too large")
-        elif isinstance(value, (list, tuple, dict)):
+        elif issubclass(kind, (list, tuple, dict)):
             self.spend(len(value) * COST_OF_ITEM)
-        elif isinstance(value, Iterator):
+        elif issubclass(kind, Iterator):
             return self._counted(value)
         return value
 

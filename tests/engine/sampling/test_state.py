@@ -140,10 +140,13 @@ def test_long_forced_text_is_taken_piece_by_piece(drive):
 
 
 @pytest.mark.parametrize("logprobs", [None, 2])
-@pytest.mark.parametrize("grammar, text", [
-    (f'start: "{LONG_TEXT}"', LONG_TEXT),
-    (f'start: /[u]/ "{LONG_TEXT}" /[x]{{2,2}}/', f"u{LONG_TEXT}xx"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "grammar, text",
+    [
+        (f'start: "{LONG_TEXT}"', LONG_TEXT),
+        (f'start: /[u]/ "{LONG_TEXT}" /[x]{{2,2}}/', f"u{LONG_TEXT}xx"),
+    ],
+)
 def test_long_forced_text_is_written_whole(drive, grammar, text, logprobs):
     driver = drive(context=8192, num_cells=16384)
     said, _ = run(driver, constraint=constraint(driver, grammar), params=GREEDY, logprobs=logprobs)

@@ -320,8 +320,16 @@ _SHOWN_AS_IT_IS = {
     "session.audio.input.transcription.languages", "session.audio.input.turn_detection.idle_timeout_ms",
     "item.object", "item.status", "item.content.detail",
 }  # fmt: skip
-_REFUSED = {"session.prompt", "session.tools.", "session.tool_choice.server_label", "item.approv", "item.server_label", "item.tools", "item.error",
-            "item.reason"}  # fmt: skip
+_REFUSED = {
+    "session.prompt",
+    "session.tools.",
+    "session.tool_choice.server_label",
+    "item.approv",
+    "item.server_label",
+    "item.tools",
+    "item.error",
+    "item.reason",
+}
 
 
 def _paths(typed, path=""):
