@@ -23,6 +23,7 @@ from clients.talk import figure, post, wait_for
 from faults import beside_streams
 from faults.abuse import strange_requests
 from faults.front import allocated, descriptors, request, resident, status_of, talk, worker_of
+from faults.sized_requests import KINDS as SIZED
 from soak.load import Beside, Kept, arrivals, ask, look, share, steadily
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -64,8 +65,10 @@ def test_ten_thousand_malformed_requests(serve):
 
 
 @pytest.mark.timeout(1800)
-def test_two_thousand_hostile_requests_beside_eight_streams(serve, tmp_path):
-    """Grammars, templates, uploads, pipelines, origins, bodies without an end: on the demonstration model."""
+@pytest.mark.parametrize("kinds, number, longest", [(beside_streams.KINDS, 2_000, 0.25), (SIZED, 300, 0.5)])
+def test_hostile_requests_beside_eight_streams(serve, tmp_path, kinds, number, longest):
+    """Grammars, templates, uploads, pipelines, origins, bodies without an end; then valid requests as large as a client
+    likes, of which many compute beside the streams: on the demonstration model."""
     (tmp_path / "models").mkdir()
     server = serve(
         "--no-log-requests",
@@ -79,17 +82,17 @@ def test_two_thousand_hostile_requests_beside_eight_streams(serve, tmp_path):
     )
     assert server.url
     worker = worker_of(server)
-    outcome = beside_streams.run(server.address, 2_000, seed=2)
+    outcome = beside_streams.run(server.address, number, seed=2, kinds=kinds)
     print(
         f"\nhostile: {outcome.streams} streams, longest gap p50 {share(outcome.gaps, 0.5) * 1000:.0f} ms, "
         f"max {max(outcome.gaps) * 1000:.0f} ms; /livez p50 {share(outcome.livez, 0.5) * 1000:.0f} ms, "
         f"p99 {share(outcome.livez, 0.99) * 1000:.0f} ms",
-        *outcome.beside(0.25)[:20],
+        *outcome.beside(longest)[:20],
         sep="\n  ",
     )
     assert not outcome.failures and not outcome.broken and worker_of(server) == worker
     assert figure(server, "llamasrv_restarts_total") == 0 and "Traceback" not in server.log
-    assert max(outcome.gaps) < 0.25 and share(outcome.livez, 0.99) < 0.05
+    assert max(outcome.gaps) < longest and share(outcome.livez, 0.99) < 0.05
 
 
 @pytest.mark.timeout(600)
