@@ -134,7 +134,7 @@ def _frame(kind: int, data: bytes) -> bytes:
 def responses_socket(dice: random.Random) -> bytes:
     made = [
         {"type": "response.create", "stream_id": f"s{n}", "input": words(dice, 40), "max_output_tokens": 16}
-        for n in range(dice.choice((3, 200)))
+        for n in range(dice.choice((3, 40)))
     ]
     return socket_of("/v1/responses", made)
 

@@ -146,3 +146,19 @@ def test_noise_costs_little():
     assert loud.first_token < 1.4 * calm.first_token
     gaps = sorted(loud.gaps)
     assert gaps[int(0.94 * len(gaps))] < 1.15 * TARGET * (1 + LONGER)
+
+
+def test_what_is_far_beyond_all_prompts_seen_is_approached():
+    """After a few prompts of 9 tokens a new server took 1,009 for 13 ms: the first long prompt stopped all streams for
+    as long as it took whole."""
+    cost = CostModel()
+    for _ in range(4):
+        cost.learn(9, 0, 0.0023, 40.5)
+    for _ in range(8):
+        cost.learn(0, 8, 0.0045, 400.0)
+    policy = StepPolicy(cost, batch_size=1024, ubatch_size=512, target=TARGET)
+    streams, steps = [stream(1, **LATE)] * 8, []
+    while sum(steps) < 1009:
+        steps.append(policy.choose(streams, [(1009 - sum(steps), sum(steps))], 0.0))
+        cost.learn(steps[-1], 8, 0.005 + 0.0007 * steps[-1])
+    assert max(steps) * 0.0007 < TARGET * (1 + LONGER) and len(steps) < 12, steps
