@@ -9,7 +9,7 @@ Bounded, kept in memory only, and never compared across keys.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import NamedTuple
 
@@ -35,15 +35,23 @@ class Change(NamedTuple):
 class _Request:
     """A request that later ones may be compared with."""
 
-    __slots__ = ("fingerprint", "marks", "head", "latest", "id", "is_computed")
+    __slots__ = ("fingerprint", "marks", "heads", "latest", "id", "is_computed")
 
     def __init__(self, fingerprint: Fingerprint, latest: _Latest) -> None:
         self.fingerprint = fingerprint
         self.marks = fingerprint.marks
-        self.head = hash(fingerprint.head)
+        self.heads = tuple(map(hash, fingerprint.heads))
         self.latest = latest
         self.id: str | None = None  # of its reply
         self.is_computed = False
+
+    @property
+    def keys(self) -> Iterator[object]:
+        """Under which it is found."""
+        for mark in self.marks:
+            yield mark
+            for head in self.heads:
+                yield head, mark
 
     @property
     def num_hashes(self) -> int:
@@ -162,25 +170,25 @@ class _Latest:
         self._max_requests, self._max_hashes = max_requests, max_hashes
         self.by_id: dict[str, _Request] = {}
         self._requests: OrderedDict[_Request, None] = OrderedDict()
-        self._by_mark: dict[object, _Request] = {}  # the latest request with that mark, keyed with and without its head
+        self._by_mark: dict[
+            object, _Request
+        ] = {}  # the latest request with that mark, keyed with and without its heads
         self._num_hashes = 0
 
     def alike(self, request: _Request) -> _Request | None:
         """The request that shares the most messages, counted from the first; else the one that shares the system
         prompt, or the first tool."""
-        by_mark, head = self._by_mark, request.head
+        by_mark = self._by_mark
         for mark in reversed(request.marks):
-            found = by_mark.get(mark)
-            if found is not None:
-                return by_mark.get((head, mark), found)
+            if mark in by_mark:
+                keys = [(head, mark) for head in request.heads]
+                return next((by_mark[key] for key in keys if key in by_mark), by_mark[mark])
         return None
 
     def add(self, request: _Request) -> None:
         self._requests[request] = None
         self._num_hashes += request.num_hashes
-        by_mark, head = self._by_mark, request.head
-        for mark in request.marks:
-            by_mark[mark] = by_mark[head, mark] = request
+        self._by_mark.update(dict.fromkeys(request.keys, request))
         while len(self._requests) > self._max_requests or self._num_hashes > self._max_hashes:
             if len(self._requests) == 1:  # keep it however long it is: the next one is compared with it
                 break
@@ -196,11 +204,9 @@ class _Latest:
         self._num_hashes -= request.num_hashes
         if request.id is not None:
             self.by_id.pop(request.id, None)
-        by_mark, head = self._by_mark, request.head
-        for mark in request.marks:
-            for key in (mark, (head, mark)):
-                if by_mark.get(key) is request:
-                    del by_mark[key]
+        for key in request.keys:
+            if self._by_mark.get(key) is request:
+                del self._by_mark[key]
 
 
 def _first_change(ours: Fingerprint, theirs: Fingerprint) -> Change | None:

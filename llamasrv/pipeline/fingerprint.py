@@ -40,9 +40,9 @@ class Fingerprint(NamedTuple):
     num_tokens: int
 
     @property
-    def head(self) -> tuple[object, ...]:
-        """Everything but the messages."""
-        return self[:7]
+    def heads(self) -> tuple[tuple[object, ...], ...]:
+        """Everything but the messages, then what its prefix must have in common with another one to be shared."""
+        return self[:7], self[:4]
 
     @property
     def marks(self) -> list[bytes]:

@@ -64,6 +64,14 @@ def test_a_conversation_that_goes_on_has_not_changed(ask):
     assert changed(second) is None and second.num_reused() > first.num_prompt - BLOCK
 
 
+def test_it_is_compared_with_one_that_may_share_its_prefix(ask):
+    """It was said to have another scope than the latest request with the same messages."""
+    ask(tools=TOOLS)
+    ask(tools=TOOLS, cache_salt="a")
+    assert changed(ask()) == "tools[0]"
+    assert changed(ask(cache_salt="b")) == "scope"
+
+
 def test_where_everything_was_found_nothing_has_changed(ask):
     """A developer's message after a system's, with the same tokens, was told as a change of the system prompt."""
     ask()

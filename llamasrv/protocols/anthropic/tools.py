@@ -45,6 +45,10 @@ class UnresolvedReference(InvalidRequest):
     details = {"error_code": "tool_reference_unresolved"}
 
 
+class ToolNameConflict(InvalidRequest):
+    details = {"error_code": "tool_name_conflict"}
+
+
 class Offer(NamedTuple):
     """The tools of a request."""
 
@@ -61,6 +65,19 @@ class Offer(NamedTuple):
             error.complaint.error = UnresolvedReference
             raise error
         return found
+
+
+def type_of(wire: Mapping[str, Any]) -> str:
+    """Of an entry of `tools`, already checked."""
+    return wire.get("type") or "custom"
+
+
+def check_same_type(name: str, kind: str, earlier: str | None, *path: int | str) -> None:
+    """A tool that is defined once more keeps its type. Raises Invalid."""
+    if earlier not in (None, kind):
+        error = Invalid(f"'{name[:80]}' is the name of a tool of another type, '{earlier}'.", *path)
+        error.complaint.error = ToolNameConflict
+        raise error
 
 
 def left_out(tools: Any) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from llamasrv.domain.summary import SUMMARY, with_tools_of
 from llamasrv.protocols.anthropic.blocks import Path, blocks_of, shown, string_at, text_parts
 from llamasrv.protocols.anthropic.client_tools import prompt_name_of
 from llamasrv.protocols.anthropic.threads import Continued
-from llamasrv.protocols.anthropic.tools import Offer, offer_of, tool_of
+from llamasrv.protocols.anthropic.tools import Offer, check_same_type, offer_of, tool_of, type_of
 from llamasrv.protocols.common.kept import unseal_turns
 from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, expect, expect_or_none, wrong_type
 from llamasrv.protocols.common.thinking import EFFORTS
@@ -71,6 +71,7 @@ class TurnReader:
     names: dict[str, str] = field(default_factory=dict)  # of the calls, by id
     carried: dict[str, None] = field(default_factory=dict)
     defined: dict[str, Tool] = field(default_factory=dict)  # by `tool_definition`
+    types: dict[str, str] = field(default_factory=dict)  # of these
     effort: str | None = None
     next_effort: str | None = None  # from the next user turn on
     last_user: int = -1  # the place of the last user turn
@@ -81,6 +82,15 @@ class TurnReader:
     @property
     def most(self) -> int:
         return self.limits.parts
+
+    def define(self, tool: Tool, kind: str, *path: int | str) -> None:
+        """Raises Invalid if another tool has the name."""
+        earlier = self.types.get(tool.name)
+        if earlier is None and type(self.wire_tools) is list:
+            given = (w for w in self.wire_tools if type(w) is dict and w.get("name") == tool.name)
+            earlier = next(map(type_of, given), None)
+        check_same_type(tool.name, kind, earlier, *path)
+        self.defined[tool.name], self.types[tool.name] = tool, kind
 
     def tool(self, name: str, *path: int | str) -> Tool:
         """The tool that a reference names. Raises Invalid."""
@@ -233,7 +243,7 @@ def _change(block: dict[str, Any], path: Path, seen: TurnReader, added: list[Too
         if tool is None:
             seen.carried[str(wire["definition"]["type"])] = None
             return
-        seen.defined[tool.name] = tool
+        seen.define(tool, type_of(wire["definition"]), *here, "definition", "name")
         added.append(tool)
     elif kind == "tool_reference":
         name = string_at(wire, "name", here)

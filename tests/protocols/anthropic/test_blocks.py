@@ -13,6 +13,7 @@ from llamasrv.protocols.anthropic.turns import BILLING, sealed
 from llamasrv.protocols.limits import Limits
 
 ENDPOINT = MessagesEndpoint(Limits(messages=100, parts=20, tools=5))
+CLOCK = {"name": "clock", "input_schema": {"type": "object"}}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo"}}
 
 
@@ -232,3 +233,23 @@ def test_what_cannot_be_done_is_refused_and_never_dropped(block):
 def test_a_document_without_citations_is_read(citations):
     block = {"type": "document", "source": {"type": "text", "data": "x"}, "citations": citations}
     assert read(user(block))
+
+
+def test_a_tool_that_is_defined_later_keeps_the_type_of_its_name():
+    """It took the place of a tool of another type."""
+
+    def late(**definition):
+        tool = {"type": "tool_definition", "definition": definition}
+        return {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]}
+
+    own = {"name": "bash", "input_schema": {"type": "object"}}
+    again = {**own, "description": "runs"}
+    ask = {"role": "user", "content": "Hi"}
+    (added,) = read(ask, late(**again), tools=[own])[-1].added_tools
+    assert added.description == "runs"
+    shell = {"type": "bash_20250124", "name": "bash"}
+    for turns, tools in (((ask, late(**shell)), [own]), ((ask, late(**own), late(**shell)), [CLOCK])):
+        with pytest.raises(InvalidRequest) as error:
+            read(*turns, tools=tools)
+        assert error.value.param.endswith("content[0].tool.definition.name")
+        assert error.value.details == {"error_code": "tool_name_conflict"}
