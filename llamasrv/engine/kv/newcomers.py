@@ -15,7 +15,8 @@ class _Newcomer(Holder):
 
 
 class Newcomers:
-    """A separate prefix tree, built for each plan. `follows`: whether this memory can share computed cells."""
+    """A separate prefix tree, built for each look at those that wait. `follows`: whether this memory can share computed
+    cells."""
 
     def __init__(self, follows: bool = False) -> None:
         self._follows = follows

@@ -45,9 +45,6 @@ class EvictionOrder(Generic[H]):
     def __len__(self) -> int:
         return len(self._there)
 
-    def __contains__(self, holder: H) -> bool:
-        return holder in self._there
-
     def best(self) -> list[H]:
         """The most valuable first."""
         return [item.holder for item in sorted(self._there.values(), reverse=True)]
