@@ -20,7 +20,7 @@ MAX_MEMBERS_ANY_ORDER = 60  # arguments that may come in any order: a parameter 
 
 
 def arguments(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments. Properties that it does not name are not allowed unless it says so."""
+    """The schema of a tool's arguments. Properties that it does not name are allowed only if it says so."""
     schema = dict(tool.parameters) or {"properties": {}}
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):

@@ -118,7 +118,7 @@ def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[An
         raise InvalidRequest(f"The grammar is longer than {MAX_LENGTH} characters.", param="content")
     rules: dict[str, _Rule] = {}
     schemas: list[Any] = []
-    ops: list[_Op] = []  # what stands before the first rule binds nothing
+    ops: list[_Op] = []  # text before the first rule has no effect
     depth = position = 0
     while (found := tokens.search(text, position)) is not None:
         position = found.end()

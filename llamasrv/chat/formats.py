@@ -43,7 +43,7 @@ class ReasoningMarks:
 
     @property
     def attributed(self) -> bool:
-        """Whether the start goes on behind its head, up to a bracket."""
+        """Whether the start mark continues after its head, up to a bracket."""
         return self.head != self.start.strip()
 
     def is_open(self, prompt: str) -> bool:

@@ -86,7 +86,7 @@ class Guard:
         return str(text) if isinstance(text, Guarded) else self._sub(self._hide_unseen, text)
 
     def joined(self, texts: Sequence[str], between: str) -> str:
-        """Texts of an assistant in one; of ours where one of them is."""
+        """An assistant's texts joined; marked as ours if any of them is."""
         if not any(isinstance(text, Guarded) for text in texts):
             return between.join(texts)
         return Guarded(between.join(self.said(text) for text in texts))

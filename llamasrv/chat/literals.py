@@ -20,7 +20,7 @@ def read_literal(text: Scanner, give: Give, *, of_arguments: bool = False) -> St
     `read_quoted`."""
     yield from text.skip_space()
     depth: list[str] = []
-    comma = ""  # held: Python allows one behind the last item
+    comma = ""  # held back: Python allows one after the last item
     while True:
         char = yield from text.char()
         if char == "":

@@ -194,7 +194,7 @@ class Parser:
                 yield from calls.section(mark)
 
     def _opening(self) -> Steps:
-        """Read what may stand before the content. None at the end of the text; True where content begins."""
+        """Read everything that may precede the content. None at the end of the text; True where content begins."""
         format, thought, text, out = self._format, self._format.reasoning, self._text, self._out
         words = [*format.silent, *format.stray, *format.leads]
         if thought is not None:
@@ -239,7 +239,7 @@ class Parser:
                     out.drop_space = True
 
     def _led(self) -> Steps:
-        """What may stand before the answer, behind a thought, is dropped."""
+        """Drop the text that may stand between a thought and the answer."""
         space = yield from self._text.space()
         if (yield from self._text.mark(marks(*self._format.leads))) is None:
             self._out.hold(space)

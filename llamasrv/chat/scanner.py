@@ -1,8 +1,8 @@
 """Reads text that arrives in pieces.
 
-A Scanner holds what has come and not been taken. Its steps are generators: they yield where they need more text, and
-go on where they were when it has come. What they take does not depend on how the text was cut. Knows JSON's grammar,
-and nothing of calls.
+A Scanner holds text that has arrived and was not consumed. Its steps are generators: they yield when they need more
+text and resume where they were. What they consume does not depend on how the text was cut. Knows JSON's grammar, and
+nothing of calls.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _is_joined(part: Mapping[str, Any]) -> bool:
 
 
 def _is_closable(part: Mapping[str, Any]) -> bool:
-    """Whether it says nothing of further names, or that there are none."""
+    """Whether it does not mention further names, or excludes them."""
     return not (_SAYS - {"unevaluatedProperties"}) & part.keys() and part.get("unevaluatedProperties") in (None, False)
 
 

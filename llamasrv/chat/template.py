@@ -166,7 +166,7 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         guarded: Sequence[str],
     ) -> str:
-        """The prompt up to where the last message goes on."""
+        """The prompt up to where the last message continues."""
         thought, held = self.format.reasoning, conversation.held
         end = text.rfind(END)
         if end < 0:

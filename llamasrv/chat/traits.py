@@ -43,7 +43,7 @@ class Traits:
     result_is_list: bool = False  # of one text: the template goes through its content
     arguments: str = "object"  # or "text"
     prints_arguments: bool = False  # an object would be written as Python prints it
-    spoilt_arguments: bool = True  # where they are objects, a text that is none is shown as well
+    spoilt_arguments: bool = True  # if they are objects: malformed text is shown, too
     no_content: str = "null"  # how "no content" beside a call is said, a key of NO_CONTENT
     user_after_result: bool = True
     short_ids: bool = False  # call ids must be nine letters and digits

@@ -1,6 +1,6 @@
 """Why a prompt was computed again: what changed since the most similar earlier request of the same key.
 
-    CacheBook      the latest requests of each key, as fingerprints, and how often what has changed
+    CacheBook      fingerprints of each key's latest requests, and counts of what changed between them
     CacheReport    of one request: tokens that were found in a cache, and what changed first
 
 Bounded, kept in memory only, and never compared across keys.

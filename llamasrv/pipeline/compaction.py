@@ -6,7 +6,7 @@
                                 after each answer; beside other requests once it is urgent, as the limit or the end of
                                 the context is near (engine/step/scheduler.py)
     beyond the limit            the request is answered from the shortened conversation, once that is computed up to the
-                                last answer, or all of it but a short one; until then as it is, as far as it fits the
+                                last answer, or all of it but a short one; until then uncompacted, while it fits the
                                 context, and computed for the next one meanwhile; if no summary was begun, it is written
                                 first
 

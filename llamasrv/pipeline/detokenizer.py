@@ -183,7 +183,7 @@ class ChatDetokenizer(Detokenizer):
         """How many of the waiting tokens this text uses up, which of them it came from, and whether it ends inside the
         last.
 
-        What stands before the text were marks or white space.
+        The text was preceded by marks or white space only.
         """
         waiting, said = self._waiting, text.encode("utf-8", "replace")
         start = max(0, b"".join([data for data, _ in waiting]).find(said))

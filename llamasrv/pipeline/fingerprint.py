@@ -18,7 +18,7 @@ from llamasrv.domain.request import ChatPrompt, Message, ToolChoice
 from llamasrv.domain.sequence_spec import CacheKey
 
 BLOCK = 64
-"""Tokens to a hash: so exactly is known how far two prompts begin alike."""
+"""Tokens per hash: the resolution at which common beginnings of two prompts are measured."""
 
 _KEY = secrets.token_bytes(32)
 _SIZE = 8
@@ -32,11 +32,11 @@ class Fingerprint(NamedTuple):
     build: str  # of the model's file, as it is loaded
     adapters: tuple[tuple[int, float], ...]
     scope: bytes  # who shares its prefixes
-    system: bytes  # the first messages, as far as they are the system's
+    system: bytes  # the leading system messages
     tools: tuple[bytes, ...]
-    template: bytes  # what the template gets beside the conversation
-    messages: tuple[bytes, ...]  # those behind the system's
-    blocks: tuple[bytes, ...]  # of the tokens that all this became
+    template: bytes  # the template's other arguments
+    messages: tuple[bytes, ...]  # those after the system messages
+    blocks: tuple[bytes, ...]  # of the prompt's tokens
     num_tokens: int
 
     @property
@@ -55,7 +55,7 @@ class Fingerprint(NamedTuple):
         return marks
 
     def tokens_alike(self, other: Fingerprint) -> int:
-        """How many tokens both share at the beginning, in whole blocks."""
+        """Length of the common beginning in tokens, in whole blocks."""
         return BLOCK * num_common(self.blocks, other.blocks)
 
 

@@ -380,7 +380,7 @@ OPERATIONS: dict[str, Operation] = {
     "GET /debug": Operation("Figures of the engines, and where every thread is."),
     "GET /openapi.json": Operation("This document."),
 }  # fmt: skip
-"""Method and path to what is there; one of a route's paths is enough."""
+"""Operations by method and path; one of a route's paths is enough."""
 
 _PROTOCOLS = (
     ("Operation", r"/(admin|metrics|health|livez|readyz|debug|openapi|ui|v1/usage|v1/loads|loads|version)\b"),

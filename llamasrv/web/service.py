@@ -121,7 +121,7 @@ class Service:
         self.options = options
         book = None if store is None else store.quotas()
         self._shared_quotas = None if book is None else SharedQuotas(book)
-        self._is_alone = store is not None and book is None  # as far as it knows
+        self._is_alone = store is not None and book is None  # as far as this server knows
         self.pulls = Pulls(
             options.folder or paths.models_dir(),
             notice=None if registry.loader is None else registry.loader.notice,

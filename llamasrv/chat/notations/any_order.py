@@ -147,7 +147,7 @@ class AnyOrder(Notation):
         return rules.rule(" | ".join(dict.fromkeys(branches)))
 
     def _around(self, said: Mapping[str, str]) -> tuple[str, str]:
-        """What stands before and behind the value of an argument."""
+        """The text before and after an argument's value."""
         head, _, tail = self.pair.partition("{json}" if "{json}" in self.pair else "{value}")
         return _filled(head, said), _filled(tail, said)
 
@@ -366,7 +366,7 @@ class _Pairs:
         return keys[place] if place < len(keys) else None
 
     def _is_text(self, said: Mapping[str, str]) -> bool:
-        """Whether a value may be a text, as far as its type and its key say."""
+        """Whether a value may be a string, judging by its type and key."""
         if "type" in said and self._notation.text_type:
             return said["type"] == self._notation.text_type
         return self._schema is None or values.may_be_text(values.property_schema(self._schema, said.get("key", "")))

@@ -15,7 +15,7 @@ _RULES = {ID: ANY_ID, NUMBER: COUNT, TOTAL: COUNT}
 
 
 def split(mark: str) -> tuple[str, str, str]:
-    """What stands before a hole of a mark, the hole, and what stands behind it."""
+    """The part of a mark before a hole, the hole, and the part after it."""
     before, hole, behind = (*_HOLE.split(mark, maxsplit=1), "", "")[:3]
     return before, hole, behind
 

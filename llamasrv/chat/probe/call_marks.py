@@ -38,7 +38,7 @@ def learn_calls(
         first = replace(first, notation=first.notation.as_printed())
     if template.traits.short_ids:
         first = replace(first, notation=first.notation.with_short_ids())
-    # What stands before a name that is not the call's own is no mark of it.
+    # Text before a name that is not the call's own is not its mark.
     before = _behind_thought(turn[begin : first.start], reasoning).rpartition(trial.NAMES[0])[2]
     end = _turn_end(turn, answer, text.end)
     if not parallel:

@@ -45,7 +45,7 @@ WHOLE_MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 class TrialTurns:
     """What the template writes for the trial turns; empty where it writes nothing."""
 
-    prompt: str  # the model goes on from here
+    prompt: str  # the model continues from here
     answer: str
     thought: str
     call: str

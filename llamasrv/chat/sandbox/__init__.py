@@ -1,9 +1,9 @@
 """The sandbox for chat templates: jinja2's immutable one with the extensions that model authors expect, and limits.
 
-Templates come with model files, so they are not trusted. A rendering has a budget of work, and what it makes is charged
-by class: texts by their bytes, containers by their items, whatever is written out, compared or sorted by everything
-inside it, as often as it occurs. Operations that could be expensive before there is a result are checked before. What
-may be called is listed: filters, methods of texts, lists and dicts; all else is refused.
+Templates come with model files, so they are not trusted. A rendering has a budget of work. Results are charged by
+class: strings by their bytes, containers by their items; a value that is written out, compared or sorted is charged for
+everything inside it, as often as it occurs. Operations that could be expensive before they have a result are checked
+first. Only listed functions may be called: filters, and methods of strings, lists and dicts.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = [
     "strftime_on_trial",
 ]
 
-MOST_ATTRIBUTES = 10_000  # whose safety is remembered
+MOST_ATTRIBUTES = 10_000  # max remembered verdicts on attributes
 _OF_DICTS = frozenset(dir(dict))
-_FRAME = ("_loop_vars", "_block_vars")  # that compiled templates hand to whatever they call
+_FRAME = ("_loop_vars", "_block_vars")  # compiled templates pass these to everything they call
 
 
 def joined(pieces: Iterable[str]) -> str:
@@ -87,7 +87,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return checked
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        # What jinja2 returns as well, but only after it has caught an AttributeError.
+        # jinja2 returns the same, but only after catching an AttributeError.
         if type(obj) is dict and attribute in obj and attribute not in _OF_DICTS:
             return obj[attribute]
         return super().getattr(obj, attribute)
@@ -138,7 +138,7 @@ def strftime_now(format: str) -> str:
 
 
 def strftime_on_trial(format: str) -> str:
-    """The clock of trial conversations stands still: two that are compared may differ by what is said alone."""
+    """A clock that stands still: trial conversations that are compared may differ in their messages only."""
     return datetime(2024, 1, 1).strftime(str(format)[:200])
 
 

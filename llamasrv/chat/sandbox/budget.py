@@ -1,6 +1,6 @@
 """What one rendering may cost, and what it has spent.
 
-The budget counts nanoseconds, or so. Knows no operation by its name.
+The budget is in nanoseconds, roughly. Knows no operation by its name.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from jinja2.utils import Namespace
 
 MAX_TEXT = 1 << 24  # characters of one string that a template builds
 MAX_OUTPUT = 1 << 26  # characters of a prompt, or of what a macro writes
-MAX_PIECES = 1 << 22  # that a rendering consists of
-MAX_WORK = 1 << 30  # what one rendering may do, in nanoseconds or so
+MAX_PIECES = 1 << 22  # pieces of one rendering
+MAX_WORK = 1 << 30  # of one rendering, roughly in nanoseconds
 TRIAL_WORK = 1 << 24  # the same for a conversation of a few words
 MAX_BITS = 4096  # of an integer
-MAX_DEPTH = 512  # of what is written out
+MAX_DEPTH = 512  # of a value that is written out
 MAX_DIGITS = 308  # to round to
 MAX_CHARS = 1024  # to strip from a text, or to indent by
-FEW_CHARS = 64  # that separate values in JSON
-COST_OF_TURN = 64  # of a loop; also a call, a filter, a value that is looked at
-COST_OF_TEXT = 2  # of a byte: it may be kept, and fresh memory costs more than the copy
-COST_OF_ITEM = 16  # of a list: a reference
-COST_OF_OBJECT = 128  # that is made, as a part of a text that is split
-COST_OF_SORTING = 2048  # an item
-LARGE = MAX_WORK - (1 << 20)  # what is left of the budget when it is time to look at the clock
-FEW_TURNS = 64  # of a loop that is short enough to be charged at its start alone
+FEW_CHARS = 64  # of a separator in JSON
+COST_OF_TURN = 64  # of a loop; also of a call, a filter, a value that is inspected
+COST_OF_TEXT = 2  # per byte: the text may be kept, and fresh memory costs more than the copy
+COST_OF_ITEM = 16  # per item of a list: a reference
+COST_OF_OBJECT = 128  # per new object, such as a part of a split text
+COST_OF_SORTING = 2048  # per item
+LARGE = MAX_WORK - (1 << 20)  # below this much of the budget, check the clock as well
+FEW_TURNS = 64  # a loop of up to this many turns is charged once, at its start
 LIST_METHODS = ("append", "pop", "extend", "insert")  # beyond what the immutable sandbox allows
 
 SCALARS = frozenset((str, int, float, bool, type(None)))
@@ -52,14 +52,14 @@ class Budget(Context):
             raise TooCostly("the chat template does too much work for these messages")
 
     def has_room(self, size: int) -> None:
-        """Check, before a text of that size is built."""
+        """Check before building a text of this size."""
         if size > MAX_TEXT:
             raise TooCostly("the chat template builds a string that is too large")
         if size * COST_OF_TEXT > self.left:
             raise TooCostly("the chat template does too much work for these messages")
 
     def made(self, value: Any) -> Any:
-        """Charge for a value that an operation has made, by its class."""
+        """Charge for the result of an operation, by its class."""
         kind = type(value)  # `isinstance` would also ask a namespace for its class, which it looks up in Python
         if issubclass(kind, str):
             left = self.left = self.left - value.__sizeof__() * COST_OF_TEXT
@@ -81,8 +81,8 @@ class Budget(Context):
             yield value
 
     def weigh(self, value: Any, each: int = 1) -> int:
-        """Charge, `each` times, for everything inside a value, as often as it occurs. Returns its depth. A list may
-        contain one other twice, which does so again: few lists, and no end to what they write."""
+        """Charge, `each` times, for everything inside a value, as often as it occurs. Returns its depth. A list that
+        contains another one twice, which does the same, is small but takes exponential space when written out."""
         if type(value) in SCALARS:
             if type(value) is str:
                 self.spend(len(value) * each)

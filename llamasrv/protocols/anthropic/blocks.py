@@ -118,7 +118,7 @@ def _tool_reference(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 
 def _browser_state(block: dict[str, Any], path: Path, most: int) -> list[Part]:
-    """The open tabs and what has changed, in lines."""
+    """The open tabs and the changes, one per line."""
     tabs: Any = block.get("tabs")
     changes: Any = block.get("state_changes") or []
     for name, entries in (("tabs", tabs), ("state_changes", changes)):

@@ -56,8 +56,8 @@ class Nested(Object):
 
 
 class Loaded(dict[str, Any]):
-    """The checked values of a body, by the names that clients use. `parts` has what belongs into the request, by the
-    names of its fields; a value whose field has no place there is not among them."""
+    """The checked values of a body, by the names that clients use. `parts` has the values that go into the request, by
+    the names of its fields."""
 
     __slots__ = ("parts",)
 

@@ -109,7 +109,7 @@ def _texts(item: JSON) -> list[JSON]:
 
 
 def _step(item: JSON) -> JSON | None:
-    """An item as a step; None for what has none."""
+    """An item as a step; None if it is not shown as one."""
     kind = item["type"] if "type" in item else "message"
     made = _STEPS.get(kind)
     return None if made is None else made(item)

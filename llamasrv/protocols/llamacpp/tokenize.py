@@ -143,7 +143,7 @@ def content_body(data: bytes) -> bytes:
 
 
 def tokenizer_body(*, bos_token: str, eos_token: str, chat_template: str | None) -> bytes:
-    """What vLLM reports of a tokenizer, as far as a GGUF has it; null where the model has no such token."""
+    """vLLM's description of a tokenizer, limited to what a GGUF has; null for tokens the model lacks."""
     return orjson.dumps(
         {
             "tokenizer_class": "GGUF",

@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, bool)
 
 
 class Facts(NamedTuple):
-    """One model, as far as clients may know it."""
+    """The parts of a model that clients may see."""
 
     name: str
     modified: float = 0.0

@@ -49,7 +49,7 @@ def custom_arguments(text: str) -> str:
     return orjson.dumps({"input": text}).decode()
 
 
-# The value of the only argument, as far as it is whole: neither half an escape nor half a pair of surrogates.
+# The complete part of the only argument's value: no half escape, no half surrogate pair.
 _VALUE_STARTS = re.compile(r'\s*\{\s*"[^"\\]*"\s*:\s*"')
 _VALUE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?:(?![dD][89abAB])[0-9a-fA-F]{4}|[0-9a-fA-F]{4}\\u[0-9a-fA-F]{4}))*')
 

@@ -116,11 +116,11 @@ class Connection:
         self._is_head_there = False  # the whole head of the next request has been read
         self._is_body_read = True  # of the previous request; True if it had none
 
-    on_drain: Callable[[], None] | None = None  # set by what has taken the connection over
+    on_drain: Callable[[], None] | None = None  # set by the code that took the connection over
 
     @property
     def gate(self) -> Gate:
-        """For what has taken the connection over and reads from it."""
+        """For code that took the connection over and reads from it."""
         return self._server.gate
 
     @property
@@ -128,7 +128,7 @@ class Connection:
         return self._times.write
 
     def be_busy(self, busy: bool) -> None:
-        """Whether a shutdown has to wait for it; for what has taken the connection over."""
+        """Whether a shutdown has to wait for it; for code that took the connection over."""
         self.state = ConnectionState.REPLY if busy else ConnectionState.IDLE
 
     @property
@@ -243,7 +243,7 @@ class Connection:
         try:
             taker.serve(self)
         except Exception:
-            log.exception("what took a connection over failed")
+            log.exception("a handler that took a connection over failed")
             has_failed = True
             taker.fail()
         finally:

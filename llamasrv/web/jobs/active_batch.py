@@ -1,4 +1,4 @@
-"""One batch that this server works on: which of its lines come next, what has been answered.
+"""A batch in progress on this server: which lines come next, and which are answered.
 
 Servers that share the store divide a batch into parts of PART lines, which they claim for a while; the claims of a dead
 server expire.

@@ -70,7 +70,7 @@ class TakeOver:
                 log.error("cannot take over a response: %s", error, exc_info=error)
 
     def look(self) -> None:
-        """Take over unclaimed runs, as far as there is room."""
+        """Take over unclaimed runs while there is room."""
         for run in self._runs.runs():
             if self._over.is_set():
                 return

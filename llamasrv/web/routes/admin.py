@@ -61,7 +61,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/admin/requests/<id>/cancel")
     def cancel(id: str) -> Response:
-        """End an open request that generates: its client gets what there is so far."""
+        """End an open generation: its client gets the text so far."""
         runs = [record.run for record in service.stats.open if record.id == id and record.run is not None]
         if not runs:
             raise NotFound(f"No open request {id[:100]!r} generates anything.")

@@ -1,4 +1,4 @@
-"""llama-server's tools: what there is, and calls of them. 403 unless the operator turned them on."""
+"""llama-server's tools: the list, and calls. 403 unless the operator enabled them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from llamasrv.web.stored.idempotency import HeldKey, Idempotency
 from llamasrv.web.views import current
 
 Tell = Callable[[str], None]
-"""Is called with the id of what is made, as soon as it has one."""
+"""Called with the id of the new object as soon as it has one."""
 
 
 @contextmanager

@@ -220,7 +220,7 @@ def _request(
             "speech": None,
             "max_tokens": data.parts.get("max_tokens", _SUMMARY_TOKENS),
             "edits": None,
-            "shorten": True,  # what is made shorter is often too long already
+            "shorten": True,  # a conversation to be compacted is often too long already
         }
     return build(
         GenerateRequest,

@@ -31,7 +31,7 @@ _LAST = {"completed": "response.completed", "failed": "response.failed"}
 
 
 class Events:
-    """Writes the events of one response; `take` what has been written."""
+    """Writes the events of one response; `take` returns those written since."""
 
     def __init__(self, response: str, silences: Sequence[int] = ()) -> None:
         """`silences`: the numbers of keepalives that were sent before, to be written once more."""
