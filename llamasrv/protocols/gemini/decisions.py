@@ -15,6 +15,7 @@ from llamasrv.protocols.common.decisions import (
     DecisionsEndpoint,
     Shown,
     chosen,
+    expect_given,
     level,
     missing,
     number_of,
@@ -88,24 +89,22 @@ def _question(wire: Any, name: str) -> Question:
         yes, no = given.get("true_description") or "", given.get("false_description") or ""
         return Question("predicate", parts, (DecisionOption(True, yes), DecisionOption(False, no)), param)
     if kind == "choice":
-        if type(criteria) is not dict:
-            raise missing(*where) if criteria is None else wrong_type("an object of strings", criteria, *where)
-        number_of(criteria, 2, OPTIONS, "choices", *where)
-        for option, text in criteria.items():
+        choices = expect_given(dict, criteria, *where, what="an object of strings")
+        number_of(choices, 2, OPTIONS, "choices", *where)
+        for option, text in choices.items():
             expect(str, text, *where, option)
             if not option or option != option.strip() or any(unicodedata.category(c) == "Cc" for c in option):
                 raise Invalid(
                     "a name is not empty, and has no control characters or outer blanks.", *where, option[:64]
                 )
-        options = tuple(DecisionOption(option, text) for option, text in criteria.items())
+        options = tuple(DecisionOption(option, text) for option, text in choices.items())
         return Question("choice", parts, options, param)
     if kind == "score":
-        if type(criteria) is not list:
-            raise missing(*where) if criteria is None else wrong_type("an array of strings", criteria, *where)
-        number_of(criteria, 2, OPTIONS, "levels", *where)
-        for at, text in enumerate(criteria):
+        levels = expect_given(list, criteria, *where, what="an array of strings")
+        number_of(levels, 2, OPTIONS, "levels", *where)
+        for at, text in enumerate(levels):
             expect(str, text, *where, at)
-        return Question("score", parts, tuple(map(DecisionOption, criteria)), param)
+        return Question("score", parts, tuple(map(DecisionOption, levels)), param)
     raise missing(name, "type") if kind is None else Invalid("expected 'noul', 'choice' or 'score'.", name, "type")
 
 

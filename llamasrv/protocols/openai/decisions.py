@@ -16,6 +16,7 @@ from llamasrv.protocols.common.decisions import (
     Shown,
     choice_confidence,
     chosen,
+    expect_given,
     level,
     missing,
     number_of,
@@ -81,9 +82,7 @@ class Questions(WireField):
 
 def question(wire: Any, at: int) -> tuple[str | None, Question]:
     expect(dict, wire, at)
-    kind = wire.get("type")
-    if type(kind) is not str:
-        raise missing(at, "type") if kind is None else wrong_type("a string", kind, at, "type")
+    kind = expect_given(str, wire.get("type"), at, "type")
     if kind not in _FIELDS:
         raise Invalid("expected 'predicate', 'choice' or 'score'.", at, "type")
     only(wire, _FIELDS[kind], at)
@@ -115,21 +114,15 @@ def _levels(wire: Any, *path: int | str) -> tuple[DecisionOption, ...]:
     found = []
     for at, one in enumerate(_listed(wire, 2, LEVELS, "levels", *path)):
         only(one, ("label", "description"), *path, at)
-        label = one.get("label")
-        if type(label) is not str:
-            where = (*path, at, "label")
-            raise missing(*where) if label is None else wrong_type("a string", label, *where)
+        label = expect_given(str, one.get("label"), *path, at, "label")
         found.append(DecisionOption(label, _optional(one, "description", *path, at)))
     return tuple(found)
 
 
 def _listed(wire: Any, low: int, high: int, what: str, *path: int | str) -> list[Any]:
-    if wire is None:
-        raise missing(*path)
-    if type(wire) is not list:
-        raise wrong_type(f"an array of {what}", wire, *path)
-    number_of(wire, low, high, what, *path)
-    return wire
+    listed: list[Any] = expect_given(list, wire, *path, what=f"an array of {what}")
+    number_of(listed, low, high, what, *path)
+    return listed
 
 
 def _optional(wire: Mapping[str, Any], key: str, *path: int | str) -> str:

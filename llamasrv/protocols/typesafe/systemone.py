@@ -17,6 +17,7 @@ from llamasrv.protocols.common.decisions import (
     Shown,
     choice_confidence,
     chosen,
+    expect_given,
     level,
     missing,
     number_of,
@@ -201,13 +202,11 @@ def _question(wire: Any, name: str, references: _References) -> Question:
             raise missing(name, kind, "instructions")
         return Question("predicate", parts, (DecisionOption(True, yes), DecisionOption(False, no)), param)
     if kind == "choice":
-        if type(criteria) is not dict:
-            raise missing(*where) if criteria is None else wrong_type("an object", criteria, *where)
-        number_of(criteria, 1, OPTIONS, "choices", *where)
-        options = tuple(DecisionOption(option, said(text, option)) for option, text in criteria.items())
+        choices = expect_given(dict, criteria, *where)
+        number_of(choices, 1, OPTIONS, "choices", *where)
+        options = tuple(DecisionOption(option, said(text, option)) for option, text in choices.items())
         return Question("choice", parts, options, param)
-    if type(criteria) is not list:
-        raise missing(*where) if criteria is None else wrong_type("an array", criteria, *where)
+    expect_given(list, criteria, *where)
     number_of(criteria, 1, LEVELS, "levels", *where)
     for at, one in enumerate(criteria):
         if one is None:
