@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ MAX_RULES = 2_000
 FEW_RULES = 200  # that are converted fast in any order
 MAX_NESTING = 200  # parentheses
 MAX_FIXED = 32 * 1024  # characters of a text that leaves no choice: some 50 ms of the engine's thread
+MAX_AMBIGUITY = 20_000  # alternatives that may match nothing times places of their rule: 100,000 take 3 s for one token
 
 _STRING = r'"(?:\\.|[^"\\\n])*"'
 # In all of these a mark whose end is missing is "bad", and reading ends: else each would be looked for to the end.
@@ -36,7 +38,7 @@ _LARK = re.compile(
     | {_COUNT} | ~\s*(?P<times>\d{{1,12}})
     | (?P<special><[^\n>]*>)
     | (?P<bad>["/<])
-    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<or>\|) | (?P<word>%?\w+)
+    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<or>\|) | (?P<word>%?\w+) | (?P<optional>[?*])
     """,
     re.VERBOSE | re.MULTILINE,
 )
@@ -48,7 +50,7 @@ _GBNF = re.compile(
     | (?P<bad>["\[<])
     | (?P<head>[\w-]+)\s*::=
     | {_COUNT}
-    | (?P<open>\() | (?P<close>\)) | (?P<or>\|) | (?P<word>[\w-]+)
+    | (?P<open>\() | (?P<close>\)) | (?P<or>\|) | (?P<word>[\w-]+) | (?P<optional>[?*])
     """,
     re.VERBOSE,
 )
@@ -66,7 +68,8 @@ _REGEX = re.compile(
 
 
 class _Op(NamedTuple):
-    """A piece of a rule: text of a `size`, a reference to a rule (`name`), or "(", ")", "|", or a repetition."""
+    """A piece of a rule: text of a `size`, a reference to a rule (`name`), "(", ")", "|", "times" for a repetition, or
+    "?" behind what may be left out."""
 
     kind: str
     size: int = 0
@@ -83,6 +86,7 @@ def check_lark(text: str) -> list[Any]:
     """The JSON schemas inside, which have bounds of their own. Raises InvalidRequest."""
     rules, schemas = _read(text, _LARK)
     _check(rules, "start")
+    _check_ambiguity({name: rule for name, rule in rules.items() if not name.isupper()})  # terminals are not parsed
     return schemas
 
 
@@ -91,6 +95,7 @@ def check_gbnf(text: str) -> str:
     again and again, until none that stands before its parts is left. Raises InvalidRequest."""
     rules, _ = _read(text, _GBNF)
     order = _check(rules, "root")
+    _check_ambiguity(rules)
     by_place = sorted(rule.start for rule in rules.values())
     ends = dict(zip(by_place, [*by_place[1:], len(text)]))
     if len(rules) <= FEW_RULES:
@@ -148,8 +153,12 @@ def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[An
             if depth > MAX_NESTING:
                 raise InvalidRequest("The grammar is nested too deeply.", param="content")
             ops.append(_Op({"open": "(", "close": ")", "or": "|"}[kind]))
+            if found[0] == "]":
+                ops.append(_Op("?"))
         elif kind in ("least", "times"):
             ops.append(_Op("times", int(found[kind])))
+        elif kind == "optional" or found[0].startswith("{"):
+            ops.append(_Op("?"))
         elif kind == "bad":
             line = text.count("\n", 0, position) + 1
             raise InvalidRequest(f"The grammar cannot be read: line {line}: {found[0]} has no end.", param="content")
@@ -177,6 +186,42 @@ def _check(rules: dict[str, _Rule], start: str) -> list[str]:
     for name in order:
         sizes[name] = check_fixed(_fixed(rules[name].ops, sizes)) if name in rules else 0
     return order
+
+
+def _check_ambiguity(rules: dict[str, _Rule]) -> None:
+    """Bound what the parser does between two tokens: each alternative of a rule that matches nothing brings on every
+    place where the rule stands."""
+    places = Counter(op.name for rule in rules.values() for op in rule.ops if op.kind == "name")
+    total = 0
+    for name, rule in rules.items():
+        alternatives = _num_empty(rule.ops, rules)
+        total += alternatives * places[name]
+        if total > MAX_AMBIGUITY:
+            message = (
+                f"The grammar is too ambiguous: the rule '{name}' has {alternatives} alternatives that may match "
+                f"nothing, and is used {places[name]} times."
+            )
+            raise InvalidRequest(message, param="content")
+
+
+def _num_empty(ops: Sequence[_Op], rules: Container[str]) -> int:
+    """The number of alternatives that match nothing if no rule matches anything."""
+    frames: list[tuple[int, list[bool]]] = [(0, [])]  # of each open parenthesis: empty alternatives; parts with text
+    for kind, size, name in (*ops, _Op("|")):
+        num_empty, parts = frames[-1]
+        if kind in ("text", "name"):
+            parts.append(kind == "text" or name not in rules)
+        elif kind == "(":
+            frames.append((0, []))
+        elif kind == "|":
+            frames[-1] = num_empty + (not any(parts)), []
+        elif kind == ")":
+            if len(frames) > 1:
+                frames.pop()
+                frames[-1][1].append(any(parts) and not num_empty)
+        elif parts and (kind == "?" or not size):
+            parts[-1] = False
+    return frames[0][0]
 
 
 def _behind_their_parts(graph: dict[str, dict[str, int]], start: str) -> Iterator[str]:
@@ -234,7 +279,7 @@ def _fixed(ops: Sequence[_Op], sizes: dict[str, int]) -> int:
                 frames[-1][1] += frames[-1][2]
         elif kind == "|":
             frame[0], frame[1], frame[2] = max(frame[0], frame[1]), 0, 0
-        else:
+        elif kind == "times":
             frame[1] += frame[2] * (max(size, 1) - 1)
             frame[2] *= max(size, 1)
     return max(frames[0][0], sum(frame[1] for frame in frames))

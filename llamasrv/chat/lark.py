@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from llamasrv.chat.client_grammars import check_lark
 from llamasrv.errors import InvalidRequest
 
 MAX_LENGTH = 64 * 1024  # characters of a definition
@@ -102,6 +103,10 @@ class _Rewriter:
                 raise CannotEnforce(f"line {line}: {error.message}", param="tools") from None
             except ValueError:
                 raise CannotEnforce(f"line {line}: {found[0]} is not a string.", param="tools") from None
+        try:
+            check_lark(definition)
+        except InvalidRequest as error:
+            raise CannotEnforce(error.message, param="tools") from None
         return "\n".join(("".join(out), *(f"{name}: {written}" for written, name in self._added.items())))
 
     def _token(self, kind: str, found: re.Match[str]) -> str:

@@ -10,7 +10,9 @@ from llamasrv.errors import InvalidRequest
 MAX_PARTS = 200_000  # objects, arrays and values of all schemas together
 MAX_PROPERTIES = 1_500  # together: compiling takes the square of their number
 MAX_OPTIONAL = 600  # properties of one object that may be left out: each one written takes the square, 5 ms for 640
+MAX_PATTERN_NAMES = 64  # of `patternProperties`, together: each two of them are intersected, some 30 ms for 30
 MAX_CHOICES = 30_000  # values of `enum`, together
+MAX_CHOICE_TEXT = 512 * 1024  # characters of these values together: 1.3 million take a tenth of a second of a core
 MAX_CONSTANTS = 64 * 1024  # characters of `const`, and of names and values of `enum` that are long, together
 MAX_PATTERNS = 128 * 1024  # characters of `pattern`, together
 _LONG = 256  # characters
@@ -23,7 +25,7 @@ class SchemaBounds:
 
     def __init__(self) -> None:
         self._parts = self._properties = self._choices = self._multiples = self._constants = 0
-        self._patterns = 0
+        self._patterns = self._choice_text = self._pattern_names = 0
 
     def add(self, schema: Any, param: str) -> None:
         """Raises InvalidRequest, naming the keyword, if the total becomes too much."""
@@ -47,9 +49,16 @@ class SchemaBounds:
             _check("properties", self._properties, MAX_PROPERTIES, param)
             self._count_long(properties, "properties", param)
             _check_optional(properties, part.get("required"), param)
+        if isinstance(patterns := part.get("patternProperties"), Mapping):
+            self._pattern_names += len(patterns)
+            _check("patternProperties", self._pattern_names, MAX_PATTERN_NAMES, param)
         if isinstance(choices, (list, tuple)):
             self._choices += len(choices)
             _check("enum", self._choices, MAX_CHOICES, param)
+            self._choice_text += sum(len(choice) for choice in choices if isinstance(choice, str))
+            if self._choice_text > MAX_CHOICE_TEXT:
+                message = f"The values of the schema's 'enum' have more than {MAX_CHOICE_TEXT} characters."
+                raise InvalidRequest(message, param=param)
             self._count_long(choices, "enum", param)
         if "const" in part:
             self._count_constant(part["const"], param)

@@ -326,7 +326,7 @@ class Run:
         text.finish(choice, out, cut=end.reason is not FinishReason.STOP)
         usage = self._counted[choice] = usage_of(end, text)
         if end.error is not None:
-            out.append(Failed(choice, end.error.but()))  # a copy: other readers may receive the same error
+            out.append(Failed(choice, self._explain(end.error.but())))  # a copy: others may receive the same error
         elif end.reason is FinishReason.CANCELLED and not self._is_stopped:
             out.append(Failed(choice, Unavailable("The server is stopping.")))
         elif end.reason is FinishReason.FAILED:

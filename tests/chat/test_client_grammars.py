@@ -89,6 +89,31 @@ def test_the_same_bounds_hold_in_gbnf_and_for_patterns():
     assert check_pattern(r"^((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.?\b){4}$") < 30
 
 
+def powers(most, empty=""):
+    return " | ".join("s " * n for n in range(2, most)) + f' | "x"{empty}'
+
+
+@pytest.mark.parametrize("check, text", [
+    (check_lark, "start: s\ns: " + powers(60, " |")), (check_gbnf, "root ::= s\ns ::= " + powers(60, '?')),
+    (check_lark, "start: " + "e " * 2000 + '"a"\ne: ' + " | ".join(['"x"?'] * 50)),
+    (check_lark, "start: " + "e " * 2000 + '"a"\ne: ' + " | ".join(['["x"]'] * 50)),
+    (check_lark, "start: " + "e " * 2000 + '"a"\ne: ' + " | ".join(['("x" "y"?){0,9}'] * 50)),
+    (check_gbnf, "root ::= " + "E " * 2000 + '"a"\nE ::= ' + " | ".join(["([a-z]*)"] * 50)),
+])  # fmt: skip
+def test_an_ambiguous_grammar_is_refused_by_its_rule(check, text):
+    """3.7 KB of alternatives without text: the first mask took minutes, and no other grammar was compiled meanwhile."""
+    with pytest.raises(InvalidRequest, match=r"too ambiguous: the rule '\w' has \d+ alternatives"):
+        check(text)
+
+
+def test_alternatives_that_must_match_something_are_not_ambiguous():
+    words = " | ".join(f'"w{n}" x?' for n in range(400))
+    assert check_lark("start: " + "word " * 500 + f'\nword: {words}\nx: A | B\nA: /a?/\nB: "b"') == []
+    objects = '"{" v? "}" ' * 500
+    check_gbnf(f'root ::= (v v)+\nv ::= o | a | s | n\no ::= {objects}\na ::= "[" v "]"\ns ::= "s"\nn ::= [0-9]+')
+    check_lark("start: e\n?e: " + " | ".join(f'e "{op}" e' for op in "+-*/%<>=&|^") + " | /[0-9]+/")
+
+
 def test_schemas_inside_lark_have_the_bounds_of_schemas():
     """The same chain of references that a schema may not have ended the worker from within `%json`."""
     (schema,) = check_lark('start: "x" %json {"type": "object", "properties": {"a: b": {}}} "y"\nother: start')

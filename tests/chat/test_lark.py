@@ -201,3 +201,11 @@ def test_a_definition_has_a_limit():
 def test_a_tool_without_a_grammar_takes_any_text():
     constraint = constrain(families.GENERIC, tools=[custom_tool("t", "", None)], must_call=True)
     assert accepts(constraint, families.GENERIC.calls.write([("t", '{"input": "any\\ntext"}')]).lstrip("\n"))
+
+
+def test_the_bounds_of_other_grammars_hold_for_tools_too():
+    powers = " | ".join("s " * n for n in range(2, 60))
+    tool = custom_tool("t", "", {"type": "grammar", "syntax": "lark", "definition": f"start: s\ns: {powers} | "})
+    with pytest.raises(InvalidRequest, match="The grammar of the tool 't': The grammar is too ambiguous") as error:
+        constrain(families.GENERIC, tools=[tool])
+    assert error.value.param == "tools"

@@ -35,6 +35,8 @@ def properties(number, prefix="p"):
         ({"items": {"const": "x" * (MAX_CONSTANTS + 1)}}, "'const' is too large: 65537"),
         ({"const": [{"a": "x" * 40_000}, "y" * 40_000]}, "'const' is too large: 80001"),
         ({"enum": ["x" * 40_000, "y" * 40_000]}, "'enum' is too large: 80000"),
+        ({"enum": [f"{n:064}" for n in range(8200)]}, "values of the schema's 'enum' have more than 524288 characters"),
+        ({"patternProperties": {f"^{n}": {} for n in range(65)}}, "'patternProperties' is too large: 65; at most 64"),
         ({"properties": {"x" * 70_000: {}}}, "'properties' is too large: 70000"),
         ({"anyOf": [{"pattern": "a*" * 20_000}] * 4}, "'pattern' is too large: 160000"),
     ],

@@ -90,6 +90,17 @@ def test_a_picture_of_another_sites_page_asks_for_nothing(running, path):
     assert status(running.client, path, method="GET", Sec_Fetch_Site="none") != 403 or "reload" in path
 
 
+@pytest.mark.parametrize("host, allowed", [
+    ("llm.corp.example", False), ("localhost:8080", True), ("127.0.0.1:8080", True), ("10.0.0.7", True), ("[::1]:8080", True),
+])  # fmt: skip
+def test_a_picture_on_a_neighbours_page_asks_for_nothing(start, host, allowed):
+    """`Sec-Fetch-Site: same-site` is another port of an address, but of a name also any other host of its domain."""
+    client = start(web=WebOptions(hosts=("llm.corp.example",))).client
+    headers = {"Sec-Fetch-Site": "same-site", "Host": host}
+    assert client.get("/v1/models", headers=headers).status_code == (200 if allowed else 403)
+    assert client.get("/", headers=headers).status_code == 200
+
+
 def test_a_form_of_another_site_without_an_origin_sends_nothing(running):
     assert status(running.client, Sec_Fetch_Site="cross-site") == 403
 

@@ -9,6 +9,7 @@ Masks are computed on other threads (`masks.py`) while the model decodes. Knows 
 from __future__ import annotations
 
 import re
+import time
 
 import llguidance
 import numpy as np
@@ -18,9 +19,14 @@ from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 
 FEW = 4096  # tokens; listing fewer is cheaper than a pass over the vocabulary
+SLOW = 0.02  # CPU seconds of the engine's thread, of which all sequences are held up, for one token
+MAX_SLOW = 3  # such tokens per sequence; an ambiguous grammar gets slower with every token
+LONGEST_MASK = 2.0  # CPU seconds; the masks of others wait for a thread
 LONG = 2048  # bytes; tokens of longer forced text are found on the masks' threads: 60,000 bytes take 30 ms
 _KEPT_BESIDE = 280_000  # bytes of a small grammar after use, measured
 _KEPT_PER_CHARACTER = 40  # additional bytes per character
+
+cpu_seconds = time.thread_time
 
 _PLACE = re.compile(r"^at \d+\(\d+\): |^(?:parser|lexer) error: ", re.IGNORECASE)
 _LIMIT = re.compile(r"too many|max is|limit|fuel|too (?:complex|large|long)", re.IGNORECASE)
@@ -63,7 +69,7 @@ class GrammarMatcher:
 
     __slots__ = (
         "binding", "pending", "ready", "error", "ids", "banned", "is_stuck", "is_complete", "_matcher", "_grammar",
-        "_bits", "_bytes", "_tail", "_awaits_trigger", "_forces_long", "_long",
+        "_bits", "_bytes", "_tail", "_awaits_trigger", "_forces_long", "_long", "_num_slow",
     )  # fmt: skip
 
     def __init__(self, matcher: llguidance.LLMatcher, grammar: CompiledGrammar) -> None:
@@ -79,6 +85,7 @@ class GrammarMatcher:
         self.error = ""
         self._forces_long = False  # LONG bytes or more must follow
         self._long: list[int] = []  # their tokens, once the mask is ready
+        self._num_slow = 0  # tokens that took longer than SLOW
         self.ids: Ids | None = None  # the allowed tokens, if they are few: int64 [n]
         self.banned: Ids | None = None  # else the banned ones: int64 [n] if they are few, or bool [n_vocab]
         self.is_stuck = False  # only an end token may follow
@@ -91,9 +98,15 @@ class GrammarMatcher:
     def accept(self, token: int) -> bool:
         """Advance by one token. False if the grammar does not allow it: do not use the matcher after that."""
         self.ready = self._forces_long = False
+        began = cpu_seconds()
         if not self._matcher.consume_token(token):
             self._fail(self._matcher.get_error())
             return False
+        if cpu_seconds() - began > SLOW:
+            self._num_slow += 1
+            if self._num_slow > MAX_SLOW:
+                self._fail("following it takes too long")
+                return False
         self.is_complete = bool(self._matcher.is_stopped())
         if self._awaits_trigger:
             self._look_for_trigger(token)
@@ -138,7 +151,11 @@ class GrammarMatcher:
             vocab.release()
 
     def _compute_mask(self) -> None:
+        began = cpu_seconds()
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        if cpu_seconds() - began > LONGEST_MASK:
+            self.give_up_mask("finding what may follow takes too long")
+            return
         if self._matcher.is_error():
             self._fail(self._matcher.get_error())
         if self._forces_long:

@@ -23,8 +23,10 @@ TRIAL_SECONDS = 10.0  # max wait for a trial; on a busy machine most of it is th
 CPU_SECONDS = 1  # max CPU time, including about 0.15 s for the start
 MEMORY_BYTES = 2 << 30  # address space, including stacks and libraries
 STACK_BYTES = 64 << 20  # the same as the native pool's threads
-LIMITS: dict[str, Any] = {"max_items_in_row": 20_000, "verbose_errors": False}
-"""Keywords of llguidance's LLParserLimits. A row has about four items per optional property."""
+LIMITS: dict[str, Any] = {"max_items_in_row": 5_000, "step_max_items": 10_000, "verbose_errors": False}
+"""Keywords of llguidance's LLParserLimits. A row has about four items per optional property, a mask one or two rows
+unless the grammar is ambiguous: then the time for a row is up to the cube of its items, and the library's own limits
+allow a mask that takes minutes."""
 
 _NEEDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 _NUMBERED = re.compile(r"<\[[^\]\n]{0,256}\]>")  # tokens of the model's vocabulary

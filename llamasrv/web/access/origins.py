@@ -51,8 +51,11 @@ class Origins:
             if own or is_loopback(host) or self.lists(origin):
                 return
             raise Forbidden(f"Origin '{origin[:100]}' is not allowed. Add it to --cors-origins.")
-        # Links and images on other sites' pages send no Origin.
-        if environ.get("HTTP_SEC_FETCH_SITE", "").lower() == "cross-site" and not is_page:
+        # Links and images on other sites' pages send no Origin. The same site is another port of an address, but of a
+        # name it may be any neighbour in its domain.
+        site = environ.get("HTTP_SEC_FETCH_SITE", "").lower()
+        foreign = site == "cross-site" or (site == "same-site" and not _is_alone(host_of(environ.get("HTTP_HOST", ""))))
+        if foreign and not is_page:
             raise Forbidden(
                 "Pages of other sites may not use this server. Open the address directly, or have the page send its "
                 "Origin, and add that to --cors-origins."
@@ -65,6 +68,15 @@ def host_of(header: str) -> str:
     if name.startswith("["):
         return name[1:].partition("]")[0]
     return name.partition(":")[0].rstrip(".")
+
+
+def _is_alone(host: str) -> bool:
+    """Whether nobody else's host is of the same site."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return is_loopback(host)
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -253,6 +253,12 @@ def test_500_optional_properties_are_followed_to_their_end(compiler):
         assert matcher.accept(byte), matcher.error
 
 
+def test_the_work_for_one_mask_is_bounded(compiler):
+    """The library's own limits allowed masks that take minutes."""
+    with pytest.raises(InvalidRequest, match="Too many items .limit 10000"):
+        compiler.compile("start: " + '"a"? ' * 4000 + '"b"')
+
+
 class CountedVocabulary(FakeVocabulary):
     """Counts its holders, and records what was called without one."""
 

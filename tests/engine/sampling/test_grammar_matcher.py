@@ -1,10 +1,14 @@
 import threading
 
 import numpy as np
+import pytest
 from constraints import CALLS, constraint, run
 from engine_driver import GREEDY
 
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
+from llamasrv.engine.sampling import grammar_matcher
+from llamasrv.engine.sampling.grammar_matcher import LONGEST_MASK, MAX_SLOW, SLOW
+from llamasrv.errors import InvalidRequest
 
 
 def test_no_token_runs_past_the_end_of_the_mark(compiler):
@@ -60,3 +64,34 @@ def test_is_complete_can_be_read_while_a_mask_is_computed(compiler):
         while thread.is_alive():
             assert not matcher.is_complete
         thread.join()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A clock on which everything takes longer than the number of seconds in the list."""
+    took, now = [0.0], [0.0]
+
+    def clock():
+        now[0] += 1.01 * took[0]
+        return now[0]
+
+    monkeypatch.setattr(grammar_matcher, "cpu_seconds", clock)
+    return took
+
+
+def test_an_answer_whose_tokens_hold_up_all_others_is_ended(compiler, slow):
+    """An ambiguous grammar of 32 bytes: at its 30th token the engine's thread took 300 ms for each."""
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    slow[0] = SLOW
+    assert [matcher.accept(97) for _ in range(MAX_SLOW + 1)] == [True] * MAX_SLOW + [False]
+    error = matcher.failure()
+    assert type(error) is InvalidRequest and "following it takes too long" in error.message and error.param == "content"
+
+
+def test_a_mask_that_takes_too_long_is_the_last_one(compiler, slow):
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    slow[0] = LONGEST_MASK
+    matcher.pending = True
+    matcher.compute_mask()
+    assert matcher.ready and not matcher.pending and matcher.ids.tolist() == []
+    assert "too long" in matcher.failure().message and type(matcher.failure()) is InvalidRequest
