@@ -2,7 +2,7 @@
 
 import json
 
-from browsing import say
+from browsing import answers, say
 
 MESSAGES = 10_000
 SHOWN = 400  # of them that may be elements at the same time
@@ -29,7 +29,11 @@ def talk(number=MESSAGES):
 
 def answered(route):
     """The model's context is shorter than the conversation."""
-    chunk = {"choices": [{"index": 0, "delta": {"content": "And then?"}, "finish_reason": "stop"}]}
+    answered_with("And then?", route)
+
+
+def answered_with(text, route):
+    chunk = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}
     route.fulfill(content_type="text/event-stream", body=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
 
 
@@ -106,6 +110,15 @@ def test_a_turn_far_above_is_found_and_what_is_said_next_stands_at_the_end(playg
     say(page, "and now")
     page.get_by_text("And then?").wait_for()
     assert page.evaluate(SEEN)[-1] == 1002
+
+
+def test_an_answer_that_comes_all_at_once_is_followed_to_its_end(playground):
+    """The last piece was not: the page stood where the piece before had ended."""
+    page = playground()
+    page.route("**/v1/chat/completions", lambda route: answered_with("a line\n\n" * 60 + "The end.", route))
+    say(page, "hello")
+    answers(page)
+    assert page.evaluate("e => e.scrollHeight - e.scrollTop - e.clientHeight", page.query_selector("#messages")) < 2
 
 
 def test_another_version_of_a_message_stands_where_the_first_one_stood(playground):

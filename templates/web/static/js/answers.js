@@ -56,13 +56,16 @@ export class Answers {
   async #write(turn, box, body, running) {
     let due = 0;
     let timer = null;
+    const show = () => {
+      const { isAtEnd } = this.transcript; // whoever reads the end goes with it
+      fill(box, turn, true);
+      if (isAtEnd) this.transcript.toEnd();
+    };
     const paint = () => {
       timer = null;
       const started = performance.now();
-      const { isAtEnd } = this.transcript;
-      fill(box, turn, true);
+      show();
       this.validate(turn.content, false);
-      if (isAtEnd) this.transcript.toEnd();
       due = performance.now() + Math.max(30, 4 * (performance.now() - started)); // long answers are painted less often
     };
     let heard = false;
@@ -93,7 +96,7 @@ export class Answers {
     clearInterval(look);
     clearTimeout(timer);
     waiting(box, "", null);
-    fill(box, turn, true);
+    show();
   }
 }
 
