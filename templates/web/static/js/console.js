@@ -77,12 +77,9 @@ function requestRow(request) {
 }
 
 function cancelButton({ id }) {
-  return make("button", { type: "button", "aria-label": words.cancelRequest(id), onclick: async ({ currentTarget: button }) => {
-    button.disabled = true;
+  return make("button", { type: "button", "aria-label": words.cancelRequest(id), onclick: async () => {
     const failed = await json(`/admin/requests/${encodeURIComponent(id)}/cancel`, { method: "POST" }).then(() => null, (error) => error);
     await look().then(() => tell(failed), tell);
-    if (!button.isConnected) byId("kind").focus();
-    else button.disabled = false; // it still sends what there is
   } }, words.cancel);
 }
 
@@ -90,7 +87,9 @@ function drawRequests() {
   const kind = byId("kind").value;
   const wanted = byId("find").value.toLowerCase().trim();
   const shown = requests[kind].filter((request) => [request.key, request.client, request.model, request.route, request.path, request.id, request.error].some((text) => text?.toLowerCase().includes(wanted)));
+  const had = byId("requests").contains(document.activeElement);
   redraw(byId("requests").tBodies[0], shown.map(requestRow));
+  if (had && !byId("requests").contains(document.activeElement)) byId("kind").focus(); // its request has ended
   byId("requests").hidden = !shown.length;
   byId("legend").hidden = !shown.some((request) => request.queue != null);
   byId("count").textContent = shown.length ? words.count(shown.length)

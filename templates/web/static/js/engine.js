@@ -174,7 +174,7 @@ function drawSources(sources) {
     return span;
   }));
   byId("sources-text").replaceChildren(...there.map(([source, count]) => make("span", {},
-    make("span", { class: `swatch source-${source}` }), `${SOURCES[source] ?? source} ${number(count)} (${percent(count / total)})`)));
+    make("span", { class: `swatch source-${source}` }), `${SOURCES[source] ?? source} `, make("bdi", {}, number(count)), " (", make("bdi", {}, percent(count / total)), ")")));
   if (!there.length) byId("sources-text").textContent = words.noPrompt;
 }
 
@@ -194,17 +194,19 @@ function drawModel({ running, waiting, cells, strip, totals, pins, num_sessions:
   byId("cells").textContent = words.cells(number(cells.held), number(cells.used - cells.held), number(cells.total));
   byId("requests").hidden = !running.length && !waiting.length;
   byId("no-requests").hidden = !byId("requests").hidden;
+  const had = byId("requests").contains(document.activeElement);
   redraw(byId("requests").tBodies[0], [...running, ...waiting].map((seq) => {
     const state = seq.lane === null ? words.waiting : seq.num_computed < seq.num_prompt ? words.reading : words.writing;
     const whole = seq.num_computed < seq.num_prompt ? seq.num_prompt : seq.max_tokens;
     const done = seq.num_computed < seq.num_prompt ? seq.num_computed : seq.num_generated;
     const progress = make("progress", whole ? { max: whole, value: Math.min(done, whole), "aria-label": words.progress } : { "aria-label": words.progress });
     const key = make("td", {}, seq.key === undefined ? words.keyHidden : seq.key || words.noKey, seq.client ? make("small", {}, seq.client.startsWith("Mozilla/") ? consoleWords.browser : seq.client) : null);
-    const cancel = make("td", {}, seq.request ? cancelButton(seq.request) : null);
-    return make("tr", { "data-key": seq.id }, make("td", {}, String(seq.id)), key, ...[seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
+    const name = make("td", {}, String(seq.id), seq.request ? cancelButton(seq.request) : null);
+    return make("tr", { "data-key": seq.id }, name, key, ...[seq.lane, state, number(seq.num_prompt), number(seq.num_reused), SOURCES[seq.source] ?? seq.source, seq.changed, number(seq.num_generated),
       seq.num_drafted ? words.drafts(number(seq.num_accepted), number(seq.num_drafted)) : ""]
-      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress), make("td", {}, duration(seq.seconds), timeline(seq)), cancel);
+      .map((value) => make("td", {}, String(value ?? ""))), make("td", {}, progress), make("td", {}, duration(seq.seconds), timeline(seq)));
   }));
+  if (had && !byId("requests").contains(document.activeElement)) byId("requests").parentElement.focus(); // its request has ended
 }
 
 function cancelButton(request) {

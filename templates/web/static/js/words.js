@@ -257,7 +257,7 @@ export const consoleWords = {
   idle: "Nothing is being pulled or loaded.",
   pulled: "Pulled",
   pullFailed: "Failed",
-  failure: (code, field, status) => [/^\d+$/.test(code) ? "invalid value" : code?.replaceAll("_", " "), field ? `in ${field}` : null, `(${status})`].filter(Boolean).join(" "),
+  failure: (code, field, status) => [/^\d+$/.test(code) ? "invalid value" : code?.replaceAll("_", " ") ?? (status === 499 ? "the client closed the connection" : null), field ? `in ${field}` : null, `(${status})`].filter(Boolean).join(" "),
   requestStates: { loading: "Waiting for its model", running: "Running", done: "Being sent" },
   isOpen: "Open",
   browser: "Browser",
