@@ -258,6 +258,14 @@ def send(address: tuple[str, int], kind: str, data: bytes) -> bytes:
                 until = time.monotonic() + NEVER_ENDING
                 while time.monotonic() < until and not select.select([sock], [], [], 0)[0]:
                     sock.sendall(last * 100)
+            elif kind.endswith("_socket"):
+                end = data.index(b"\r\n\r\n") + 4
+                sock.sendall(data[:end])
+                status = sock.recv(65536)[9:12]
+                if status == b"101":  # only then may a client send frames
+                    sock.sendall(data[end:])
+                    time.sleep(NEVER_ENDING)
+                return status
             else:
                 sock.sendall(data)
             if kind == "cut_off":

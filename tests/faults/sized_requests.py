@@ -116,19 +116,19 @@ def again(dice: random.Random) -> bytes:
 
 
 def socket_of(path: str, messages: list[object]) -> bytes:
-    """A WebSocket that sends them at once, and closes."""
+    """A WebSocket that sends them at once."""
     lines = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
     opening = head(path, *lines, "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", method="GET")
-    return opening + b"".join(_frame(1, json.dumps(one).encode()) for one in messages) + _frame(8, b"\x03\xe8")
+    return opening + b"".join(_frame(json.dumps(one).encode()) for one in messages)
 
 
-def _frame(kind: int, data: bytes) -> bytes:
-    """Masked with zeros: the bytes stay as they are."""
+def _frame(data: bytes) -> bytes:
+    """A text, masked with zeros: the bytes stay as they are."""
     size = len(data)
     length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack(">H", size)
     if size >= 65536:
         length = b"\xff" + struct.pack(">Q", size)
-    return bytes([0x80 | kind]) + length + bytes(4) + data
+    return b"\x81" + length + bytes(4) + data
 
 
 def responses_socket(dice: random.Random) -> bytes:
