@@ -156,8 +156,9 @@ class GrammarMatcher:
         if cpu_seconds() - began > LONGEST_MASK:
             self.give_up_mask("finding what may follow takes too long")
             return
-        if self._matcher.is_error():
-            self._fail(self._matcher.get_error())
+        if self._matcher.is_error():  # the library's mask then allows the end
+            self.give_up_mask(self._matcher.get_error())
+            return
         if self._forces_long:
             self._long = self._matcher.compute_ff_tokens()
         self.ids = self.banned = None

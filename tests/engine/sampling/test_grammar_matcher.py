@@ -95,3 +95,12 @@ def test_a_mask_that_takes_too_long_is_the_last_one(compiler, slow):
     matcher.compute_mask()
     assert matcher.ready and not matcher.pending and matcher.ids.tolist() == []
     assert "too long" in matcher.failure().message and type(matcher.failure()) is InvalidRequest
+
+
+def test_a_mask_that_hits_a_limit_does_not_end_the_answer_as_if_it_were_complete(compiler):
+    """`(a?){3000}a{3000}` was answered with "a" and the reason "stop"."""
+    matcher = compiler.compile("start: /" + "a?" * 1000 + "a" * 1000 + "/").matcher()
+    matcher.pending = True
+    matcher.compute_mask()
+    assert matcher.ready and not matcher.pending and matcher.ids.tolist() == [] and not matcher.is_stuck
+    assert type(matcher.failure()) is InvalidRequest and "too many expressions" in matcher.failure().message
