@@ -74,6 +74,9 @@ def test_those_who_wait_are_shown_and_requests_are_cancelled_by_the_keyboard(ser
     row = live.locator("#requests tbody tr", has=live.get_by_label("Cancel the request first"))
     row.get_by_text("writing").wait_for()
     assert row.locator("td small").inner_text() == "curl/8.5.0"
+    live.locator(
+        "#models tbody td:nth-child(6)", has_text=re.compile("[1-9]")
+    ).wait_for()  # tokens/s, though none has ended
     second = Client(server, "second")
     waiting = live.locator("#requests tbody tr", has_text="waiting")
     assert "In the queue" in waiting.locator(".timeline").get_attribute("aria-label")

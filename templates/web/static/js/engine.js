@@ -62,6 +62,9 @@ function drawPlots() {
 
 // ---------------------------------------------------------------- snapshots
 
+/** Tokens written since the start. The totals count a request when it ends. Samples of the last hour have no list of requests. */
+const written = ({ totals, running }) => (running.length ? running.reduce((sum, seq) => sum + seq.num_generated, totals.generated) : totals.generated);
+
 /** What happened between two snapshots, or two samples, of a model. */
 function between(old, now) {
   const seconds = Math.max(0.05, now.t - old.t);
@@ -73,7 +76,7 @@ function between(old, now) {
   const parts = {};
   for (const part of Object.keys(b.parts)) parts[part] = steps > 0 ? 1000 * (b.parts[part] - a.parts[part]) / steps : null;
   return {
-    t: now.t, rate: (b.generated - a.generated) / seconds, prompt: (b.prompt - a.prompt) / seconds,
+    t: now.t, rate: Math.max(0, written(model) - written(old.models[shown])) / seconds, prompt: (b.prompt - a.prompt) / seconds,
     running: model.running.length ?? model.running, waiting: model.num_waiting, parts,
   };
 }
@@ -138,7 +141,7 @@ function drawModels(now) {
     const at = now.models[model.name];
     const before = last?.models[model.name];
     const seconds = last ? Math.max(0.05, now.t - last.t) : 1;
-    const rate = at && before ? (at.totals.generated - before.totals.generated) / seconds : 0;
+    const rate = at && before ? Math.max(0, written(at) - written(before)) / seconds : 0;
     const seen = at ? at.totals.prompt + at.totals.cached : 0;
     return make("tr", { "data-key": model.name },
       make("td", {}, model.name),
