@@ -88,15 +88,15 @@ class LlamaSpeech:
             raise
 
     def _open_projectors(self, path: Path) -> None:
-        # What computes beside each other shares the threads.
+        # Beside the vocoder the generator takes half of the threads; the vocoder, for which listeners wait, takes all.
         threads = max(1, self.threads // 2) if self.has_own_vocoder else self.threads
-        load = partial(SpeechProjector, path, self.kind, self.width, self._options, threads=threads)
+        load = partial(SpeechProjector, path, self.kind, self.width, self._options)
         # As the context for text: what computes beside it, chats too, leaves it its share of the threads all the time.
-        self.generator = load(model=self._model, compute=self._cores.compute)
+        self.generator = load(model=self._model, compute=self._cores.compute, threads=threads)
         self._projectors.append(self.generator)
         self.variant, self.vocoder = self.generator.variant, self.generator
         if self.has_own_vocoder:
-            self.vocoder = load(model=None, compute=self._join)
+            self.vocoder = load(model=None, compute=self._join, threads=self.threads)
             self._projectors.append(self.vocoder)
 
     def _open_context(self) -> None:
