@@ -179,7 +179,7 @@ def test_a_deterministic_voice_does_not_depend_on_who_else_speaks(kind, model_pa
     backend = open_model(model_path(f"text-{kind}"), options, lambda share: True)
     clip = np.sin(np.arange(SAMPLE_RATE) / 20).astype(np.float32)
     voice = backend.speech.encode_voice(clip)
-    speaker = Speaker()
+    speaker = Speaker(unread=100)
     speaker.open(backend.speech)
 
     def say(text, seed):

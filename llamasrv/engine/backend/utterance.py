@@ -26,7 +26,7 @@ from llamasrv.errors import InvalidRequest
 ENDS, PAUSES = frozenset(".!?…。！？"), frozenset(",;:，；：、")
 WINDOW = 72  # frames that the vocoder of Qwen computes at once
 EARLY = (4, 12, 28)  # frames of a first window from which a part is ready early, for a first sound soon
-POCKET_FRAMES = (2, 4)  # frames of the first calls; then POCKET_TOGETHER
+POCKET_FRAMES = (1, 2, 4)  # frames of the first calls; then POCKET_TOGETHER
 POCKET_TOGETHER = 8
 FRAMES_A_SECOND = 12.5
 
