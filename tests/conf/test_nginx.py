@@ -525,6 +525,7 @@ def test_a_rolling_restart_fails_no_request(tmp_path, notice):
             servers[i] = ServerProcess(["--port", str(port), *flags])
             old.end()
             wait_until_ready(servers[i])
+            servers[i].wait_for("route=/v1/completions", 30)  # nginx sends nothing for `fail_timeout` after a failure
         stop.set()
         thread.join(30)
         assert len(replies) > 40
