@@ -39,8 +39,8 @@ def pinned(
     pins: tuple[Pin, ...], prompt: Prompt, num_tokens: int, found: tuple[int, ...]
 ) -> tuple[tuple[int, float], ...]:
     """The prefix lengths to keep, each with its time. Messages are counted from the end of the boundaries in `found`:
-    there, none are merged, as a system prompt and tools are. Ends of short messages are not found, so a pin may come
-    earlier than asked; it keeps at least what the first one found ends."""
+    there, none are merged, as a system prompt and tools are. Boundaries between short messages are missing, so a pin
+    may be shorter than asked; the first boundary is pinned if too few are left."""
     open_end = isinstance(prompt, ChatPrompt) and prompt.continue_final_message
     ends = (*found, num_tokens) if open_end or not found else found
     return tuple(

@@ -66,14 +66,14 @@ BLUEPRINTS = (
 
 
 class MatchOnlyRule(Rule):
-    """A route of which no URL is made: werkzeug compiles two functions a route for that, two thirds of `create_app`."""
+    """A route that only matches: werkzeug compiles two functions per route to build URLs, two thirds of `create_app`."""
 
     def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
         return _no_url
 
 
 def _no_url(route: Rule, **values: Any) -> tuple[str, str]:
-    raise NotImplementedError(f"{route.rule}: no URL is made of a route here")
+    raise NotImplementedError(f"{route.rule}: URLs are not built from routes")
 
 
 class Application(Flask):

@@ -155,7 +155,7 @@ def test_a_reader_that_falls_behind_pauses_its_own_utterance_only(driver):
 
 
 def test_a_reader_that_stops_reading_loses_its_lane_to_one_who_waits_and_is_heard_whole_later(driver):
-    """Clients that did not read kept all lanes, and nobody else was heard."""
+    """Clients that did not read kept all lanes, and no other utterance could start."""
     d = driver(num_lanes=1, unread=4)
     stopped = d.say("abcdefgh", voice=np.ones((3, 4), np.float32))
     for _ in range(6):

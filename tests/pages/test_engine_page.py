@@ -174,12 +174,18 @@ def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
     page.check("#aliases")
     assert other.count() == 1
     page.uncheck("#aliases")
-    page.fill("#find", "/health")
+    section = run_example(page, "/health")
+    section.locator(".row ~ pre", has_text='"ok"').wait_for()
+
+
+def run_example(page, words):
+    """Run the first endpoint that a search finds. Returns its section."""
+    page.fill("#find", words)
     section = page.locator(".endpoint:visible").first
     section.locator("summary").first.click()
     section.get_by_text("Try it").click()
     section.get_by_role("button", name="Run").click()
-    section.locator(".row ~ pre", has_text='"ok"').wait_for()
+    return section
 
 
 @pytest.mark.parametrize(
@@ -187,21 +193,13 @@ def test_every_operation_is_on_the_page_and_examples_run(serve, visit):
 )
 def test_examples_name_a_model_that_is_served(fake_server, visit, path):
     page = visit(fake_server.url + "/ui/api")
-    page.fill("#find", f"post {path}")
-    section = page.locator(".endpoint:visible").first
-    section.locator("summary").first.click()
-    section.get_by_text("Try it").click()
-    section.get_by_role("button", name="Run").click()
+    section = run_example(page, f"post {path}")
     section.locator(".row ~ pre", has_text="Hello").wait_for()
 
 
 def test_an_example_waits_for_what_its_address_lacks_and_names_no_model_to_delete(fake_server, visit):
     page = visit(fake_server.url + "/ui/api")
-    page.fill("#find", "get /v1/files/{id}")
-    section = page.locator(".endpoint:visible").first
-    section.locator("summary").first.click()
-    section.get_by_text("Try it").click()
-    section.get_by_role("button", name="Run").click()
+    section = run_example(page, "get /v1/files/{id}")
     section.locator(".row ~ pre", has_text="Write a value in place of {id}").wait_for()
     assert page.evaluate("getSelection().toString()") == "{id}"
     page.fill("#find", "delete /api/delete")

@@ -71,7 +71,7 @@ def host_of(header: str) -> str:
 
 
 def _is_alone(host: str) -> bool:
-    """Whether nobody else's host is of the same site."""
+    """Whether every host of the same site is this server's."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -57,7 +57,7 @@ export class Answers {
     let due = 0;
     let timer = null;
     const show = () => {
-      const { isAtEnd } = this.transcript; // whoever reads the end goes with it
+      const { isAtEnd } = this.transcript; // a reader at the end stays at the end
       fill(box, turn, true);
       if (isAtEnd) this.transcript.toEnd();
     };
