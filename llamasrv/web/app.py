@@ -66,7 +66,7 @@ BLUEPRINTS = (
 
 
 class MatchOnlyRule(Rule):
-    """A route that only matches: werkzeug compiles two functions per route to build URLs, two thirds of `create_app`."""
+    """A route that only matches: to build URLs, werkzeug compiles two functions per route, most of `create_app`."""
 
     def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
         return _no_url
