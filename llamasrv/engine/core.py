@@ -224,6 +224,7 @@ class EngineCore:
 
     def arrive(self, sequences: list[Sequence]) -> None:
         self.metrics.requests += 1
+        self._pace.turnover += 1
         self._publisher.is_stale = True
         for seq in sequences:  # all of them, before anything can fail: whoever waits is failed with the loop
             self.waiting.add(seq)
@@ -303,6 +304,8 @@ class EngineCore:
     def _take_mail(self, wait: bool) -> None:
         """Carry out the commands in the mailbox; with `wait`, sleep as long as the pacing policy says."""
         pace, places = self._pace, self.scheduler.parallel
+        if not self.running and not self.waiting and self.mailbox.is_empty:
+            pace.turnover = 0  # whoever has ended was answered while nothing was computed
         while True:
             seconds = 0.0
             if wait and not self._mail:
@@ -425,6 +428,7 @@ class EngineCore:
         masks = self.outputs.begin_masks([seq for seq, _ in step.parts])
         try:
             self.backend.use(step.adapters)
+            self.backend.front_end_load = self._pace.front_end_load(num_prompt, num_decodes)
             self.backend.decode()
         except OutOfCells:
             self.drafter.withdraw(step)
@@ -513,6 +517,7 @@ class EngineCore:
         end = end_of(seq, ending)
         self.metrics.note_end(seq, end)
         self._publisher.num_ended += 1
+        self._pace.turnover += 1
         seq.stream.finish(end)
         self._pace.urgent = self._publisher.is_stale = True
 

@@ -19,7 +19,7 @@ from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.breakdown import host_bytes
 from llamasrv.engine.backend.context_params import context_params, state_facts
 from llamasrv.engine.backend.control_vector import steer
-from llamasrv.engine.backend.cores import CORES
+from llamasrv.engine.backend.cores import CORES, spare_one
 from llamasrv.engine.backend.draft_model import LlamaDraftModel
 from llamasrv.engine.backend.embed import LlamaEmbeddings, is_bidirectional, only_embeds
 from llamasrv.engine.backend.lane_memory import LaneMemory
@@ -59,6 +59,7 @@ class LlamaBackend(LaneMemory):
 
     host_bytes: int | None = None
     max_rollback = exact_rows = 0
+    front_end_load = 0.0
     _thread_count: ThreadCount | None = None  # with a number of threads from the operator, that stays
 
     def __init__(self, path: str, options: EngineOptions, progress: Progress, *, weights: bool = True) -> None:
@@ -189,6 +190,7 @@ class LlamaBackend(LaneMemory):
         self.max_outputs = p.n_outputs_max
         self._most_threads = p.n_threads, p.n_threads_batch
         self._threads = self._most_threads  # as last set
+        self._num_cores = available_cpus()
         if o.yields_threads and not o.deterministic:
             self._thread_count = ThreadCount(max(self._threads), weights=C.llama_model_size(self._model))
         what = f"{self.info.path}: cannot create a context of {p.n_ctx} tokens"
@@ -276,7 +278,9 @@ class LlamaBackend(LaneMemory):
         sharing, (one, many) = CORES.begin(self), self._most_threads
         if self._thread_count is not None:
             one, many = min(one, self._thread_count.now), min(many, self._thread_count.now)
-        threads = max(1, one // sharing), max(1, many // sharing)
+        load = 0.0 if self._options.deterministic else self.front_end_load
+        cores = self._num_cores
+        threads = spare_one(max(1, one // sharing), cores, load), spare_one(max(1, many // sharing), cores, load)
         if threads != self._threads:
             self._threads = threads
             C.llama_set_n_threads(self._context, *threads)

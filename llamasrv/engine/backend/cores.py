@@ -75,6 +75,15 @@ class Cores:
                     done.put(None)
 
 
+def spare_one(threads: int, cores: int, load: float) -> int:
+    """How many of a step's threads to use while others need a core for the share `load` of the step.
+
+    All threads wait for the slowest at every barrier. With a thread on each core, the step therefore grows by all that
+    the others compute; with one thread less, by that thread's share of the work. Equal where load * threads = 1.
+    """
+    return threads - 1 if 1 < threads and cores <= threads and load * threads > 1 else threads
+
+
 CORES = Cores()
 """The instance for this process."""
 

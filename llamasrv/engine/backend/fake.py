@@ -143,6 +143,7 @@ class FakeBackend:
     host_bytes: int | None = None
     max_outputs = 64
     exact_rows = 0
+    front_end_load = 0.0
 
     def __init__(
         self,

@@ -365,6 +365,7 @@ class Backend(Protocol):
     max_outputs: int  # max rows with logits in one batch
     traits: MemoryTraits
     exact_rows: int  # rows of a ubatch from which on attention is summed in full; 0: with any number
+    front_end_load: float  # the share of the next decode in which the HTTP side needs a core; may exceed 1
     max_rollback: int  # max tokens that can be taken back from a lane's last decode; at least one must stay
     together: Together  # what one batch may contain
     state_facts: dict[str, object]  # beside the model, what a saved state is valid for: library, number formats

@@ -18,6 +18,8 @@ MASK_CHECK = 0.002  # max seconds to wait for late masks, if nothing else is to 
 WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # share of the predicted step to wait for more arrivals
 WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; a shorter wait is not worth it
+REQUEST_SECONDS = 0.0008  # of one core: what the HTTP side and a client do when a request arrives or ends
+SHORT_STEP = 0.006  # seconds; within a longer one that work is a small part
 
 
 class Pacer:
@@ -31,6 +33,7 @@ class Pacer:
         self._cost = cost
         self._coalesce = coalesce
         self._woke = 0.0
+        self.turnover = 0  # requests that have arrived or ended since the last step
 
     def sleep_seconds(
         self, running: list[Sequence], waiting: WaitingSequences, places: int, clock: Callable[[], float]
@@ -52,6 +55,17 @@ class Pacer:
         step = self._cost.predict(sum([seq.owed for seq in waiting]), 0)
         left = min(WINDOW_LONGEST, share * step) - (clock() - next(iter(waiting)).arrived)
         return left if left >= WINDOW_SHORTEST else 0.0
+
+    def front_end_load(self, num_prompt: int, num_decodes: int) -> float:
+        """The share of the next step in which the HTTP side needs a core; may exceed 1. Starts to count anew.
+
+        Two threads on two cores without it, a tiny model, eight clients with one-token requests: 20 % fewer requests/s.
+        """
+        turnover, self.turnover = self.turnover, 0
+        if not turnover:
+            return 0.0
+        step = self._cost.predict(num_prompt, num_decodes)
+        return REQUEST_SECONDS * turnover / step if step < SHORT_STEP else 0.0
 
     def must_wake(self, now: float, num_prompt: int, num_decodes: int) -> bool:
         """Whether to wake readers before this step is computed.

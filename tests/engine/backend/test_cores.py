@@ -8,7 +8,7 @@ import time
 import pytest
 
 from llamasrv.concurrency import Mailbox, RealThread
-from llamasrv.engine.backend.cores import CORES, RECENT, Cores, CoreShare, gnu_openmp
+from llamasrv.engine.backend.cores import CORES, RECENT, Cores, CoreShare, gnu_openmp, spare_one
 
 
 class Clock:
@@ -140,3 +140,19 @@ def test_a_context_takes_its_share_of_the_threads_while_others_compute():
     finally:
         share.close()
         CORES.drop(other)
+
+
+@pytest.mark.parametrize(
+    "threads, cores, load, left",
+    [
+        (2, 2, 0.0, 2),
+        (2, 2, 0.45, 2),  # half as many threads take twice as long: worth it from half of that step of other work on
+        (2, 2, 0.55, 1),
+        (16, 16, 0.05, 16),
+        (16, 16, 0.1, 15),  # a sixteenth less is cheap
+        (8, 16, 5.0, 8),  # there are cores left
+        (1, 1, 5.0, 1),
+    ],
+)
+def test_a_step_leaves_a_core_to_others_where_they_need_it_for_longer_than_the_step_grows(threads, cores, load, left):
+    assert spare_one(threads, cores, load) == left

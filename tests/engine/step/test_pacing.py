@@ -82,3 +82,44 @@ def test_no_token_waits_for_a_long_step_and_first_tokens_and_ends_never_wait():
     assert pace.must_wake(1.0, 0, 1) and not pace.must_wake(1.001, 0, 1) and pace.must_wake(1.002, 5, 1)
     pace.urgent = True
     assert pace.must_wake(1.003, 0, 1) and not pace.urgent
+
+
+def test_requests_that_come_and_go_beside_a_short_step_are_a_load():
+    pacer = paced(0.001)
+    pacer.turnover = 6
+    assert pacer.front_end_load(6, 0) > 1
+    assert pacer.front_end_load(0, 6) == 0  # they count once
+    pacer.turnover = 1
+    assert 0 < pacer.front_end_load(0, 6) < 1
+
+
+def test_beside_a_long_step_there_is_no_load():
+    pacer = paced(1.0)
+    pacer.turnover = 6
+    assert pacer.front_end_load(6, 0) == 0
+
+
+def test_arrivals_and_ends_count_until_the_next_step(drive):
+    driver = drive(parallel=8)
+    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
+    decode, loads = driver.backend.decode, []
+    driver.backend.decode = lambda: (loads.append(driver.backend.front_end_load), decode())
+    for text in "abcdef":
+        driver.submit(text, max_tokens=2)
+    driver.turn()
+    driver.turn()
+    driver.submit("g", max_tokens=1)
+    driver.turn()
+    assert loads[0] > 1 and loads[1] == 0 and loads[2] > 1  # six arrived; none; six ended, and one arrived
+
+
+def test_a_client_that_sends_when_it_has_its_answer_is_the_same_load_each_time(drive):
+    driver = drive(parallel=8)
+    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
+    decode, loads = driver.backend.decode, []
+    driver.backend.decode = lambda: (loads.append(driver.backend.front_end_load), decode())
+    for text in "abc":
+        driver.submit(text, max_tokens=1)
+        driver.finish()
+        driver.turn()
+    assert loads[0] == loads[1] == loads[2]
