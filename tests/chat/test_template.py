@@ -322,15 +322,16 @@ def test_thinking_is_switched_off_where_the_template_has_no_switch():
 
 
 def test_a_short_chat_renders_fast():
-    """Under 100 microseconds; three times that here, because machines that test are busy."""
+    """In 100 microseconds; three times that here, for slower machines."""
     template, prompt = ChatTemplate(fallback_source()), ask("Hi")
-    template.render(prompt)
-    times = []
-    for _ in range(50):
-        started = time.perf_counter()
-        template.render(prompt)
-        times.append(time.perf_counter() - started)
-    assert min(times) < 300e-6
+
+    def once():
+        started = time.process_time()
+        for _ in range(10):
+            template.render(prompt)
+        return (time.process_time() - started) / 10
+
+    assert min(once() for _ in range(10)) < 300e-6
 
 
 def test_it_renders_every_template_of_the_collection_as_it_is(template_file):
