@@ -23,6 +23,8 @@ MAX_RULES = 2_000
 FEW_RULES = 200  # that are converted fast in any order
 MAX_NESTING = 200  # parentheses
 MAX_FIXED = 32 * 1024  # characters of a text that leaves no choice: some 50 ms of the engine's thread
+# Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
+ESCAPES = {"json_allow_general_unicode_escapes": True}  # an option of the grammar library's JSON
 MAX_AMBIGUITY = 20_000  # alternatives that may match nothing times places of their rule: 100,000 take 3 s for one token
 
 _STRING = r'"(?:\\.|[^"\\\n])*"'
@@ -82,12 +84,18 @@ class _Rule:
     ops: list[_Op] = field(default_factory=list)
 
 
-def check_lark(text: str) -> list[Any]:
-    """The JSON schemas inside, which have bounds of their own. Raises InvalidRequest."""
+def check_lark(text: str) -> tuple[str, list[Any]]:
+    """The same grammar, where the texts of its `%json` may hold any escape, and those JSON schemas, which have bounds
+    of their own. Raises InvalidRequest."""
     rules, schemas = _read(text, _LARK)
     _check(rules, "start")
     _check_ambiguity({name: rule for name, rule in rules.items() if not name.isupper()})  # terminals are not parsed
-    return schemas
+    parts, end = [], 0
+    for start, schema in schemas:
+        if "x-guidance" not in schema:
+            parts += [text[end : start + 1], f'"x-guidance": {json.dumps(ESCAPES)}', ", " if schema else ""]
+            end = start + 1
+    return "".join((*parts, text[end:])), [schema for _, schema in schemas]
 
 
 def check_gbnf(text: str) -> str:
@@ -118,11 +126,12 @@ def check_fixed(size: int, param: str = "content") -> int:
     return size
 
 
-def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[Any]]:
+def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[tuple[int, Any]]]:
+    """The rules, and the JSON schemas with the place where each begins."""
     if len(text) > MAX_LENGTH:
         raise InvalidRequest(f"The grammar is longer than {MAX_LENGTH} characters.", param="content")
     rules: dict[str, _Rule] = {}
-    schemas: list[Any] = []
+    schemas: list[tuple[int, Any]] = []
     ops: list[_Op] = []  # text before the first rule has no effect
     depth = position = 0
     while (found := tokens.search(text, position)) is not None:
@@ -142,9 +151,10 @@ def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[An
         elif kind == "regex":
             ops.append(_Op("text", _fixed(_pattern_ops(found[0][1:].rpartition("/")[0]), {})))
         elif kind == "json":
-            value, position = _json_at(text, position)
+            start = position
+            value, position = _json_at(text, start)
             if found[0].startswith("%json"):
-                schemas.append(value)
+                schemas.append((start, value))
             ops.append(_Op("text", 0))
         elif kind == "word":
             ops.append(_Op("name", name=found[0]))

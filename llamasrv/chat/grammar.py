@@ -181,9 +181,10 @@ def _form(rules: RuleWriter, content: Content) -> str:
         check_pattern(content.value)
         return rules.rule(f"/{escaped(content.value)}/")
     if content.kind == "lark":
-        for schema in check_lark(content.value):
+        text, schemas = check_lark(content.value)
+        for schema in schemas:
             rules.admit(schema, "content")
-        return rules.rule(f"%lark {{\n{content.value}\n}}")
+        return rules.rule(f"%lark {{\n{text}\n}}")
     if content.kind == "tags":
         return rules.rule(structural_tag.rule(rules, content.value))
     raise ValueError(content.kind)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llamasrv.chat.client_grammars import ESCAPES
 from llamasrv.chat.schema_closing import closed
 from llamasrv.chat.schema_limits import SchemaBounds
 from llamasrv.chat.schema_references import check_references
@@ -129,8 +130,7 @@ class RuleWriter:
             "item_separator": separators[0],
             "key_separator": separators[1],
             "lenient": lenient,
-            # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
-            "json_allow_general_unicode_escapes": True,
+            **ESCAPES,
         }
         if indented:
             options |= {"item_separator": ",", "key_separator": ":", "whitespace_pattern": INDENT[1:-1]}

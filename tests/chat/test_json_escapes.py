@@ -84,6 +84,18 @@ def test_calls_may_be_escaped_in_every_notation(name, format):
         assert passes(compiled, written.lstrip("\n").replace("HERE", escaped))
 
 
+LARK = """# %json {"type": "null"}
+start: "%json {}" | /%json [{]/ | a | %json {"x-guidance": {"whitespace_flexible": false}, "type": "array"}
+a: %json { "type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"]} | %json  {}
+"""
+
+
+def test_the_json_of_a_client_s_grammar_may_be_escaped():
+    compiled = matcher(constrain(PLAIN, content=Content("lark", LARK)))
+    assert passes(compiled, f'{{"t": "{ESCAPED}"}}') and passes(compiled, f'["{ESCAPED}"]')
+    assert passes(compiled, "%json {}") and passes(compiled, "%json {") and not passes(compiled, "null ")
+
+
 def test_a_length_counts_what_an_escape_stands_for():
     five = constrain(PLAIN, content=Content("json", {"type": "string", "minLength": 5, "maxLength": 5}))
     assert accepts(five, json.dumps("\u00e9\u65e5<b>")) and not accepts(five, json.dumps("\u00e9"))

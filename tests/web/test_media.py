@@ -147,13 +147,13 @@ def response_result(output):
     return {"input": [{"role": "user", "content": "Look"}, called, result], "max_output_tokens": 20}
 
 
-def gemini_result(response, **more):
+def gemini_result(response, *behind, **more):
     parts = [
         ("user", {"text": "Look"}),
         ("model", {"functionCall": {"name": "read_file", "args": {}}}),
-        ("user", {"functionResponse": {"name": "read_file", "response": response, **more}}),
+        ("user", {"functionResponse": {"name": "read_file", "response": response, **more}}, *behind),
     ]
-    return {"contents": [{"role": role, "parts": [part]} for role, part in parts]}
+    return {"contents": [{"role": role, "parts": parts} for role, *parts in parts]}
 
 
 def ollama_result(content, **more):
@@ -178,6 +178,10 @@ RESULTS = {
     ),
     "/v1beta/models/fake:generateContent": (
         gemini_result({"output": ""}, parts=[INLINE]),
+        gemini_result({"output": SENTENCE}),
+    ),
+    "/v1beta/models/fake:generateContent?behind": (
+        gemini_result({"output": ""}, INLINE),
         gemini_result({"output": SENTENCE}),
     ),
     "/v1beta/models/fake:countTokens": (
@@ -205,6 +209,21 @@ def test_a_picture_that_a_tool_returned_does_not_end_the_session_of_a_blind_mode
     shown, written = (client.post(path, json={"model": "fake", **body}) for body in RESULTS[path])
     assert shown.status_code == 200, shown.get_data(as_text=True)
     assert size_of(shown.get_json()) == size_of(written.get_json())
+
+
+def test_data_that_a_tool_returned_and_nobody_can_read_does_not_end_the_session(client):
+    pdf = {"inlineData": {"mimeType": "application/pdf", "data": "JVBERi0="}}
+    said = gemini_result({"output": "[data of type application/pdf: it cannot be read here]"})
+    path = "/v1beta/models/fake:countTokens"
+    found = [
+        client.post(path, json=one)
+        for one in (gemini_result({"output": ""}, pdf), gemini_result({"output": ""}, parts=[pdf]), said)
+    ]
+    assert [one.status_code for one in found] == [200] * 3 and len({size_of(one.get_json()) for one in found}) == 1
+    own = gemini_result({"output": ""}, {"text": "And this?"}, pdf)
+    assert client.post(path, json=own).status_code == 400
+    mine = gemini_result({"output": ""}, {"text": "And this?"}, INLINE)
+    assert "--mmproj" in client.post(path, json=mine).get_json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", [path for path in RESULTS if path != "/apply-template"])

@@ -163,8 +163,12 @@ def _user(parts: list[Given], open_calls: list[ToolCall], pairs: bool) -> list[M
     """Function results become messages of their own, before everything else in the turn. `pairs`: see Contents."""
     results: list[Message] = []
     shown: list[Part] = []
+    is_behind_result = (
+        False  # data there belongs to the result: Gemini CLI writes it so for models that it does not know
+    )
     for wire, path in parts:
         kind = _kind(wire, path)
+        is_behind_result = kind == "functionResponse" or is_behind_result and kind in ("inlineData", "fileData")
         if kind == "functionResponse":
             here = (*path, kind)
             given = object_of(wire[kind], *here)
@@ -172,18 +176,37 @@ def _user(parts: list[Given], open_calls: list[ToolCall], pairs: bool) -> list[M
                 call = ToolCall(f"call_{len(results)}", string_of(given, "name", *here), "{}")
                 results.append(Message("assistant", tool_calls=(call,)))
                 open_calls.append(call)
-            result = _result(given, here, open_calls)
-            results.append(result)
+            results.append(_result(given, here, open_calls))
             for inner, place in _parts(given.get("parts"), len(parts) + 16, (*here, "parts")):
-                for part in _shown(inner, _kind(inner, place), place):
-                    if not isinstance(part, TextPart):
-                        part = replace(part, result_of=result.tool_call_id)
-                    shown.append(part)
+                shown += _returned(inner, place, results)
+        elif is_behind_result:
+            shown += _returned(wire, path, results)
         else:
             shown += _shown(wire, kind, path)
     if shown or not results:
         results.append(Message("user", _joined(shown) or ""))
     return results
+
+
+def _returned(wire: dict[str, Any], path: Path, results: list[Message]) -> list[Part]:
+    """What is shown of data in the last of the results. Data of a kind that this server cannot read is named there
+    instead: a refusal would end the session, because results are part of the conversation from then on."""
+    result = results[-1]
+    kind = _kind(wire, path)
+    if kind in ("inlineData", "fileData"):
+        media = string_of(object_of(wire[kind], *path, kind), "mimeType", *path, kind, required=False) or "image/"
+        if not _is_readable(media, kind):
+            results[-1] = replace(
+                result, content=f"{result.content}[data of type {media[:80]}: it cannot be read here]"
+            )
+            return []
+    parts = _shown(wire, kind, path)
+    return [part if isinstance(part, TextPart) else replace(part, result_of=result.tool_call_id) for part in parts]
+
+
+def _is_readable(media: str, kind: str) -> bool:
+    what = media.partition("/")[0]
+    return what in ("image", "audio") or (what == "text" and kind == "inlineData")
 
 
 def _call_of(wire: dict[str, Any], path: Path, open_calls: list[ToolCall]) -> ToolCall | None:
@@ -223,11 +246,11 @@ def _shown(wire: dict[str, Any], kind: str, path: Path) -> list[Part]:
     here = (*path, kind)
     given = object_of(wire[kind], *here)
     media = string_of(given, "mimeType", *here, required=kind == "inlineData") or "image/"
-    what = media.partition("/")[0]
-    if what == "text" and kind == "inlineData":
-        return [TextPart(_text(given, here))]
-    if what not in ("image", "audio"):
+    if not _is_readable(media, kind):
         raise Refusal(f"data of type '{media[:80]}' is not supported by this server.", *here, "mimeType")
+    what = media.partition("/")[0]
+    if what == "text":
+        return [TextPart(_text(given, here))]
     if kind == "inlineData":
         return [from_base64(given.get("data"), what, "contents", *here, "data")]  # type: ignore[arg-type]
     return [from_url(given.get("fileUri"), what, "contents", *here, "fileUri")]  # type: ignore[arg-type]
