@@ -26,7 +26,7 @@ NEIGHBOURS = {
     "engine/drafts/test_drafts.py": "engine/drafts/draft engine/step/drafter engine/drafts/sequence_drafts",
     "engine/drafts/test_ngram.py": "engine/drafts/acceptance",
     "engine/kv/test_checkpoints.py": "engine/kv/checkpointing",
-    "engine/kv/test_disk_tier.py": "engine/kv/manager",
+    "engine/kv/test_disk_tier.py": "engine/kv/disk_io engine/kv/manager",
     "engine/kv/test_host_cache.py": "engine/kv/disk_writer",
     "engine/kv/test_lookup.py": "engine/kv/match",
     "engine/kv/test_tree.py": "engine/kv/timelines",

@@ -303,7 +303,7 @@ def test_70_timeouts_do_not_depend_on_the_wall_clock():
     # Dates that are shown, or compared with those of files.
     dates = {
         "idempotency.py",
-        "disk_tier.py",
+        "disk_io.py",
         "load.py",
         "request_log.py",
         "metrics.py",

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llamasrv.engine.base.sequence import Sequence, SequenceState
-from llamasrv.engine.kv.disk_tier import DiskTier, StoredState
+from llamasrv.engine.kv.disk_io import StoredState
+from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.state import SavedState
+from llamasrv.engine.kv.tree import Holder
 
 PATIENCE = 0.2  # min seconds to wait for a file, however little computing it saves
 
@@ -45,17 +47,14 @@ class DiskReads:
         self._reads: dict[StoredState, _Read] = {}
         self._answered: set[Sequence] = set()  # sequences that have waited already
 
-    def may_want(self, seq: Sequence | None, stored: StoredState, room: int) -> bool:
-        """Whether a sequence may use the file: it has been read, or the sequence has not waited before and the state
-        fits `room` bytes."""
-        read = self._reads.get(stored)
-        if read is not None and read.state is not None:
-            return True
-        return seq not in self._answered and (read is not None or stored.size <= room)
-
-    def may_want_any(self, seq: Sequence | None) -> bool:
-        """Whether `may_want` can be true of any file."""
-        return seq not in self._answered or any(read.state is not None for read in self._reads.values())
+    def wanted_by(self, seq: Sequence | None, room: int) -> Callable[[Holder], bool] | None:
+        """Which files a sequence may use: those read already, and where it has not waited before those that are being
+        read, or fit `room` bytes. None: no file at all."""
+        read = [stored for stored, read in self._reads.items() if read.state is not None]
+        if seq in self._answered:
+            return read.__contains__ if read else None
+        most = min(room, self._disk.largest)
+        return lambda stored: stored in self._reads or isinstance(stored, StoredState) and stored.size <= most
 
     def want(self, seq: Sequence, stored: StoredState, seconds: float) -> None:
         """Make a sequence wait for this file, for `seconds` (what computing takes) but at least `patience`. When the

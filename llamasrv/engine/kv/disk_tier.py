@@ -1,22 +1,14 @@
-"""Prefixes on disk, which survive a restart.
+"""Prefixes on disk, which survive a restart: which there are, and what is written.
 
-    FOLDER/<key>/<name>.prefix     one prefix (state.py)
-
-The key stands for model, library and number formats; states of other keys are ignored. A file's name stands for its
-tokens and who may use them, and its content never changes: several servers may share the folder without locks, on one
-machine or several. Each looks now and then for what others have written, and the limit holds for the folder. A native
-thread reads and writes the files, one after another; the engine thread exchanges bytes with it. Knows no lanes and no
-library.
+A native thread does the work on files (disk_io.py), one after another; the engine thread exchanges bytes with it. What
+other servers have written to the folder is found now and then, and the limit holds for the folder. Knows no lanes and
+no library.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
-import os
-import shutil
 import time
 from array import array
 from collections import OrderedDict
@@ -25,58 +17,23 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from llamasrv.atomic_file import replacing
 from llamasrv.concurrency import Mailbox
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.metrics import EngineMetrics
 from llamasrv.engine.base.options import EngineOptions
-from llamasrv.engine.kv import state as state_file
+from llamasrv.engine.kv.disk_io import MOST_FILES, MOST_NEW, SPARE, DiskIO, StoredState, bytes_of, file_size
 from llamasrv.engine.kv.state import SavedState
-from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
+from llamasrv.engine.kv.tree import HolderKind, PrefixTree
 
 log = logging.getLogger("llamasrv.engine")
 
 FILES = (HolderKind.FILE, HolderKind.FILE_CHECKPOINT)
-ENDING = ".prefix"
-MOST_FILES = 2000  # max files indexed per model, most recently used first
 TOKEN_SHARE = 1 / 32  # memory for the tokens of indexed files, relative to that for prefixes
-SPARE = 256 * 2**20  # bytes of the disk to leave free
-STALE = 3600.0  # age, in seconds, at which an unfinished temporary file counts as abandoned
 SHUTDOWN = 10.0  # max seconds to wait for pending writes when the engine ends
 LOOK = 5.0  # seconds between two looks for files of other servers
-MOST_NEW = 32  # files of others that are indexed at a time: the engine computes in between
 REST, LONGEST_REST = 20.0, 3600.0  # seconds without writing after a failure, doubled with each in a row
-
-
-class StoredState(Holder):
-    """A prefix on disk."""
-
-    __slots__ = ("path", "size", "points")
-
-    def __init__(
-        self, path: Path, tokens: array[int], cache_key: CacheKey, size: int, points: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__(HolderKind.FILE, tokens, cache_key)
-        self.points = tuple(FilePoint(self, length) for length in points)
-        self.path = path
-        self.size = size  # bytes of its state and its checkpoints
-
-    @property
-    def num_tokens(self) -> int:
-        """How many tokens it keeps in memory."""
-        return self.length + sum(point.length for point in self.points)
-
-
-class FilePoint(Holder):
-    """A checkpoint in a file, after its first `length` tokens."""
-
-    __slots__ = ("file",)
-
-    def __init__(self, file: StoredState, length: int) -> None:
-        super().__init__(HolderKind.FILE_CHECKPOINT, file.tokens[:length], file.cache_key)
-        self.file = file
 
 
 Give = Callable[[StoredState, "SavedState | None"], None]
@@ -106,14 +63,10 @@ class DiskTier:
         most_new: int = MOST_NEW,
     ) -> None:
         self.limit = limit
-        self._spare, self._most_new = spare, most_new
         self._tree = tree
         self.largest = min(largest, limit)  # max bytes of one state
-        self._root = folder
-        self._facts = state_file.as_facts(facts)
-        made_with = json.dumps([state_file.FORMAT, self._facts], sort_keys=True)
-        self._folder = folder / hashlib.sha256(made_with.encode()).hexdigest()[:32]
-        self._digests = adapter_digests
+        self._folder = folder
+        self._io = DiskIO(folder, limit, facts=facts, digests=adapter_digests, spare=spare, most_new=most_new)
         self._work, self._post, self._clock = work, post, clock
         self._metrics = metrics or EngineMetrics()
         self._known: OrderedDict[Path, StoredState] = OrderedDict()  # least recently used first
@@ -123,31 +76,24 @@ class DiskTier:
         self._rests_until = -inf
         self._writing: list[tuple[array[int], CacheKey]] = []
         self._next_look = clock() + LOOK
-        self._seen: set[str] = set()  # names of files, on the native thread
-        self._listed = -1  # the folder's mtime when all of it was seen, in nanoseconds
         tree.drop_kinds(*FILES)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._sweep()
-            found = self._newest()[-MOST_FILES:]  # ascending: the index keeps the last ones longest
-            self._seen.update(found)
-            for stored in map(self._head, found):
-                if stored is not None:
-                    self._add(stored)
+            for stored in self._io.open():  # the index keeps the last ones longest
+                self._add(stored)
         except OSError as error:
             log.warning("the prefix cache on disk is off: cannot use %s: %s", folder, error.strerror)
             self.limit = self.largest = 0
 
     def know(self, adapter_digest: str) -> None:
         """Register the adapter that the engine has just loaded."""
-        self._digests += (adapter_digest,)
+        self._io.digests += (adapter_digest,)
 
     def close(self) -> None:
         """Wait for pending writes, at most SHUTDOWN seconds."""
         ended: Mailbox[bool] = Mailbox()
         self._work(lambda: ended.put(True))
         if not ended.take(SHUTDOWN):
-            log.warning("writing prefixes to %s did not finish within %d seconds", self._root, SHUTDOWN)
+            log.warning("writing prefixes to %s did not finish within %d seconds", self._folder, SHUTDOWN)
         self._tree.drop_kinds(*FILES)
 
     def __len__(self) -> int:
@@ -186,7 +132,7 @@ class DiskTier:
 
     def fits(self, length: int, size: int) -> bool:
         """Whether there may be a file of a state of `length` tokens and `size` bytes. Known before it is copied."""
-        return 0 < size <= self.largest and _file_size(length, size) <= self.limit
+        return 0 < size <= self.largest and file_size(length, size) <= self.limit
 
     def wants(self, tokens: array[int], length: int, cache_key: CacheKey, size: int) -> bool:
         return self.fits(length, size) and self.can_write and not self.covers(tokens, length, cache_key)
@@ -196,7 +142,7 @@ class DiskTier:
         written, unless `queue`."""
         if (self._writing and not queue) or not self.fits(state.length, state.data.nbytes):
             return
-        while _file_size(state.length, _bytes_of(state)) > self.limit:
+        while file_size(state.length, bytes_of(state)) > self.limit:
             state.points = state.points[1:]
         self._writing.append((state.tokens, state.cache_key))
         self._work(lambda: self._write(state))
@@ -204,7 +150,7 @@ class DiskTier:
     def drop(self, path: Path) -> None:
         """Delete a file."""
         self._drop(path)
-        self._work(partial(self._unlink, path))
+        self._work(partial(self._io.unlink, path))
 
     def _have_read(self, stored: StoredState, state: SavedState | None, give: Give) -> None:
         if state is None:
@@ -215,7 +161,7 @@ class DiskTier:
             self._metrics.prefixes_read += 1
         give(stored, state)
 
-    def _have_looked(self, found: list[StoredState], gone: list[Path], *, is_all: bool) -> None:
+    def _have_looked(self, found: list[StoredState], gone: list[Path], is_all: bool) -> None:
         for path in gone:
             self._drop(path)
         for stored in found:
@@ -266,135 +212,35 @@ class DiskTier:
     # a native thread
 
     def _read(self, stored: StoredState, give: Give) -> None:
-        entry = None
+        state = None
         try:
-            entry = self._get(stored)
+            state = self._io.read(stored)
         except FileNotFoundError:
             pass  # another server deleted it
         except Exception as error:
             log.warning("%s is deleted, since it cannot be used: %s", stored.path, error)
             with contextlib.suppress(OSError):
-                self._unlink(stored.path)
-        self._post(lambda: self._have_read(stored, entry, give))
+                self._io.unlink(stored.path)
+        self._post(lambda: self._have_read(stored, state, give))
 
     def _write(self, state: SavedState) -> None:
         stored: StoredState | None = None
         gone: list[Path] = []
         reason = ""
         try:
-            size = _bytes_of(state)
-            gone += self._make_room(_file_size(state.length, size))
-            points = tuple(point.length for point in state.points)
-            stored = StoredState(self._put(state), state.tokens, state.cache_key, size, points)
+            gone += self._io.make_room(file_size(state.length, bytes_of(state)))
+            stored = self._io.write(state)
         except Exception as error:
             reason = getattr(error, "strerror", None) or str(error)
         self._post(lambda: self._have_written(stored, gone, reason))
 
-    def _get(self, stored: StoredState) -> SavedState:
-        with open(stored.path, "rb") as file:
-            head = state_file.read_head(file, self._facts)
-            file.seek(4 * head.num_tokens, os.SEEK_CUR)
-            state = state_file.read_state(file, head, stored.tokens, stored.cache_key)
-        os.utime(stored.path)  # mtime is the time of last use
-        state.origin = "disk"
-        return state
-
-    def _put(self, state: SavedState) -> Path:
-        tokens, key = state.tokens, state.cache_key
-        named = [(self._digests[number], scale) for number, scale in key.adapters]
-        name = hashlib.sha256(json.dumps([named, key.scope]).encode() + tokens.tobytes()).hexdigest()[:32]
-        path = self._folder / f"{name}{ENDING}"
-        with replacing(path, durable=True) as file:
-            state_file.write(file, state, facts=self._facts, adapters=named)
-        self._seen.add(path.name)
-        return path
-
-    def _make_room(self, need: int) -> list[Path]:
-        """Delete the least recently used prefixes, of any model, until `need` bytes fit. Deletes nothing if that would
-        not be enough. Raises OSError."""
-        there = []
-        for path in self._root.glob(f"*/*{ENDING}"):
-            with contextlib.suppress(FileNotFoundError):
-                stat = path.stat()
-                there.append((stat.st_mtime, stat.st_size, path))
-        used = sum(size for _, size, _ in there)
-        free = shutil.disk_usage(self._root).free
-        missing = need - min(self.limit - used, free - self._spare)
-        if missing > used:
-            raise OSError(f"its disk has {free >> 20} MiB free, of which {self._spare >> 20} MiB must stay free")
-        gone = []
-        for _, size, path in sorted(there):
-            if missing <= 0:
-                break
-            self._unlink(path)
-            gone.append(path)
-            missing -= size
-        return gone
-
-    def _unlink(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._seen.discard(path.name)  # another server may write it once more
-
     def _look(self) -> None:
-        found: list[StoredState] = []
-        gone: list[Path] = []
-        is_all = True
+        found: tuple[list[StoredState], list[Path], bool] = [], [], True
         try:
-            listed = self._folder.stat().st_mtime_ns
-            if listed != self._listed:
-                names = self._newest()
-                gone = [self._folder / name for name in self._seen.difference(names)]
-                self._seen.intersection_update(names)
-                new = [name for name in names[-MOST_FILES:] if name not in self._seen]
-                is_all = len(new) <= self._most_new
-                new = new[-self._most_new :]  # those used last are worth most
-                self._seen.update(new)
-                found = [stored for stored in map(self._head, new) if stored is not None]
-                self._listed = listed if is_all else -1
+            found = self._io.look()
         except OSError as error:
             log.debug("cannot look for prefixes in %s: %s", self._folder, error.strerror)
-        self._post(lambda: self._have_looked(found, gone, is_all=is_all))
-
-    # before any thread or on the native one
-
-    def _sweep(self) -> None:
-        """Delete what killed processes had begun to write."""
-        for path in self._root.glob("*/.*"):
-            with contextlib.suppress(FileNotFoundError):
-                if path.is_file() and time.time() - path.stat().st_mtime > STALE:
-                    path.unlink(missing_ok=True)
-
-    def _newest(self) -> list[str]:
-        """The names of all files for this model, by their last use, the latest at the end."""
-        found = []
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(ENDING):
-                    with contextlib.suppress(FileNotFoundError):  # another server deleted it
-                        found.append((entry.stat().st_mtime, entry.name))
-        return [name for _, name in sorted(found)]
-
-    def _head(self, name: str) -> StoredState | None:
-        """What a file says of itself; None if it is damaged, or made with adapters that are not here."""
-        path = self._folder / name
-        try:
-            with open(path, "rb") as file:
-                head = state_file.read_head(file, self._facts)
-                tokens = state_file.read_tokens(file, head)
-            if head.num_bytes > self.limit:
-                raise ValueError("its sizes are inconsistent")
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            log.warning("%s is ignored: %s", path, error)
-            return None
-        numbers = {digest: number for number, digest in enumerate(self._digests)}
-        if not all(digest in numbers for digest, _ in head.adapters):
-            return None
-        adapters = tuple(sorted((numbers[digest], float(scale)) for digest, scale in head.adapters))
-        points = tuple(length for length, *_ in head.points)
-        size = head.num_bytes + sum(size for _, size, *_ in head.points)
-        return StoredState(path, tokens, CacheKey(adapters, head.scope), size, points)
+        self._post(lambda: self._have_looked(*found))
 
 
 def open_disk(
@@ -424,13 +270,3 @@ def open_disk(
         clock=clock,
         metrics=metrics,
     )
-
-
-def _bytes_of(state: SavedState) -> int:
-    """Of the state and its points."""
-    return state.data.nbytes + sum(point.data.nbytes for point in state.points)
-
-
-def _file_size(length: int, size: int) -> int:
-    """Max bytes of a file of `length` tokens and `size` bytes of states."""
-    return size + 4 * length + state_file.MOST_HEAD

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
@@ -18,8 +17,8 @@ from llamasrv.engine.base.interface import Backend, ComputeCost, CopyCost
 from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.kv.checkpoints import Checkpoints
+from llamasrv.engine.kv.disk_io import FilePoint, StoredState
 from llamasrv.engine.kv.disk_reads import DiskReads
-from llamasrv.engine.kv.disk_tier import DiskTier, FilePoint, StoredState
 from llamasrv.engine.kv.host_tier import HostTier
 from llamasrv.engine.kv.lanes import LaneTable
 from llamasrv.engine.kv.match import SHORTEST, Match, longest
@@ -29,8 +28,6 @@ from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixPath, PrefixTree
 
 WORTH_COPYING = 0.002  # min seconds of computing that a copy must save
 WORTH_READING = 0.05  # the same for reading a file
-
-H = TypeVar("H", bound=Holder)
 
 
 class PrefixLookup:
@@ -44,7 +41,6 @@ class PrefixLookup:
         *,
         host: HostTier,
         checkpoints: Checkpoints,
-        disk: DiskTier | None,
         reads: DiskReads | None,
         time: ComputeCost,
         restore_cost: CopyCost,
@@ -52,7 +48,7 @@ class PrefixLookup:
         self._backend, self._tree, self._lanes = backend, tree, lanes
         self._traits = traits = backend.traits
         self._host, self._checkpoints = host, checkpoints
-        self._disk, self._reads = disk, reads
+        self._reads = reads
         self._time, self._restore_cost = time, restore_cost
         # Whether sequences with a common prefix may wait until one of them has computed it.
         self.follows = not traits.split and (traits.can_share if traits.can_cut else bool(checkpoints.limit))
@@ -83,7 +79,7 @@ class PrefixLookup:
             if spared > (0.0 if state.is_wanted else self.worth(state.data.nbytes)):
                 match, at_hand = Match(None, length, saved=state, source=source), length
         if self._reads is not None:
-            match = self._on_disk(seq, media, path, points, at_hand) or match
+            match = self._on_disk(self._reads, seq, media, path, points, at_hand) or match
         if match is None or match.file is not None:
             return match
         if media is not None:
@@ -151,6 +147,7 @@ class PrefixLookup:
 
     def _on_disk(
         self,
+        reads: DiskReads,
         seq: Sequence | None,
         media: MediaTimeline | None,
         path: PrefixPath,
@@ -159,21 +156,11 @@ class PrefixLookup:
     ) -> Match | None:
         """A match with a state read for the sequence, whose checkpoints join the `points`, or with a file to wait for,
         if it saves enough beyond the `at_hand` tokens of nearer holders."""
-        disk, reads = self._disk, self._reads
-        assert disk is not None and reads is not None
         state = reads.state_for(seq)
         if state is None:
-            if not reads.may_want_any(seq):
+            may_want = reads.wanted_by(seq, self._host.room)
+            if may_want is None:
                 return None
-            room = self._host.room
-
-            def may_want(holder: Holder) -> bool:
-                return (
-                    isinstance(holder, StoredState)
-                    and holder.size <= disk.largest
-                    and reads.may_want(seq, holder, room)
-                )
-
             can_cut = self._traits.can_cut_saved
             cuts = sorted(points)
             found = most_usable(path, HolderKind.FILE, can_cut=can_cut, cuts=cuts, media=media, may_use=may_want)

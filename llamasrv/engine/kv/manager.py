@@ -79,7 +79,6 @@ class KVCacheManager:
             self.lanes,
             host=self.host,
             checkpoints=self.checkpoints,
-            disk=disk,
             reads=reads,
             time=time,
             restore_cost=restore_cost,

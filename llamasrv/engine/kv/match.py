@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llamasrv.engine.kv.disk_tier import StoredState
+    from llamasrv.engine.kv.disk_io import StoredState
     from llamasrv.engine.kv.state import SavedState
 
 SHORTEST = 8  # tokens: shorter common prefixes are not worth a copy

@@ -10,7 +10,7 @@ from recording_backend import RecordingBackend
 
 from llamasrv.engine.base.interface import HYBRID
 from llamasrv.engine.base.sequence import SequenceState
-from llamasrv.engine.kv.disk_tier import ENDING
+from llamasrv.engine.kv.disk_io import ENDING
 from llamasrv.engine.kv.state import SavedState
 
 PINNED = "something else that somebody wants to keep for a while " * 40

@@ -17,7 +17,8 @@ from recording_backend import RecordingBackend
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.interface import Adapter
 from llamasrv.engine.kv import disk_tier
-from llamasrv.engine.kv.disk_tier import ENDING, DiskTier
+from llamasrv.engine.kv.disk_io import ENDING
+from llamasrv.engine.kv.disk_tier import DiskTier
 from llamasrv.engine.kv.lookup import most_usable
 from llamasrv.engine.kv.state import SavedState, checkpoint
 from llamasrv.engine.kv.tree import HolderKind, PrefixTree
@@ -334,7 +335,7 @@ def test_between_two_looks_nothing_is_read_again(tmp_path, monkeypatch):
     one, other = Store(tmp_path), Store(tmp_path)
     one.write("a common beginning")
     other.disk.look(inf)
-    monkeypatch.setattr(other.disk, "_newest", lambda: pytest.fail("the folder is as it was"))
+    monkeypatch.setattr(other.disk._io, "_newest", lambda: pytest.fail("the folder is as it was"))
     other.disk.look(inf)
     other.disk.look(-inf)  # it is not time
 

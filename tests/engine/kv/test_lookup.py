@@ -13,7 +13,7 @@ from random_schedules import Episode
 from llamasrv.domain.sequence_spec import CacheKey
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.kv import lookup as module
-from llamasrv.engine.kv.disk_tier import StoredState
+from llamasrv.engine.kv.disk_io import StoredState
 from llamasrv.engine.kv.lookup import PrefixLookup, most_usable
 from llamasrv.engine.kv.match import SHORTEST, longest
 from llamasrv.engine.kv.state import SavedState
