@@ -3,18 +3,19 @@
     take mail -> choose a group of inputs -> compute -> deliver
 
 It has its own context over the same weights, so neither waits for the other. Inputs of different requests share a
-group: requests take turns, and the longest inputs that fit fill the group up. Inputs with images or sounds are computed
-one by one, once these are encoded. Knows tokens and vectors, no protocol and no text. Methods below the line
+group: requests take turns, each with its longest input that fits. While several requests wait, a group ends
+after what is predicted to take GROUP_SECONDS, or after one input. Inputs with images or sounds are computed one by one,
+once these are encoded. Knows tokens and vectors, no protocol and no text. Methods below the line
 "embedder's thread" run on that thread only.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -27,6 +28,7 @@ from llamasrv.engine.base.media_timeline import MediaTimeline
 from llamasrv.engine.base.metrics import EmbedderMetrics
 from llamasrv.engine.base.side_thread import STOPPING, SideThread
 from llamasrv.engine.media.embedding_line import Embedded, EmbeddingInput, EmbeddingLine
+from llamasrv.engine.step.cost_model import CostModel, work_of
 from llamasrv.errors import (
     DeadlineExceeded,
     EngineFailure,
@@ -41,7 +43,7 @@ from llamasrv.errors import (
 log = logging.getLogger("llamasrv.engine")
 
 NONE: Mapping[int, Sequence[MediaSpan]] = {}
-FILL_FROM = 16  # number of requests searched for inputs to fill a group
+GROUP_SECONDS = 0.2  # of a group while several requests wait: short inputs are answered with the longest of their group
 
 
 def _length(one: EmbeddingInput) -> int:
@@ -56,9 +58,9 @@ class Embedder(SideThread[EmbeddingBackend]):
     def __init__(self, *, queue_limit: int = 1 << 14, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(queue_limit, clock)
         self.metrics = EmbedderMetrics()
-        self._waiting: dict[
-            int, list[EmbeddingInput]
-        ] = {}  # by stream, whose turn is next first; the shortest input first
+        self._cost = CostModel(0.0, 0.0)  # before one was timed no group is cut
+        # By stream, whose turn is next first; the shortest input first.
+        self._waiting: dict[int, list[EmbeddingInput]] = {}
         self.line = EmbeddingLine(
             lambda result: self._mailbox.put(lambda: self.line.come(result)),
             lambda one, error: self._deliver(one, None, error),
@@ -156,8 +158,7 @@ class Embedder(SideThread[EmbeddingBackend]):
         self._waiting.clear()
 
     def _recreate(self) -> None:
-        assert self.backend is not None
-        self.backend.reset()
+        self.loaded.reset()
 
     def _expire(self) -> None:
         now = self.clock()
@@ -171,32 +172,26 @@ class Embedder(SideThread[EmbeddingBackend]):
                 self._deliver(one, None, DeadlineExceeded("The request timed out."))
 
     def _group(self) -> list[EmbeddingInput]:
-        """The inputs to compute together: one of each request in turn, then the longest ones that fit."""
-        backend = self.backend
-        assert backend is not None
-        room, places = backend.group_tokens, backend.group_inputs
+        """The inputs to compute together: of each request in turn the longest that fits."""
+        backend, turns = self.loaded, deque(self._waiting)
+        room, beside = backend.group_tokens, self._most_tokens(backend.group_tokens)
         group: list[EmbeddingInput] = []
-        for key in list(self._waiting):
+        while turns and room > 0 and len(group) < backend.group_inputs:
+            key = turns.popleft()
             one = self._take(key, room)
-            if one is None:
-                continue
-            group.append(one)
-            room -= len(one.tokens)
-            if key in self._waiting:  # this request's next turn comes after the others
-                self._waiting[key] = self._waiting.pop(key)
-            if len(group) == places:
-                return group
-        while room > 0 and len(group) < places and self._waiting:
-            keys = itertools.islice(self._waiting, FILL_FROM)
-            fitting = [(bisect_right(self._waiting[key], room, key=_length), key) for key in keys]
-            longest = max(((_length(self._waiting[key][at - 1]), key) for at, key in fitting if at), default=None)
-            if longest is None:
-                break
-            one = self._take(longest[1], room)
-            assert one is not None
-            group.append(one)
-            room -= len(one.tokens)
+            if one is not None:
+                room = (room if group else beside) - len(one.tokens)
+                group.append(one)
+                if key in self._waiting:  # its next turn comes after the others'
+                    self._waiting[key] = self._waiting.pop(key)
+                    turns.append(key)
         return group
+
+    def _most_tokens(self, most: int) -> int:
+        """Of a group with more than one input."""
+        while len(self._waiting) > 1 and most > 1 and self._cost.predict(*work_of([(most, 0)], 0, 0)) > GROUP_SECONDS:
+            most //= 2
+        return most
 
     def _take(self, key: int, room: int) -> EmbeddingInput | None:
         """The longest input of a request that fits."""
@@ -210,9 +205,7 @@ class Embedder(SideThread[EmbeddingBackend]):
         return one
 
     def _compute(self, group: list[EmbeddingInput]) -> None:
-        backend = self.backend
-        assert backend is not None
-        started = self.clock()
+        backend, started = self.loaded, self.clock()
         try:
             media = group[0].media
             vectors = (
@@ -232,11 +225,14 @@ class Embedder(SideThread[EmbeddingBackend]):
                 self._deliver(one, vector, None)
             else:
                 self._deliver(one, None, EngineFailure("The embeddings contain NaN or Inf."))
-        m = self.metrics
+        m, seconds = self.metrics, self.clock() - started
         m.groups += 1
         m.inputs += len(group)
         m.tokens += sum(len(one.tokens) for one in group)
-        m.seconds += self.clock() - started
+        m.seconds += seconds
+        if media is None:
+            work = work_of([(len(one.tokens), 0) for one in group], 0, 0)
+            self._cost.learn(work.prompt, 0, seconds, work.own_cells, work.foreign_cells)
 
     def _fail(self, group: list[EmbeddingInput]) -> None:
         self.metrics.failed += 1

@@ -75,6 +75,28 @@ def test_requests_take_turns(driver):
     d.finish()
 
 
+def test_a_short_input_is_not_answered_with_as_many_long_ones_as_the_group_holds(driver, monkeypatch):
+    """Beside a hundred documents a question of ten tokens waited for a group of 500."""
+    d = driver(group_tokens=500, context=100)
+    embed = d.backend.embed
+
+    def takes_time(inputs):
+        d.now += 0.002 * sum(map(len, inputs))
+        return embed(inputs)
+
+    monkeypatch.setattr(d.backend, "embed", takes_time)
+    documents = d.submit(*[50] * 30)
+    d.embedder.turn()
+    assert d.backend.groups == [[50] * 10], "alone it fills its groups"
+    question = d.submit(10)
+    began = d.now
+    d.embedder.turn()
+    assert order(question) == [0] and d.now - began <= 0.2
+    d.submit(100), d.submit(100)
+    d.finish()
+    assert len(order(documents)) == 30 and max(map(len, d.backend.groups)) == 10
+
+
 def test_inputs_of_several_requests_share_a_group(driver):
     d = driver(group_tokens=100, context=50, group_inputs=3)
     streams = [d.submit(5) for _ in range(4)]
