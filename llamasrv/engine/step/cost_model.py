@@ -92,15 +92,12 @@ class CostModel:
         if not (work.prompt or self.rows.were_timed):
             return most
         seconds /= self.rows.slowest
-        fits, drafted = 0, most  # usually all of them
-        while fits < most:
+        fits, too_many = 0, most + 1
+        while too_many - fits > 1:
+            drafted = (fits + too_many) // 2
             decodes = work.decodes + drafted
             beside = self.predict(*work._replace(decodes=decodes)) if work.prompt else self.rows.predict(decodes)
-            if beside <= seconds:
-                fits = drafted
-            else:
-                most = drafted - 1
-            drafted = (fits + most + 1) // 2
+            fits, too_many = (drafted, too_many) if beside <= seconds else (fits, drafted)
         return fits
 
     def prompt_seconds(self, num_prompt: float) -> float:
@@ -201,7 +198,6 @@ class RowTimes:
     """
 
     BLOCK = 4
-    _IN_CACHE = 0.002  # seconds; the weights of a faster model are in the processor's caches
     _UNSEEN = 0.04  # assumed growth per row while only one row count was seen
     _AGEING, _MOST_AGEING = 1e-4, 0.6
     _LEVEL_RATE, _TIME_RATE, _FIRST = 0.15, 0.1, 4
@@ -241,10 +237,7 @@ class RowTimes:
                 time = times[keys[0]]
             else:
                 low, high = keys[i - 1], keys[i]
-                share = (key - low) / (high - low)
-                if low < self.BLOCK and times[low] > self._IN_CACHE:
-                    share = math.sqrt(share)  # the second row costs most: a single row is bound by memory bandwidth
-                time = times[low] + (times[high] - times[low]) * share
+                time = times[low] + (times[high] - times[low]) * (key - low) / (high - low)
         else:
             time *= max(self._MOST_AGEING, 1.0 - self._AGEING * (self._steps - self._seen[key]))
         return time * self._level

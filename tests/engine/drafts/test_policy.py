@@ -86,11 +86,15 @@ def test_row_times_go_by_blocks_and_unseen_ones_are_assumed_cheap():
     assert RowTimes().predict(1) > 0
 
 
-@pytest.mark.parametrize("slower, tried", [(1, True), (60, False)])
-def test_untried_short_drafts_are_tried_when_weights_fit_the_cache(slower, tried):
-    """Otherwise a single row is bound by memory, and the second one costs most."""
+@pytest.mark.parametrize("slower", [1, 60])
+def test_untried_short_drafts_are_tried_and_then_judged_by_their_time(slower):
     rows = times({1: 0.34 * slower, 16: 2.9 * slower})
-    assert (share([draft(0.8, length=3)], num_decodes=1, room=60, rows=rows) != [0]) is tried
+    short = draft(0.8, length=3)
+    tried = share([short], num_decodes=1, room=60, rows=rows)[0]
+    assert tried
+    for length in range(1, 4):  # the second row costs most where a single one is bound by memory
+        rows.learn(1 + length, 1.2e-3 * slower)
+    assert share([short], num_decodes=1, room=60, rows=rows) == [0]
 
 
 def test_row_times_follow_a_common_level():
