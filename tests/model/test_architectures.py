@@ -9,7 +9,7 @@ import pytest
 from llamasrv.domain.params import SamplingParams
 
 ARCHITECTURES = architectures.ALL if os.environ.get("ALL_ARCHITECTURES") else architectures.CORE
-TOLERANCE = 0.15  # of log-probabilities, as in engine/README.md
+TOLERANCE = 0.15  # of log-probabilities, as in engine/step/README.md
 
 
 def tokens(count, seed):
