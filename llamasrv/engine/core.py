@@ -446,8 +446,7 @@ class EngineCore:
         extend = self.memory.lanes.extend
         for seq, count in step.parts:
             seq.num_computed += count
-            assert seq.lane is not None, seq
-            extend(seq.lane, count)
+            extend(seq.seat, count)
             if seq.checkpoints and not seq.draft:  # a draft's rows in the lane are not verified yet
                 self.memory.come_to_place(seq)
             if seq.state is SequenceState.PREFILL:
@@ -474,8 +473,7 @@ class EngineCore:
                 seq.enter(SequenceState.DECODE)
             if seq.first_token is None:
                 self._note_first_token(seq)
-            state, put = seq.sampling, seq.stream.put
-            assert state is not None
+            state, put = seq.own_sampling, seq.stream.put
             ending = state.accept(outcome.token, outcome.logprobs, put)
             if ending is None and state.constraint is not None:
                 ending = state.jump_forward(put)

@@ -136,18 +136,16 @@ class Speaker(SideThread[SpeechBackend]):
         parts = self._parts()
         if parts:
             self._compute(parts)
-        assert self.backend is not None
-        while not self.backend.has_own_vocoder and self.vocoder.turn():
+        while not self.loaded.has_own_vocoder and self.vocoder.turn():
             pass
         self._doorbell.ring()
         return bool(parts)
 
     def check(self) -> None:
         """That every lane is free or held by one utterance."""
-        assert self.backend is not None
         held = [speech.lane for speech in self.running if speech.lane is not None]
         assert len(held) == len(self.running)
-        assert sorted([*self._free, *held]) == list(range(self.backend.num_lanes)), (self._free, held)
+        assert sorted([*self._free, *held]) == list(range(self.loaded.num_lanes)), (self._free, held)
         assert all(speech.lane is None for speech in self.waiting)
         assert all(speech.lane is None for speech in self.ending)
         assert self.num_open >= len(self.running) + len(self.waiting)
@@ -166,8 +164,7 @@ class Speaker(SideThread[SpeechBackend]):
             self._end(speech, FinishReason.FAILED, error)
 
     def _recreate(self) -> None:
-        assert self.backend is not None
-        self.backend.reset()
+        self.loaded.reset()
 
     def _expire(self) -> None:
         now = self.clock()
@@ -191,14 +188,13 @@ class Speaker(SideThread[SpeechBackend]):
 
     def _end_pauses(self) -> None:
         """Lanes of those whose readers have not read for long go to those who wait."""
-        assert self.backend is not None
         now, wanted = self.clock(), len(self._ready()) - len(self._free)
         for speech in list(self.running):
             if not self._is_paused(speech):
                 speech.paused = None
             elif speech.paused is None:
                 speech.paused = now
-            elif wanted > 0 and now - speech.paused >= LONGEST_PAUSE and not self.backend.is_deterministic:
+            elif wanted > 0 and now - speech.paused >= LONGEST_PAUSE and not self.loaded.is_deterministic:
                 speech.paused = None
                 self._give_up_lane(speech)
                 self.waiting.insert(0, speech)
@@ -209,8 +205,7 @@ class Speaker(SideThread[SpeechBackend]):
         self._leave(speech)
 
     def _gives_way(self, speech: SpeechSequence) -> bool:
-        assert self.backend is not None
-        if self.backend.is_deterministic and speech.utterance.kept:
+        if self.loaded.is_deterministic and speech.utterance.kept:
             return False  # its kept rows would be computed in other batches
         speaking = Counter(speech.owner for speech in self.running)
         return any(speaking[other.owner] <= speaking[speech.owner] for other in self._ready())
@@ -220,10 +215,9 @@ class Speaker(SideThread[SpeechBackend]):
 
     def _parts(self) -> list[tuple[SpeechSequence, Floats]]:
         """The rows of this step: every frame, then prompts as far as there is room."""
-        assert self.backend is not None
-        if self.backend.is_deterministic:
-            return self._part_alone(self.backend.max_rows)
-        parts, room = [], self.backend.max_rows
+        if self.loaded.is_deterministic:
+            return self._part_alone(self.loaded.max_rows)
+        parts, room = [], self.loaded.max_rows
         for speech in sorted(self.running, key=lambda speech: len(speech.utterance.pending) > 1):
             if room and not self._is_paused(speech):
                 rows = speech.utterance.pending[:room]
@@ -241,8 +235,7 @@ class Speaker(SideThread[SpeechBackend]):
         return []
 
     def _compute(self, parts: list[tuple[SpeechSequence, Floats]]) -> None:
-        backend, m, started = self.backend, self.metrics, self.clock()
-        assert backend is not None
+        backend, m, started = self.loaded, self.metrics, self.clock()
         computed = [(s.lane, s.utterance.position, rows) for s, rows in parts if s.lane is not None]
         try:
             places = backend.decode(computed)
@@ -259,7 +252,7 @@ class Speaker(SideThread[SpeechBackend]):
         m.seconds += self.clock() - started
 
     def _advance(self, speech: SpeechSequence, num_rows: int, place: int) -> None:
-        assert self.backend is not None and speech.lane is not None
+        assert speech.lane is not None
         utterance, before = speech.utterance, speech.utterance.num_frames
         utterance.mark_computed(num_rows)
         if len(utterance.pending):
@@ -270,7 +263,7 @@ class Speaker(SideThread[SpeechBackend]):
                     self._give_up_lane(speech)
                     self.waiting.append(speech)
                 else:
-                    self.backend.release(speech.lane, utterance.kept)
+                    self.loaded.release(speech.lane, utterance.kept)
         except LlamasrvError as error:
             self._end(speech, FinishReason.FAILED, error)
             return
@@ -290,7 +283,6 @@ class Speaker(SideThread[SpeechBackend]):
             if speech in place:
                 place.remove(speech)
         if speech.lane is not None:
-            assert self.backend is not None
-            self.backend.release(speech.lane)
+            self.loaded.release(speech.lane)
             self._free.append(speech.lane)
             speech.lane = None

@@ -132,13 +132,12 @@ class Vocoder(SideThread[SoundBackend]):
             self._finish(speech, end)
 
     def _sound(self, speech: SpeechSequence, piece: SoundPiece) -> None:
-        assert self.backend is not None
         pieces = self._due[speech]
         is_overtaken = not piece.is_whole and len(pieces) > 1
         if not is_overtaken:
             started = self.clock()
             try:
-                samples = speech.track.sound(self.backend, piece)
+                samples = speech.track.sound(self.loaded, piece)
             except DecodeFailed as error:
                 # Its state is its own, so nobody else is affected.
                 log.error("speech failed: %s", error)

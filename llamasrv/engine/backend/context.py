@@ -31,7 +31,7 @@ from llamasrv.engine.backend.memory_kind import kind_of
 from llamasrv.engine.backend.model_handle import ModelHandle
 from llamasrv.engine.backend.model_info import info_of
 from llamasrv.engine.backend.mtp import LlamaMtp
-from llamasrv.engine.backend.placement import load_model, on_gpu, open_context
+from llamasrv.engine.backend.placement import closed, load_model, on_gpu, open_context
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.backend.sampler_chain import LlamaChain, SamplerMaker, sample_lane, sampled_token
 from llamasrv.engine.backend.speech import LlamaSpeech, speech_kind
@@ -312,8 +312,7 @@ class LlamaBackend(LaneMemory):
             return
         if self._mtp is not None:
             self._mtp.close()  # before the context that it refers to
-        C.llama_free(self._context)
-        self._context = None
+        self._context = closed(self._context)
         self._open_context()
         if isinstance(self.draft_model, LlamaDraftModel):
             self.draft_model.reset()
@@ -324,9 +323,7 @@ class LlamaBackend(LaneMemory):
                 part.close()
         self.embeddings = self.speech = self.draft_model = self.projector = self._samplers = None
         CORES.drop(self)
-        if self._context:
-            C.llama_free(self._context)
-            self._context = None
+        self._context = closed(self._context)
         if self._model:
             self._model = None
             self._handle.release()

@@ -16,7 +16,7 @@ import numpy as np
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.library import C, function
 from llamasrv.engine.backend.limits import rows_and_ubatch
-from llamasrv.engine.backend.placement import load_model, open_context, place_context
+from llamasrv.engine.backend.placement import closed, load_model, open_context, place_context
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
 from llamasrv.engine.base.arrays import common_prefix
 from llamasrv.engine.base.batch import Batch
@@ -77,9 +77,7 @@ class LlamaDraftModel:
             raise
 
     def reset(self) -> None:
-        if self._context:
-            C.llama_free(self._context)
-            self._context = None
+        self._context = closed(self._context)
         o = self._options
         p = C.llama_context_default_params()
         p.n_ctx = o.context_cells or 32768
@@ -102,9 +100,7 @@ class LlamaDraftModel:
         return [self._context], self._vocab_size, self._num_lanes
 
     def close(self) -> None:
-        if self._context:
-            C.llama_free(self._context)
-            self._context = None
+        self._context = closed(self._context)
         if self._model:
             C.llama_model_free(self._model)
             self._model = None

@@ -23,7 +23,7 @@ from llamasrv.engine.backend.cores import CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, reason
 from llamasrv.engine.backend.media_rows import decode_rows
-from llamasrv.engine.backend.placement import open_context, place_context
+from llamasrv.engine.backend.placement import closed, open_context, place_context
 from llamasrv.engine.backend.projector import LlamaProjector
 from llamasrv.engine.base.arrays import Floats, Int32s, pooled
 from llamasrv.engine.base.batch import Batch, MediaRows
@@ -256,6 +256,4 @@ class LlamaEmbeddings:
 
     def close(self) -> None:
         self._cores.close()
-        if self._context:
-            C.llama_free(self._context)
-            self._context = None
+        self._context = closed(self._context)

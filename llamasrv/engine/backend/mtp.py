@@ -16,7 +16,7 @@ import numpy as np
 from llamasrv.engine.backend.bound_batch import BoundBatch
 from llamasrv.engine.backend.draft_model import likeliest
 from llamasrv.engine.backend.library import C, hidden_states
-from llamasrv.engine.backend.placement import open_context
+from llamasrv.engine.backend.placement import closed, open_context
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.batch import Batch
 from llamasrv.engine.base.interface import LoadFailed, Proposal, Timeline
@@ -83,9 +83,7 @@ class LlamaMtp:
         self.follow(True)
 
     def close(self) -> None:
-        if self.context:
-            C.llama_free(self.context)
-            self.context = None
+        self.context = closed(self.context)
 
     def follow(self, is_on: bool) -> None:
         """Whether the target returns hidden states. Off, it cannot draft and costs nothing."""

@@ -124,6 +124,13 @@ def open_context(model: Any, params: Any, what: str) -> Any:
     return context
 
 
+def closed(context: Any) -> Any:
+    """Frees a context, if there is one. Returns None, which takes its place."""
+    if context:
+        C.llama_free(context)
+    return None
+
+
 def place_context(params: Any, options: EngineOptions) -> None:
     params.no_perf = True
     params.offload_kqv, params.op_offload = options.kv_offload, options.op_offload

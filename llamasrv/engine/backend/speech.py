@@ -25,7 +25,7 @@ from llamasrv.engine.backend.cores import CORES, CoreShare
 from llamasrv.engine.backend.gguf_file import opened
 from llamasrv.engine.backend.library import C, reason
 from llamasrv.engine.backend.media_rows import decode_rows
-from llamasrv.engine.backend.placement import open_context, place_context
+from llamasrv.engine.backend.placement import closed, open_context, place_context
 from llamasrv.engine.backend.speech_projector import SpeechProjector
 from llamasrv.engine.backend.utterance import LlamaUtterance, PocketUtterance, QwenUtterance
 from llamasrv.engine.backend.vocabulary import LlamaVocabulary
@@ -173,16 +173,13 @@ class LlamaSpeech:
         C.llama_memory_seq_rm(self._memory, lane, start, -1)
 
     def reset(self) -> None:
-        C.llama_free(self._context)
-        self._context = None
+        self._context = closed(self._context)
         self._open_context()
 
     def close(self) -> None:
         self._cores.close()
         CORES.drop(self)
-        if self._context:
-            C.llama_free(self._context)
-            self._context = None
+        self._context = closed(self._context)
         for projector in self._projectors:
             projector.close()
 

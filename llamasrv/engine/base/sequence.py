@@ -157,6 +157,18 @@ class Sequence:
         return self.lane
 
     @property
+    def own_sampling(self) -> SamplingState:
+        """The state of a sequence that has been seated."""
+        assert self.sampling is not None, self
+        return self.sampling
+
+    @property
+    def own_media(self) -> MediaTimeline:
+        """The images and sounds of a sequence that has some."""
+        assert self.media is not None, self
+        return self.media
+
+    @property
     def owed(self) -> int:
         """Number of tokens not in KV: one while decoding, more while a prompt is computed."""
         return len(self.tokens) - self.num_computed

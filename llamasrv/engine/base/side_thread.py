@@ -61,6 +61,12 @@ class SideThread(ABC, Generic[B]):
     # -- any thread ------------------------------------------------------------------------------------------
 
     @property
+    def loaded(self) -> B:
+        """The backend, for its thread, which runs only while there is one."""
+        assert self.backend is not None
+        return self.backend
+
+    @property
     def num_open(self) -> int:
         """What was accepted and has not ended."""
         return self._num_submitted - self._num_ended

@@ -67,13 +67,13 @@ class ModelSource:
         if not ready:
             return {}
         started = self._clock()
-        proposals = self._model.propose([Timeline(seq.lane or 0, seq.tokens) for seq in ready], most)
+        proposals = self._model.propose([Timeline(seq.seat, seq.tokens) for seq in ready], most)
         calls = max([1, *(len(proposal.tokens) for proposal in proposals)])
         self.calls.learn(len(ready), (self._clock() - started) / calls)
         drafts = {}
         for seq, proposal in zip(ready, proposals):
             assert seq.drafts is not None
-            left = seq.sampling.num_left - 1 if seq.sampling is not None else 0
+            left = seq.own_sampling.num_left - 1
             tokens, gaps = proposal.tokens[:left], proposal.gaps[:left]
             draft = _draft(self._model.source, tokens, gaps, seq.drafts.acceptance)
             if draft is not None:
@@ -119,12 +119,11 @@ class ModelSource:
 
     def _follows(self, seq: Sequence, most: int, num_rows: int) -> bool:
         """Whether the model has computed all but the last few tokens of a sequence; computes a chunk of it if not."""
-        assert seq.lane is not None and seq.sampling is not None
-        timeline = Timeline(seq.lane, seq.tokens)
+        timeline = Timeline(seq.seat, seq.tokens)
         lag = self._model.lag(timeline)
         if lag is None or lag <= most + 8:
             return lag is not None
-        left = min(LIKELY_LEFT, seq.sampling.num_left)
+        left = min(LIKELY_LEFT, seq.own_sampling.num_left)
         if lag * self._token_seconds > left * self._rows.predict(num_rows) / num_rows * 0.2:
             return False  # catching up costs more than drafts are likely to save
         started = self._clock()

@@ -82,8 +82,9 @@ class SequenceDrafts:
         self.tried = draft
         return draft.tokens[:count]
 
-    def settle(self, count: int, accepted: int, *, differs: bool) -> None:
-        """`accepted` of `count` tried tokens were accepted; `differs`: the next one is known to be wrong."""
+    def settle(self, count: int, accepted: int, *, differs: bool) -> str:
+        """`accepted` of `count` tried tokens were accepted; `differs`: the next one is known to be wrong. Returns their
+        source."""
         draft, self.tried = self.tried, None
         assert draft is not None
         for i in range(accepted):
@@ -98,6 +99,7 @@ class SequenceDrafts:
             self.counts = self.counts._replace(
                 predicted=(counts.predicted or 0) + count, predicted_accepted=counts.predicted_accepted + accepted
             )
+        return draft.source
 
     def _learn_from_shadow(self, tokens: array[int]) -> None:
         if self._shadow is not None:

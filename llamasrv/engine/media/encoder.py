@@ -37,8 +37,7 @@ Key = tuple[str, bytes]
 
 
 def _key(seq: Sequence, number: int) -> Key:
-    assert seq.media is not None
-    return seq.spec.cache_key.scope, seq.media.spans[number].chunk.key
+    return seq.spec.cache_key.scope, seq.own_media.spans[number].chunk.key
 
 
 class Job:
@@ -107,10 +106,9 @@ class Encoder:
 
     def want(self, seq: Sequence, cell: int) -> None:
         """Get the rows that a sequence needs from `cell` on; it is WAITING again once it has them."""
-        assert seq.media is not None
         seq.enter(SequenceState.AWAITING_ENCODER)
         self._served.discard(seq)
-        self._line.append((seq, seq.media.missing(cell)))
+        self._line.append((seq, seq.own_media.missing(cell)))
         self._go_on()
 
     def look_ahead(self, seq: Sequence, cell: int) -> None:
@@ -120,8 +118,7 @@ class Encoder:
 
     def computed(self, seq: Sequence) -> None:
         """Release the rows of a sequence that are in KV now."""
-        media = seq.media
-        assert media is not None
+        media = seq.own_media
         done = [number for number in media.rows if media.spans[number].end <= seq.num_computed]
         if done:
             self._release(seq, done)
@@ -136,8 +133,7 @@ class Encoder:
     def release_all(self) -> None:
         """Release everything: all sequences have ended."""
         for seq in {*self._served, *(seq for seq, _ in self._line)}:
-            assert seq.media is not None
-            seq.media.rows.clear()
+            seq.own_media.rows.clear()
         self._line, self._served, self._pins = [], set(), {}
         self._go_on()
 
@@ -163,8 +159,7 @@ class Encoder:
         return len(self._line)
 
     def _release(self, seq: Sequence, numbers: list[int]) -> None:
-        media = seq.media
-        assert media is not None
+        media = seq.own_media
         for number in numbers:
             key = _key(seq, number)
             del media.rows[number]
@@ -181,8 +176,7 @@ class Encoder:
         reserved = sum(self._rows[key].nbytes for key in self._pins)
         is_next = not self._served  # no other sequence would free memory: serve the first one beyond the limit
         for seq, needed in list(self._line):
-            media = seq.media
-            assert media is not None
+            media = seq.own_media
             chunks = {_key(seq, n): media.spans[n] for n in needed if n not in media.rows}
             more = sum(
                 4 * self.projector.width * span.chunk.num_tokens
@@ -202,8 +196,7 @@ class Encoder:
         self._evict()
 
     def _serve(self, seq: Sequence, needed: list[int]) -> None:
-        media = seq.media
-        assert media is not None
+        media = seq.own_media
         for number in needed:
             key = _key(seq, number)
             if number not in media.rows and key in self._rows:

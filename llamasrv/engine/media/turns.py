@@ -44,7 +44,7 @@ def media_parts(sequences: list[Sequence], rows: int, *, cells: int, ubatch_size
 
 
 def _span(seq: Sequence) -> MediaSpan:
-    assert seq.media is not None
-    number = seq.media.at(seq.num_computed)
+    media = seq.own_media
+    number = media.at(seq.num_computed)
     assert number is not None, seq
-    return seq.media.spans[number]
+    return media.spans[number]

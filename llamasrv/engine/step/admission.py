@@ -135,8 +135,7 @@ class LaneAdmission:
         return length
 
     def _sample_on_device(self, seq: Sequence, lane: int) -> None:
-        state = seq.sampling
-        assert state is not None
+        state = seq.own_sampling
         if state.device is None and is_eligible(seq.spec, constrained=seq.constraint is not None):
             state.device = DeviceSampler(seq.spec.params, self._backend)
         if state.device is not None and not state.device.attach(lane):
@@ -146,15 +145,14 @@ class LaneAdmission:
     def preempt(self, seq: Sequence) -> None:
         """Take the lane away. Its KV is copied to host memory if there is room and a copy is cheaper than computing it
         again."""
-        assert seq.lane is not None, seq
         self._metrics.preemptions += 1
         exact = self._options.deterministic  # recomputing would round differently
-        count = seq.num_computed
+        count, lane = seq.num_computed, seq.seat
         if count:
-            self.memory.leaving(seq.lane, count)
-            if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(seq.lane)):
+            self.memory.leaving(lane, count)
+            if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(lane)):
                 began = self._clock()
-                data = self._backend.save(seq.lane)
+                data = self._backend.save(lane)
                 self._restore_cost.note_copy(count, data.nbytes, self._clock() - began)
                 seq.saved = SavedState(seq.tokens[:count], data)
                 self._swapped(data.nbytes)
@@ -167,10 +165,9 @@ class LaneAdmission:
 
     def unseat(self, seq: Sequence) -> None:
         """Take the lane away and drop its contents."""
-        assert seq.lane is not None, seq
         if seq.sampling is not None and seq.sampling.device is not None:
             seq.sampling.device.detach()
-        self.memory.drop(seq.lane)
+        self.memory.drop(seq.seat)
         seq.lane, seq.num_computed, seq.preempted = None, 0, self._clock()
         if seq.state is not SequenceState.AWAITING_MASK:  # its logits are kept: it still waits for the mask
             seq.enter(SequenceState.WAITING)

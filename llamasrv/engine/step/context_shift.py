@@ -26,8 +26,7 @@ def shift(core: EngineCore, seq: Sequence) -> None:
         core.preempt(seq, save=False)
     else:
         core.admission.drop_saved(seq)
-    assert seq.sampling is not None, seq
-    seq.sampling.drop(keep, count)
+    seq.own_sampling.drop(keep, count)
     seq.num_forgotten += count
     core.metrics.context_shifts += 1
 

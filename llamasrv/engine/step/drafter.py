@@ -113,8 +113,7 @@ class Drafter:
 
     def _try_out(self, step: StepRows, asked: list[Sequence], drafts: list[Draft], counts: list[int]) -> None:
         for seq, draft, count in zip(asked, drafts, counts):
-            assert seq.drafts is not None
-            seq.draft = seq.drafts.try_out(draft, count, seq.num_tokens)
+            seq.draft = self._drafts_of(seq).try_out(draft, count, seq.num_tokens)
             step.num_drafted += count
 
     def _ask_model(self, model: ModelSource, step: StepRows, room: int) -> None:
@@ -143,16 +142,15 @@ class Drafter:
         draft, seq.draft = seq.draft, []
         if not draft:
             return
-        assert seq.drafts is not None and seq.drafts.tried is not None and seq.lane is not None
-        source = seq.drafts.tried.source
+        drafts = self._drafts_of(seq)
         chosen = seq.tokens[seq.num_computed : seq.num_computed + len(draft)]
         accepted = next((i for i, (a, b) in enumerate(zip(chosen, draft)) if a != b), len(chosen))
         seq.num_computed += accepted
-        self._lanes.extend(seq.lane, accepted)
+        self._lanes.extend(seq.seat, accepted)
         if accepted < len(draft):
-            self._backend.roll_back(seq.lane, seq.num_computed - seq.shift)
-        seq.drafts.settle(len(draft), accepted, differs=accepted < len(chosen))
-        if seq.drafts.warm:
+            self._backend.roll_back(seq.seat, seq.num_computed - seq.shift)
+        source = drafts.settle(len(draft), accepted, differs=accepted < len(chosen))
+        if drafts.warm:
             self._warm.add(seq.id)
         self._accepted += accepted
         self._scheduler.charge(seq, accepted)
@@ -201,8 +199,7 @@ class Drafter:
 
     def _propose(self, seq: Sequence, most: int) -> Draft | None:
         drafts = self._drafts_of(seq)
-        assert seq.sampling is not None
-        most = min(most, seq.sampling.num_left - 1)
+        most = min(most, seq.own_sampling.num_left - 1)
         if most < 1:
             return None
         started = self._clock()

@@ -85,8 +85,7 @@ class Outputs:
                 self._score(seq, rows, seq.num_computed - count)
             if seq.num_computed < len(seq.tokens):
                 continue
-            state = seq.sampling
-            assert state is not None
+            state = seq.own_sampling
             if spec.reads:
                 if self._read(seq, logits[start + count - 1]):
                     outcomes.append((seq, _COMPUTED))
@@ -120,11 +119,10 @@ class Outputs:
         return False
 
     def _next_rows(self, drafted: list[tuple[Sequence, Floats]]) -> list[tuple[Sequence, Row]]:
-        states = [seq.sampling for seq, _ in drafted if seq.sampling is not None]
         self.wait_for(self.begin_masks(seq for seq, _ in drafted))
         ready = []
-        for (seq, rows), state in zip(drafted, states):
-            row = rows[seq.owed]
+        for seq, rows in drafted:
+            state, row = seq.own_sampling, rows[seq.owed]
             if state.is_late:
                 self._keep(seq, state, row)
             else:
@@ -158,20 +156,19 @@ class Outputs:
         for seq in late:
             if seq.state is SequenceState.ENDED:
                 continue
-            state = seq.sampling
-            assert state is not None and state.late_row is not None, seq
+            state = seq.own_sampling
             if state.is_late:
                 self.late.append(seq)
                 continue
             row, state.late_row = state.late_row, None
+            assert row is not None, seq
             seq.enter(SequenceState.WAITING if seq.lane is None else SequenceState.DECODE)
             yield from self._choose([(seq, (state, row))])
 
     def drop_late(self, seq: Sequence) -> None:
         """Forget the logits that wait for a mask: they are computed again."""
         self.late.remove(seq)
-        assert seq.sampling is not None
-        seq.sampling.late_row = None
+        seq.own_sampling.late_row = None
 
     def take_spoiled(self) -> list[Sequence]:
         """The sequences without an outcome because of NaN or Inf in their logits, since the last call."""
@@ -204,7 +201,7 @@ class Outputs:
         matchers = self.begin_masks(self.late)
         if any(matcher.pending for matcher in matchers):
             self.wait_for(matchers, timeout)
-        elif all(seq.sampling is not None and seq.sampling.is_late for seq in self.late):
+        elif all(seq.own_sampling.is_late for seq in self.late):
             self.chains.wait(timeout)
 
     def _read(self, seq: Sequence, row: Floats) -> bool:
