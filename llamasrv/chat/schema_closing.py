@@ -8,11 +8,14 @@ says nothing of `additionalProperties` (or `unevaluatedProperties`) is closed; o
                                                of all branches count together, and no branch is closed by itself
     a branch that says `additionalProperties`, `if`, `dependentSchemas`, or refers elsewhere: nothing is closed there
 
-Annotations are left out: they bind nothing, and would be most of a grammar's text.
+Annotations are left out: they bind nothing, and would be most of a grammar's text. In a `pattern`, `.` and `\\S` match
+no control characters: in texts with a pattern the grammar library has no other escape `\\uXXXX`, so that a model that
+began `\\u00e9` would be led to `\\u0019`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +26,9 @@ MAX_DEPTH = 400  # of a schema: each level is one of the interpreter's calls
 _ANNOTATIONS = frozenset((
     "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly",
 ))  # fmt: skip
+_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
+_PRINTABLE = {".": r"\P{Cc}", r"\S": r"[^\s\p{Cc}]"}
+_ALL_CHARACTERS = re.compile(r"\(\?[a-zA-Z]*s")  # the flag that lets `.` match line feeds, too
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "propertyNames")
@@ -45,6 +51,13 @@ def closed(schema: Any, param: str) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     return _Closing(schema, param).whole()
+
+
+def printable(pattern: str) -> str:
+    """The pattern where `.` and `\\S` match no control characters."""
+    if _ALL_CHARACTERS.search(pattern):
+        return pattern
+    return _ATOM.sub(lambda found: _PRINTABLE.get(found[0], found[0]), pattern)
 
 
 class _Closing:
@@ -80,6 +93,8 @@ class _Closing:
                 value = [self._part(inner, depth + 1, is_branch=within) for inner in value]
             elif key in _SINGLE:
                 value = self._part(value, depth + 1)
+            elif key == "pattern" and isinstance(value, str):
+                value = printable(value)
             elif key == "$ref" and joined:
                 value = self._open_reference(value, depth)
             made[key] = value

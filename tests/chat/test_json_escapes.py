@@ -96,6 +96,21 @@ def test_the_json_of_a_client_s_grammar_may_be_escaped():
     assert passes(compiled, "%json {}") and passes(compiled, "%json {") and not passes(compiled, "null ")
 
 
+@pytest.mark.parametrize("pattern", ["^.{1,40}$", r"^\S+( [^\x00-\x1f]+)?$", "^f?.*\\S$"])
+def test_an_escape_in_a_text_with_a_pattern_is_led_to_no_control_character(pattern):
+    """There only control characters can be escaped so: \\u00e9 became \\u0019 where the pattern matched that."""
+    compiled = matcher(constrain(PLAIN, content=Content("json", {"type": "string", "pattern": pattern})))
+    begun = list(b'"caf\\u00')
+    assert compiled.deep_copy().try_consume_tokens(begun) < len(begun) - 2
+    assert passes(compiled, '"caf\u00e9"') and passes(compiled, '"caf\\"x\\""')
+
+
+def test_a_pattern_that_names_control_characters_keeps_them():
+    for pattern, text in ((r"^a[^b]*$", "a\n\t"), ("(?s)^a.*$", "a\n"), (r"^a\t[.]$", "a\t."), (r"^a\s\.$", "a\n.")):
+        compiled = matcher(constrain(PLAIN, content=Content("json", {"type": "string", "pattern": pattern})))
+        assert passes(compiled, json.dumps(text))
+
+
 def test_a_length_counts_what_an_escape_stands_for():
     five = constrain(PLAIN, content=Content("json", {"type": "string", "minLength": 5, "maxLength": 5}))
     assert accepts(five, json.dumps("\u00e9\u65e5<b>")) and not accepts(five, json.dumps("\u00e9"))
