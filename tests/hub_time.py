@@ -68,11 +68,21 @@ def post(app, path, body, **headers):
     """Status and body of a reply, without what a client computes."""
     said = []
     environ = {
-        "REQUEST_METHOD": "POST", "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": "", "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1", "HTTP_HOST": "localhost", "REMOTE_ADDR": "127.0.0.1",
-        "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body), "CONTENT_TYPE": "application/json",
-        "CONTENT_LENGTH": str(len(body)), **headers,
-    }  # fmt: skip
+        "REQUEST_METHOD": "POST",
+        "SCRIPT_NAME": "",
+        "PATH_INFO": path,
+        "QUERY_STRING": "",
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_HOST": "localhost",
+        "REMOTE_ADDR": "127.0.0.1",
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(body),
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": str(len(body)),
+        **headers,
+    }
     reply = app.wsgi_app(environ, lambda status, headers, exc_info=None: said.append(int(status[:3])))
     try:
         return said[0], b"".join(reply)

@@ -167,15 +167,26 @@ def probe_tools() -> tuple[Tool, ...]:
 
 
 _MORE_TOOLS = (
-    Tool("zqmany", "zq", {"type": "object", "required": list(_OTHERS), "properties": {
-        "zqlines": {"type": "string", "description": "zq"},
-        "zqlist": {"type": "array", "description": "zq", "items": {"type": "string", "description": "zq"}},
-        "zqobject": {"type": "object", "description": "zq", "properties": {
-            "zqsize": {"type": "number", "description": "zq"}}},
-        "zqflag": {"type": "boolean", "description": "zq"},
-    }}),
+    Tool(
+        "zqmany",
+        "zq",
+        {
+            "type": "object",
+            "required": list(_OTHERS),
+            "properties": {
+                "zqlines": {"type": "string", "description": "zq"},
+                "zqlist": {"type": "array", "description": "zq", "items": {"type": "string", "description": "zq"}},
+                "zqobject": {
+                    "type": "object",
+                    "description": "zq",
+                    "properties": {"zqsize": {"type": "number", "description": "zq"}},
+                },
+                "zqflag": {"type": "boolean", "description": "zq"},
+            },
+        },
+    ),
     Tool("zqnone", "zq", {"type": "object", "properties": {}, "required": []}),
-)  # fmt: skip
+)
 
 
 def _without_ending(output: str, ending: str) -> str:

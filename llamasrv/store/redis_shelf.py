@@ -130,9 +130,19 @@ class RedisShelf(Shelf):
         self.db, self._redis_errors = db, redis_errors
         self.name = name
         texts = (
-            _ADD, _DROP, _DELETE, _DELETE_PART, _NAME, _APPENDED, _LINK, _IDS, _SIZES, _ADD_TO_SUM,
-            _RENEW_LOCK, _RELEASE_LOCK,
-        )  # fmt: skip
+            _ADD,
+            _DROP,
+            _DELETE,
+            _DELETE_PART,
+            _NAME,
+            _APPENDED,
+            _LINK,
+            _IDS,
+            _SIZES,
+            _ADD_TO_SUM,
+            _RENEW_LOCK,
+            _RELEASE_LOCK,
+        )
         self._scripts = {text: db.register_script(text) for text in texts}
 
     def put(self, owner: str, id: str, body: bytes, *, is_open: bool = False) -> None:

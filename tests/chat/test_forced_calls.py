@@ -20,12 +20,22 @@ jsonschema = pytest.importorskip("jsonschema")
 
 LIKELY = b"abc <\"'{}[]/|>\n:=,0"  # what marks are made of
 FORCED = (
-    Tool("look_up", "look", {"type": "object", "required": ["at", "n", "on", "free"], "properties": {
-        "at": {"type": "string", "enum": ["sea", "sky <b>"], "description": "where"},
-        "n": {"type": "integer", "description": "how often"}, "on": {"type": "boolean", "description": "whether"},
-        "free": {"type": "string", "maxLength": 12, "description": "anything"}}}),
+    Tool(
+        "look_up",
+        "look",
+        {
+            "type": "object",
+            "required": ["at", "n", "on", "free"],
+            "properties": {
+                "at": {"type": "string", "enum": ["sea", "sky <b>"], "description": "where"},
+                "n": {"type": "integer", "description": "how often"},
+                "on": {"type": "boolean", "description": "whether"},
+                "free": {"type": "string", "maxLength": 12, "description": "anything"},
+            },
+        },
+    ),
     Tool("ping", "ping", {"type": "object", "properties": {}}),
-)  # fmt: skip
+)
 SCHEMAS = {tool.name: tool.parameters for tool in FORCED}
 
 

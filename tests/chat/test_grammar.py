@@ -27,20 +27,56 @@ jsonschema = pytest.importorskip("jsonschema")
 
 SPECIAL = {"<tool_call>": 257, "</tool_call>": 258, "</think>": 259, "<|im_end|>": 260}
 TOOLS = (
-    Tool("clock", "", {"type": "object", "properties": {
-        "city": {"type": "string"}, "zone": {"type": "string", "enum": ["utc", "local"]}}, "required": ["city"]}),
-    Tool("magic", "", {"type": "object", "properties": {
-        "n": {"type": "integer"}, "x": {"type": ["string", "null"]}, "f": {"type": "number"}, "b": {"type": "boolean"}},
-        "required": ["n", "b"]}),
+    Tool(
+        "clock",
+        "",
+        {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "zone": {"type": "string", "enum": ["utc", "local"]}},
+            "required": ["city"],
+        },
+    ),
+    Tool(
+        "magic",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "n": {"type": "integer"},
+                "x": {"type": ["string", "null"]},
+                "f": {"type": "number"},
+                "b": {"type": "boolean"},
+            },
+            "required": ["n", "b"],
+        },
+    ),
     Tool("ping", "", {"type": "object", "properties": {}}),
-    Tool("deep", "", {"type": "object", "properties": {
-        "o": {"type": "object", "properties": {
-            "a": {"type": "array", "items": {"type": "integer"}}, "s": {"type": "string", "maxLength": 5}},
-            "required": ["a"], "additionalProperties": False},
-        "l": {"type": "array", "items": {"type": "string"}, "maxItems": 3}}, "required": ["o", "l"]}),
-    Tool("many", "", {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(9)},
-                      "required": ["p2", "p5"]}),
-)  # fmt: skip
+    Tool(
+        "deep",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "o": {
+                    "type": "object",
+                    "properties": {
+                        "a": {"type": "array", "items": {"type": "integer"}},
+                        "s": {"type": "string", "maxLength": 5},
+                    },
+                    "required": ["a"],
+                    "additionalProperties": False,
+                },
+                "l": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+            },
+            "required": ["o", "l"],
+        },
+    ),
+    Tool(
+        "many",
+        "",
+        {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(9)}, "required": ["p2", "p5"]},
+    ),
+)
 BY_NAME = {tool.name: tool for tool in TOOLS}
 MADE = [
     ("clock", '{"city": "Zürich \\"x\\" <b>", "zone": "utc"}'),

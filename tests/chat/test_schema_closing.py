@@ -15,12 +15,23 @@ from llamasrv.errors import InvalidRequest
 A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 B = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
 PYDANTIC = {
-    "$defs": {"Place": {"properties": {"street": {"title": "Street", "type": "string"}, "description": {"type": "string"}},
-                        "required": ["street"], "title": "Place", "type": "object"}},
-    "properties": {"name": {"type": "string"}, "home": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}], "default": None},
-                   "others": {"items": {"$ref": "#/$defs/Place"}, "type": "array"}},
-    "required": ["name"], "title": "Person", "type": "object",
-}  # fmt: skip
+    "$defs": {
+        "Place": {
+            "properties": {"street": {"title": "Street", "type": "string"}, "description": {"type": "string"}},
+            "required": ["street"],
+            "title": "Place",
+            "type": "object",
+        }
+    },
+    "properties": {
+        "name": {"type": "string"},
+        "home": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}], "default": None},
+        "others": {"items": {"$ref": "#/$defs/Place"}, "type": "array"},
+    },
+    "required": ["name"],
+    "title": "Person",
+    "type": "object",
+}
 TREE = {
     "$defs": {
         "N": {

@@ -14,10 +14,19 @@ litellm.telemetry = False
 
 QUESTIONS = [
     {"type": "predicate", "name": "refund", "instructions": "The customer asks for money back."},
-    {"type": "choice", "name": "team", "instructions": "Who answers?",
-     "choices": [{"value": "billing", "description": "Payments"}, {"value": "technical"}, {"value": True}]},
-    {"type": "score", "name": "urgency", "instructions": "How soon?", "levels": [{"label": "later"}, {"label": "today"}]},
-]  # fmt: skip
+    {
+        "type": "choice",
+        "name": "team",
+        "instructions": "Who answers?",
+        "choices": [{"value": "billing", "description": "Payments"}, {"value": "technical"}, {"value": True}],
+    },
+    {
+        "type": "score",
+        "name": "urgency",
+        "instructions": "How soon?",
+        "levels": [{"label": "later"}, {"label": "today"}],
+    },
+]
 NOULS = {"refund": {"type": "noul", "instructions": "The customer asks for money back."}}
 
 

@@ -56,8 +56,18 @@ def session(server, request):
 
 def test_a_turn_is_heard_written_down_and_answered(session):
     assert session.seen[0]["session"]["output_modalities"] == ["text"]  # nothing speaks here
-    session.send("session.update", session={"type": "realtime", "audio": {"input": {
-        "transcription": {"model": "fake"}, "turn_detection": {"type": "server_vad", "silence_duration_ms": 300}}}})  # fmt: skip
+    session.send(
+        "session.update",
+        session={
+            "type": "realtime",
+            "audio": {
+                "input": {
+                    "transcription": {"model": "fake"},
+                    "turn_detection": {"type": "server_vad", "silence_duration_ms": 300},
+                }
+            },
+        },
+    )
     session.until("session.updated")
     session.hear(sound(0.4, 0), sound(0.7), sound(0.2, 0), sound(0.5), sound(0.6, 0))
     events = session.until("response.done")
@@ -93,8 +103,18 @@ def test_a_model_that_hears_needs_nothing_written_down(session):
 
 @pytest.mark.parametrize("law", ["mu", "a"])
 def test_a_turn_on_a_telephone_is_heard(session, law):
-    session.send("session.update", session={"type": "realtime", "audio": {"input": {
-        "format": {"type": f"audio/pcm{law[0].replace('m', 'u')}"}, "transcription": {"model": "fake"}}}})  # fmt: skip
+    session.send(
+        "session.update",
+        session={
+            "type": "realtime",
+            "audio": {
+                "input": {
+                    "format": {"type": f"audio/pcm{law[0].replace('m', 'u')}"},
+                    "transcription": {"model": "fake"},
+                }
+            },
+        },
+    )
     session.until("session.updated")
     encoder = TelephoneEncoder(law)
     for one in (sound(0.4, 0), sound(0.7), sound(0.8, 0)):

@@ -222,11 +222,18 @@ def test_a_patch_of_codex_follows_its_grammar(client, stream):
     from test_lark import begins_a_patch, parses
 
     asked = {
-        "model": "fake", "instructions": "Be brief.", "input": [{"type": "message", "role": "user", "content": "Edit it."}],
-        "tools": [codex_patch(), {"type": "web_search"}], "tool_choice": {"type": "custom", "name": "apply_patch"},
-        "parallel_tool_calls": False, "store": False, "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": "k", "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 300,
-    }  # fmt: skip
+        "model": "fake",
+        "instructions": "Be brief.",
+        "input": [{"type": "message", "role": "user", "content": "Edit it."}],
+        "tools": [codex_patch(), {"type": "web_search"}],
+        "tool_choice": {"type": "custom", "name": "apply_patch"},
+        "parallel_tool_calls": False,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "max_output_tokens": 300,
+    }
     if stream:
         events = list(client.responses.create(**asked, stream=True))
         response = events[-1].response

@@ -77,9 +77,19 @@ def _kept(core):
     answered = set() if reads is None else {*reads._answered}
     turns = core.scheduler.turns, dict(core.scheduler.served)
     return (
-        sequences, memory.resident.best(), [*lanes.lengths], [*lanes.generations], host.used, host.reserved, host.states(),
-        memory.checkpoints.states(), holders, reading, answered, turns,
-    )  # fmt: skip
+        sequences,
+        memory.resident.best(),
+        [*lanes.lengths],
+        [*lanes.generations],
+        host.used,
+        host.reserved,
+        host.states(),
+        memory.checkpoints.states(),
+        holders,
+        reading,
+        answered,
+        turns,
+    )
 
 
 def _check_lanes(core, backend):

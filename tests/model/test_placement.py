@@ -324,11 +324,18 @@ def test_embeddings_are_placed_like_the_model(tmp_path, monkeypatch):
 
 def test_all_of_it_has_command_line_flags():
     flags = {
-        "engine_load_mode": "mlock", "engine_repack": False, "engine_split_mode": "none", "engine_main_gpu": "1",
-        "engine_device": "GPU0,GPU1", "engine_override_tensor": "a=CPU,b=CPU", "engine_kv_offload": False,
-        "engine_op_offload": False, "engine_check_tensors": True, "engine_numa": "distribute",
+        "engine_load_mode": "mlock",
+        "engine_repack": False,
+        "engine_split_mode": "none",
+        "engine_main_gpu": "1",
+        "engine_device": "GPU0,GPU1",
+        "engine_override_tensor": "a=CPU,b=CPU",
+        "engine_kv_offload": False,
+        "engine_op_offload": False,
+        "engine_check_tensors": True,
+        "engine_numa": "distribute",
         "engine_tensor_split": None,
-    }  # fmt: skip
+    }
     engine = load(flags, environ={}).engine
     assert (engine.load_mode, engine.repack, engine.split_mode, engine.main_gpu) == ("mlock", False, "none", 1)
     assert (engine.devices, engine.override_tensor) == (("GPU0", "GPU1"), ("a=CPU", "b=CPU"))

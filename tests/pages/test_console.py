@@ -135,11 +135,21 @@ def test_an_open_request_is_cancelled_and_its_client_gets_its_end(serve, visit):
 
 
 def test_a_request_that_ended_meanwhile_says_so_when_it_is_cancelled(fake_server, visit, mistakes):
-    row = {"time": 1.7e9, "id": "gone", "route": "/v1/messages", "seconds": 3.0, "key": None, "model": "fake", "state": "running"}  # fmt: skip
+    row = {
+        "time": 1.7e9,
+        "id": "gone",
+        "route": "/v1/messages",
+        "seconds": 3.0,
+        "key": None,
+        "model": "fake",
+        "state": "running",
+    }
     rows = [row]
     page = visit(fake_server.url)
-    page.route("**/admin/requests", lambda route: route.fulfill(
-        json={"slow_seconds": 10, "open": list(rows), "failed": [], "slow": []}))  # fmt: skip
+    page.route(
+        "**/admin/requests",
+        lambda route: route.fulfill(json={"slow_seconds": 10, "open": list(rows), "failed": [], "slow": []}),
+    )
     page.goto(fake_server.url + "/ui/console")
     page.locator("body[data-ready]").wait_for()
     page.select_option("#kind", "open")

@@ -132,12 +132,24 @@ def test_those_of_an_earlier_version_are_there_with_their_pictures(playground, f
     page = playground()
     url = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     old = {
-        "id": "1", "title": "from before", "changed": 1, "next": 2, "settings": {},
+        "id": "1",
+        "title": "from before",
+        "changed": 1,
+        "next": 2,
+        "settings": {},
         "turns": {
             "root": {"children": ["1"], "selected": 0},
-            "1": {"id": "1", "parent": "root", "children": [], "selected": 0, "role": "user", "content": "see", "pictures": [url]},
+            "1": {
+                "id": "1",
+                "parent": "root",
+                "children": [],
+                "selected": 0,
+                "role": "user",
+                "content": "see",
+                "pictures": [url],
+            },
         },
-    }  # fmt: skip
+    }
     page.evaluate("text => localStorage.setItem('llamasrv:talk:1', text)", json.dumps(old))
     for _ in range(2):
         page.reload()

@@ -137,8 +137,14 @@ def test_a_model_that_cannot_be_loaded_says_why_and_goes_on_saying_it(fake_serve
     snapshot["models"] = {}
     snapshot["all"][0].update(state="failed", memory=None, error="The file is truncated.")
     page = visit(fake_server.url)
-    page.route("**/ui/engine/stream", lambda route: route.fulfill(
-        content_type="text/event-stream", headers={"x-llamasrv-may-manage": "yes"}, body=f"data: {json.dumps(snapshot)}\n\n"))  # fmt: skip
+    page.route(
+        "**/ui/engine/stream",
+        lambda route: route.fulfill(
+            content_type="text/event-stream",
+            headers={"x-llamasrv-may-manage": "yes"},
+            body=f"data: {json.dumps(snapshot)}\n\n",
+        ),
+    )
     page.route(
         "**/models/load", lambda route: route.fulfill(status=503, json={"error": {"message": "It failed again."}})
     )

@@ -43,13 +43,39 @@ def conversation():
     for n, text in enumerate(HOSTILE, 1):
         role = ("user", "assistant", "tool")[n % 3]
         turns[str(n)] = {
-            "id": str(n), "parent": str(n - 1) if n > 1 else "root", "children": [str(n + 1)] if n < len(HOSTILE) else [],
-            "selected": 0, "role": role, "content": text, "model": text,
-            **({"files": [{"id": text, "name": text, "type": "text/plain", "size": 1, "url": "data:text/plain;base64,eA=="}]}
-               if role == "user" else {}),
-            **({"reasoning": text, "calls": [{"id": text, "name": text, "arguments": text}], "answered": True, "error": text}
-               if role == "assistant" else {}),
-        }  # fmt: skip
+            "id": str(n),
+            "parent": str(n - 1) if n > 1 else "root",
+            "children": [str(n + 1)] if n < len(HOSTILE) else [],
+            "selected": 0,
+            "role": role,
+            "content": text,
+            "model": text,
+            **(
+                {
+                    "files": [
+                        {
+                            "id": text,
+                            "name": text,
+                            "type": "text/plain",
+                            "size": 1,
+                            "url": "data:text/plain;base64,eA==",
+                        }
+                    ]
+                }
+                if role == "user"
+                else {}
+            ),
+            **(
+                {
+                    "reasoning": text,
+                    "calls": [{"id": text, "name": text, "arguments": text}],
+                    "answered": True,
+                    "error": text,
+                }
+                if role == "assistant"
+                else {}
+            ),
+        }
     return {"title": HOSTILE[1], "turns": turns, "next": len(HOSTILE) + 1, "settings": {"system": HOSTILE[0]}}
 
 
@@ -184,15 +210,65 @@ def test_what_the_server_reports_runs_nothing(watched, path):
         for text in HOSTILE
     ]
     now = time.time()
-    rows = [{"time": now, "id": text, "route": text, "method": text, "path": text, "status": 400, "seconds": 1, "key": text,
-             "model": text, "error": text, "field": text, "client": text, "queue": 1.0} for text in HOSTILE]  # fmt: skip
-    keys = [{"name": text, "scopes": [text], "models": [text], "expires": now, "old_expires": now, "open": 1, "refused": 1,
-             "is_own": n == 1, "requests_per_minute": 1, "spent_this_month": 1} for n, text in enumerate(HOSTILE)]  # fmt: skip
-    state = {"state": HOSTILE[0], "reason": HOSTILE[1], "started": now, "open_requests": 0, "num_requests": 0, "num_errors": 0, "version": HOSTILE[2],
-             "models": [{"name": text, "state": text, "error": text} for text in HOSTILE], "stores": [],
-             "pulls": [{"name": text, "done": True, "error": text} for text in HOSTILE]}  # fmt: skip
-    usage = [{"date": "2030-01-01", "key": text, "model": text, "requests": 1, "prompt_tokens": 1, "cached_tokens": 0,
-              "completion_tokens": 1, "seconds": 1.0, "cost": n} for n, text in enumerate(HOSTILE)]  # fmt: skip
+    rows = [
+        {
+            "time": now,
+            "id": text,
+            "route": text,
+            "method": text,
+            "path": text,
+            "status": 400,
+            "seconds": 1,
+            "key": text,
+            "model": text,
+            "error": text,
+            "field": text,
+            "client": text,
+            "queue": 1.0,
+        }
+        for text in HOSTILE
+    ]
+    keys = [
+        {
+            "name": text,
+            "scopes": [text],
+            "models": [text],
+            "expires": now,
+            "old_expires": now,
+            "open": 1,
+            "refused": 1,
+            "is_own": n == 1,
+            "requests_per_minute": 1,
+            "spent_this_month": 1,
+        }
+        for n, text in enumerate(HOSTILE)
+    ]
+    state = {
+        "state": HOSTILE[0],
+        "reason": HOSTILE[1],
+        "started": now,
+        "open_requests": 0,
+        "num_requests": 0,
+        "num_errors": 0,
+        "version": HOSTILE[2],
+        "models": [{"name": text, "state": text, "error": text} for text in HOSTILE],
+        "stores": [],
+        "pulls": [{"name": text, "done": True, "error": text} for text in HOSTILE],
+    }
+    usage = [
+        {
+            "date": "2030-01-01",
+            "key": text,
+            "model": text,
+            "requests": 1,
+            "prompt_tokens": 1,
+            "cached_tokens": 0,
+            "completion_tokens": 1,
+            "seconds": 1.0,
+            "cost": n,
+        }
+        for n, text in enumerate(HOSTILE)
+    ]
     replies = (
         {re.compile(r":\d+/models$"): {"data": models}}
         if path == "/ui/models"
@@ -280,8 +356,20 @@ def test_voices_and_errors_of_any_name_run_nothing(watched, mistakes):
 
 def test_what_the_engine_reports_runs_nothing(watched):
     """Names of models, keys, lanes and parts of a step, and why a prompt has changed."""
-    figures = {"num_prompt": 1, "num_computed": 1, "num_reused": 1, "num_generated": 1, "max_tokens": 9, "num_drafted": 1,
-               "num_accepted": 1, "seconds": 1, "queue": 0, "prefill": 1, "decode": 0, "paused": 0}  # fmt: skip
+    figures = {
+        "num_prompt": 1,
+        "num_computed": 1,
+        "num_reused": 1,
+        "num_generated": 1,
+        "max_tokens": 9,
+        "num_drafted": 1,
+        "num_accepted": 1,
+        "seconds": 1,
+        "queue": 0,
+        "prefill": 1,
+        "decode": 0,
+        "paused": 0,
+    }
     rows = [{"id": text, "key": text, "lane": text, "source": text, "changed": text, **figures} for text in HOSTILE]
     counts = dict.fromkeys(HOSTILE, 1)
     totals = {"sources": counts, "parts": counts, "prompt": 1, "cached": 1, "generated": 1, "steps": 1}

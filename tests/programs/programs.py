@@ -164,11 +164,27 @@ def run(program: Program, server: ServerProcess, folder: Path) -> subprocess.Com
     }
     port = server.url.rpartition(":")[2]
     return subprocess.run(
-        [sys.executable, "-m", "llamasrv", "launch", program.command, "--model", "fake", "--port", port, "--",
-         *program.arguments],
-        cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS,
+        [
+            sys.executable,
+            "-m",
+            "llamasrv",
+            "launch",
+            program.command,
+            "--model",
+            "fake",
+            "--port",
+            port,
+            "--",
+            *program.arguments,
+        ],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def answered(server: ServerProcess) -> list[dict[str, str]]:

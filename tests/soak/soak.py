@@ -164,9 +164,18 @@ def test_nothing_grows_and_everything_comes_back(serve):
     # Prefixes in host memory and stored responses are meant to fill what they may have: so that it is soon full.
     model = {None: {"CTX_SIZE": 8192}, "fake": {"FAKE": 1}}.get(MODEL, {"MODEL": MODEL, "CTX_SIZE": 16384})
     options = {
-        "PORT": 0, "ALIAS": "any", "EMBEDDINGS": 1, "PARALLEL": 8, "LOG_REQUESTS": 0, "N_PREDICT": 2000,
-        "CACHE_RAM": "1MiB", "CACHE_SWAP": "8MiB", "STORE_MAX_BYTES": "1MiB", "STALL_TIMEOUT": 3600, **model,
-    }  # fmt: skip
+        "PORT": 0,
+        "ALIAS": "any",
+        "EMBEDDINGS": 1,
+        "PARALLEL": 8,
+        "LOG_REQUESTS": 0,
+        "N_PREDICT": 2000,
+        "CACHE_RAM": "1MiB",
+        "CACHE_SWAP": "8MiB",
+        "STORE_MAX_BYTES": "1MiB",
+        "STALL_TIMEOUT": 3600,
+        **model,
+    }
     # Not `llamasrv serve`, so that the master's patience with a worker can be told: who is stopped says nothing.
     command = (
         sys.executable,

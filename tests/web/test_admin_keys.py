@@ -51,13 +51,20 @@ def test_a_key_sees_and_uses_its_models_alone(running):
     name = running.service.registry.default.name
     said = {"model": name, "messages": [{"role": "user", "content": "x"}]}
     for path, body in (
-        ("/v1/chat/completions", {"messages": said["messages"]}), ("/v1/completions", {"prompt": "x"}), ("/api/chat", said),
-        ("/v1/messages", said | {"max_tokens": 1}), ("/v1/messages/count_tokens", said),
-        ("/v1/responses", {"model": name, "input": "x"}), ("/v1/embeddings", {"model": name, "input": "x"}),
-        ("/v1/rerank", {"model": name, "query": "x", "documents": ["y"]}), ("/tokenize", {"content": "x"}),
-        ("/detokenize", {"tokens": [1]}), ("/apply-template", said), ("/api/generate", {"model": name}),
+        ("/v1/chat/completions", {"messages": said["messages"]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/api/chat", said),
+        ("/v1/messages", said | {"max_tokens": 1}),
+        ("/v1/messages/count_tokens", said),
+        ("/v1/responses", {"model": name, "input": "x"}),
+        ("/v1/embeddings", {"model": name, "input": "x"}),
+        ("/v1/rerank", {"model": name, "query": "x", "documents": ["y"]}),
+        ("/tokenize", {"content": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/apply-template", said),
+        ("/api/generate", {"model": name}),
         (f"/v1beta/models/{name}:generateContent", {"contents": [{"parts": [{"text": "x"}]}]}),
-    ):  # fmt: skip
+    ):
         reply = running.client.post(path, json=body, headers=headers)
         assert reply.status_code == 403 and "may not use the model" in reply.get_data(as_text=True), path
     assert running.client.get("/v1/models", headers=headers).get_json()["data"] == []

@@ -16,7 +16,12 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]
 FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":"x"}'}}
 CHAT = {
-    "model": "fake", "max_tokens": 1, "n": 1, "stop": ["s"], "user": "u", "metadata": {"k": "v"},
+    "model": "fake",
+    "max_tokens": 1,
+    "n": 1,
+    "stop": ["s"],
+    "user": "u",
+    "metadata": {"k": "v"},
     "messages": [
         {"role": "system", "content": "s", "name": "n"},
         {"role": "user", "content": [{"type": "text", "text": "t"}]},
@@ -24,11 +29,19 @@ CHAT = {
         {"role": "tool", "tool_call_id": "c1", "content": "r"},
         {"role": "user", "content": "q"},
     ],
-    "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": {"type": "function", "function": {"name": "f"}},
-    "logit_bias": {"5": 1}, "service_tier": "auto", "reasoning_effort": "low", "verbosity": "low", "modalities": ["text"],
-    "stream_options": {"include_usage": True}, "prediction": {"type": "content", "content": "x"},
-    "chat_template_kwargs": {"a": "b"}, "prompt_cache_key": "k", "safety_identifier": "s",
-}  # fmt: skip
+    "tools": [{"type": "function", "function": FUNCTION}],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "logit_bias": {"5": 1},
+    "service_tier": "auto",
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "modalities": ["text"],
+    "stream_options": {"include_usage": True},
+    "prediction": {"type": "content", "content": "x"},
+    "chat_template_kwargs": {"a": "b"},
+    "prompt_cache_key": "k",
+    "safety_identifier": "s",
+}
 FORM = {
     "model": "fake",
     "max_tokens": 1,
@@ -36,61 +49,133 @@ FORM = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},
 }
 MESSAGES = {
-    "model": "fake", "max_tokens": 1, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral", "ttl": "5m"}}],
+    "model": "fake",
+    "max_tokens": 1,
+    "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral", "ttl": "5m"}}],
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}}]},
-        {"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "h", "signature": "s"}, {"type": "text", "text": "a"},
-            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": "x"}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "r"}]}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "h", "signature": "s"},
+                {"type": "text", "text": "a"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": "x"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "r"}]}],
+        },
         {"role": "user", "content": "q"},
     ],
-    "tools": [{"name": "f", "description": "d", "input_schema": SCHEMA, "type": "custom"}], "metadata": {"user_id": "u"},
-    "tool_choice": {"type": "tool", "name": "f"}, "thinking": {"type": "disabled"}, "stop_sequences": ["s"],
-    "service_tier": "auto", "output_config": {"effort": "low"}, "container": "c", "speed": "fast",
-}  # fmt: skip
+    "tools": [{"name": "f", "description": "d", "input_schema": SCHEMA, "type": "custom"}],
+    "metadata": {"user_id": "u"},
+    "tool_choice": {"type": "tool", "name": "f"},
+    "thinking": {"type": "disabled"},
+    "stop_sequences": ["s"],
+    "service_tier": "auto",
+    "output_config": {"effort": "low"},
+    "container": "c",
+    "speed": "fast",
+}
 ITEMS = [
     {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "t"}]},
-    {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [
-        {"type": "output_text", "text": "a", "annotations": [], "logprobs": []}]},
-    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "content": [
-        {"type": "reasoning_text", "text": "h"}]},
+    {
+        "type": "message",
+        "role": "assistant",
+        "id": "msg_1",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "a", "annotations": [], "logprobs": []}],
+    },
+    {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [{"type": "summary_text", "text": "s"}],
+        "content": [{"type": "reasoning_text", "text": "h"}],
+    },
     {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "id": "fc_1", "status": "completed"},
     {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "r"}]},
     {"role": "user", "content": "q"},
-]  # fmt: skip
+]
 RESPONSES = {
-    "model": "fake", "max_output_tokens": 16, "store": False, "instructions": "i", "input": ITEMS,
-    "tools": [{"type": "function", **FUNCTION, "strict": True}], "tool_choice": {"type": "function", "name": "f"},
-    "reasoning": {"effort": "low", "summary": "auto"}, "truncation": "auto", "include": ["reasoning.encrypted_content"],
+    "model": "fake",
+    "max_output_tokens": 16,
+    "store": False,
+    "instructions": "i",
+    "input": ITEMS,
+    "tools": [{"type": "function", **FUNCTION, "strict": True}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "truncation": "auto",
+    "include": ["reasoning.encrypted_content"],
     "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}, "verbosity": "low"},
-    "metadata": {"k": "v"}, "service_tier": "auto", "user": "u", "prompt": {"id": "p"},
-}  # fmt: skip
+    "metadata": {"k": "v"},
+    "service_tier": "auto",
+    "user": "u",
+    "prompt": {"id": "p"},
+}
 GEMINI = {
     "systemInstruction": {"parts": [{"text": "s"}], "role": "user"},
     "contents": [
         {"role": "user", "parts": [{"text": "t"}]},
-        {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": "x"}, "id": "1"}, "thoughtSignature": "c2ln"}]},
+        {
+            "role": "model",
+            "parts": [{"functionCall": {"name": "f", "args": {"a": "x"}, "id": "1"}, "thoughtSignature": "c2ln"}],
+        },
         {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"result": "r"}, "id": "1"}}]},
         {"parts": [{"text": "q"}]},
     ],
-    "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}}]}],
+    "tools": [
+        {
+            "functionDeclarations": [
+                {
+                    "name": "f",
+                    "description": "d",
+                    "parameters": {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}},
+                }
+            ]
+        }
+    ],
     "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
     "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
-    "generationConfig": {"maxOutputTokens": 1, "stopSequences": ["s"], "thinkingConfig": {"thinkingLevel": "low"},
-                         "responseMimeType": "text/plain", "responseModalities": ["TEXT"]},
-}  # fmt: skip
+    "generationConfig": {
+        "maxOutputTokens": 1,
+        "stopSequences": ["s"],
+        "thinkingConfig": {"thinkingLevel": "low"},
+        "responseMimeType": "text/plain",
+        "responseModalities": ["TEXT"],
+    },
+}
 OLLAMA = {
-    "model": "fake", "stream": False, "keep_alive": "5m", "options": {"num_predict": 1, "stop": ["s"]},
+    "model": "fake",
+    "stream": False,
+    "keep_alive": "5m",
+    "options": {"num_predict": 1, "stop": ["s"]},
     "messages": [
-        {"role": "system", "content": "s"}, {"role": "user", "content": "t"},
-        {"role": "assistant", "content": "a", "thinking": "h", "tool_calls": [{"function": {"name": "f", "arguments": {"a": "x"}}}]},
-        {"role": "tool", "content": "r", "tool_name": "f"}, {"role": "user", "content": "q"},
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "t"},
+        {
+            "role": "assistant",
+            "content": "a",
+            "thinking": "h",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"a": "x"}}}],
+        },
+        {"role": "tool", "content": "r", "tool_name": "f"},
+        {"role": "user", "content": "q"},
     ],
     "tools": [{"type": "function", "function": FUNCTION}],
-}  # fmt: skip
-NATIVE = {"prompt": "x", "n_predict": 1, "stop": ["s"], "samplers": ["top_k"], "logit_bias": [["a", 1.0]], "model": "fake",
-          "dry_sequence_breakers": ["x"], "response_fields": ["content"], "lora": [{"id": 0, "scale": 1.0}]}  # fmt: skip
+}
+NATIVE = {
+    "prompt": "x",
+    "n_predict": 1,
+    "stop": ["s"],
+    "samplers": ["top_k"],
+    "logit_bias": [["a", 1.0]],
+    "model": "fake",
+    "dry_sequence_breakers": ["x"],
+    "response_fields": ["content"],
+    "lora": [{"id": 0, "scale": 1.0}],
+}
 BODIES = {
     "/v1/chat/completions": CHAT, "/v1/chat/completions ": FORM, "/v1/chat/completions/input_tokens": CHAT,
     "/chat/completions": {**CHAT, "reasoning_format": "auto", "grammar": 'root ::= "a"'}, "/apply-template": CHAT,

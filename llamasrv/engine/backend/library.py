@@ -23,9 +23,17 @@ import llama_cpp
 import llama_cpp.llama_cpp as C
 
 __all__ = [
-    "VERSION", "C", "drop_errors", "function", "hidden_states", "mtmd", "offloads",
-    "reason", "refused_buffer", "system_info",
-]  # fmt: skip
+    "VERSION",
+    "C",
+    "drop_errors",
+    "function",
+    "hidden_states",
+    "mtmd",
+    "offloads",
+    "reason",
+    "refused_buffer",
+    "system_info",
+]
 
 VERSION: str = llama_cpp.__version__
 

@@ -118,19 +118,30 @@ def shown(batch: Any) -> dict[str, Any]:
     errors = None if not batch.errors else {"object": "list", "data": batch.errors}
     usage = {name: batch.usage.get(name, 0) for name in ("input_tokens", "output_tokens", "total_tokens")}
     return {
-        "id": batch.id, "object": "batch", "endpoint": batch.endpoint, "errors": errors,
-        "input_file_id": batch.input_file, "completion_window": "24h", "status": batch.status,
-        "output_file_id": batch.output_file, "error_file_id": batch.error_file, "created_at": batch.created_at,
-        "expires_at": batch.expires_at, **times,
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "errors": errors,
+        "input_file_id": batch.input_file,
+        "completion_window": "24h",
+        "status": batch.status,
+        "output_file_id": batch.output_file,
+        "error_file_id": batch.error_file,
+        "created_at": batch.created_at,
+        "expires_at": batch.expires_at,
+        **times,
         "request_counts": {
-            "total": batch.total, "completed": batch.succeeded, "failed": batch.errored + batch.left,
+            "total": batch.total,
+            "completed": batch.succeeded,
+            "failed": batch.errored + batch.left,
         },
         "usage": {
-            **usage, "input_tokens_details": {"cached_tokens": batch.usage.get("cached_tokens", 0)},
+            **usage,
+            "input_tokens_details": {"cached_tokens": batch.usage.get("cached_tokens", 0)},
             "output_tokens_details": {"reasoning_tokens": batch.usage.get("reasoning_tokens", 0)},
         },
         "metadata": batch.metadata,
-    }  # fmt: skip
+    }
 
 
 def batch_body(batch: Any) -> bytes:

@@ -41,10 +41,17 @@ class ModelCard(NamedTuple):
 
 def _entry(card: ModelCard) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "id": card.id, "object": "model", "created": card.created, "owned_by": "llamasrv", "aliases": card.aliases,
-        "tags": card.tags, "type": "model", "display_name": card.id, "lifecycle": "active",
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": "llamasrv",
+        "aliases": card.aliases,
+        "tags": card.tags,
+        "type": "model",
+        "display_name": card.id,
+        "lifecycle": "active",
         "created_at": datetime.fromtimestamp(card.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }  # fmt: skip
+    }
     if card.context is not None:
         entry["max_model_len"] = card.context
         entry["context_length"] = card.context
@@ -74,10 +81,19 @@ def _brief(card: ModelCard) -> dict[str, Any]:
     able = [name for name in card.capabilities if name not in _MODALITIES]
     date = datetime.fromtimestamp(card.created, timezone.utc).strftime("%Y-%m-%d")  # TypeSafe's client wants one
     return {
-        "name": card.id, "model": card.id, "modified_at": "", "size": "", "digest": "", "type": "model",
-        "description": "", "release_date": date, "tags": card.tags, "parameters": "", "details": _DETAILS,
+        "name": card.id,
+        "model": card.id,
+        "modified_at": "",
+        "size": "",
+        "digest": "",
+        "type": "model",
+        "description": "",
+        "release_date": date,
+        "tags": card.tags,
+        "parameters": "",
+        "details": _DETAILS,
         "capabilities": [*able, "multimodal"] if is_multimodal else able,
-    }  # fmt: skip
+    }
 
 
 def model_list(cards: Sequence[ModelCard]) -> bytes:

@@ -66,9 +66,25 @@ class Replay:
 
     def _sequence(self, numbers):
         (
-            length, num_prompt, computed, reused, lane, arrived, admitted, first_token, owner, priority, deferrable,
-            max_tokens, saved, is_scored, num_scores, num_forgotten, adapters, number,
-        ) = numbers  # fmt: skip
+            length,
+            num_prompt,
+            computed,
+            reused,
+            lane,
+            arrived,
+            admitted,
+            first_token,
+            owner,
+            priority,
+            deferrable,
+            max_tokens,
+            saved,
+            is_scored,
+            num_scores,
+            num_forgotten,
+            adapters,
+            number,
+        ) = numbers
         seq = make_sequence(
             [7] * length,
             owner=owner,

@@ -332,10 +332,17 @@ def test_only_a_prompt_is_counted_as_such_or_inside_a_request():
 
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=7, reasoning_tokens=2)
 EVENTS = [
-    Reasoning(0, "Hm, "), Reasoning(0, "well."), Text(0, "Let me "), Text(0, "look."),
-    ToolCallStart(0, 0, "call_a", "clock"), ToolCallArguments(0, 0, '{"city":'), ToolCallArguments(0, 0, '"Bern"}'),
-    ToolCallStart(0, 1, "call_b", "now"), Finished(0, FinishReason.TOOL_CALLS), USAGE,
-]  # fmt: skip
+    Reasoning(0, "Hm, "),
+    Reasoning(0, "well."),
+    Text(0, "Let me "),
+    Text(0, "look."),
+    ToolCallStart(0, 0, "call_a", "clock"),
+    ToolCallArguments(0, 0, '{"city":'),
+    ToolCallArguments(0, 0, '"Bern"}'),
+    ToolCallStart(0, 1, "call_b", "now"),
+    Finished(0, FinishReason.TOOL_CALLS),
+    USAGE,
+]
 CALLS = [
     {
         "functionCall": {"id": "call_a", "name": "clock", "args": {"city": "Bern"}},

@@ -27,9 +27,17 @@ THOUGHT = {
 
 def response(*output, **others):
     return {
-        "id": "resp_1", "status": "completed", "model": "m", "created_at": 0, "completed_at": 1, "error": None,
-        "previous_response_id": None, "usage": None, "output": list(output), **others,
-    }  # fmt: skip
+        "id": "resp_1",
+        "status": "completed",
+        "model": "m",
+        "created_at": 0,
+        "completed_at": 1,
+        "error": None,
+        "previous_response_id": None,
+        "usage": None,
+        "output": list(output),
+        **others,
+    }
 
 
 def framed(**event):

@@ -247,27 +247,54 @@ def test_the_oldest_sound_goes_first_and_its_transcript_stays():
 
 _PCM = {"type": "audio/pcm", "rate": 24000}
 _LIVEKIT = {
-    "model": "gpt-realtime", "output_modalities": ["audio"], "max_output_tokens": "inf", "tool_choice": "auto",
-    "tools": [TOOL], "tracing": None, "truncation": "auto", "instructions": "Be kind.",
+    "model": "gpt-realtime",
+    "output_modalities": ["audio"],
+    "max_output_tokens": "inf",
+    "tool_choice": "auto",
+    "tools": [TOOL],
+    "tracing": None,
+    "truncation": "auto",
+    "instructions": "Be kind.",
     "audio": {
-        "input": {"format": _PCM, "noise_reduction": {"type": "near_field"},
-                  "transcription": {"model": "gpt-4o-mini-transcribe"},
-                  "turn_detection": {"type": "semantic_vad", "create_response": True, "eagerness": "medium",
-                                     "interrupt_response": True}},
+        "input": {
+            "format": _PCM,
+            "noise_reduction": {"type": "near_field"},
+            "transcription": {"model": "gpt-4o-mini-transcribe"},
+            "turn_detection": {
+                "type": "semantic_vad",
+                "create_response": True,
+                "eagerness": "medium",
+                "interrupt_response": True,
+            },
+        },
         "output": {"format": _PCM, "speed": 1.0, "voice": "marin"},
     },
-}  # fmt: skip
+}
 _PIPECAT = {
-    "object": "realtime.session", "output_modalities": ["text"], "instructions": "Be kind.", "tools": [],
-    "tool_choice": "none", "max_output_tokens": 4096, "prompt": None, "include": None, "expires_at": None,
+    "object": "realtime.session",
+    "output_modalities": ["text"],
+    "instructions": "Be kind.",
+    "tools": [],
+    "tool_choice": "none",
+    "max_output_tokens": 4096,
+    "prompt": None,
+    "include": None,
+    "expires_at": None,
     "audio": {
-        "input": {"format": _PCM, "transcription": {"model": "gpt-4o-transcribe", "language": None, "prompt": None},
-                  "noise_reduction": None,
-                  "turn_detection": {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300,
-                                     "silence_duration_ms": 800}},
+        "input": {
+            "format": _PCM,
+            "transcription": {"model": "gpt-4o-transcribe", "language": None, "prompt": None},
+            "noise_reduction": None,
+            "turn_detection": {
+                "type": "server_vad",
+                "threshold": 0.5,
+                "prefix_padding_ms": 300,
+                "silence_duration_ms": 800,
+            },
+        },
         "output": {"format": _PCM, "voice": "alloy"},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("given", [_LIVEKIT, _PIPECAT])

@@ -74,18 +74,30 @@ def test_null_is_absent():
 def test_what_codex_sends_is_read():
     request, options = endpoint.parse(
         {
-            "model": "m", "instructions": "You code.", "store": False, "stream": True, "include": [],
+            "model": "m",
+            "instructions": "You code.",
+            "store": False,
+            "stream": True,
+            "include": [],
             "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
             "tools": [
                 {"type": "function", "name": "shell", "description": "", "strict": False, "parameters": {}},
-                {"type": "custom", "name": "apply_patch", "description": "d",
-                 "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x+/"}},
-                {"type": "web_search", "external_web_access": True}, {"type": "image_generation"},
+                {
+                    "type": "custom",
+                    "name": "apply_patch",
+                    "description": "d",
+                    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x+/"},
+                },
+                {"type": "web_search", "external_web_access": True},
+                {"type": "image_generation"},
             ],
-            "tool_choice": "auto", "parallel_tool_calls": False, "reasoning": {"effort": "medium", "summary": "auto"},
-            "prompt_cache_key": "k", "client_metadata": {"x": "y"},
+            "tool_choice": "auto",
+            "parallel_tool_calls": False,
+            "reasoning": {"effort": "medium", "summary": "auto"},
+            "prompt_cache_key": "k",
+            "client_metadata": {"x": "y"},
         }
-    )  # fmt: skip
+    )
     (prompt,) = request.prompts
     assert prompt.messages == (Message("system", "You code."), Message("user", "Hi"))
     assert [tool.name for tool in prompt.tools] == ["shell", "apply_patch"]
