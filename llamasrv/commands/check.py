@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -44,7 +45,26 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
         return _print_json({}) if as_json else 0
     if settings.model.path is None or model_list.names_several(settings):
         return _several_as_json(settings) if as_json else _several(settings, console)
-    header = gguf.read_header(settings.model.path)
+    one = _plan(settings, settings.model.path, console)
+    usable = _try_templates(one.settings, model_list.models(one.settings), console)
+    learned = None if usable is None else ChatTemplate(usable)
+    return _one_as_json(one, learned) if as_json else _one(one, learned, console)
+
+
+class _PlannedModel(NamedTuple):
+    """One model, and how it would be loaded."""
+
+    settings: Settings
+    header: gguf.Header
+    need: memory.Need
+    found: fit.FittedPlan | None  # as the library measured it; None: there are estimates only
+    free: int  # bytes on this machine
+    projector: Path | None
+    is_speech: bool
+
+
+def _plan(settings: Settings, path: Path, console: Console) -> _PlannedModel:
+    header = gguf.read_header(path)
     projector = projector_of(settings, header, None)
     is_speech = load_plans.speaks(header, projector)
     if is_speech:
@@ -63,17 +83,22 @@ def run(settings: Settings, print_config: bool, as_json: bool = False) -> int:
     else:
         settings = load_plans.with_places(settings, header)
         need = model_options.needed_memory(settings, header)
-    source = _try_templates(settings, model_list.models(settings), console)
-    learned = None if source is None else ChatTemplate(source)
-    if as_json:
-        return _print_json(
-            {
-                "model": _facts(settings, header, need),
-                "template": None if learned is None else learned_format.describe(learned),
-                "projector": None if projector is None else str(projector),
-                "memory": _memory_facts(need, found, free),
-            }
-        )
+    return _PlannedModel(settings, header, need, found, free, projector, is_speech)
+
+
+def _one_as_json(one: _PlannedModel, learned: ChatTemplate | None) -> int:
+    return _print_json(
+        {
+            "model": _facts(one.settings, one.header, one.need),
+            "template": None if learned is None else learned_format.describe(learned),
+            "projector": None if one.projector is None else str(one.projector),
+            "memory": _memory_facts(one.need, one.found, one.free),
+        }
+    )
+
+
+def _one(one: _PlannedModel, learned: ChatTemplate | None, console: Console) -> int:
+    settings, header, need, found, free, projector, is_speech = one
     console.print(_model_table(settings, header, need))
     if learned is not None:
         console.print(_template_table(learned))

@@ -67,6 +67,14 @@ def blueprint(service: Service) -> Blueprint:
             as_events=options.as_events,
         )
 
+    _add_voices(routes, service)
+    return routes
+
+
+def _add_voices(routes: Blueprint, service: Service) -> None:
+    """What can be spoken with, and the owner's own voices."""
+    limits = service.options.limits
+
     @routes.get("/v1/audio/voices")
     @routes.get("/audio/voices")
     def voices() -> Response:
@@ -92,8 +100,6 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/audio/models")
     def models() -> Response:
         return json_answer(speech_models([model.name for model in service.pipeline.speaking()]))
-
-    return routes
 
 
 def _read_recording(name: str, limits: Limits, most: int) -> tuple[dict[str, list[str]], bytes]:

@@ -35,29 +35,10 @@ def blueprint(service: Service) -> Blueprint:
     def upload() -> Response:
         with held_key(service.idempotency) as held:
             try:
-                stored = receive(held)
+                stored = _store_upload(service, held)
             except _AlreadyMade as made:
                 stored = made.file
         return json_answer(_protocol().file_body(stored))
-
-    def receive(held: HeldKey | None) -> StoredFile:
-        """Raises _AlreadyMade if the key has made this very file; nothing of the new one remains then."""
-        owner, patience = current().owner, service.options.limits.body_seconds
-        with files.writing(owner, filename="", purpose="") as new:
-            if held is None:
-                _receive(new, new, files, patience)
-            else:
-                hashing = _Hashing(new)
-                _receive(new, hashing, files, patience)
-                digest = hashing.digest()
-                made = held.made(digest)
-                if made is not None:
-                    with suppress(NotFound):  # deleted meanwhile
-                        raise _AlreadyMade(files.find(owner, made))
-        assert new.stored is not None
-        if held is not None:
-            held.keep(digest, new.stored.id)
-        return new.stored
 
     @routes.get("/v1/files")
     def list_files() -> Response:
@@ -124,6 +105,26 @@ class _Hashing:
         new = self._new
         self._hash.update(orjson.dumps([new.filename, new.purpose, new.lifetime]))
         return self._hash.hexdigest()
+
+
+def _store_upload(service: Service, held: HeldKey | None) -> StoredFile:
+    """Raises _AlreadyMade if the key has made this very file; nothing of the new one remains then."""
+    files, owner, patience = service.files, current().owner, service.options.limits.body_seconds
+    with files.writing(owner, filename="", purpose="") as new:
+        if held is None:
+            _receive(new, new, files, patience)
+        else:
+            hashing = _Hashing(new)
+            _receive(new, hashing, files, patience)
+            digest = hashing.digest()
+            made = held.made(digest)
+            if made is not None:
+                with suppress(NotFound):  # deleted meanwhile
+                    raise _AlreadyMade(files.find(owner, made))
+    assert new.stored is not None
+    if held is not None:
+        held.keep(digest, new.stored.id)
+    return new.stored
 
 
 def _receive(new: FileUpload, sink: Sink, files: FileStore, patience: float) -> None:

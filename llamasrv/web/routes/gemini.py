@@ -40,7 +40,7 @@ class _Array:
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("gemini", __name__)
     limits = service.options.limits
-    endpoint, embed = GenerateContent(limits), EmbedContent(limits)
+    endpoint = GenerateContent(limits)
     contents = service.cached_contents
 
     @routes.post(f"{MODELS}/<path:name>:generateContent")
@@ -81,6 +81,14 @@ def blueprint(service: Service) -> Blueprint:
         with in_words_of(endpoint, asked):
             return json_answer(count_body(service.pipeline.count(asked, current().owner)))
 
+    _add_vectors(routes, service)
+    _add_models(routes, service)
+    return routes
+
+
+def _add_vectors(routes: Blueprint, service: Service) -> None:
+    embed = EmbedContent(service.options.limits)
+
     @routes.post(f"{MODELS}/<path:name>:embedContent")
     def embed_content(name: str) -> Response:
         return vectors(name, batch=False)
@@ -93,6 +101,8 @@ def blueprint(service: Service) -> Blueprint:
         asked, options = read_parsed(service, embed, model=name, batch=batch)
         return computed(service, embed, service.pipeline.submit_embed, asked, options)
 
+
+def _add_models(routes: Blueprint, service: Service) -> None:
     @routes.get(MODELS)
     def list_models() -> Response:
         start, most = page_of(request.args.get("pageSize"), request.args.get("pageToken"))
@@ -101,8 +111,6 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get(f"{MODELS}/<path:name>")
     def show_model(name: str) -> Response:
         return json_answer(model_body(_card(service.registry.find(name))))
-
-    return routes
 
 
 def _card(model: Model) -> GeminiModel:

@@ -62,18 +62,18 @@ def blueprint(service: Service) -> Blueprint:
     def fill_in() -> Response:
         return generate(service, infill, NATIVE)
 
+    _add_counts(routes, service)
     _add_tokens(routes, service)
+    _add_template(routes, service)
     _add_props(routes, service)
     _add_absent(routes)
     return routes
 
 
-def _add_tokens(routes: Blueprint, service: Service) -> None:
-    """Routes between texts and tokens, and for the prompt that a chat becomes."""
+def _add_counts(routes: Blueprint, service: Service) -> None:
+    """How many tokens a chat's prompt has."""
     limits = service.options.limits
-    tokenizing = Tokenizing(limits)
     chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
-    huge = threading.Lock()  # one at a time: two would take all threads that compute, from everybody
 
     @routes.post("/v1/chat/completions/input_tokens")
     def count_tokens() -> Response:
@@ -87,6 +87,13 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         asked, _ = parsed_by(endpoint, request.environ, endpoint.parse, read_json(request.environ, limits))
         heed_autoload(service, asked.model)
         return json_answer(count_body(service.pipeline.count(asked, current().owner)))
+
+
+def _add_tokens(routes: Blueprint, service: Service) -> None:
+    """Routes between texts and tokens."""
+    limits = service.options.limits
+    tokenizing, chat = Tokenizing(limits), ChatCompletions(limits)
+    huge = threading.Lock()  # one at a time: two would occupy all threads that compute
 
     @routes.post("/tokenize")
     def tokenize() -> Response:
@@ -130,6 +137,12 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
         template = None if served.template is None else served.template.source
         info = served.info
         return json_answer(tokenizer_body(bos_token=info.bos_token, eos_token=info.eos_token, chat_template=template))
+
+
+def _add_template(routes: Blueprint, service: Service) -> None:
+    """The prompt that a chat becomes."""
+    limits = service.options.limits
+    chat = ChatCompletions(limits)
 
     @routes.post("/apply-template")
     def apply_template() -> Response:

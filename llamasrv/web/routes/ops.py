@@ -23,9 +23,18 @@ _RETRY = [("Retry-After", "2")]
 
 def blueprint(service: Service) -> Blueprint:
     routes = Blueprint("ops", __name__)
-    started = str(int(time.time()))
-    report = LoadReport()
+    _add_health(routes, service)
+    _add_metrics(routes, service)
 
+    @routes.get("/debug")
+    def show_state() -> Response:
+        """What SIGUSR2 writes to the log: the engines' figures and where every thread is. No content of requests."""
+        return Response(orjson.dumps(diagnostics.state(service), default=str), 200, content_type="application/json")
+
+    return routes
+
+
+def _add_health(routes: Blueprint, service: Service) -> None:
     @routes.get("/health")
     @routes.get("/v1/health")
     def health() -> Response:
@@ -60,6 +69,11 @@ def blueprint(service: Service) -> Blueprint:
             return _json({"status": "unavailable", "reason": error.message, **_arriving(service)}, 503, _RETRY)
         return _json({"status": "ok", **_arriving(service)})
 
+
+def _add_metrics(routes: Blueprint, service: Service) -> None:
+    started = str(int(time.time()))
+    report = LoadReport()
+
     def require_metrics() -> None:
         if not service.options.metrics:
             raise Unsupported(f"{request.path} is disabled. Start the server with --metrics.", status=501)
@@ -91,13 +105,6 @@ def blueprint(service: Service) -> Blueprint:
         name = request.args.get("model")
         models = service.registry.models if name is None else [service.registry.for_request(name)]
         return _json(report.loads(models))
-
-    @routes.get("/debug")
-    def show_state() -> Response:
-        """What SIGUSR2 writes to the log: the engines' figures and where every thread is. No content of requests."""
-        return Response(orjson.dumps(diagnostics.state(service), default=str), 200, content_type="application/json")
-
-    return routes
 
 
 def _arriving(service: Service) -> dict[str, dict[str, float]]:

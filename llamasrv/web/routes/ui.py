@@ -52,7 +52,6 @@ SEARCHABLE = {  # the manual's search is a form
 def blueprint(service: Service) -> Blueprint:
     folder = templates_dir()
     routes = Blueprint("ui", __name__, template_folder=str(folder))
-    snapshots = Snapshots(service)
     files = StaticFiles(folder / "web" / "static")
 
     @routes.before_request
@@ -85,6 +84,21 @@ def blueprint(service: Service) -> Blueprint:
         }
         return json_answer(orjson.dumps(answer))
 
+    @routes.get("/ui/static/<version>/<path:name>")
+    def static(version: str, name: str) -> Response:
+        """`version` only makes browsers notice that the files have changed."""
+        response = files.send(name)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if name == WORKER:
+            response.headers["Service-Worker-Allowed"] = "/"
+        return response
+
+    _add_manual(routes)
+    _add_engine_view(routes, service)
+    return routes
+
+
+def _add_manual(routes: Blueprint) -> None:
     @routes.get("/ui/docs")
     def manual() -> Response:
         """The manual's pages, or what the words in `q` find in them."""
@@ -97,14 +111,10 @@ def blueprint(service: Service) -> Blueprint:
             raise NotFound(f"The manual has no page {page!r}.")
         return _manual(page=off_hub(docs.rendered, page), open=f"/ui/docs/{page}")
 
-    @routes.get("/ui/static/<version>/<path:name>")
-    def static(version: str, name: str) -> Response:
-        """`version` only makes browsers notice that the files have changed."""
-        response = files.send(name)
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        if name == WORKER:
-            response.headers["Service-Worker-Allowed"] = "/"
-        return response
+
+def _add_engine_view(routes: Blueprint, service: Service) -> None:
+    """Figures of the engines: of the last hour, and as they change."""
+    snapshots = Snapshots(service)
 
     @routes.get("/ui/engine/history")
     def history() -> Response:
@@ -122,8 +132,6 @@ def blueprint(service: Service) -> Blueprint:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", MAY_MANAGE: may_manage}
         body = PiecesBody(current().record, snapshots.events(with_keys=is_admin))
         return Response(body, 200, headers, content_type=EVENT_STREAM)
-
-    return routes
 
 
 def _notice(service: Service) -> str | None:
