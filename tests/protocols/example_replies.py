@@ -28,7 +28,7 @@ from llamasrv.engine.backend.fake_projector import FakeProjector  # noqa: E402
 from llamasrv.engine.base.interface import Adapter  # noqa: E402
 from llamasrv.engine.base.options import EngineOptions  # noqa: E402
 from llamasrv.pipeline.media import MediaOptions  # noqa: E402
-from llamasrv.protocols.openapi import OPERATIONS  # noqa: E402
+from llamasrv.protocols.operations import OPERATIONS  # noqa: E402
 from llamasrv.web.service import WebOptions  # noqa: E402
 
 FILE = ROOT / "templates/web/example_replies.json"

@@ -27,15 +27,14 @@ from llamasrv.chat.literal_rules import object_arguments
 from llamasrv.chat.literals import read_literal
 from llamasrv.chat.markers import Marks, marks, pieces
 from llamasrv.chat.notations import trial
-from llamasrv.chat.notations.base import COUNT, Learned, Notation, OpenCall, object_value, quote, values_of
+from llamasrv.chat.notations.base import Learned, Notation, OpenCall, object_value, quote, values_of
+from llamasrv.chat.notations.rows import HOLE, filled, followers, put_back, read_row, read_words, row_rule, stop_of
 from llamasrv.chat.notations.tagged import held_value
 from llamasrv.chat.rules import RuleWriter
-from llamasrv.chat.scanner import NAME, Give, Scanner, Steps
+from llamasrv.chat.scanner import Give, Scanner, Steps
 from llamasrv.domain.request import Tool
 
-_HOLE = re.compile(r"\{(name|id|number|key|type|value|json)\}")
-_TOUCHING = re.compile(rf"{_HOLE.pattern}{_HOLE.pattern}")  # nothing tells where the first ends
-_ID_RULE = "/[a-zA-Z0-9_-]{1,40}/"
+_TOUCHING = re.compile(rf"{HOLE.pattern}{HOLE.pattern}")  # nothing tells where the first ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +60,13 @@ class AnyOrder(Notation):
             body = self.separator.join(self._written(key, value) for key, value in values_of(arguments).items())
         else:
             body = quote(arguments or "{}") if self.encoded else arguments or "{}"
-        return _filled(self.before, said) + body + _filled(self.after, said)
+        return filled(self.before, said) + body + filled(self.after, said)
 
     def _written(self, key: str, value: Any) -> str:
         shown = json.dumps(value, ensure_ascii=False)
         bare = f"{self.quotes[0]}{value}{self.quotes[1]}" if isinstance(value, str) else shown
         kind = self.text_type if isinstance(value, str) else self._word(values.kind_of(value))
-        return _filled(self.pair, {"key": key, "type": kind, "value": bare, "json": shown})
+        return filled(self.pair, {"key": key, "type": kind, "value": bare, "json": shown})
 
     def _word(self, kind: str) -> str:
         """The word for a type of JSON other than a text."""
@@ -77,7 +76,7 @@ class AnyOrder(Notation):
         """Read the texts and the holes in their order."""
         said: dict[str, str] = {}
         pairs = _Pairs(self, text, call)
-        if not (yield from _row(text, self.before, said, pairs.begun_by if self.pair else ("{", '"'))):
+        if not (yield from read_row(text, self.before, said, pairs.begun_by if self.pair else ("{", '"'))):
             return
         if "name" not in said:
             yield from self._read_nameless(text, call, said, pairs)
@@ -92,14 +91,14 @@ class AnyOrder(Notation):
             whole = yield from object_value(text, call.argue)
         if whole:
             call.end()
-            yield from _row(text, self.after, said, _behind(call))
+            yield from read_row(text, self.after, said, followers(call))
 
     def _read_nameless(self, text: Scanner, call: OpenCall, said: dict[str, str], pairs: _Pairs) -> Steps:
         """Read a call whose name comes behind its arguments."""
         kept: list[str] = []
         if not (yield from pairs.read(kept.append) if self.pair else object_value(text, kept.append)):
             return
-        if not (yield from _row(text, self.after, said, _behind(call))) or "name" not in said:
+        if not (yield from read_row(text, self.after, said, followers(call))) or "name" not in said:
             return
         name = said["name"]
         if not (call.announced or name in call.tools):
@@ -111,7 +110,7 @@ class AnyOrder(Notation):
         call.end()
 
     def rule(self, rules: RuleWriter, tool: Tool) -> str:
-        before, after = (_row_rule(rules, row, tool) for row in (self.before, self.after))
+        before, after = (row_rule(rules, row, tool) for row in (self.before, self.after))
         if not self.pair:
             made = object_arguments(rules, tool, indented=self.indented, printed=self.printed, in_text=self.encoded)
             return f"{before} {made} {after}"
@@ -149,10 +148,10 @@ class AnyOrder(Notation):
     def _around(self, said: Mapping[str, str]) -> tuple[str, str]:
         """The text before and after an argument's value."""
         head, _, tail = self.pair.partition("{json}" if "{json}" in self.pair else "{value}")
-        return _filled(head, said), _filled(tail, said)
+        return filled(head, said), filled(tail, said)
 
     def may_follow(self, char: str) -> bool:
-        first = "" if self.before else _HOLE.split(self.pair)[0].strip() if self.pair else "{"
+        first = "" if self.before else HOLE.split(self.pair)[0].strip() if self.pair else "{"
         return char == first[0] if first else True
 
     @classmethod
@@ -187,84 +186,6 @@ _PLAIN = r"""/[^\s"'\[\](){}<>|=,:;&\/][^"'\[\](){}<>|=,:;&\/\n]*/ & ~/(None|Tru
 """A text without quotes that nothing ends but the next sign."""
 
 
-def _filled(row: str, said: Mapping[str, str]) -> str:
-    return _HOLE.sub(lambda hole: said.get(hole[1], hole[0]), row)
-
-
-def _row_rule(rules: RuleWriter, row: str, tool: Tool) -> str:
-    parts = _HOLE.split(row)
-    holes = {"name": rules.literal(tool.name), "id": _ID_RULE, "number": COUNT}
-    return (
-        " ".join(holes[part] if place % 2 else rules.literal(part) for place, part in enumerate(parts) if part) or '""'
-    )
-
-
-def _stop(literal: str) -> str:
-    """What ends a name in front of a text: its first word, or its first blank if it has none."""
-    words = literal.split()
-    if not words:
-        return literal[:1]
-    return (literal[: len(literal) - len(literal.lstrip())][-1:] if words[0][0].isalnum() else "") + words[0]
-
-
-def _words(text: Scanner, literal: str) -> Steps:
-    """Read a fixed text, with any white space between its words. False if there is another."""
-    words = literal.split()
-    for word in words:
-        if not (yield from text.skip_space()) or (yield from text.mark(marks(word))) is None:
-            return False
-    tail = literal[len(literal.rstrip()) :]
-    if tail and words:
-        yield from text.mark(marks(tail))
-    return True
-
-
-def _row(text: Scanner, row: str, said: dict[str, str], behind: tuple[str, ...]) -> Steps:
-    """Read texts and names in holes. False if they are others. `behind`: what may follow, which is left."""
-    parts = _HOLE.split(row)
-    if not (yield from _words(text, parts[0])):
-        return False
-    for hole, literal in zip(parts[1::2], parts[2::2]):
-        name, mark = (yield from text.name(marks(_stop(literal)))) if literal else (yield from _last(text, behind))
-        if name is None or said.setdefault(hole, name) != name:
-            return False
-        if literal and not (yield from _words(text, literal.lstrip()[len(str(mark).strip()) :])):
-            return False
-    return True
-
-
-def _last(text: Scanner, behind: tuple[str, ...]) -> Steps:
-    """A name, up to what follows it or to the end of the text."""
-    if behind:
-        name, mark = yield from text.name(marks(*behind))
-        if name is not None:
-            _leave(text, len(mark))
-            return name, ""
-    kept = ""
-    while (yield from text.char()):
-        found = _NO_NAME.search(text.buffer, text.position)
-        end = found.start() if found else len(text.buffer)
-        kept += text.eat(end)
-        if found:
-            break
-    return (kept, "") if NAME.match(kept) else (None, None)
-
-
-def _behind(call: OpenCall) -> tuple[str, ...]:
-    """What may follow a call."""
-    return (*call.ends, *call.closers, *call.openers)
-
-
-_NO_NAME = re.compile(r"[\s\"'`{}\[\]()<>]")
-
-
-def _leave(text: Scanner, size: int) -> None:
-    """What was eaten last is read again."""
-    text.position -= size
-    if text.trail and size:
-        text.trail[-1] = text.trail[-1][:-size]
-
-
 class _Pairs:
     """Reads the arguments of one call that stand one by one."""
 
@@ -272,14 +193,16 @@ class _Pairs:
         self._notation, self._text = notation, text
         self._schema: Any = None
         self._said: list[tuple[str, str, str | None]] = []  # key, value, type
-        after = _HOLE.split(notation.after)[0].split()
-        begun = _HOLE.split(notation.before)
-        others = () if begun[0] or begun[1:2] != ["name"] else tuple(f"{tool}{_stop(begun[2])}" for tool in call.tools)
-        self._ends = marks(*(after[:1] or (*_behind(call), *others)))
+        after = HOLE.split(notation.after)[0].split()
+        begun = HOLE.split(notation.before)
+        others = (
+            () if begun[0] or begun[1:2] != ["name"] else tuple(f"{tool}{stop_of(begun[2])}" for tool in call.tools)
+        )
+        self._ends = marks(*(after[:1] or (*followers(call), *others)))
         self._has_end = bool(after or call.ends)
-        head = _HOLE.split(notation.pair)[0]
+        head = HOLE.split(notation.pair)[0]
         self._head = marks(*head.split()[:1])
-        self.begun_by = (*((_stop(head),) if head else ()), *self._ends.words)  # or what follows, where there is none
+        self.begun_by = (*((stop_of(head),) if head else ()), *self._ends.words)  # or what follows, where there is none
         self._separator = marks(notation.separator.strip())
 
     def read(self, give: Give, schema: Any = None) -> Steps:
@@ -317,11 +240,11 @@ class _Pairs:
         text, rest = self._text, self._notation.pair
         said: dict[str, str] = {}
         key, kind, quotes = self._key(place), None, marks(self._notation.quotes[0])
-        while (found := _HOLE.search(rest)) is not None:
-            if not (yield from _words(text, rest[: found.start()])):
+        while (found := HOLE.search(rest)) is not None:
+            if not (yield from read_words(text, rest[: found.start()])):
                 return False
             hole, rest = found[1], rest[found.end() :]
-            literal = _HOLE.split(rest)[0]
+            literal = HOLE.split(rest)[0]
             kept: list[str] = []
             if hole == "value" and (yield from text.mark(quotes)):
                 if (yield from text.until(marks(self._notation.quotes[1]), kept.append)) is None:
@@ -342,7 +265,7 @@ class _Pairs:
                 if "{" in said[hole] or "\n" in said[hole]:
                     return False
                 rest = rest.replace(found[0], said[hole])
-        if not (yield from _words(text, rest)):
+        if not (yield from read_words(text, rest)):
             return False
         key = said.get("key", key)
         if key is None:
@@ -374,7 +297,7 @@ class _Pairs:
     def _keys_behind(self, rest: str) -> tuple[str, ...]:
         """What follows a value whose key comes behind it, for each key that is known, where a mere sign stands between
         them: the value may hold that sign."""
-        literal, hole, behind = (*_HOLE.split(rest), "", "")[:3]
+        literal, hole, behind = (*HOLE.split(rest), "", "")[:3]
         if hole != "key" or len(literal.strip()) not in (1, 2) or not isinstance(self._schema, Mapping):
             return ()
         return tuple(f"{literal.lstrip()}{key}{behind}".rstrip() for key in self._schema.get("properties", ()))
@@ -399,7 +322,7 @@ class _Pairs:
             mark = yield from text.until(stops, give)
         if mark is None:
             return not self._has_end and text.ended
-        _leave(text, len(mark))
+        put_back(text, len(mark))
         return True
 
     def _as_json(self, said: str, kind: str | None, schema: Any) -> str:
