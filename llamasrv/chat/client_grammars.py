@@ -1,8 +1,8 @@
 """Bounds on the grammars that clients write, in Lark or in llama.cpp's notation (GBNF).
 
-Reads of them what the bounds need: rules, what they refer to, and how much text they fix. The grammar library calls
-itself for each reference and each parenthesis, and writes out a text that leaves no choice in one piece, however often
-it is repeated. Whether a grammar is right is not decided here.
+Extracts only what the bounds need: rules, their references, and how much text they fix. The grammar library recurses
+for each reference and parenthesis, and expands text without alternatives in one piece, however often it is repeated.
+Whether a grammar is valid is not checked here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from llamasrv.errors import InvalidRequest
 MAX_LENGTH = 256 * 1024  # characters
 MAX_PATTERN = 64 * 1024  # characters of one regular expression
 MAX_RULES = 2_000
-FEW_RULES = 200  # that are converted fast in any order
+FEW_RULES = 200  # so few are converted fast in any order
 MAX_NESTING = 200  # parentheses
-MAX_FIXED = 32 * 1024  # characters of a text that leaves no choice: some 50 ms of the engine's thread
+MAX_FIXED = 32 * 1024  # characters of text without alternatives: about 50 ms of the engine's thread
 # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
 ESCAPES = {"json_allow_general_unicode_escapes": True}  # an option of the grammar library's JSON
 MAX_AMBIGUITY = 20_000  # alternatives that may match nothing times places of their rule: 100,000 take 3 s for one token
 
 _STRING = r'"(?:\\.|[^"\\\n])*"'
-# In all of these a mark whose end is missing is "bad", and reading ends: else each would be looked for to the end.
+# In all of these an opening mark without its end is "bad" and stops reading: else the search would go on to the end of
+# the text for each of them.
 _COUNT = r"\{[ \t]{0,8}(?P<least>\d{1,12})?[ \t]{0,8}(?:,[ \t]{0,8}\d{0,12}[ \t]{0,8})?\}"
 _LARK = re.compile(
     rf"""
@@ -99,8 +100,8 @@ def check_lark(text: str) -> tuple[str, list[Any]]:
 
 
 def check_gbnf(text: str) -> str:
-    """The same grammar, each rule behind those that it refers to where that can be: the converter passes over all rules
-    again and again, until none that stands before its parts is left. Raises InvalidRequest."""
+    """The same grammar with each rule after those it refers to, where possible: the converter passes over all rules
+    again as long as one precedes its parts. Raises InvalidRequest."""
     rules, _ = _read(text, _GBNF)
     order = _check(rules, "root")
     _check_ambiguity(rules)
@@ -185,9 +186,9 @@ def _json_at(text: str, position: int) -> tuple[Any, int]:
 
 
 def _check(rules: dict[str, _Rule], start: str) -> list[str]:
-    """Check depths and sizes; the names of the rules, each behind those that it refers to where that can be."""
+    """Check depths and sizes. Returns the names of the rules, each after those it refers to, where possible."""
     graph = {name: {op.name: 1 for op in rule.ops if op.name in rules} for name, rule in rules.items()}
-    graph[""] = dict.fromkeys(rules, 0)  # also what `start` does not lead to is read
+    graph[""] = dict.fromkeys(rules, 0)  # rules that `start` does not reach are read, too
     if longest_chain(graph, "") > MAX_REFERENCES:
         message = f"The grammar's rules refer to each other more than {MAX_REFERENCES} levels deep."
         raise InvalidRequest(message, param="content")

@@ -1,8 +1,8 @@
 """Clients' Lark grammars, rewritten for use inside a call.
 
 The text that a grammar describes is written raw between marks, or as a JSON string. Raw, no part of it may hold the
-mark that ends it; in JSON, quotes, backslashes and control characters are escaped. Both are changes to terminals alone:
-rules stay as they are. What cannot be changed so is refused with the place where it stands.
+mark that ends it; in JSON, quotes, backslashes and control characters are escaped. Both change only terminals; rules
+stay as they are. What cannot be changed this way is refused with its line.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _value_of(token: str) -> str:
 
 
 class _Raw(_Rewriter):
-    """No terminal contains the mark or ends with the beginning of it, so that none can arise where two terminals meet,
+    """No terminal contains the mark or ends with its beginning, so the mark cannot arise where two terminals meet,
     either."""
 
     def __init__(self, mark: str) -> None:

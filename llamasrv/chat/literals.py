@@ -60,8 +60,8 @@ def read_literal(text: Scanner, give: Give, *, of_arguments: bool = False) -> St
 
 
 def read_quoted(text: Scanner, give: Give, quote: str, *, of_arguments: bool = False) -> Steps:
-    """Read a string in either kind of quotes and pass it on in JSON's. Among the arguments of a call a quote that
-    nothing follows which may come next is part of the text: some templates write quotes in texts as they are."""
+    """Read a string in either kind of quotes and pass it on in JSON's. Among the arguments of a call, a quote that is
+    not followed by anything that could come next is part of the text: some templates do not escape quotes."""
     text.eat(text.position + 1)
     give('"')
     stops = re.compile(f"[\\\\{quote}]")

@@ -80,7 +80,7 @@ def unsure(trips: Mapping[str, Trip]) -> tuple[str, ...]:
 
 
 def cost_of_losses(unsure: tuple[str, ...]) -> tuple[int, int]:
-    """What orders formats: one that loses calls is worse than one that loses other kinds of turns."""
+    """The sort key of formats: one that loses calls is worse than one that loses other kinds of turns."""
     return sum("call" in kind for kind in unsure), len(unsure)
 
 
@@ -148,7 +148,7 @@ def _written(
     cut = re.search(r"(<[^<>]*|\[[A-Z_/]*)\Z", whole[:size])
     size = cut.start() if cut else size
     begun = re.compile(r"\s*".join(map(re.escape, head.split()))).search(whole, size) if head.strip() else None
-    if begun is not None and "zq" not in whole[size : begun.start()]:  # they part before the turn begins
+    if begun is not None and "zq" not in whole[size : begun.start()]:  # they differ before the turn begins
         size = begun.end()
     return _Written(whole[:size], asked, head, whole[size:])
 
@@ -190,7 +190,7 @@ _MORE_TOOLS = (
 
 
 def _without_ending(output: str, ending: str) -> str:
-    """Without the ending that all turns share: there the model writes a token without text."""
+    """Without the ending that all turns share: the model writes a token without text there."""
     for place in range(len(ending)):
         if output.endswith(ending[place:]) and (place == 0 or ending[place] in "<["):
             return output[: len(output) - len(ending) + place]
@@ -203,8 +203,8 @@ def _is_shown(turn: Message, output: str) -> bool:
 
 
 def _is_together(format: ChatFormat, shown: _Written, ending: str) -> bool:
-    """Whether the text stands before the call in one turn, as a model writes them that says what it will do. Without
-    marks a call is one at the start of an answer only."""
+    """Whether text and call share one turn, the text first, as when a model announces what it will do. Without marks a
+    call is one at the start of an answer only."""
     _, text, call = shown.output.partition(_SAID)
     between = call[: call.find(trial.NAMES[0])]
     apart = [mark.strip() for mark in (shown.head, ending) if mark.strip()]
@@ -213,8 +213,8 @@ def _is_together(format: ChatFormat, shown: _Written, ending: str) -> bool:
 
 
 def _is_same(template: TriedTemplate, before: tuple[Message, ...], turn: Message, read: Message) -> bool:
-    """Whether what was read is the turn. A text before a call must also be written as it was: white space that is left
-    at its end would stand there twice, and the next prompt parts there from what the model wrote."""
+    """Whether what was read equals the turn. Text before a call must also be written back unchanged: white space left
+    at its end would appear twice, and there the next prompt would differ from what the model wrote."""
     if _facts(turn) != _facts(read):
         return False
     if not (turn.content and turn.tool_calls):

@@ -1,7 +1,7 @@
 """Keyed hashes of a prompt's parts: enough to tell which part changed, and nothing else.
 
-The key is drawn when the process starts and never leaves it, so a hash says nothing to anybody. Hashes of messages and
-of blocks of tokens are chained: each covers all those before it.
+The key is drawn when the process starts and never leaves it, so a hash reveals nothing to others. Hashes of messages
+and of blocks of tokens are chained: each covers all those before it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _bytes(value: Any) -> bytes:
             pass
     try:
         return orjson.dumps(value, default=_of_bytes)
-    except orjson.JSONEncodeError:  # half a surrogate pair, or deeper than it goes
+    except orjson.JSONEncodeError:  # half a surrogate pair, or nested too deeply
         return repr(value).encode("utf-8", "surrogatepass")
 
 

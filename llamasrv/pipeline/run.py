@@ -46,9 +46,7 @@ class RunInfo(NamedTuple):
     left_out: int  # messages dropped because they did not fit
     vocab: Vocabulary
     cache: CacheReport | None = None  # which part of its prompts was cached; None for a batch
-    windows: Sequence[
-        tuple[float, float]
-    ] = ()  # of a recording that was cut: start and end of each prompt's part, in seconds
+    windows: Sequence[tuple[float, float]] = ()  # seconds, start and end of each prompt's part of a recording
     edits: Sequence[AppliedEdit] = ()  # what was removed from the conversation
     compacted: Compacted | None = None  # the summary that it continues from
 
@@ -146,7 +144,7 @@ class Run:
         self._on_start = on_start
         self._explain = explain or _as_it_is
         self._gathers = False
-        self._told: LlamasrvError | None = None
+        self._reason: LlamasrvError | None = None
         try:
             self._begin(starter)
         except LlamasrvError as error:
@@ -196,7 +194,7 @@ class Run:
                 if not self.cancelled:
                     return []
                 self.state = RunState.DONE
-                return [] if self._told is None else [Failed(0, self._told)]
+                return [] if self._reason is None else [Failed(0, self._reason)]
             if timeout is not None:
                 timeout = max(0.0, timeout - (time.monotonic() - started))
         events = self._read(self._work, timeout)
@@ -209,7 +207,7 @@ class Run:
         one. May be called any number of times."""
         if self.done or self.cancelled:
             return
-        self.cancelled, self._told = True, error
+        self.cancelled, self._reason = True, error
         if self._wait is not None:
             self._wait.cancel()
         self._stop()

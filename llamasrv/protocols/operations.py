@@ -132,7 +132,7 @@ OPERATIONS: dict[str, Operation] = {
         {"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
     ),
     "GET /v1/batches": Operation("Batches, the latest first.", query=_PAGE[:2]),
-    "GET /v1/batches/<id>": Operation("How far a batch is."),
+    "GET /v1/batches/<id>": Operation("The progress of a batch."),
     "POST /v1/batches/<id>/cancel": Operation("No further requests of it."),
     "POST /v1/messages/batches": Operation(
         "Messages, to be answered while no client waits.", None,
@@ -142,7 +142,7 @@ OPERATIONS: dict[str, Operation] = {
         "Batches of messages, the latest first.",
         query=(("after_id", "a batch's id"), ("before_id", "a batch's id"), ("limit", "most batches")),
     ),
-    "GET /v1/messages/batches/<id>": Operation("How far a batch of messages is."),
+    "GET /v1/messages/batches/<id>": Operation("The progress of a batch of messages."),
     "DELETE /v1/messages/batches/<id>": Operation("Forget one that has ended."),
     "GET /v1/messages/batches/<id>/results": Operation("A line for each of its requests.", answers=JSON_LINES),
     "POST /v1/messages/batches/<id>/cancel": Operation("No further requests of it."),
@@ -164,10 +164,11 @@ OPERATIONS: dict[str, Operation] = {
     "GET /v1/audio/models": Operation("The models that speak."),
     "POST /v1/embeddings": Operation("Texts or tokens to vectors.", EmbeddingsSchema, {"input": "Hello world"}),
     "POST /v1/rerank": Operation(
-        "Documents by how well they answer a query.", RerankSchema, {"query": "fruit", "documents": ["apple", "stone"]}
+        "Documents, ranked by how well they answer a query.", RerankSchema,
+        {"query": "fruit", "documents": ["apple", "stone"]},
     ),
     "POST /v1/score": Operation(
-        "How well texts go together, in vLLM's form.", ScoreSchema, {"text_1": "fruit", "text_2": ["apple", "stone"]}
+        "The similarity of texts, in vLLM's form.", ScoreSchema, {"text_1": "fruit", "text_2": ["apple", "stone"]}
     ),
     "POST /v1/decisions": Operation(
         "Typed questions about one input, answered by probabilities. Google's clients send their own body here.",
@@ -184,7 +185,7 @@ OPERATIONS: dict[str, Operation] = {
         SystemOneSchema,
         {"model": "demo", "state": "Hello", "questions": {"polite": {"type": "noul", "instructions": "A greeting?"}}},
     ),
-    "POST /v1/classify": Operation("The classes of texts, in vLLM's form.", ClassifySchema, {"input": "Hello"}),
+    "POST /v1/classify": Operation("Classify texts, in vLLM's form.", ClassifySchema, {"input": "Hello"}),
     "GET /v1/models": Operation("The models, for OpenAI's and Anthropic's clients."),
     "GET /v1/models/<path:name>": Operation("One model, by name or alias."),
     "POST /models": Operation("Fetch a model. Off unless the operator allows it.", PullSchema, {"model": "org/name"}),
@@ -270,7 +271,7 @@ OPERATIONS: dict[str, Operation] = {
         {"prompt": "Once upon a time", "n_predict": 32}, EVENTS,
     ),
     "POST /infill": Operation(
-        "What belongs between two texts.", InfillSchema,
+        "Fill in what is missing between two texts.", InfillSchema,
         {"input_prefix": "def add(a, b):\n    ", "input_suffix": "\n", "n_predict": 16}, EVENTS,
     ),
     "POST /embedding": Operation(
@@ -286,7 +287,7 @@ OPERATIONS: dict[str, Operation] = {
         "What is being computed.", query=(*_MODEL, ("fail_on_no_slot", "1: 503 where no place is free"))
     ),
     "POST /slots/<int:number>": Operation(
-        "Save what a slot was left with to a file, restore it, erase it.", None, {"filename": "talk.bin"},
+        "Save a slot's state to a file, restore it, or erase it.", None, {"filename": "talk.bin"},
         query=(("action", "save, restore or erase"), *_MODEL),
     ),
     "GET /lora-adapters": Operation("The adapters that `lora` of a request may name.", query=_MODEL),
@@ -314,9 +315,9 @@ OPERATIONS: dict[str, Operation] = {
         "A stream that was named with X-Conversation-Id, from any byte on.",
         query=(*_CONVERSATION, ("from", "the first byte; default 0")), answers=EVENTS,
     ),
-    "DELETE /v1/stream": Operation("End a stream that was named, and forget it.", query=_CONVERSATION, status=204),
+    "DELETE /v1/stream": Operation("End a named stream and drop it.", query=_CONVERSATION, status=204),
     "POST /v1/streams/lookup": Operation(
-        "Which of some streams are kept, and how far they are.", LookupSchema, {"conversation_ids": ["talk"]}
+        "Which of these streams are kept, and how many bytes each has.", LookupSchema, {"conversation_ids": ["talk"]}
     ),
     "POST /predict": Operation("Vertex AI's predictions: requests to other endpoints; only with --predict-route."),
     "GET /tools": Operation("The tools that run on this server; 403 where there are none."),

@@ -51,41 +51,41 @@ from llamasrv.web.streams.running import RunningChats
 
 log = logging.getLogger("llamasrv")
 
-STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds that the hub computed at a stretch
-LINE_AROUND = 65_536  # bytes of a line in a batch's file around the request's body
+STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds for which the hub computed without a break
+LINE_AROUND = 65_536  # bytes of a line in a batch's file besides the request's body
 
 
 @dataclass(frozen=True, slots=True)
 class WebOptions:
     limits: Limits = field(default_factory=Limits)
     media: MediaOptions = field(default_factory=MediaOptions)
-    keys: tuple[Key, ...] = ()  # none: everybody may come in
-    hosts: tuple[str, ...] = ()  # names that the server answers to; none: those that only this machine can have
+    keys: tuple[Key, ...] = ()  # none: no key is needed
+    hosts: tuple[str, ...] = ()  # host names that the server answers to; none: only those of this machine
     origins: tuple[str, ...] = ()  # pages that may read answers; none: no CORS
     credentials: bool = False  # whether those pages may send cookies
     monitor_networks: tuple[Network, ...] = ()  # where monitoring needs no key
-    most_open: int | None = None  # requests at once of one key among several; None: no bound
+    most_open: int | None = None  # concurrent requests per key, if there are several keys; None: no limit
     keepalive: float = 15.0  # seconds without a byte before a stream gets a comment
-    timeout: float | None = None  # seconds a request may take from its arrival; None: for ever
-    stalled_seconds: float = 30.0  # a step that takes longer: not ready
+    timeout: float | None = None  # seconds a request may take from its arrival; None: no limit
+    stalled_seconds: float = 30.0  # not ready while a step takes longer
     currency: str = "USD"  # of the models' prices
     slow_seconds: float | None = None  # a request that takes longer gets a warning line; None: never
     slots: bool = True  # GET /slots
     predict: bool = False  # POST /predict
-    paths: Mapping[str, str] = field(default_factory=dict)  # further ones, and whose they are
+    paths: Mapping[str, str] = field(default_factory=dict)  # additional paths, and the paths they stand for
     slot_folder: Path | None = None  # where POST /slots saves states; None: it does not
     props: bool = False  # POST /props
     metrics: bool = True  # GET /metrics
     verbose: bool = False  # replies show the prompt, and how tokens were chosen, where the client does not say
     ui: bool = True  # pages for browsers
-    history_days: float | None = None  # how long the playground's conversations may be kept here; None: none are
-    prefix: str = ""  # of all paths, without a slash at its end
+    history_days: float | None = None  # how long the playground's conversations may be kept here; None: not at all
+    prefix: str = ""  # of all paths, without a trailing slash
     router: bool = False  # no model is named: they are loaded as requests ask for them
-    lora_folder: Path | None = None  # of adapters that may be loaded while a model is served; None: none may
+    lora_folder: Path | None = None  # of adapters that clients may load while a model is served; None: they may not
     manage: bool = False  # clients may pull, load, unload and delete models
     files_folder: Path | None = None  # where files and batches are kept; None: in the store's server, else with state
     files_bytes: int = 0  # max bytes of files and batches; 0: none are kept. One key among several has half of them
-    folder: Path | None = None  # of models that were found rather than named
+    folder: Path | None = None  # where models are looked for
     tools: tuple[str, ...] = ()  # built-in tools that clients may use; "all"
     mcp_servers: tuple[Definition, ...] = ()  # whose tools they may use
     tools_runtime: Runtime | Image | None = None  # where built-in tools run; None: here

@@ -1,8 +1,8 @@
 """Calls as a row of fixed texts and holes, in whatever order the template shows them.
 
 For layouts that no other notation has: a name behind its arguments, ids anywhere, arguments described by attributes or
-by the word for their type, values without keys. Everything outside the holes is read as the template writes it, but for
-white space.
+by the word for their type, values without keys. Text outside the holes must match the template's, except for white
+space.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AnyOrder(Notation):
     indented: bool = False  # the one object stands on several lines
     printed: bool = False  # it stands as Python prints it
     encoded: bool = False  # the arguments are JSON inside a JSON string
-    quotes: tuple[str, str] = ("", "")  # marks around a text that do not stand around other values
+    quotes: tuple[str, str] = ("", "")  # marks around texts only, not around other values
     text_type: str = ""  # the {type} of a text
     other_types: tuple[tuple[str, str], ...] = ()  # JSON's types and the words for them
 
@@ -69,7 +69,7 @@ class AnyOrder(Notation):
         return filled(self.pair, {"key": key, "type": kind, "value": bare, "json": shown})
 
     def _word(self, kind: str) -> str:
-        """The word for a type of JSON other than a text."""
+        """The word for a JSON type other than string."""
         return dict(self.other_types).get(kind, kind)
 
     def read(self, text: Scanner, call: OpenCall) -> Steps:
@@ -118,7 +118,7 @@ class AnyOrder(Notation):
         separator = rules.literal(self.separator) if self.separator else ""
         if "{key}" in self.pair:
             return f"{before} {members(rules, items, separator)} {after}"
-        row = '""'  # values without keys: in their order, and none behind one that is left out
+        row = '""'  # values without keys: in order, and nothing after the first one left out
         for place, (item, needed) in reversed(list(enumerate(items))):
             follows = f"{separator if place else ''} {item} {row}"
             row = rules.rule(follows if needed else f'{follows} | ""')
@@ -183,11 +183,11 @@ class AnyOrder(Notation):
 
 
 _PLAIN = r"""/[^\s"'\[\](){}<>|=,:;&\/][^"'\[\](){}<>|=,:;&\/\n]*/ & ~/(None|True|False|true|false|null)\s*/"""
-"""A text without quotes that nothing ends but the next sign."""
+"""Unquoted text that only the next punctuation mark ends."""
 
 
 class _Pairs:
-    """Reads the arguments of one call that stand one by one."""
+    """Reads one call's arguments, written one by one."""
 
     def __init__(self, notation: AnyOrder, text: Scanner, call: OpenCall) -> None:
         self._notation, self._text = notation, text
@@ -206,7 +206,7 @@ class _Pairs:
         self._separator = marks(notation.separator.strip())
 
     def read(self, give: Give, schema: Any = None) -> Steps:
-        """Read them up to what follows. False if they are cut off or spoilt. Without a schema nothing is passed on
+        """Read them up to what follows. False if they are cut off or invalid. Without a schema nothing is passed on
         until `typed`."""
         text, place, self._schema = self._text, 0, schema
         while True:
@@ -280,7 +280,7 @@ class _Pairs:
         return True
 
     def _key(self, place: int) -> str | None:
-        """The key of a value without one: that of the schema's argument at this place."""
+        """The key of a value written without one: that of the schema's property at this position."""
         if "{key}" in self._notation.pair:
             return None
         if self._schema is None:
@@ -295,16 +295,16 @@ class _Pairs:
         return self._schema is None or values.may_be_text(values.property_schema(self._schema, said.get("key", "")))
 
     def _keys_behind(self, rest: str) -> tuple[str, ...]:
-        """What follows a value whose key comes behind it, for each key that is known, where a mere sign stands between
-        them: the value may hold that sign."""
+        """What may end a value that comes before its key, for each known key, if only punctuation separates them: the
+        value itself may contain it."""
         literal, hole, behind = (*HOLE.split(rest), "", "")[:3]
         if hole != "key" or len(literal.strip()) not in (1, 2) or not isinstance(self._schema, Mapping):
             return ()
         return tuple(f"{literal.lstrip()}{key}{behind}".rstrip() for key in self._schema.get("properties", ()))
 
     def _until(self, literal: str, give: Give, as_json: bool, ends: tuple[str, ...]) -> Steps:
-        """Read up to a fixed text, or to whatever ends an argument if there is none; that is left. It may also stand in
-        a value that is read `as_json`. `ends`: what else begins with the fixed text."""
+        """Read up to `literal`, or if it is empty up to whatever ends an argument; the end stays unread. A value read
+        `as_json` may contain it. `ends`: the longer texts that begin with `literal`, if any."""
         text = self._text
         stops: Marks
         if ends:
@@ -359,7 +359,8 @@ _SEVEN = re.compile(r"(?<![\w.])7(?![\w.])")
 
 
 def _shown_pairs(text: str, begin: int, named: list[int]) -> tuple[int, int, AnyOrder] | None:
-    """The arguments of the first call from `begin` on, if they stand one by one. `named`: where names and ids end."""
+    """The arguments of the first call from `begin` on, if they are written one by one. `named`: where names and ids
+    end."""
     first = text.find("zqtext", begin)
     second = _SEVEN.search(text, first) if first >= 0 else None
     if second is None:
@@ -426,7 +427,8 @@ _PYTHON_TYPES = (
 
 
 def _types(whole: str) -> tuple[tuple[str, str], ...]:
-    """The words for JSON's types by that for an integer: one for all that is no text, Python's, or JSON's own."""
+    """The words for JSON's types, given the word for an integer: one word for all but strings, Python's names, or
+    JSON's own."""
     kinds = tuple(kind for kind, _ in _PYTHON_TYPES)
     if whole.lower() == "json":
         return tuple((kind, whole) for kind in kinds)
@@ -437,7 +439,7 @@ def _types(whole: str) -> tuple[tuple[str, str], ...]:
 
 
 def _quotes(one: str, two: str, behind: str) -> tuple[str, str]:
-    """The marks around a text that is the last of its argument, which another value there does not have."""
+    """The marks around a string that ends its argument, if other values have none there."""
     start = two.removesuffix("{value}")
     if start == two or not (one.startswith(start) and one.endswith("{value}")):
         return "", ""
@@ -459,11 +461,11 @@ def _holed(text: str, holes: list[tuple[int, int, str]]) -> str:
 
 
 _CUT = re.compile(r"(<[^<>]*|\[[^\[\]]*|\w+)\Z")
-_CUT_BACK = re.compile(r"(>[^<>]*|\w+)\Z")  # of a text that is read backwards
+_CUT_BACK = re.compile(r"(>[^<>]*|\w+)\Z")  # for reversed text
 
 
 def _shared(text: str, other: str, cut: re.Pattern[str] = _CUT) -> str:
-    """What both begin with, up to the beginning of a mark or word in which they part."""
+    """Their common prefix, cut back to the start of the mark or word in which they differ."""
     shared = os.path.commonprefix((text, other))
     if len(shared) == len(text):
         return shared

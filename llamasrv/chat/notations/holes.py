@@ -1,5 +1,4 @@
-"""Holes in marks: places where each call has something of its own, its id or its place among the calls of its turn, or
-all of them their count."""
+"""Holes in marks: the places of a call's id, of its number within its turn, or of the number of all its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads Anthropic's content blocks: what of them a model is shown.
+"""Reads Anthropic's content blocks into what the model is shown.
 
 Every type is shown or refused by name. Knows nothing of turns (`turns.py`).
 """

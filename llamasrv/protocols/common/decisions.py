@@ -116,7 +116,7 @@ def users(parts: Sequence[Part]) -> tuple[Message, ...]:
 
 
 def chosen(answer: Decided) -> int:
-    """The most likely option, of equals the first."""
+    """The most likely option; of equally likely ones the first."""
     return max(range(len(answer.probabilities)), key=answer.probabilities.__getitem__)
 
 
@@ -126,13 +126,14 @@ def level(answer: Decided) -> float:
 
 
 def choice_confidence(answer: Decided) -> float:
-    """TypeSafe's: 0 where all options are as likely, 1 where one is certain."""
+    """TypeSafe's: 0 if all options are equally likely, 1 if one is certain."""
     n = len(answer.probabilities)
     return 1.0 if n == 1 else _unit((n * max(answer.probabilities) - 1) / (n - 1))
 
 
 def score_confidence(answer: Decided) -> float:
-    """TypeSafe's: how far the levels lie from the most likely one, against levels that are all as likely."""
+    """TypeSafe's: the mean distance of the levels from the most likely one, relative to that of equally likely
+    levels."""
     n = len(answer.probabilities)
     if n == 1:
         return 1.0

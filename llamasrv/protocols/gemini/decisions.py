@@ -95,7 +95,7 @@ def _question(wire: Any, name: str) -> Question:
             expect(str, text, *where, option)
             if not option or option != option.strip() or any(unicodedata.category(c) == "Cc" for c in option):
                 raise Invalid(
-                    "a name is not empty, and has no control characters or outer blanks.", *where, option[:64]
+                    "a name must not be empty, or have control characters or surrounding blanks.", *where, option[:64]
                 )
         options = tuple(DecisionOption(option, text) for option, text in choices.items())
         return Question("choice", parts, options, param)

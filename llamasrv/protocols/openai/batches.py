@@ -1,7 +1,7 @@
 """/v1/batches: the request that creates one, and the lines of its input and output.
 
 A line of the input is a request to one of ENDPOINTS with a name of the client's choice; a line of the output is the
-answer under that name, in no promised order. What was refused or failed is in a file of its own.
+answer under that name, in no promised order. Requests that were refused or failed go to a separate file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llamasrv.protocols.openai.responses.schema import Metadata
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/decisions")
 WINDOW = 86_400  # seconds that a batch may take: the one window that OpenAI has
-CUSTOM_ID = 512  # most characters
+CUSTOM_ID = 512  # max characters
 
 _LEFT = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),

@@ -100,7 +100,8 @@ def model_list(cards: Sequence[ModelCard]) -> bytes:
     ids = [card.id for card in cards]
     brief = {"models": [_brief(card) for card in cards]}
     first, last = (ids[0], ids[-1]) if ids else (None, None)
-    page = {"first_id": first, "last_id": last, "has_more": False}  # without the last Anthropic's client asks on
+    # Without it Anthropic's client asks for another page.
+    page = {"first_id": first, "last_id": last, "has_more": False}
     return orjson.dumps({"object": "list", "data": [_entry(card) for card in cards], **page, **brief})
 
 

@@ -31,7 +31,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/admin/state")
     def state() -> Response:
-        """Is everything in order, and what is going on."""
+        """Overall health, and what is going on."""
         status = service.registry.readiness()
         answer = {
             "version": __version__,

@@ -103,8 +103,8 @@ def _add_voices(routes: Blueprint, service: Service) -> None:
 
 
 def _read_recording(name: str, limits: Limits, most: int) -> tuple[dict[str, list[str]], bytes]:
-    """The form of the request, at most `most` bytes: its fields, and its file of this name, of several the first.
-    Raises MissingParameter if there is none."""
+    """The request's form, at most `most` bytes: its fields, and its first file of this name. Raises MissingParameter if
+    there is none."""
     recording = io.BytesIO()
 
     def open_file(field: str) -> io.BytesIO:

@@ -101,14 +101,14 @@ class _Hashing:
         self._hash.update(data)
 
     def digest(self) -> str:
-        """Of the content and what the form says of it."""
+        """Covers the content and the form's other fields."""
         new = self._new
         self._hash.update(orjson.dumps([new.filename, new.purpose, new.lifetime]))
         return self._hash.hexdigest()
 
 
 def _store_upload(service: Service, held: HeldKey | None) -> StoredFile:
-    """Raises _AlreadyMade if the key has made this very file; nothing of the new one remains then."""
+    """Raises _AlreadyMade if the Idempotency-Key has made this very file before; the new copy is dropped."""
     files, owner, patience = service.files, current().owner, service.options.limits.body_seconds
     with files.writing(owner, filename="", purpose="") as new:
         if held is None:

@@ -208,7 +208,8 @@ def _check_ids(vocab: Vocabulary, parts: Iterable[str | int], field: str) -> Non
 
 
 def _add_absent(routes: Blueprint) -> None:
-    """What llama-server has behind a flag and llamasrv does not have: its pages ask, and read a 403 as switched off."""
+    """Routes that llama-server has behind a flag and llamasrv lacks: its web pages ask for them, and take a 403 to mean
+    switched off."""
 
     @routes.route("/cors-proxy", methods=["GET", "POST"])
     def proxy() -> Response:

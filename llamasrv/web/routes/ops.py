@@ -80,7 +80,7 @@ def _add_metrics(routes: Blueprint, service: Service) -> None:
 
     @cache
     def exposition() -> Exposition:
-        from llamasrv.web.ops.metrics import Exposition  # its library would make every start longer
+        from llamasrv.web.ops.metrics import Exposition  # importing its library would slow down every start
 
         return Exposition(service)
 

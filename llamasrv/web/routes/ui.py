@@ -32,7 +32,7 @@ INTERVAL = 0.5  # seconds between snapshots
 LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
 MOST_VIEWERS = 64
 WORKER = "offline.js"  # the service worker, which answers for all paths that the playground needs
-PLAIN_PAGES = ("models", "decide", "engine", "console", "api")  # what they show, they ask for themselves
+PLAIN_PAGES = ("models", "decide", "engine", "console", "api")  # they fetch what they show
 MAY_MANAGE = "x-llamasrv-may-manage"  # "yes", or what is missing to load and unload models: "flag" or "scope"
 
 HEADERS = {
@@ -72,7 +72,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/ui/access")
     def access() -> Response:
-        """What the key that looks may do, so that pages offer nothing else."""
+        """What the viewer's key may do, so that pages offer nothing else."""
         owner = current().owner
         scopes = {scope: service.access.allows(owner, scope) for scope in ("infer", "metrics", "tools", "admin")}
         answer = {

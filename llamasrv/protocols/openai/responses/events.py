@@ -151,7 +151,7 @@ class Events:
         item.close()
 
     def abandon(self) -> None:
-        """Forget what was written and not taken; an open item is closed silently."""
+        """Drop what was written and not taken; an open item is closed silently."""
         number = self.number - len(self._out)
         if self._open is not None:
             self.close_item("incomplete")
@@ -338,7 +338,7 @@ def _object_of(text: str) -> JSON | None:
 
 
 def error_event(error: LlamasrvError) -> bytes:
-    """For a stream without a response that could fail."""
+    """For a stream that failed before it had a response."""
     event = {"type": "error", "sequence_number": 0, "code": error.code, "message": error.message, "param": error.param}
     return dumps(event)
 
