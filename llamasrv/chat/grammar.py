@@ -68,7 +68,7 @@ def constrain(
             continues = continues or row.begun_by(prompt)
         return Constraint(rules.text(_row(rules, row, called, must_call, content, thinking, continues)))
     is_open = _is_thinking(format, prompt, continues)
-    # A text that goes on neither opens a block nor closes one: the mark would be read as text.
+    # A continued text neither opens a block nor closes one: the mark would be read as text.
     head = "" if continues == "content" else _thinking(rules, format, is_open, thinking and continues is None)
     instead, begun = "", False
     if calls is not None:
@@ -148,7 +148,7 @@ def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: boo
     if thought.assumed or not thought.start:
         return ""
     block = [f"{_opened(rules, thought.start)} {end}"] if allowed else []
-    if _CLOSES.match(thought.end.strip()):  # so some models begin that do not think
+    if _CLOSES.match(thought.end.strip()):  # some models that do not think begin so
         block.append(f"{rules.literal(thought.end.strip())} {_BREAKS}")
     return f"({' | '.join(block)})? " if block else ""
 
@@ -238,7 +238,7 @@ _LAYOUT = re.compile(
 
 
 def _loosely(rules: RuleWriter, text: str) -> str:
-    """A mark, whose layout may be missing or another."""
+    """A mark whose white space may be missing or differ."""
     if not text.strip():
         return marked(rules, text) if text else ""
     parts = enumerate(_LAYOUT.split(text))

@@ -132,7 +132,7 @@ class ChatTemplate:
     def render(self, prompt: ChatPrompt) -> Rendered:
         """The prompt of a conversation. Raises InvalidRequest with the template's own message if it refuses."""
         variables = self._allowed(prompt.template_kwargs)
-        if prompt.thinks_by_default and "enable_thinking" in self.variables and not _is_told(prompt.template_kwargs):
+        if prompt.thinks_by_default and "enable_thinking" in self.variables and not _decides(prompt.template_kwargs):
             variables = {**variables, "enable_thinking": True}  # that name alone, as llama-server sets it
         marks: list[str] = []
         if media_of(prompt):
@@ -199,7 +199,7 @@ class ChatTemplate:
         return allowed
 
 
-def _is_told(variables: Mapping[str, Any]) -> bool:
+def _decides(variables: Mapping[str, Any]) -> bool:
     return any(name in variables for name in _THINKING_SWITCHES)
 
 

@@ -56,7 +56,7 @@ def run(settings: Settings, name: str, arguments: tuple[str, ...], print_only: b
         facts = _facts(settings, url, entry)
         if print_only:
             return _print(program, facts)
-        print(f"llamasrv: {_told(program, facts)}", file=sys.stderr)
+        print(f"llamasrv: {_summary(program, facts)}", file=sys.stderr)
         with _written(program.files, facts) as folder:
             return _hand_over(program, facts | {"folder": folder}, arguments)
 
@@ -100,7 +100,7 @@ def _facts(settings: Settings, url: str, entry: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _told(program: LaunchedProgram, facts: Mapping[str, Any]) -> str:
+def _summary(program: LaunchedProgram, facts: Mapping[str, Any]) -> str:
     line = f"{program.command} uses {facts['model']} at {facts['url']}, context {facts['context']} tokens"
     if facts["context"] < 2 * program.prompt_tokens:
         line += f"; its first prompt alone has about {program.prompt_tokens}: give the server a larger --ctx-size"

@@ -3,7 +3,7 @@
     wav, pcm                  need nothing
     mp3, opus, aac, flac      PyAV, the extra `media`; as is a speed other than 1
 
-FLAC alone comes whole, at its end: its head tells the length, and libsndfile reads no file that leaves it open.
+Only FLAC comes whole, at the end: its header holds the length, and libsndfile rejects files without it.
 
 Knows samples (16 bits, little-endian, mono) and bytes, no model and no protocol.
 """
@@ -28,8 +28,8 @@ TYPES = {
 }
 PLAIN = ("wav", "pcm")
 SLOWEST, FASTEST = 0.25, 4.0
-_LONGER = 0.049  # seconds that a file may last longer than what was fed
-_BEHIND = 0.2  # seconds of silence behind what is made faster or slower
+_LONGER = 0.049  # seconds by which a file may be longer than its input
+_BEHIND = 0.2  # seconds of silence appended where the speed changes
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
     # container, codec, options of the container. The header that tells the length would be written last.
     "mp3": ("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}),
@@ -68,7 +68,7 @@ def writer(kind: str, rate: int, speed: float = 1.0) -> AudioWriter:
 
 
 class PlainWriter:
-    """PCM; as a WAV file with a head in front, which leaves the length open."""
+    """PCM; for WAV with a header that leaves the length open."""
 
     def __init__(self, rate: int, *, has_head: bool) -> None:
         self._head = wav_head(rate) if has_head else b""
@@ -134,8 +134,8 @@ class CodecWriter:
 
 
 class PacedWriter:
-    """Makes speech faster or slower; its pitch stays. The filter keeps the last moment of what it was fed (71 ms of the
-    result at a quarter of the speed): so silence goes in behind it, and the result is cut to its length."""
+    """Changes the speed of speech, not its pitch. The filter keeps the last moment of what it was fed (71 ms of the
+    result at a quarter of the speed): so silence is fed after it, and the result is cut to length."""
 
     def __init__(self, inner: AudioWriter, rate: int, speed: float) -> None:
         import av.filter
@@ -185,7 +185,7 @@ class PacedWriter:
 
 
 def _factors(speed: float) -> Iterator[float]:
-    """The filter takes half of the speed at least."""
+    """Factors that the filter accepts, whose product is `speed`: none is below one half."""
     while speed < 0.5:
         yield 0.5
         speed *= 2

@@ -48,7 +48,7 @@ class Failures:
         model.failure = LoadFailure(error.message, code=error.code)
         self._postponed[model] = self._clock() + FIRST_RETRY
 
-    def forget(self, model: Model) -> None:
+    def drop(self, model: Model) -> None:
         """Clear the record of a loaded model."""
         model.failure = None
         self._failed.pop(model, None)

@@ -186,7 +186,7 @@ class ModelLoader:
         with self._lock:
             model.num_loads += 1
             model.last_used = time.monotonic()
-            self._failures.forget(model)
+            self._failures.drop(model)
             self.budget.loaded(model, engine.model.host_bytes)
 
     def _failed(self, model: Model, error: Exception) -> None:

@@ -114,7 +114,7 @@ class Pipeline:
         on_start: Callable[[RunInfo], None] | None = None,
         explain: Callable[[LlamasrvError], LlamasrvError] | None = None,
     ) -> Run:
-        """Start a generation. Raises everything that can be known to be wrong. If the model is not loaded, its loading
+        """Start a generation. Raises whatever can be known to be wrong with it. If the model is not loaded, its loading
         begins, and errors show as the run's first event. `on_start` is called when the engine has taken it, before
         there are events; `explain` rewords an error for the caller."""
         if request.speech is not None and request.speech.may_read and self._only_speaks(request.model):
@@ -156,7 +156,7 @@ class Pipeline:
             return EmbeddingWork(served, request, self.media.read(request.prompts, served.projector))
 
     def submit_decide(self, request: DecideRequest) -> DecisionWork:
-        """Start to answer questions. Raises everything that can be known to be wrong."""
+        """Start to answer questions. Raises whatever can be known to be wrong with it."""
         with self._lease_for(request, keep_alive=request.keep_alive) as served:
 
             def read(carried: GenerateRequest) -> tuple[GenerateRequest, RequestMedia, CacheKey]:
@@ -177,7 +177,7 @@ class Pipeline:
             return RankingWork(served, request)
 
     def submit_speech(self, request: SpeechRequest) -> SpeechWork:
-        """Start to speak. Raises everything that can be known to be wrong."""
+        """Start to speak. Raises whatever can be known to be wrong with it."""
         with self._lease_for(request) as served:
             return SpeechWork(served, request, self.voices)
 
@@ -190,7 +190,7 @@ class Pipeline:
         on_start: Callable[[RunInfo], None] | None,
         explain: Callable[[LlamasrvError], LlamasrvError] | None,
     ) -> Run:
-        """Waits for the model to be loaded. Fields in errors begin with `speech` where they are of the speech."""
+        """Waits for the model to be loaded. Errors about the speech name fields that begin with `speech`."""
         try:
             speech = text_to_read(request)
             try:
@@ -228,7 +228,7 @@ class Pipeline:
         return [model for model in self.registry.models if "speech" in model.details.capabilities]
 
     def voice_names(self, name: str | None) -> list[str]:
-        """The voices that everybody may ask for. Loads nothing: the model's own are known while it is loaded. Raises
+        """The voices that anyone may ask for. Loads nothing: the model's own are known while it is loaded. Raises
         ModelNotFound."""
         speaking = self.speaking()
         if name is None and speaking:
@@ -242,7 +242,7 @@ class Pipeline:
         return self.submit_embed(request).result()
 
     def submit_classify(self, request: ClassifyRequest) -> ClassificationWork:
-        """Start a classification. Raises everything that can be known to be wrong."""
+        """Start a classification. Raises whatever can be known to be wrong with it."""
         with self._lease_for(request, keep_alive=request.keep_alive) as served:
             return ClassificationWork(served, request)
 

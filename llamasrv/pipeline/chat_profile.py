@@ -23,7 +23,7 @@ class ChatProfile:
     template: ChatTemplate
     format: ChatFormat
     spoken: Mapping[int, bytes]  # texts of control tokens that are part of the format's marks
-    thinks_when_told: bool  # the prompt opens the thinking block only if thinking is requested
+    thinks_on_request: bool  # the prompt opens the thinking block only if thinking is requested
     marks: frozenset[int]  # control tokens around messages
 
     @classmethod
@@ -41,10 +41,10 @@ class ChatProfile:
         # They are tokens of their own and never reach the parser as text; text that looks like them is content.
         format = replace(format, role_ends=tuple(mark for mark in format.role_ends if mark not in vocab.controls))
         spoken = {token: text.encode() for text, token in vocab.controls.items() if format.needs(text)}
-        return cls(template, format, spoken, _thinks_when_told(template), message_marks(template, vocab))
+        return cls(template, format, spoken, _thinks_on_request(template), message_marks(template, vocab))
 
 
-def _thinks_when_told(template: ChatTemplate) -> bool:
+def _thinks_on_request(template: ChatTemplate) -> bool:
     thought = template.format.reasoning
     if thought is None:
         return False

@@ -147,7 +147,7 @@ def write_ahead(
         while (latest := book.next_turn(key)) is not None:
             talk, turn = latest
             talk.look()
-            if talk.ready:  # else a turn that fitted no more has used it
+            if talk.ready:  # else a turn that no longer fitted has used it
                 written(started(_warm_up(talk, turn)))
                 book.computed(key, len(talk.messages) + (turn is not None))
     except LlamasrvError:

@@ -74,7 +74,7 @@ def _may_think(prepared: TokenizedPrompt, prompt: Prompt) -> bool:
     """Whether the model may open a thinking block on its own."""
     if not isinstance(prompt, ChatPrompt) or prepared.profile is None:
         return True
-    return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.profile.thinks_when_told
+    return prompt.template_kwargs.get("enable_thinking") is not False and not prepared.profile.thinks_on_request
 
 
 def _built_off_hub(format: ChatFormat, **options: Any) -> Constraint | None:

@@ -97,7 +97,7 @@ class DocumentReader:
         except InvalidRequest as error:
             about = ("image",) if part.is_image else error.about
             raise error.but(param=error.param or part.param, about=about) from None
-        return _told(part.name, pages, part.param)
+        return _as_parts(part.name, pages, part.param)
 
     def _data(self, part: DocumentPart, owner: str) -> bytes:
         if part.data is not None:
@@ -180,7 +180,7 @@ def _plain(data: bytes) -> str | None:
         return None
 
 
-def _told(name: str, pages: Pages, param: str | None) -> list[Part]:
+def _as_parts(name: str, pages: Pages, param: str | None) -> list[Part]:
     """The document as the model reads it: its name, then its pages, numbered if there are several."""
     parts: list[Part] = []
     text = f"[{name}]\n" if name else ""

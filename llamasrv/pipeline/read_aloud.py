@@ -1,7 +1,7 @@
-"""A text that is read aloud: an answer with sound, asked of a model that only speaks.
+"""A text that is read aloud, because a model that only speaks was asked for an answer.
 
-Some clients ask a speech model for an answer, and mean that it says the prompt. To its reader this is a run like
-others, whose events are sound.
+Some clients ask a speech model for an answer to have the prompt spoken. To its reader this is a run like any other,
+with sound as its events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DRAWN = ("temperature", "top_k", "top_p", "seed")  # the sampling parameters th
 
 
 def text_to_read(request: GenerateRequest) -> SpeechRequest:
-    """What of the request is said, and how. Raises InvalidRequest."""
+    """What is to be said, and how. Raises InvalidRequest."""
     speech, (prompt, *more) = request.speech, request.prompts
     assert speech is not None
     if more or not isinstance(prompt, ChatPrompt):
@@ -69,7 +69,7 @@ def _text(message: Message) -> str:
 
 
 class ReadAloud(Run):
-    """Around the speech of a text."""
+    """A run whose only work is the speech of a text."""
 
     def __init__(self, speech: SpeechWork, served: LoadedModel, on_start: Callable[[RunInfo], None] | None) -> None:
         self._speech = speech

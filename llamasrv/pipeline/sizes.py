@@ -33,7 +33,7 @@ def is_long_form(form: Any) -> bool:
 
 
 def has_parts(prompts: Iterable[Prompt]) -> bool:
-    """Whether any prompt is more than text: the rest of the prompts needs no media, documents or checks of them."""
+    """Whether any prompt holds more than text; media and documents need not be looked for otherwise."""
     return any(
         type(prompt) is MixedPrompt
         or (type(prompt) is ChatPrompt and any(type(message.content) is tuple for message in prompt.messages))
@@ -65,7 +65,7 @@ def refuse_endless(text: str, vocab: Vocabulary, context: int, *, short: int = L
 
 
 def _size(prompt: Prompt) -> int:
-    """About how many characters have to be rendered and tokenised."""
+    """The approximate number of characters to render and tokenise."""
     if isinstance(prompt, ChatPrompt):
         size = _until_long(map(_message_size, prompt.messages))
         tools = [*prompt.tools, *(tool for message in prompt.messages for tool in message.added_tools)]
@@ -82,7 +82,7 @@ def _size(prompt: Prompt) -> int:
 
 
 def _until_long(sizes: Iterable[int]) -> int:
-    """Their sum; stops counting where it is long in any case."""
+    """Their sum; stops counting once it is certainly long."""
     total = 0
     for size in sizes:
         total += size
@@ -105,7 +105,7 @@ def _message_size(message: Message) -> int:
 
 
 def _json_size(value: Any) -> int:
-    """About how long it is as JSON; stops counting where it is long in any case."""
+    """Its approximate length as JSON; stops counting once it is certainly long."""
     size, rest = 0, [value]
     while rest and size <= LONG_TEXT:
         value = rest.pop()

@@ -51,7 +51,7 @@ def render(
     if isinstance(error, MethodNotAllowed) and error.allowed:
         headers.append(("Allow", ", ".join(error.allowed)))
     if isinstance(error, DeadlineExceeded):
-        headers.append(("x-should-retry", "false"))  # it would only pass once more
+        headers.append(("x-should-retry", "false"))  # a retry would only exceed the deadline again
     speaks = context_of(environ).dialect
     speaks = speaks or dialect(environ["PATH_INFO"], anthropic="HTTP_ANTHROPIC_VERSION" in environ)
     return speaks.status(error), headers, speaks.body(error, request_id)

@@ -56,11 +56,11 @@ class OpenCall:
         self.argue(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def end(self) -> None:
-        """All of it was read, and its arguments are whole."""
+        """The call was read to its end, and its arguments are whole."""
         self._out.complete_calls += 1
 
-    def forget(self) -> None:
-        """What was read is no call, and says nothing."""
+    def drop(self) -> None:
+        """What was read is no call and has no content: drop it."""
         self._text.trail = None
 
     def between_marks(self) -> None:
@@ -135,12 +135,12 @@ class Notation(ABC):
 
     @property
     def unmarked(self) -> tuple[str, ...]:
-        """The characters that content may begin with that is a call without marks."""
+        """The characters with which a call without marks may begin."""
         return ()
 
     @property
     def to_user(self) -> str:
-        """What says, where a name is expected, that content follows."""
+        """The text in place of a name which says that content follows."""
         return ""
 
 

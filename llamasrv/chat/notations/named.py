@@ -57,7 +57,7 @@ class Named(Notation):
             id = name
             name = _without_form(name, self.id_form)
         if self.content_name and name == self.content_name:
-            call.forget()  # what follows is content
+            call.drop()  # what follows is content
             yield from self._behind_name(text, end, mark)
             return
         if name not in call.tools and (self.content_name or not call.announced):

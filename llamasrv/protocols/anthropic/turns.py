@@ -350,7 +350,7 @@ def _hosted_result(block: dict[str, Any], path: Path, seen: TurnReader, turn: _A
         found = tuple(seen.tool(name, *path, "content", "tool_references", i) for i, name in enumerate(names))
         message = found_message(name, id, found)
     else:
-        message = Message("tool", _told(content), name=name, tool_call_id=id)
+        message = Message("tool", _plain(content), name=name, tool_call_id=id)
     turn.results.append(message)
 
 
@@ -362,7 +362,7 @@ def _references(content: dict[str, Any], path: Path) -> list[str]:
     return [string_at(reference, "tool_name", (*here, i)) for i, reference in enumerate(references)]
 
 
-def _told(content: Any) -> str:
+def _plain(content: Any) -> str:
     """The result of a hosted tool as text, without what only its service can read."""
     if type(content) is str:
         return content

@@ -132,8 +132,8 @@ def choice_confidence(answer: Decided) -> float:
 
 
 def score_confidence(answer: Decided) -> float:
-    """TypeSafe's: the mean distance of the levels from the most likely one, relative to that of equally likely
-    levels."""
+    """TypeSafe's: 1 if one level is certain, less the farther the others lie from it, 0 if they are as spread as
+    equally likely ones."""
     n = len(answer.probabilities)
     if n == 1:
         return 1.0

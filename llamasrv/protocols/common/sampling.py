@@ -103,7 +103,8 @@ class Samplers(WireField):
 
 
 class Breakers(Names):
-    """What DRY does not look across. The more tokens of a vocabulary contain one, the more room and time it takes."""
+    """Texts across which DRY sees no repetition. The more tokens of a vocabulary contain one, the more memory and time
+    it takes."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         breakers = super()._deserialize(value, attr, data, **kwargs)
@@ -177,7 +178,7 @@ _MOST_NAME = 256  # characters of a session's name
 
 
 def session_named(name: str) -> str:
-    """A client's name for a conversation; a long one in short."""
+    """A client's name for a conversation; the digest of a long one."""
     return name if len(name) <= _MOST_NAME else hashlib.sha256(name.encode()).hexdigest()
 
 

@@ -45,16 +45,16 @@ class CachedContent(NamedTuple):
     expires: float
     display_name: str
     body: Mapping[str, Any]
-    num_messages: int  # which its contents are
+    num_messages: int  # in its contents
     num_tokens: int = 0  # 0: not known yet
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Its approximate size in bytes."""
         return len(orjson.dumps(self.body))
 
     def before(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A request that uses it, with what it keeps. Raises InvalidRequest."""
+        """A request that uses it, completed with the cached contents. Raises InvalidRequest."""
         for name in KEPT:
             if given.get(name):
                 raise InvalidRequest(

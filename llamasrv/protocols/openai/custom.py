@@ -60,7 +60,7 @@ class CustomInput:
     def __init__(self) -> None:
         self._arguments = ""
         self._at: int | None = None  # where the text not yet emitted begins, once the text has begun
-        self._told = ""
+        self._sent = ""
 
     def add(self, fragment: str) -> str:
         """The text that can be sent now."""
@@ -77,13 +77,13 @@ class CustomInput:
         except orjson.JSONDecodeError:  # no JSON: the end will show what it is
             return ""
         self._at = value.end()
-        self._told += text
+        self._sent += text
         return text
 
     def end(self) -> str:
         """The rest of the text; all of it, if the call did not have the right form."""
         text = _text_of(self._arguments)
-        return text[len(self._told) :] if text.startswith(self._told) else ""
+        return text[len(self._sent) :] if text.startswith(self._sent) else ""
 
 
 def custom_input(arguments: str) -> str:

@@ -38,7 +38,8 @@ class Exposition:
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        """The counters are read here, at once; writing them down grows with models and routes, and leaves the hub."""
+        """Counters are read here, at once; formatting them takes time that grows with models and routes, so it leaves
+        the hub."""
         models = self._service.registry.models
         read = _Collected(list(self._registry.collect()))
         ours = compute_off_hub(lambda: generate_latest(read))

@@ -30,7 +30,7 @@ class UsageBook:
         self.tokens: Counter[tuple[str, str, str]] = Counter()  # since startup, by key, model and kind
         self._store = store
         self._pending: dict[tuple[str, str, str], DailyUsage] = {}
-        self._told: dict[tuple[str, str, str], DailyUsage] = {}  # totals without a store
+        self._unstored: dict[tuple[str, str, str], DailyUsage] = {}  # totals without a store
         self._next = 0.0
         self._month = ""
         self._spent: Counter[str] = Counter()  # tokens of this month by key, as of the last look and counted on
@@ -87,7 +87,7 @@ class UsageBook:
     def _add(self, used: list[DailyUsage]) -> None:
         if self._store is None:
             for one in used:
-                self._told[one[:3]] = _sum(self._told.get(one[:3]), one)
+                self._unstored[one[:3]] = _sum(self._unstored.get(one[:3]), one)
         elif self._store.blocks:
             off_hub(self._store.add_usage, used)
         else:
@@ -97,7 +97,7 @@ class UsageBook:
         """Totals from the first day to the last, inclusive. Raises StoreError."""
         self.flush()
         if self._store is None:
-            return sorted(used for used in self._told.values() if first <= used.day <= last)
+            return sorted(used for used in self._unstored.values() if first <= used.day <= last)
         return off_hub(self._store.usage, first, last) if self._store.blocks else self._store.usage(first, last)
 
 

@@ -1,4 +1,5 @@
-"""/admin/keys: the API keys, as the operator's keys file has them. Only the reply that makes a secret tells it."""
+"""/admin/keys: the API keys, as the operator's keys file has them. A secret appears only in the reply that creates
+it."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class ResponseViews:
     def _wire(self, response: dict[str, Any]) -> bytes:
         return orjson.dumps(response)
 
-    def _told(self, response: dict[str, Any]) -> Response:
+    def _response(self, response: dict[str, Any]) -> Response:
         """The response with its tools and instructions, which may be large."""
         return json_answer(compute_off_hub(partial(self._wire, response)))
 
@@ -156,7 +156,7 @@ class ResponseViews:
         except BaseException:
             record.quota = quota
             raise
-        return self._follow(run, 0) if options.stream else self._told(run.queued)
+        return self._follow(run, 0) if options.stream else self._response(run.queued)
 
     def _work(
         self, asked: GenerateRequest, options: ResponseOptions, owner: str, created_at: int | None = None
@@ -255,7 +255,7 @@ class ResponseViews:
         run = self._service.background.find(owner, id)
         if not streams:
             stored = self._memory.find(owner, id) if run is None else run.reply.stored()
-            return self._told(stored.response)
+            return self._response(stored.response)
         start = self._start()
         if run is not None:
             return self._follow(run, start)
@@ -268,10 +268,10 @@ class ResponseViews:
             return self._follow(distant, start, self.framing_of_another)
         framing = self.framing
 
-        def told_again() -> bytes:
+        def replayed() -> bytes:
             return b"".join(map(framing.frame, replay(stored)[start:])) + framing.last
 
-        return Response(compute_off_hub(told_again), 200, framing.headers)
+        return Response(compute_off_hub(replayed), 200, framing.headers)
 
     def _start(self) -> int:
         """The number of the first event that is asked for."""
@@ -292,14 +292,14 @@ class ResponseViews:
         if run is not None:
             run.cancel()
             run.wait(CANCEL_WAIT)
-            return self._told(run.reply.stored().response)
+            return self._response(run.reply.stored().response)
         stored = self._memory.find(owner, id)
         if not stored.response["background"]:
             raise InvalidRequest("Only responses that were created with 'background' can be cancelled.", param="id")
         if stored.response["status"] not in ENDED:  # another server's, which will notice
             stored = stored._replace(response={**stored.response, "status": "cancelled"})
             self._memory.keep(owner, stored)
-        return self._told(stored.response)
+        return self._response(stored.response)
 
     def input_items(self, id: str) -> Response:
         owner = current().owner

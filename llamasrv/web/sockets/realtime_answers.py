@@ -143,18 +143,18 @@ class Answers:
             for event in self._requests.events(
                 context, "/v1/audio/transcriptions", body, f"multipart/form-data; boundary={boundary}"
             ):
-                told = orjson.loads(event) if event != b"[DONE]" else {}
-                if told.get("error") is not None:
-                    raise InnerRefusal(500, told["error"])
-                if told.get("type") == "transcript.text.delta" and is_asked:
-                    self._send(f"{name}.delta", item_id=item.id, content_index=0, delta=told["delta"])
-                elif told.get("type") == "transcript.text.done":
-                    item.write_down(told["text"])
+                heard = orjson.loads(event) if event != b"[DONE]" else {}
+                if heard.get("error") is not None:
+                    raise InnerRefusal(500, heard["error"])
+                if heard.get("type") == "transcript.text.delta" and is_asked:
+                    self._send(f"{name}.delta", item_id=item.id, content_index=0, delta=heard["delta"])
+                elif heard.get("type") == "transcript.text.done":
+                    item.write_down(heard["text"])
                     usage = {"type": "duration", "seconds": round(len(item.audio) / MS_BYTES / 1000, 3)}
-                    usage = {"type": "tokens", **told["usage"]} if "usage" in told else usage
+                    usage = {"type": "tokens", **heard["usage"]} if "usage" in heard else usage
                     if is_asked:
                         self._send(
-                            f"{name}.completed", item_id=item.id, content_index=0, transcript=told["text"], usage=usage
+                            f"{name}.completed", item_id=item.id, content_index=0, transcript=heard["text"], usage=usage
                         )
         except InnerRefusal as refusal:
             error = {key: (refusal.error or {}).get(key) for key in ("type", "code", "message", "param")}

@@ -66,7 +66,8 @@ class KeptResponse(NamedTuple):
 
 
 class QueuedCreate(NamedTuple):
-    """A response to be made. `steers`: what it continues another one with; the client has not asked for it then."""
+    """A response to be made. `steers`: the inputs with which it continues another one; then the client did not ask for
+    this response."""
 
     body: JSON
     is_large: bool = False  # what is done with it is done off the hub
@@ -91,7 +92,7 @@ class SocketLane:
 
     @property
     def number(self) -> int:
-        """Of the latest event: what is said about a response beside its own events repeats it."""
+        """Of the latest event; what is sent about a response outside its own events repeats it."""
         found = _NUMBER.search(self.event)
         return 0 if found is None else int(found[1])
 
