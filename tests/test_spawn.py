@@ -19,7 +19,7 @@ def test_it_returns_the_exit_code_and_the_output():
     assert run([PYTHON, "-c", code], b"abc", seconds=60) == (3, b"ABC")
 
 
-def test_input_and_output_beyond_a_pipes_room_block_nobody():
+def test_input_and_output_beyond_a_pipes_room_do_not_block():
     assert run([PYTHON, "-c", "print('x' * 300_000)"], b"y" * 300_000, seconds=60) == (0, b"x" * 300_000 + b"\n")
 
 

@@ -129,7 +129,7 @@ def test_text_without_a_header_is_content(text):
     assert read(format_of("letters"), text)[0] == ("" if text == " to=" else text)
 
 
-def test_a_thought_that_nobody_ends_ends_at_a_call():
+def test_an_open_thought_ends_at_a_call():
     """Some models call amid a thought. If its end mark still comes, what looked like a call was thought."""
     call = '<tool_call>\n{"name": "note", "arguments": {"text": "a"}}\n</tool_call>'
     format = ChatTemplate(

@@ -39,7 +39,7 @@ def test_a_template_writes_no_marks_of_its_own_around_it():
     assert "<IMAGE>" not in shown(PARTS, Message("user", (CAT,)))[1]
 
 
-def test_nobody_can_write_an_image_as_text():
+def test_an_image_cannot_be_written_as_text():
     first = ChatTemplate(PLAIN).render(ChatPrompt((Message("user", (CAT, TextPart("x"))),)))
     assert sum(type(part) is int for part in first.segments) == 1
     forged = "\U0003134b" + "0" * 24 + "0\U0003134b \U00030000"

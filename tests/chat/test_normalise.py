@@ -260,7 +260,7 @@ def test_results_follow_the_order_of_their_calls():
     assert [m["name"] for m in prepared[2:]] == ["weather", "clock"]
 
 
-def test_parallel_calls_are_told_one_after_another_where_the_template_knows_single_ones():
+def test_parallel_calls_follow_one_another_where_the_template_takes_single_ones():
     messages = [user(), call("weather", "clock"), result("clock", "noon"), result("weather", "wet")]
     prepared = prepare(ChatPrompt(tuple(messages)), Traits(calls=True, results=True)).messages
     assert [m["role"] for m in prepared] == ["user", "assistant", "tool", "assistant", "tool"]

@@ -114,12 +114,12 @@ def test_a_continued_message_includes_what_it_held(run):
 
 
 @pytest.mark.parametrize("request_text", ["{", "[]", '{"messages": 5}', '{"messages": [{"role": "x"}]}'])
-def test_a_wrong_request_is_told(run, request_text):
+def test_a_wrong_request_is_reported(run, request_text):
     with pytest.raises(ConfigError, match="r.json"):
         run("", request=request_text)
 
 
-def test_a_wrong_template_is_told(run):
+def test_a_wrong_template_is_reported(run):
     with pytest.raises(ConfigError, match="line 1"):
         run("", template="{% for %}")
 

@@ -63,7 +63,7 @@ def test_it_formats_the_date():
 
 
 @pytest.mark.parametrize("name, form", [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")])
-def test_templates_are_told_todays_date_in_llama_servers_forms(name, form):
+def test_templates_get_todays_date_in_llama_servers_forms(name, form):
     """Llama 3's templates wrote July 2024 wherever the server did not say which day it is."""
     source = f"{{% if not {name} is defined %}}{{% set {name} = '26 Jul 2024' %}}{{% endif %}}{{{{ {name} }}}}"
     before = time.strftime(form)
@@ -87,7 +87,7 @@ CLOSED_UNLESS_TOLD = (
         ({"enable_thinking": True}, "<think>\n"),
     ],
 )
-def test_where_thinking_is_the_default_it_is_on_unless_somebody_says_otherwise(told, end):
+def test_thinking_that_is_the_default_is_on_unless_switched_off(told, end):
     prompt = ask("Hi", template_kwargs=told, thinks_by_default=True)
     assert render(CLOSED_UNLESS_TOLD, prompt).strip() == f"Hi{end}".strip()
 

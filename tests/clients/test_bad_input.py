@@ -60,7 +60,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_bad_input_is_refused_at_once_and_harms_nobody(server, stream):
+def test_bad_input_is_refused_at_once_and_harms_no_other_request(server, stream):
     before = control(server)
     costs = []
     for path, body, status, param in TABLE:

@@ -69,7 +69,7 @@ def test_a_waiting_stream_gets_comments(serve):
     waiting.close()
 
 
-def test_a_storm_of_clients_that_leave_harms_nobody(server):
+def test_a_storm_of_disconnects_harms_no_other_request(server):
     socks = [open_request(server, "/v1/completions", {**LONG, "stream": bool(k % 2)}) for k in range(60)]
     for sock in socks:
         sock.close()

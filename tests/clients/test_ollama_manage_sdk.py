@@ -110,7 +110,7 @@ def test_a_model_is_pulled_served_and_deleted(client, hub, folder, tmp_path):
         client.pull("hf.co/owner/nothing")
 
 
-def test_loaded_models_go_when_told_to(client):
+def test_loaded_models_are_unloaded_on_request(client):
     count(client, "tiny")
     assert [model.model for model in client.ps().models] == ["tiny:F32"]
     assert client.generate("tiny", keep_alive=0).done_reason == "unload"

@@ -152,7 +152,7 @@ def test_keys_are_asked_for(serve):
         assert [model.id for model in client.with_options(api_key="sesame").models.list()] == ["fake"]
 
 
-def test_nobody_there_is_a_connection_error():
+def test_no_server_is_a_connection_error():
     client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0)
     with client, pytest.raises(openai.APIConnectionError):
         client.models.list()

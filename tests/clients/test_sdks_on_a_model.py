@@ -74,7 +74,7 @@ def test_claude_calls_a_tool_and_reads_its_result(claude, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_claude_thinks_when_told_to(claude, stream):
+def test_claude_thinks_on_request(claude, stream):
     on = claude(SUM, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1500, stream=stream)
     assert [block.type for block in on.content] == ["thinking", "text"] and on.content[0].signature
     assert on.usage.output_tokens_details.thinking_tokens > 10
@@ -109,7 +109,7 @@ def test_ollama_calls_a_tool_whole_and_reads_its_result(llama):
     assert llama([*WEATHER, whole.message, result], tools=[FUNCTION]).message.content
 
 
-def test_ollama_thinks_when_told_to(llama):
+def test_ollama_thinks_on_request(llama):
     on, off = llama(SUM, think=True).message, llama(SUM, think=False).message
     assert on.thinking and on.content and not off.thinking
     parts = [part.message for part in llama(SUM, think=True, stream=True)]

@@ -390,7 +390,7 @@ def test_variables_that_ask_for_nothing_are_accepted():
     assert any("LLAMA_ARG_MLOCK: unknown variable, ignored" in note for note in settings.notes)
 
 
-def test_an_unknown_variable_of_ollama_is_told_with_the_one_that_was_meant():
+def test_an_unknown_variable_of_ollama_is_reported_with_the_likely_one():
     environ = {"OLLAMA_KEEPALIVE": "1h", "OLLAMA_HOST": "", "OLLAMA_SERVICE_HOST": "10.0.0.1", "OLLAMA_PORT_1_TCP": "x"}
     (note,) = load(environ=environ).notes
     assert note == "environment: OLLAMA_KEEPALIVE: unknown variable, ignored; did you mean OLLAMA_KEEP_ALIVE?"

@@ -164,7 +164,7 @@ def test_the_evaluation_has_no_made_up_tools():
     assert all(tools.hand_made(draw.Draw(n, held_out=True)) in specs.SPECS for n in range(50))
 
 
-def test_words_that_nobody_has_heard_of_begin_alike_within_a_document():
+def test_made_up_words_begin_alike_within_a_document():
     """What follows their first letter is then told by more than that letter."""
     words = [[d.pieced() for _ in range(20)] for d in map(draw.Draw, range(20))]
     alike = sum(max(Counter(word[0] for word in some).values()) for some in words) / 20

@@ -207,7 +207,7 @@ def test_a_request_that_arrives_while_stopping_gets_its_end():
     assert isinstance(end_of(stream.take()).error, Unavailable)
 
 
-def test_a_question_that_fails_is_answered_and_stops_nobody(drive, caplog):
+def test_a_question_that_fails_is_answered_and_stops_no_other(drive, caplog):
     """It failed all requests, and who had asked waited a minute."""
     driver = drive()
     driver.submit(chat("hello"))

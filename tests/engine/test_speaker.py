@@ -174,7 +174,7 @@ def test_a_reader_that_stops_reading_loses_its_lane_to_one_who_waits_and_is_hear
     assert max(rows for step in d.backend.steps[1:] for _, rows in step) == 3 + 8 + 4  # computed again
 
 
-def test_a_paused_utterance_keeps_its_lane_while_nobody_else_needs_one(driver):
+def test_a_paused_utterance_keeps_its_lane_while_no_other_needs_one(driver):
     d = driver(num_lanes=1, unread=2)
     stream = d.say("abcd")
     for _ in range(4):
@@ -318,7 +318,7 @@ def test_frames_wait_for_a_vocoder_that_falls_behind(apart):
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-def test_sound_that_nobody_waits_for_is_not_made(apart, how):
+def test_sound_without_a_listener_is_not_made(apart, how):
     stream = apart.say("ab", deadline=5.0 if how == "deadline" else None)
     apart.speaker.turn()
     apart.speaker.turn()
@@ -446,7 +446,7 @@ def test_it_sleeps_while_all_lanes_are_paused_though_more_texts_wait(driver):
     d.finish()
 
 
-def test_the_rows_of_a_voice_are_kept_and_only_so_many(driver):
+def test_the_rows_of_a_limited_number_of_voices_are_kept(driver):
     d, clip = driver(), np.full(SAMPLE_RATE, 0.5, np.float32).tobytes()
     assert d.speaker.voice("a") is None
     assert d.speaker.add_voice("a", clip).tolist() == d.speaker.voice("a").tolist() == [[0.5] * 4]

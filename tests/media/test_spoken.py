@@ -59,7 +59,7 @@ def test_sound_comes_out_while_it_goes_in():
 
 
 @pytest.mark.parametrize("length", [1, 2304, 2305, 23_041])
-def test_a_flac_file_tells_its_length(length):
+def test_a_flac_file_has_its_length(length):
     """It left it open, and soundfile.read refused such a file."""
     av = pytest.importorskip("av")
     samples = np.random.default_rng(length).integers(-9000, 9000, length).astype("<i2")

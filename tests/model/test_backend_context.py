@@ -497,7 +497,7 @@ def test_quantised_caches_and_flash_attention_are_options(model_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"yields_threads": True}, {"yields_threads": True, "deterministic": True}])
-def test_threads_are_left_out_only_where_nobody_chose_their_number(model_path, options):
+def test_threads_are_left_out_only_where_their_number_was_not_chosen(model_path, options):
     backend = open_model(
         str(model_path("llama")), dataclasses.replace(OPTIONS, threads=2, **options), lambda share: True
     )

@@ -32,7 +32,7 @@ def pocket_projector(tmp_path):
     return path
 
 
-def test_a_speech_projector_is_told_by_its_generator(pocket_projector, tmp_path):
+def test_a_speech_projector_is_recognised_by_its_generator(pocket_projector, tmp_path):
     (tmp_path / "text").write_text("no GGUF file")
     assert speech_kind(pocket_projector) == "pockettts"
     assert speech_kind(tmp_path / "text") == speech_kind(None) == ""

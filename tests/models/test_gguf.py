@@ -55,7 +55,7 @@ def refusal(path: Path) -> str:
     return line
 
 
-def test_it_tells_what_the_model_is(model):
+def test_it_describes_the_model(model):
     header = read_header(model)
     assert header.architecture == "llama"
     assert header.name == "A tiny model"

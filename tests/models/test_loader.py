@@ -224,7 +224,7 @@ def test_what_only_something_else_keeps_from_loading_is_tried_again_by_itself(fa
 # Staying and going
 
 
-def test_what_nobody_uses_goes_after_a_while(farm):
+def test_an_unused_model_is_unloaded_after_a_while(farm):
     f = farm().add("a", keep_alive=5.0)
     f.load("a")
     f.loader.tick()
@@ -396,7 +396,7 @@ def test_after_a_while_one_in_use_takes_no_new_work(farm):
     assert f.loader.wait(f["a"], 10) and f.opened[:3] == ["a", "b", "a"]
 
 
-def test_one_that_somebody_waits_for_is_not_the_next_to_go(farm):
+def test_a_model_with_waiting_requests_is_not_unloaded_next(farm):
     f = farm(limit=25).add("a", "b", "c")
     f.load("a", "b")
     f["a"].last_used -= 1000
@@ -432,7 +432,7 @@ def test_first_come_first_served(farm):
 # Ends
 
 
-def test_a_retired_model_goes_when_nobody_uses_it(farm):
+def test_a_retired_model_is_unloaded_once_unused(farm):
     f = farm().add("a", keep_alive=-1.0)
     f.load("a")
     f["a"].acquire()

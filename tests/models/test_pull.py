@@ -213,7 +213,7 @@ def test_a_disk_that_is_too_small_is_noticed_before(hub, get, monkeypatch):
     assert hub.ranges == []
 
 
-def test_partial_files_that_nobody_wants_any_more_are_removed(hub, get, tmp_path):
+def test_abandoned_partial_files_are_removed(hub, get, tmp_path):
     hub.files["o/r"] = {"m.gguf": content(1000)}
     old, new = (tmp_path / "models/.partial" / name for name in ("sha256-old", "sha256-new"))
     old.parent.mkdir(parents=True)

@@ -58,7 +58,7 @@ def test_names_are_taken_apart(stem, parts):
     assert split_name(stem) == parts
 
 
-def test_a_name_that_two_files_could_have_is_nobodys(put, tmp_path):
+def test_an_ambiguous_name_belongs_to_no_file(put, tmp_path):
     put("m-Q8_0.gguf", "m-Q4_0.gguf")
     assert names(tmp_path) == {"m:Q8_0": {"m-Q8_0", "A-tiny-model:Q8_0"}, "m:Q4_0": {"m-Q4_0", "A-tiny-model:Q4_0"}}
 

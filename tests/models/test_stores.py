@@ -169,7 +169,7 @@ def test_nothing_is_written(home):
     assert sorted((path, path.stat().st_mtime_ns) for path in home.rglob("*")) == before
 
 
-def test_what_is_skipped_is_told_once(home, caplog):
+def test_what_is_skipped_is_logged_once(home, caplog):
     """A command reads the stores several times."""
     folder = home / ".lmstudio" / "models" / "a" / "b"
     folder.mkdir(parents=True)

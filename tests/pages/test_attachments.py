@@ -136,7 +136,7 @@ def test_what_can_not_be_sent_is_refused_and_what_was_added_can_be_removed(playg
     assert page.locator("#pictures .chip").count() == 0
 
 
-def test_a_document_that_the_server_refuses_is_told_under_the_answer(playground, mistakes):
+def test_a_document_that_the_server_refuses_is_reported_under_the_answer(playground, mistakes):
     page = playground()
     attach(page, ("broken.pdf", "application/pdf", b"%PDF-1.7 nothing"))
     page.locator("#pictures .chip").wait_for()

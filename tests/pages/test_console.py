@@ -33,7 +33,7 @@ def busy(fake_server):
     return fake_server
 
 
-def test_it_tells_how_the_server_is(busy, visit):
+def test_it_shows_the_servers_state(busy, visit):
     page = opened(visit, busy)
     assert re.search(r"Server\s+Ready", page.inner_text("#summary"))
     assert page.locator("#health li", has_text="Responses and usage").get_by_text("Works").is_visible()
@@ -227,7 +227,7 @@ def test_a_model_without_prices_is_named_beside_others(fake_server, visit):
     assert page.inner_text("#without-prices") == "Without prices, and not counted: b."
 
 
-def test_the_configuration_is_reloaded_or_the_reason_told(serve, visit, tmp_path, mistakes):
+def test_the_configuration_is_reloaded_or_the_reason_shown(serve, visit, tmp_path, mistakes):
     file = tmp_path / "llamasrv.toml"
     file.write_text("[server]\ndrain_timeout = 111\n")
     server = serve("--fake", "--config", file)

@@ -74,7 +74,7 @@ def test_the_server_writes_the_summary(talked):
     page.locator(".turn.summary .text", has_text="Summarise our conversation").wait_for()
 
 
-def test_what_goes_wrong_is_told_and_nothing_is_lost(talked, mistakes):
+def test_a_failure_is_shown_and_nothing_is_lost(talked, mistakes):
     page = talked
     page.route(
         "**/v1/messages",

@@ -38,7 +38,7 @@ def test_questions_are_added_changed_and_removed(page):
     assert page.locator("#answers section").count() == 2 and names == ["one", "two"]
 
 
-def test_a_mistake_is_told(page, mistakes):
+def test_a_mistake_is_shown(page, mistakes):
     page.locator("fieldset").nth(1).get_by_label("Answers").fill("only one")
     page.get_by_role("button", name="Decide", exact=True).click()
     page.get_by_text("questions[1].choices").wait_for()
@@ -46,7 +46,7 @@ def test_a_mistake_is_told(page, mistakes):
     mistakes[:] = [mistake for mistake in mistakes if "400" not in mistake]
 
 
-def test_a_refusal_is_told(serve, visit):
+def test_a_refusal_is_shown(serve, visit):
     page = visit(serve("--fake", "--decision-min-mass", "1").url + "/ui/decide")
     page.locator("body[data-ready]").wait_for()
     decide(page)

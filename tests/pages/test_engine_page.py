@@ -41,7 +41,7 @@ def test_it_shows_where_the_tokens_of_prompts_came_from(serve, visit):
     assert "resident lane" in live.inner_text("#sources-text")
 
 
-def test_every_source_has_a_name_and_a_colour_of_its_own_and_pins_are_told(serve, visit):
+def test_every_source_has_a_name_and_a_colour_of_its_own_and_pins_are_shown(serve, visit):
     server = serve("--fake")
     snapshot = json.loads(
         urllib.request.urlopen(server.url + "/ui/engine/stream", timeout=20).readline().removeprefix(b"data: ")

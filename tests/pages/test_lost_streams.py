@@ -49,7 +49,7 @@ def test_an_answer_goes_on_after_a_reload(playground):
     assert answers(page) == [answer] and page.get_attribute("#send", "aria-label") == "Send"
 
 
-def test_what_the_server_no_longer_has_is_told(playground, mistakes):
+def test_what_the_server_no_longer_has_is_shown(playground, mistakes):
     page = playground()
     say(page, LONG)
     page.locator(".turn.assistant .text", has_text="word word").wait_for()

@@ -32,7 +32,7 @@ def two(serve, tmp_path):
     return serve("--models-dir", tmp_path, "--no-check-models", "--models-manage")
 
 
-def test_it_tells_what_each_model_is(two, visit):
+def test_it_shows_what_each_model_is(two, visit):
     page = opened(visit, two)
     assert page.inner_text("#count") == "2 models"
     text = page.inner_text("[data-model='one']")
@@ -55,7 +55,7 @@ def test_a_model_is_loaded_talked_to_and_unloaded(two, visit):
     page.locator("[data-model='one']").get_by_text("Not loaded").wait_for()
 
 
-def test_its_speed_here_is_told_once_it_has_answered(two, visit):
+def test_its_speed_here_is_shown_once_it_has_answered(two, visit):
     page = opened(visit, two)
     card = page.locator("[data-model='one']")
     assert "not measured yet" in card.inner_text() and "parameters" in card.inner_text(), "what its file tells"
@@ -102,7 +102,7 @@ def test_a_deleted_model_comes_back_with_undo_and_is_gone_without(two, visit, tm
     assert not (tmp_path / "one.gguf").exists()
 
 
-def test_without_the_right_it_only_tells(serve, visit, tmp_path):
+def test_without_the_right_it_only_shows(serve, visit, tmp_path):
     keys = tmp_path / "keys.toml"
     made = subprocess.run(
         [sys.executable, "-m", "llamasrv", "key", "eve", "--file", keys, "--scope", "infer"],
@@ -117,7 +117,7 @@ def test_without_the_right_it_only_tells(serve, visit, tmp_path):
     assert page.is_hidden("#pull") and page.locator("#models button").count() == 0
 
 
-def test_a_model_is_pulled_and_its_progress_told(serve, visit, tmp_path):
+def test_a_model_is_pulled_and_its_progress_shown(serve, visit, tmp_path):
     with fake_hub.running() as hub:
         hub.files["o/r"] = {"m-Q8_0.gguf": MODEL}
         hub.hold_after = 2**20 + 5

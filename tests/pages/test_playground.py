@@ -47,7 +47,7 @@ def test_it_answers_and_counts(playground):
     assert re.search(r"\d+ tokens · .*first token after .* · prompt \d+", page.inner_text(".turn.assistant .stats"))
 
 
-def test_an_answer_is_shown_while_it_is_written_and_stops_when_told(playground):
+def test_an_answer_is_shown_while_it_is_written_and_stops_on_request(playground):
     page = playground()
     say(page, "word " * 1500)
     page.locator(".turn.assistant .text", has_text="word word").wait_for()
@@ -114,7 +114,7 @@ def test_a_tool_call_is_a_card_and_its_result_goes_on(playground):
     assert bodies[1]["messages"][2] == {"role": "tool", "tool_call_id": "call_1", "content": '{"sky": "clear"}'}
 
 
-def test_a_mistake_in_the_tools_is_told(playground):
+def test_a_mistake_in_the_tools_is_shown(playground):
     page = playground()
     open_settings(page)
     page.click("#settings >> text=Tools")
@@ -139,7 +139,7 @@ def test_answers_have_the_form_of_the_schema(playground):
     page.get_by_text("The answer matches the schema.").wait_for()
 
 
-def test_a_wrong_answer_is_told(playground):
+def test_a_wrong_answer_is_shown(playground):
     page = playground()
     open_settings(page)
     page.click("#settings >> text=JSON schema")

@@ -3,7 +3,7 @@
 from browsing import answers, say
 
 
-def test_the_model_names_a_conversation_once_unless_somebody_has(playground):
+def test_the_model_names_a_conversation_once_unless_it_has_a_name(playground):
     page = playground()
     page.evaluate("localStorage['llamasrv:titles'] = 'yes'")
     page.reload()

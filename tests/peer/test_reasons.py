@@ -23,14 +23,14 @@ def test_red_and_listed_is_fine():
     assert judge(outcomes, REASONS) == ([], [], 1, 2)
 
 
-def test_red_and_not_listed_is_told():
+def test_red_and_not_listed_is_reported():
     assert judge({"test_a.py::two[y]": "failed", "test_b.py::one": "failed"}, REASONS).unlisted == [
         "test_a.py::two[y]",
         "test_b.py::one",
     ]
 
 
-def test_listed_and_green_is_told():
+def test_listed_and_green_is_reported():
     outcomes = {"test_a.py::one[1]": "failed", "test_a.py::one[2]": "passed", "test_a.py::two[x]": "passed"}
     assert judge(outcomes, REASONS).stale == ["test_a.py::one[2]", "test_a.py::two[x]"]
 

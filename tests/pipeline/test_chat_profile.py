@@ -18,7 +18,7 @@ REFUSES = "{% if enable_thinking is defined %}{{ raise_exception('no') }}{% endi
 @pytest.mark.parametrize(
     "prompt, told", [(WHEN_TOLD, True), (ALWAYS_OPEN, False), (BY_ITSELF, False), (REFUSES, False), ("", False)]
 )
-def test_it_is_known_whether_a_model_thinks_only_when_told(prompt, told):
+def test_it_is_known_whether_a_model_thinks_only_on_request(prompt, told):
     backend = RecordingBackend()
     profile = ChatProfile.of(TURNS + prompt, backend.info, backend.vocab)
     assert profile.format.reasoning is not None and profile.thinks_when_told is told

@@ -47,7 +47,7 @@ def test_usage_counts_prompt_and_answer(run):
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (21, len("You said: Hi") + 1, 0)
 
 
-def test_usage_tells_what_was_reused(run):
+def test_usage_reports_what_was_reused(run):
     run(prompts=user("the same words again"))
     usage = run(prompts=user("the same words again"))[-1]
     assert usage.cached_tokens == usage.prompt_tokens - 1

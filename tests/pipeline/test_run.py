@@ -232,7 +232,7 @@ def test_tokens_without_text_do_not_prolong_the_wait():
     assert len(said.waits) == 1
 
 
-def test_its_info_tells_of_prompts():
+def test_its_info_describes_its_prompts():
     assert INFO.num_prompt == 3 and [INFO.num_prompt_of(i) for i in range(4)] == [2, 2, 1, 1]
     assert INFO.prompt_text(1) == "ab" and INFO.prompt_text(2) == "c"
     assert INFO.whole_text("d") == [97, 98, 100]
@@ -266,7 +266,7 @@ class Model:
         self.awaited = []
 
 
-def test_a_model_counts_as_awaited_for_as_long_as_somebody_waits():
+def test_a_model_counts_as_awaited_for_as_long_as_a_request_waits():
     model = Model()
     with LoadWait(Loader(True), model) as wait:
         assert wait.wait() and len(model.awaited) == 1

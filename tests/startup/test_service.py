@@ -37,7 +37,7 @@ def test_context_and_threads_are_filled_in(tiny, monkeypatch):
 @pytest.mark.parametrize(
     "chosen, yields", [({}, True), ({"engine_threads": 3}, False), ({"engine_threads_batch": 3}, False)]
 )
-def test_only_a_number_of_threads_that_nobody_chose_changes_with_the_load(tiny, chosen, yields):
+def test_only_an_automatic_number_of_threads_changes_with_the_load(tiny, chosen, yields):
     assert startup.prepare(settings_with(model_path=tiny, **chosen)).engine.yields_threads is yields
 
 

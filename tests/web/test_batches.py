@@ -170,7 +170,7 @@ def test_a_batch_of_nothing_that_is_there_is_refused(run):
         assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, *wrong)
 
 
-def test_a_batch_waits_while_somebody_else_is_answered(run):
+def test_a_batch_waits_while_another_client_is_answered(run):
     """Deferred requests get no step beside a request of a person's."""
     service = run(context=200_000, num_cells=400_000)
     with service.client.post(CHAT, json=ENDLESS) as person:

@@ -374,7 +374,7 @@ def test_chunks_of_any_size_come_through_where_the_body_is_small(connect):
 EXPECTING = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
 
 
-def test_a_client_is_asked_for_its_body_when_somebody_reads_it(connect):
+def test_a_client_is_asked_for_its_body_when_the_application_reads_it(connect):
     client = connect(lambda environ: [read_body(environ, 10, 30.0)])
     client.send(EXPECTING)
     assert client.sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -35,7 +35,7 @@ def test_it_waits_for_running_requests_but_not_forever():
     idle_gate.leave()
 
 
-def test_while_somebody_was_here_lately_pieces_are_apart():
+def test_after_a_recent_request_pieces_keep_a_distance():
     """One after the other kept the hub busy, and whoever came waited for the end of one."""
     idle_gate = IdleGate(lambda seconds: None)
     idle_gate.enter()

@@ -304,7 +304,7 @@ def test_the_models_are_looked_for_again_where_that_is_asked_for(start):
     assert start().client.get("/models?reload=1").status_code == 403
 
 
-def test_a_model_tells_what_it_takes_and_gives(client):
+def test_a_model_shows_what_it_takes_and_gives(client):
     (entry,) = client.get("/v1/models").get_json()["data"]
     assert entry["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text"]}
 

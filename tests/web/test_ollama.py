@@ -105,7 +105,7 @@ def test_texts_become_vectors(start):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_somebody_is_at_home(client, method):
+def test_the_root_says_that_a_server_runs(client, method):
     response = client.open("/", method=method)
     assert response.status_code == 200 and response.content_type.startswith("text/plain")
     assert response.data == (b"Ollama is running" if method == "GET" else b"")

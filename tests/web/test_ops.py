@@ -161,7 +161,7 @@ def test_the_figures_of_a_single_model_have_no_label(start):
     assert running.client.get("/metrics").headers["Process-Start-Time-Unix"].isdecimal()
 
 
-def test_rates_are_those_since_somebody_looked_last(start):
+def test_rates_cover_the_time_since_the_last_look(start):
     """As in llama-server: an average since the start would tell less and less."""
     running = start()
     running.client.post("/v1/chat/completions", json=HELLO)

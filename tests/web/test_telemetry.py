@@ -25,14 +25,14 @@ def stream(client, path, body):
 
 
 @ALL
-def test_a_whole_reply_tells_its_timings(client, path, body):
+def test_a_whole_reply_has_its_timings(client, path, body):
     timings = client.post(path, json={**body, "max_tokens": 3}).get_json()["timings"]
     assert timings["predicted_n"] == 3 and timings["prompt_n"] + timings["cache_n"] > 0
 
 
 @OPENAI
 @pytest.mark.parametrize("usage", [False, True])
-def test_the_last_chunk_tells_the_timings(client, path, body, usage):
+def test_the_last_chunk_has_the_timings(client, path, body, usage):
     more = {"stream_options": {"include_usage": True}} if usage else {}
     chunks = stream(client, path, {**body, **more})
     assert ["timings" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
@@ -40,7 +40,7 @@ def test_the_last_chunk_tells_the_timings(client, path, body, usage):
 
 
 @ALL
-def test_every_chunk_of_text_tells_its_timings_where_that_is_asked_for(client, path, body):
+def test_every_chunk_of_text_has_its_timings_on_request(client, path, body):
     chunks = stream(client, path, {**body, "timings_per_token": True})
     assert all("timings" in chunk for chunk in chunks[1:])
     counts = [chunk["timings"]["predicted_n"] for chunk in chunks[1:]]
@@ -48,7 +48,7 @@ def test_every_chunk_of_text_tells_its_timings_where_that_is_asked_for(client, p
 
 
 @ALL
-def test_a_stream_tells_how_much_of_the_prompt_is_computed(client, path, body):
+def test_a_stream_reports_how_much_of_the_prompt_is_computed(client, path, body):
     body = {**body, "return_progress": True, "cache_prompt": False}
     told = [chunk["prompt_progress"] for chunk in stream(client, path, body) if "prompt_progress" in chunk]
     assert (told[0]["cache"], told[0]["processed"]) == (0, 0)
@@ -127,7 +127,7 @@ CLOSES_UNLESS_TOLD = "{{ messages[-1].content }}<think>\n{% if not enable_thinki
     ],
     ids=["auto", "off", "on"],
 )
-def test_on_llama_servers_own_path_a_model_thinks_unless_somebody_says_otherwise(start, defaults, native, openai):
+def test_on_llama_servers_own_path_a_model_thinks_unless_switched_off(start, defaults, native, openai):
     """Templates that close the thought unless they are told otherwise never let the model think there. The prompt that
     is shown is the other path's."""
     model = {"chat_template": CLOSES_UNLESS_TOLD, "chat_defaults": ChatDefaults(defaults)}

@@ -118,7 +118,7 @@ def test_threads_come_back_once_the_machine_is_idle(machine):
     assert count.now == 2
 
 
-def test_threads_come_back_without_a_look_where_nobody_knows(machine):
+def test_threads_come_back_where_other_programs_cannot_be_seen(machine):
     count = ThreadCount(2, clock=lambda: machine.now, idle=lambda: None)
     steps(machine, count, 0.01, 0.2, 0.2)
     assert count.now == 1

@@ -31,7 +31,7 @@ def test_only_prompts_of_the_same_cache_key_are_shared():
     assert newcomers(sequence(range(100), scope="alice")).ahead_of(sequence(range(100), scope="bob")) is None
 
 
-def test_nobody_waits_where_prefixes_cannot_be_shared_or_are_not_wanted():
+def test_no_sequence_waits_where_prefixes_cannot_be_shared_or_are_not_wanted():
     assert newcomers(sequence(range(100)), follows=False).ahead_of(sequence(range(100))) is None
     assert newcomers(sequence(range(100), cache_prompt=False)).ahead_of(sequence(range(100))) is None
     assert newcomers(sequence(range(100))).ahead_of(sequence(range(100), prompt_logprobs=True)) is None

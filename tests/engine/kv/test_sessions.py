@@ -118,7 +118,7 @@ def test_what_is_held_is_not_lost_where_the_one_that_took_its_lane_leaves_nothin
     assert turn(driver, following, calls=False)[0].num_reused >= len(PROMPT)
 
 
-def test_an_owner_holds_only_so_many(drive):
+def test_an_owner_holds_a_limited_number(drive):
     driver = busy(drive)
     sessions = driver.core.memory.sessions
     sessions._most = 3

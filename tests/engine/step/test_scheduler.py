@@ -49,7 +49,7 @@ def test_every_running_sequence_that_owes_one_token_is_computed():
     assert result.parts == [(seq, 1) for seq in running] and result.num_decodes == 3
 
 
-def test_a_prompt_takes_the_whole_batch_when_nobody_decodes():
+def test_a_prompt_takes_the_whole_batch_when_nothing_decodes():
     scheduler = costs(make(), row=0.0005)
     new = sequence(2000)
     assert plan(scheduler, [new]).parts == [(new, 512)]

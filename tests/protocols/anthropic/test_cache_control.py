@@ -57,7 +57,7 @@ def test_more_than_four_are_refused():
         pins(turn(*(block(str(number), KEEP) for number in range(5))))
 
 
-def test_the_usage_tells_what_is_kept_and_for_how_long():
+def test_the_usage_reports_what_is_kept_and_for_how_long():
     body = usage_body(Usage(prompt_tokens=100, cached_tokens=20, pinned=((3600.0, 30), (300.0, 10))))
     assert body["cache_creation"] == {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 30}
     assert (body["input_tokens"], body["cache_creation_input_tokens"], body["cache_read_input_tokens"]) == (40, 40, 20)

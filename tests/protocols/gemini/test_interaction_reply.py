@@ -56,7 +56,7 @@ def framed(**event):
         ([], "cancelled", "cancelled"),
     ],
 )
-def test_a_client_that_owes_a_result_is_told(output, status, shown):
+def test_a_client_that_owes_a_result_is_asked_for_it(output, status, shown):
     assert interaction(response(*output, status=status))["status"] == shown
 
 
@@ -88,7 +88,7 @@ def test_a_signature_comes_before_its_step_ends():
     assert stop == {"event_type": "step.stop", "index": 0, "event_id": "7"}
 
 
-def test_a_search_is_told_whole():
+def test_a_search_is_sent_whole():
     (start,) = framed(type="response.output_item.added", sequence_number=1, output_index=2, item=SEARCH)
     delta, _ = framed(type="response.output_item.done", sequence_number=2, output_index=2, item=SEARCH)
     assert start["step"] == {"type": "tool_search_call", "id": "ts_1", "arguments": {}}

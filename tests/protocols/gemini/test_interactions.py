@@ -158,7 +158,7 @@ def test_errors_name_the_field_in_googles_words(given, others, field):
     assert error.param == field and (isinstance(error, Unsupported) or f"'{field}'" in error.message)
 
 
-def test_errors_of_responses_are_told_in_googles_words():
+def test_errors_of_responses_are_worded_as_googles():
     with pytest.raises(InvalidRequest) as caught, in_words_of_interactions(body([PIXEL])):
         raise InvalidRequest("Invalid 'input[0].content[0].image_url': no.", param="input[0].content[0].image_url")
     assert caught.value.param == "input[0].image_url" and "'input[0].image_url'" in caught.value.message

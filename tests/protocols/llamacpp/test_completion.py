@@ -253,7 +253,7 @@ def test_probabilities_may_be_those_that_the_samplers_left():
     assert body["generation_settings"]["post_sampling_probs"] is True
 
 
-def test_a_stream_tells_how_far_the_prompt_is_and_how_fast_it_goes():
+def test_a_stream_reports_the_prompts_progress_and_speed():
     made = reply(stream=True, return_progress=True, timings_per_token=True)
     begun, done = Usage(4, 4), Usage(10, 4, prefill_seconds=0.5)
     chunks = streamed(

@@ -53,7 +53,7 @@ def test_anything_else_is_refused(prediction, path):
     assert error.value.param == path
 
 
-def test_usage_tells_what_became_of_it():
+def test_usage_reports_what_became_of_it():
     details = usage_body(Usage(completion_tokens=9, drafts=DraftCounts(20, 12, 15, 11)))["completion_tokens_details"]
     assert details == {"reasoning_tokens": 0, "accepted_prediction_tokens": 11, "rejected_prediction_tokens": 4}
 

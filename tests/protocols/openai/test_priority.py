@@ -31,7 +31,7 @@ def test_a_larger_number_stands_back(kind, body):
 
 @endpoints
 @pytest.mark.parametrize("number", [-1, 101, "high"])
-def test_nobody_pushes_ahead(kind, body, number):
+def test_no_request_jumps_the_queue(kind, body, number):
     with pytest.raises(InvalidRequest, match="'priority'"):
         kind(Limits()).parse({**body, "priority": number})
 
