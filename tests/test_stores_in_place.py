@@ -35,7 +35,7 @@ def test_all_that_is_whole_is_listed_and_nothing_else(client):
 
 
 @pytest.mark.parametrize("name", store_homes.SERVED)
-def test_each_answers(client, home, name):
+def test_a_model_of_each_store_answers(client, home, name):
     before = sorted((path, path.lstat().st_mtime_ns) for path in home.rglob("*") if ".cache/llamasrv" not in str(path))
     body = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     reply = client.post("/v1/chat/completions", json=body)

@@ -68,7 +68,7 @@ def read(format, text):
         ("tags=\"['a'\"", {"tags": "['a'"}),
     ],
 )
-def test_python(written, arguments):
+def test_values_of_pythons_calls_follow_the_schema(written, arguments):
     assert read(PYTHON, f"[look({written})]") == ("", [("look", arguments)], 1)
 
 
@@ -81,7 +81,7 @@ def test_python(written, arguments):
         ("tags:[<q>7<q>,<q>a<q>],n:<q>7<q>", {"tags": ["7", "a"], "n": 7}),
     ],
 )
-def test_braces(written, arguments):
+def test_values_in_braces_follow_the_schema(written, arguments):
     assert read(BRACES, f"<do>look{{{written}}}</do>") == ("", [("look", arguments)], 1)
 
 

@@ -24,7 +24,7 @@ PERSON = {
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "", "/", "/v1/v1"])
-def test_openais_client(server, path):
+def test_openais_client_reaches_it_by_any_base_url(server, path):
     with openai.OpenAI(base_url=server.url + path, api_key="none", max_retries=0) as client:
         assert [model.id for model in client.models.list()] == [ALIASES[0]]
         assert client.chat.completions.create(model="fake", messages=HELLO).choices[0].message.content
@@ -34,14 +34,14 @@ def test_openais_client(server, path):
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_anthropics_client(server, path):
+def test_anthropics_client_reaches_it_by_any_base_url(server, path):
     with anthropic.Anthropic(base_url=server.url + path, api_key="none", max_retries=0) as client:
         assert client.messages.create(model="fake", max_tokens=64, messages=HELLO).content[0].text
         assert [model.id for model in client.models.list()] == [ALIASES[0]]
 
 
 @pytest.mark.parametrize("path", ["", "/", "/api", "/v1"])
-def test_ollamas_client(server, path):
+def test_ollamas_client_reaches_it_by_any_base_url(server, path):
     client = ollama.Client(host=server.url + path)
     assert client.chat("fake", HELLO).message.content == "You said: Hello"
     assert [model.model for model in client.list().models] == [ALIASES[0]]

@@ -40,6 +40,6 @@ def test_three_kinds_are_answered_by_name(decisions, asked):
     assert set(made.answers["urgency"].legend.values()) == {"later", "this week", "today"}
 
 
-def test_asynchronous(decisions):
+def test_an_asynchronous_call_is_answered(decisions):
     made = asyncio.run(decisions.ainvoke({"input": "I paid twice.", "questions": QUESTIONS}))
     assert made.answers["refund"].type == "predicate"

@@ -30,7 +30,7 @@ QUESTIONS = [
 NOULS = {"refund": {"type": "noul", "instructions": "The customer asks for money back."}}
 
 
-def test_openais_dialect(deciding):
+def test_decisions_pass_through_in_openais_dialect(deciding):
     made = litellm.decisions(
         model="openai/demo", input="I paid twice.", questions=QUESTIONS, api_base=deciding.url + "/v1", api_key="none"
     )
@@ -51,7 +51,7 @@ def test_openais_questions_in_system_ones_dialect(deciding):
 
 
 @pytest.mark.parametrize(("provider", "base"), [("hosted_vllm", "/v1"), ("ollama", ""), ("openai", "/v1")])
-def test_system_one(deciding, provider, base):
+def test_decisions_pass_through_in_typesafes_dialect(deciding, provider, base):
     made = litellm.systemone(
         model=f"{provider}/demo", state="I paid twice.", questions=NOULS, api_base=deciding.url + base, api_key="none"
     )

@@ -48,7 +48,7 @@ def test_a_long_body_comes_compressed_and_has_the_same_answer(deciding):
     assert packed.answers["refund"].noul == pytest.approx(plain.answers["refund"].noul, abs=1e-6)
 
 
-def test_asynchronous(deciding):
+def test_an_asynchronous_call_is_answered(deciding):
     async def ask():
         async with AsyncTypeSafeClient(api_key="none", base_url=deciding.url) as client:
             return await client.system_one(state="I paid twice.", questions=QUESTIONS, model="demo")

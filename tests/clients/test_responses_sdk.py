@@ -462,7 +462,7 @@ def test_a_call_and_its_output_are_items_of_a_conversation(client):
     assert kinds == ["message", "function_call", "function_call_output", "message"] and response.output_text
 
 
-def test_it_works_async(server):
+def test_an_asynchronous_client_streams(server):
     async def talk():
         async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
             async with client.responses.stream(model="fake", input="Hello") as stream:

@@ -80,7 +80,7 @@ def test_an_allowed_host_with_a_private_address_is_refused(url: str) -> None:
     [("127.0.0.1", False), ("10.1.2.3", False), ("169.254.169.254", False), ("::1", False), ("fe80::1%eth0", False),
      ("fd00::1", False), ("0.0.0.0", False), ("224.0.0.1", False), ("::ffff:127.0.0.1", False), ("93.184.216.34", True)],
 )  # fmt: skip
-def test_private_addresses(address: str, public: bool) -> None:
+def test_private_addresses_are_recognised(address: str, public: bool) -> None:
     assert is_global(address) is public
 
 

@@ -95,7 +95,7 @@ def test_with_logprobs_and_a_prompt_that_goes_on(real, model_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", "swa"])
-def test_repetitive_texts(real, kind):
+def test_drafts_change_nothing_in_repetitive_texts(real, kind):
     engine = real(kind, spec="ngram", **SETTINGS)
     reference = real(kind, spec="off", **SETTINGS)
     cheap_drafts(engine)

@@ -185,7 +185,7 @@ def test_blocks_of_a_system_turn(kind):
 
 
 @pytest.mark.parametrize("kind", TOOLS)
-def test_tools(kind):
+def test_anthropics_tools_are_taken_refused_or_named(kind):
     sample, verdict = TOOLS[kind]
     body = anthropic_body(tools=[{"type": kind, **sample}])
     if sample.get("name") == SEARCH["name"]:
@@ -347,7 +347,7 @@ def refusal(**body):
 
 
 @pytest.mark.parametrize("kind", ITEMS)
-def test_items(kind):
+def test_items_of_responses_are_taken_refused_or_named(kind):
     sample, verdict = ITEMS[kind]
     if verdict is REFUSED:
         assert refusal(input=sample).startswith("input[0].")
@@ -357,7 +357,7 @@ def test_items(kind):
 
 
 @pytest.mark.parametrize("kind", RESPONSES_TOOLS)
-def test_responses_tools(kind):
+def test_tools_of_responses_are_taken_refused_or_named(kind):
     sample, verdict = RESPONSES_TOOLS[kind]
     request, options = respond(input="Hi", tools=[{"type": kind, **sample}])
     assert (kind in options.tools.left_out) == (verdict is NAMED)
@@ -381,7 +381,7 @@ def test_choices_of_a_tool(kind):
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_parts(kind):
+def test_parts_of_responses_are_taken(kind):
     sample, _ = PARTS[kind]
     respond(input=[{"role": "user", "content": [{"type": kind, **sample}]}])
 

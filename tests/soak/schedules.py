@@ -43,7 +43,7 @@ def seeing_models(tmp_path_factory):
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("what", SHARES)
-def test_no_finding(tmp_path_factory, seeing_models, what):
+def test_random_schedules_break_nothing(tmp_path_factory, seeing_models, what):
     ends, episodes = time.monotonic() + SECONDS * SHARES[what], 0
     for seed in itertools.count(SEED):
         if time.monotonic() >= ends:

@@ -106,7 +106,7 @@ def sound_of(server):
 
 
 @pytest.mark.timeout(1800)
-def test_hostile_inputs(server):
+def test_hostile_inputs_are_spoken_or_refused(server):
     worker, before, counts = worker_of(server), sound_of(server), {}
     for body in hostile_bodies(NUM_HOSTILE):
         status, _, data = post(server, SPEECH, body, timeout=120)

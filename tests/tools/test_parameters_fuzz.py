@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
         optional={"edits": edits, **dict.fromkeys(FIELDS, scalars)},
     ),
 )
-def test_any_parameters(folder, tool, params):
+def test_any_parameters_are_run_or_refused(folder, tool, params):
     (folder / "sub").mkdir(exist_ok=True)
     for name in ("f", "sub/f"):
         if not (folder / name).is_dir():

@@ -44,7 +44,7 @@ def grep(cwd, pattern, path=".", **params):
         ("a+(b).py", "a+(b).py", True), ("[", "[", True), ("*", ".hidden", True), ("a\\b", "a\\b", True),
     ],
 )  # fmt: skip
-def test_patterns(pattern, path, is_match):
+def test_a_pattern_matches_as_in_gitignore(pattern, path, is_match):
     assert matches(pattern, path) is is_match
 
 

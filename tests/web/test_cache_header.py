@@ -144,7 +144,7 @@ def test_the_first_turn_opts_in_with_null(ask):
                      {"type": "text", "text": SYSTEM}]}, None),
     ],
 )  # fmt: skip
-def test_each_reason(ask, options, reason):
+def test_each_reason_for_a_miss_is_named(ask, options, reason):
     billed = [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": SYSTEM}]
     first = tell(ask, "Hello", None, system=billed)
     told = reason_of(tell(ask, "Hello", first["id"], **options))

@@ -120,7 +120,7 @@ def test_other_codings_are_415(client, header):
 @pytest.mark.parametrize(
     ("header", "coding"), [("GZIP", "gzip"), ("x-gzip", "gzip"), (" zstd ", "zstd"), ("identity", None)]
 )
-def test_spellings(header, coding):
+def test_a_coding_is_recognised_however_it_is_spelt(header, coding):
     assert coding_of({"HTTP_CONTENT_ENCODING": header}) == coding
 
 

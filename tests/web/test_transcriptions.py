@@ -66,7 +66,7 @@ def test_language_and_prompt_are_passed_to_the_model(ask):
     assert ask(prompt="Names: Ann").json["text"] == "You said: Names: Ann[audio]"
 
 
-def test_text_alone(ask):
+def test_the_text_alone_is_sent_on_request(ask):
     answer = ask(response_format="text")
     assert answer.text == SAID + "\n" and answer.content_type.startswith("text/plain")
 
@@ -88,7 +88,7 @@ def test_a_long_recording_is_heard_in_windows_cut_where_it_is_quiet(ask):
         ("vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:02.000\nYou said", "text/vtt"),
     ],
 )
-def test_subtitles(ask, format, begins, kind):
+def test_subtitles_have_a_block_per_part(ask, format, begins, kind):
     answer = ask(response_format=format)
     assert answer.text.startswith(begins) and answer.content_type.startswith(kind)
     two = ask(talk(25, 20), response_format=format, prompt="a --> b\n\nc").text
@@ -108,7 +108,7 @@ def test_it_streams_windows_in_their_order(ask, seconds):
     assert done["usage"]["input_token_details"]["audio_tokens"] > 0
 
 
-def test_log_probabilities(ask):
+def test_log_probabilities_are_sent_on_request(ask):
     body = ask(**{"include[]": "logprobs"}).json
     assert "".join(entry["token"] for entry in body["logprobs"]) == SAID
     *deltas, done = events(ask(stream="true", **{"include[]": "logprobs"}))

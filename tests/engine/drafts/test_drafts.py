@@ -104,7 +104,7 @@ def accepted(driver):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_sequence(drive, drafts, case):
+def test_drafts_change_nothing_for_a_sequence_alone(drive, drafts, case):
     off, on, driver = both(drive, lambda driver: [driver.submit(ASKED, **CASES[case])], drafts)
     assert on == off
     assert accepted(driver) > 0 or case in ("wild", "bias") or drafts == "one that is always wrong"
@@ -112,7 +112,7 @@ def test_one_sequence(drive, drafts, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_among_others(drive, drafts, case):
+def test_drafts_change_nothing_among_others(drive, drafts, case):
     def submit(driver):
         rng = random.Random(1)
         words = ["one", "two", "three", "four"]
@@ -184,7 +184,7 @@ def test_forced_tokens_are_drafted_when_logprobs_are_requested(drive, stop):
 
 @pytest.mark.parametrize("logprobs", [None, 2])
 @pytest.mark.parametrize("grammar", GRAMMARS)
-def test_grammars(drive, drafts, grammar, logprobs):
+def test_drafts_change_nothing_under_a_grammar(drive, drafts, grammar, logprobs):
     def submit(driver):
         return [
             driver.submit(
@@ -217,7 +217,7 @@ def test_a_grammar_with_a_trigger(drive):
     assert on == off and accepted(driver) > 0
 
 
-def test_late_masks(drive, drafts):
+def test_drafts_change_nothing_where_masks_come_late(drive, drafts):
     """A row without its mask is kept; the rest of the draft is dropped."""
 
     def submit(driver):
@@ -242,7 +242,7 @@ def test_a_thinking_budget(drive, drafts, tokens):
     assert on == off and driver.engine.metrics.drafted_tokens
 
 
-def test_adapters(drive, drafts):
+def test_drafts_change_nothing_with_adapters(drive, drafts):
     def run(spec):
         backend = RecordingBackend(adapters=(Adapter("one", "one.gguf"), Adapter("two", "two.gguf")))
         if spec not in ("off", "auto"):
@@ -423,7 +423,7 @@ PREDICTIONS = {
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
-def test_a_prediction(drive, prediction):
+def test_a_prediction_changes_no_token(drive, prediction):
     text = PREDICTIONS[prediction]
 
     def submit(driver):

@@ -68,7 +68,7 @@ def test_tenants_never_see_each_others_states():
     assert most_usable(tree.walk(tokens("something of ann's"), 18, CacheKey(scope="ann")), STATE)[1] == 18
 
 
-def test_common_prefixes():
+def test_the_length_of_a_common_prefix_is_found():
     assert common_prefix(array("i"), tokens("x")) == 0
     assert common_prefix(tokens("abc"), tokens("abd")) == 2
     assert common_prefix(tokens("abc"), tokens("abc")) == 3
