@@ -135,7 +135,7 @@ def download(files: list[tuple[RemoteFile, Path]], folder: Path, report: Report)
     partials = folder / ".partial"
     try:
         partials.mkdir(parents=True, exist_ok=True)
-        _forget_old(partials)
+        _delete_old(partials)
         missing = [(file, place) for file, place in files if not _in_place(file, place, report)]
         _check_space([file for file, _ in missing], partials)
         for file, _ in missing:
@@ -458,7 +458,7 @@ def _put(partial: Path, place: Path) -> None:
         os.close(folder)
 
 
-def _forget_old(partials: Path) -> None:
+def _delete_old(partials: Path) -> None:
     """Delete abandoned partial files."""
     for partial in partials.iterdir():
         if time.time() - partial.stat().st_mtime > PARTIAL_DAYS * 86_400:

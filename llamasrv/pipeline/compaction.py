@@ -147,13 +147,13 @@ class SummaryBook:
                 return
             summary.has_job, summary.latest, summary.hurry = False, None, None
             if not summary.is_written:
-                self._remove(key)
+                self._drop(key)
 
     def _shrink(self) -> None:
         while len(self._by_key) > 1 and (len(self._by_key) > self._most or self._num_bytes > self._most_bytes):
-            self._remove(next(iter(self._by_key)))
+            self._drop(next(iter(self._by_key)))
 
-    def _remove(self, key: bytes) -> None:
+    def _drop(self, key: bytes) -> None:
         summary = self._by_key.pop(key, None)
         if summary is not None:
             self._num_bytes -= len(summary.text.encode("utf-8", "surrogatepass"))

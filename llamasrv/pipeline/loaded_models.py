@@ -21,7 +21,7 @@ class LoadedModels:
         self._served: dict[Model, LoadedModel] = {}
         if registry.loader is not None:
             registry.loader.on_load.append(self._prepare)
-            registry.loader.on_unload.append(self._forget)
+            registry.loader.on_unload.append(self._drop)
 
     def open(self, name: str | None, *, keep_alive: float | None = None, timeout: float | None = None) -> LoadedModel:
         """The model for that name, loaded; waits for loading. Raises ModelNotFound, or Unavailable. It may be unloaded
@@ -95,5 +95,5 @@ class LoadedModels:
         served = self._served[model] = off_hub(LoadedModel.of, model)
         return served
 
-    def _forget(self, model: Model) -> None:
+    def _drop(self, model: Model) -> None:
         self._served.pop(model, None)

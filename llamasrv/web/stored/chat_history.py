@@ -85,7 +85,7 @@ class ChatHistory:
             if expected is None and sum(file.purpose == _CONVERSATION for file in latest.values()) >= self.most:
                 raise StorageFull(f"{self.most} conversations are kept already. Delete some that are no longer needed.")
             new = self._write(owner, id, _CONVERSATION, body)
-            self._remove(owner, (file for file in files if file.filename == id))
+            self._delete(owner, (file for file in files if file.filename == id))
         return _kept(new)
 
     def delete(self, owner: str, id: str) -> None:
@@ -94,9 +94,9 @@ class ChatHistory:
         _check_id(id)
         with self.changes.of(owner):
             files = self._all(owner)
-            self._remove(owner, (file for file in files if file.filename == id))
+            self._delete(owner, (file for file in files if file.filename == id))
             marks = [file for file in files if file.purpose == _MARK and file.filename != id]
-            self._remove(owner, marks[: max(0, len(marks) + 1 - self.most)])
+            self._delete(owner, marks[: max(0, len(marks) + 1 - self.most)])
             self._write(owner, id, _MARK, b"")
 
     def clear(self, owner: str) -> int:
@@ -104,7 +104,7 @@ class ChatHistory:
         many."""
         with self.changes.of(owner):
             files = self._all(owner)
-            self._remove(owner, files)
+            self._delete(owner, files)
             self._write(owner, "", _CLEARED, b"")
         return len({file.filename for file in files if file.purpose == _CONVERSATION})
 
@@ -123,7 +123,7 @@ class ChatHistory:
         assert new.stored is not None
         return new.stored
 
-    def _remove(self, owner: str, files: Iterable[StoredFile]) -> None:
+    def _delete(self, owner: str, files: Iterable[StoredFile]) -> None:
         for file in files:
             try:
                 self.files.delete(owner, file.id)
