@@ -26,6 +26,7 @@ ELSEWHERE = {
     55: "clients/test_bad_input.py",
     56: "engine/test_engine.py::test_no_part_of_a_stop_string_is_delivered",
     57: "engine/test_engine.py::test_choices_of_one_request_share_a_stream_and_a_prompt",
+    58: "engine/drafts/test_drafts.py::test_drafts_change_nothing_for_a_sequence_alone",
     74: "engine/kv/test_disk_tier.py::test_a_damaged_file_is_ignored_or_deleted",
     76: "conf/test_systemd.py::test_an_engine_that_does_not_move_starves_the_watchdog_and_its_process_is_replaced",
     77: "conf/test_nginx.py::test_events_pass_as_they_come",
@@ -37,7 +38,6 @@ ELSEWHERE = {
 NOT_HERE = {
     11: "HTTP/2 ends at nginx, whose own bounds hold there (http2_max_concurrent_streams in conf/nginx.conf)",
     44: "no decode is ever aborted: the library is given no callback that could; one that fails is 45",
-    58: "there is no speculation yet",
     65: "the kernel's own memory shortage cannot be staged without a control group; bounds of every cache are tested "
     "where they are (engine/kv/test_host_tier.py, engine/test_engine.py), an allocation that fails is 43",
     69: "a mapped file that is cut short ends the process by SIGBUS, which is 63; README says to replace files by renaming",

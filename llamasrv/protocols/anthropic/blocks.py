@@ -21,13 +21,13 @@ Path = tuple[Any, ...]
 def blocks_of(content: Any, path: Path, most: int) -> list[dict[str, Any]]:
     if content is None:
         raise Invalid("missing. Expected a string or an array of content blocks.", *path, code="invalid_type")
-    expect(list, content, *path, what="a string or an array of content blocks")
-    check_length(content, most, "blocks", *path)
-    for i, block in enumerate(content):
+    blocks: list[dict[str, Any]] = expect(list, content, *path, what="a string or an array of content blocks")
+    check_length(blocks, most, "blocks", *path)
+    for i, block in enumerate(blocks):
         expect(dict, block, *path, i)
         if type(block.get("type")) is not str:
             raise wrong_type("a string", block.get("type"), *path, i, "type")
-    return content
+    return blocks
 
 
 def shown(block: dict[str, Any], path: Path, most: int) -> list[Part]:

@@ -123,10 +123,10 @@ def _compacted(edit: Mapping[str, Any], *path: int | str) -> Compact:
 
 def instructions_of(text: Any, *path: int | str) -> str:
     """What a client wants a summary to be like. Raises Invalid."""
-    expect(str, text, *path)
-    if not text.strip() or len(text) > MAX_INSTRUCTIONS:
+    asked = expect(str, text, *path)
+    if not asked.strip() or len(asked) > MAX_INSTRUCTIONS:
         raise Invalid(f"expected 1 to {MAX_INSTRUCTIONS} characters.", *path)
-    return text
+    return asked
 
 
 def _inputs(value: Any, *path: int | str) -> bool | frozenset[str]:

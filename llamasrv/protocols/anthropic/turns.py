@@ -444,7 +444,7 @@ def _call(block: dict[str, Any], path: Path) -> ToolCall:
 
 
 def _thinking(block: dict[str, Any], path: Path) -> str:
-    text = string_at(block, "thinking", path)
+    text: str = string_at(block, "thinking", path)
     signature = block.get("signature")
     if not text and type(signature) is str and signature.startswith(SEALED):
         try:

@@ -71,11 +71,11 @@ class DecisionsEndpoint(SchemaEndpoint):
 
 def only(value: Any, allowed: Sequence[str], *path: int | str) -> Mapping[str, Any]:
     """An object of a question. A misspelt field would ask something else."""
-    expect(dict, value, *path)
-    for name in value:
+    fields: Mapping[str, Any] = expect(dict, value, *path)
+    for name in fields:
         if name not in allowed:
             raise Invalid(f"unknown field. Expected {', '.join(allowed)}.", *path, name[:64], code="unknown_parameter")
-    return value
+    return fields
 
 
 def number_of(value: Any, low: int, high: int, what: str, *path: int | str) -> None:

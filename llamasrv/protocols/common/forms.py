@@ -112,7 +112,8 @@ class StructuredOutputs(Form):
             return None
         if len(known) > 1:
             raise Invalid(f"only one of {', '.join(_STRUCTURED)} may be given.", known[1])
-        return _STRUCTURED[known[0]](given[known[0]], self.limits, known[0])
+        content: Content = _STRUCTURED[known[0]](given[known[0]], self.limits, known[0])
+        return content
 
 
 def schema_of(value: Any, limits: Limits, *path: str) -> Any:
@@ -125,10 +126,10 @@ def schema_of(value: Any, limits: Limits, *path: str) -> Any:
 
 
 def _text(value: Any, *path: str) -> str:
-    expect(str, value, *path)
-    if not value:
+    text = expect(str, value, *path)
+    if not text:
         raise Invalid("must not be an empty string.", *path)
-    return value
+    return text
 
 
 def _choices(value: Any, *path: str) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ class StreamOptions(Object):
 
 
 class Salt(String):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> str:
         if not 0 < len(value) <= _MOST_SALT:
             raise Invalid(f"expected 1 to {_MOST_SALT} characters, but got {len(value)}.")
         return value

@@ -184,7 +184,9 @@ class WireField(fields.Field[Any]):
 
     @property
     def limits(self) -> Limits:
-        return self.root.limits  # type: ignore[union-attr]
+        schema: Any = self.root
+        limits: Limits = schema.limits
+        return limits
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -282,18 +284,19 @@ class Count(WireField):
         self.low, self.high, self.also = low, high, also
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
-        if type(value) is not int:
-            if type(value) is not float or not value.is_integer():
-                raise wrong_type("an integer", value)
-            value = int(value)
-        high = self.high
-        if type(high) is str:
-            high = getattr(self.limits, high)
-        if not self.low <= value <= high and value not in self.also:
-            bound = f">= {self.low}" if value < self.low else f"<= {high}"
-            side = "below minimum" if value < self.low else "above maximum"
-            raise Invalid(f"integer {side} value. Expected a value {bound}, but got {value} instead.")
-        return value
+        number: int = value if type(value) is int else _integer(value)
+        high: int = getattr(self.limits, self.high) if isinstance(self.high, str) else self.high
+        if not self.low <= number <= high and number not in self.also:
+            bound = f">= {self.low}" if number < self.low else f"<= {high}"
+            side = "below minimum" if number < self.low else "above maximum"
+            raise Invalid(f"integer {side} value. Expected a value {bound}, but got {number} instead.")
+        return number
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not float or not value.is_integer():
+        raise wrong_type("an integer", value)
+    return int(value)
 
 
 class Bound(Count):
@@ -317,13 +320,16 @@ class Number(WireField):
         self.low, self.high, self.above = low, high, above
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
-        if type(value) is not float:
-            expect(int, value, what="a number")
-            value = float(value) if -1e300 < value < 1e300 else math.inf
-        if not self.low <= value <= self.high or (self.above and value == self.low):
+        number: float = value if type(value) is float else _float(value)
+        if not self.low <= number <= self.high or (self.above and number == self.low):
             low = f"greater than {self.low:g}" if self.above else f"at least {self.low:g}"
-            raise Invalid(f"number out of range. Expected a value {low} and at most {self.high:g}, but got {value:g}.")
-        return value
+            raise Invalid(f"number out of range. Expected a value {low} and at most {self.high:g}, but got {number:g}.")
+        return number
+
+
+def _float(value: Any) -> float:
+    expect(int, value, what="a number")
+    return float(value) if -1e300 < value < 1e300 else math.inf
 
 
 class OneOf(WireField):

@@ -98,19 +98,19 @@ def _bounds(value: dict[str, Any], *path: int | str) -> dict[str, Any]:
 
 
 def _list(value: Any, *path: int | str) -> list[Any]:
-    expect(list, value, *path)
-    if not value:
+    parts: list[Any] = expect(list, value, *path)
+    if not parts:
         raise Invalid("empty array.", *path, code="empty_array")
-    if len(value) > _MAX_PARTS:
+    if len(parts) > _MAX_PARTS:
         raise Invalid(f"array too long. Expected at most {_MAX_PARTS} items.", *path)
-    return value
+    return parts
 
 
 def _text(value: Any, *path: int | str) -> str:
-    expect(str, value, *path)
-    if not value:
+    text = expect(str, value, *path)
+    if not text:
         raise Invalid("must not be an empty string.", *path)
-    return value
+    return text
 
 
 def _schema(value: Any, *path: int | str) -> Any:

@@ -44,7 +44,8 @@ class StandingAdapters:
 
     def parse(self, body: list[Any]) -> tuple[tuple[str, float], ...]:
         """(name or number, scale) of each."""
-        return self._load({"lora": body})["lora"]
+        adapters: tuple[tuple[str, float], ...] = self._load({"lora": body})["lora"]
+        return adapters
 
     def parse_one(self, body: dict[str, Any]) -> tuple[str, str, float]:
         """The path, name and scale of an adapter to load."""

@@ -46,14 +46,14 @@ NOT_ENABLED = "reasoning control not enabled for this completion: send 'reasonin
 
 
 class CompletionId(String):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> str:
         if not value:
             raise Invalid("must not be an empty string.")
         return value
 
 
 class Action(String):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> str:
         if value != "reasoning_end":
             raise Invalid("unknown control action. Expected 'reasoning_end'.")
         return value

@@ -50,7 +50,7 @@ class TokenizeSchema(WireSchema):
 class TokenIds(Array):
     expected = "an array of token ids"
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[int]:
+    def _deserialize(self, value: list[int], attr: str | None, data: Any, **kwargs: Any) -> list[int]:
         for i, token in enumerate(value):
             _check_token("a token id", token, i)
         return value

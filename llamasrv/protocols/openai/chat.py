@@ -100,7 +100,7 @@ class Think(WireField):
 
 
 class TemplateKwargs(Object):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+    def _deserialize(self, value: dict[str, Any], attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         if len(value) > self.limits.template_kwargs:
             raise Invalid(f"too many variables. Expected at most {self.limits.template_kwargs}, but got {len(value)}.")
         return value

@@ -95,10 +95,12 @@ class Conversations:
         return self.extended(StoredConversation.new(data.get("metadata", {})), data.get("items", []))
 
     def parse_items(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self.items.load(body)["items"]
+        items: list[dict[str, Any]] = self.items.load(body)["items"]
+        return items
 
     def parse_metadata(self, body: Mapping[str, Any]) -> dict[str, str]:
-        return self.metadata.load(body).get("metadata", {})
+        metadata: dict[str, str] = self.metadata.load(body).get("metadata", {})
+        return metadata
 
     def extended(self, conversation: StoredConversation, items: Sequence[dict[str, Any]]) -> StoredConversation:
         """The conversation with these items added. Raises InvalidRequest for items that no conversation can continue

@@ -156,10 +156,10 @@ def _part(wire: Any, *path: int | str) -> Part:
 
 def _plain(part: Any, *path: int | str) -> dict[str, Any]:
     """A part as Responses has it: `input_json` becomes a text."""
-    expect(dict, part, *path)
-    if part.get("type") != "input_json":
-        return part
-    value = part.get("data")
+    wire: dict[str, Any] = expect(dict, part, *path)
+    if wire.get("type") != "input_json":
+        return wire
+    value = wire.get("data")
     if type(value) is not dict and not (type(value) is list and all(type(one) is dict for one in value)):
         raise wrong_type("an object or an array of objects", value, *path, "data")
     text = orjson.dumps(value)

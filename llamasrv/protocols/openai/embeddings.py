@@ -37,7 +37,7 @@ class EmbeddingResult(Protocol):
 
 
 class Encoding(String):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> str:
         if value not in ("float", "base64"):
             raise Invalid("expected 'float' or 'base64'.", code="unsupported_value")
         return value

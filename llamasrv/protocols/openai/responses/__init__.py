@@ -265,11 +265,13 @@ def _cache_options(data: Mapping[str, Any]) -> CacheOptions:
 
 
 def _reasoning(data: Mapping[str, Any]) -> ReasoningSettings:
-    return data.get("reasoning", ReasoningSettings())
+    settings: ReasoningSettings = data.get("reasoning", ReasoningSettings())
+    return settings
 
 
 def _text(data: Mapping[str, Any]) -> TextSettings:
-    return data.get("text", TextSettings(None, {"format": {"type": "text"}}))
+    settings: TextSettings = data.get("text", TextSettings(None, {"format": {"type": "text"}}))
+    return settings
 
 
 _REPEATED: Mapping[str, Any] = {

@@ -377,10 +377,10 @@ def _string(item: dict[str, Any], key: str, *path: int | str, empty: bool = Fals
     value = item.get(key)
     if value is None:
         raise Invalid("missing.", *path, key, code="missing_required_parameter")
-    expect(str, value, *path, key)
-    if not value and not empty:
+    text = expect(str, value, *path, key)
+    if not text and not empty:
         raise Invalid("must not be an empty string.", *path, key)
-    return value
+    return text
 
 
 def _json(value: Any) -> str:

@@ -154,11 +154,11 @@ class Truncation(WireField):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if value not in ("auto", "disabled"):
             raise Invalid("expected 'auto' or 'disabled'.")
-        return value
+        return str(value)
 
 
 class Metadata(Object):
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
+    def _deserialize(self, value: dict[str, str], attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
         if len(value) > _METADATA_PAIRS:
             raise Invalid(f"too many entries. Expected at most {_METADATA_PAIRS}, but got {len(value)}.")
         for key, text in value.items():
