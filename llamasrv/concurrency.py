@@ -33,8 +33,8 @@ COMPUTING = 2  # threads of `compute_off_hub`, which hold the GIL while they wor
 
 
 def cpu_clock() -> Callable[[], float]:
-    """The CPU time of the calling thread in seconds, for any thread to read while that one lives. Where the system does
-    not tell it, the time on the wall."""
+    """The CPU time of the calling thread in seconds, for any thread to read while that one lives. Wall time where the
+    system does not report it."""
     if hasattr(time, "pthread_getcpuclockid"):
         return partial(time.clock_gettime, time.pthread_getcpuclockid(_get_ident()))
     return time.monotonic
@@ -142,7 +142,7 @@ class Mailbox(Generic[T]):
         end = time.monotonic() + timeout
         self._waits = True
         while self._queue.empty() and (left := end - time.monotonic()) > 0:
-            if self._bell.acquire(True, left):  # perhaps for a command of before: look again
+            if self._bell.acquire(True, left):  # perhaps rung for an earlier command: look again
                 self._waits = True
         self._waits = False
 
@@ -215,8 +215,8 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
 
 
 def breathe() -> None:
-    """Let everybody have a turn. Not `sleep(0)`: the hub resumes up to fifty greenlets before it polls its sockets and
-    timers again."""
+    """Let all other greenlets have a turn. Not `sleep(0)`: the hub resumes up to fifty greenlets before it polls its
+    sockets and timers again."""
     time.sleep(1e-6)
 
 

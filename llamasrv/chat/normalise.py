@@ -168,8 +168,8 @@ def _call_id(id: str, traits: Traits) -> str:
 
 
 def _arguments(text: str, traits: Traits) -> Any:
-    """Arguments in the form that the template takes. Those of a call that the model spoilt (cut off, no object) stay as
-    they are, or become the only member of an object where the template would fail or leave them out."""
+    """Arguments in the form that the template takes. Malformed ones (cut off, or no object) stay as they are, or become
+    the only member of an object where the template would fail or leave them out."""
     if traits.arguments != "object":
         return text
     try:

@@ -59,7 +59,7 @@ def _filled(schema: Any, depth: int = 0) -> Any:
 
 
 def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
-    """Tells a model about its tools when the template has no means to."""
+    """Describes the tools to a model whose template cannot."""
     lines = [json.dumps(tool_of(tool)["function"], ensure_ascii=False, default=dict) for tool in tools]
     return (
         "You can call functions. These are available, one JSON description a line:\n<tools>\n"
@@ -71,8 +71,8 @@ def write_tools(tools: Sequence[Tool], calls: Calls) -> str:
 
 
 def late_tools(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with the tools that come or go in the middle of a conversation written at their place, in the
-    message that says so. The head stays as it was."""
+    """The messages, with tools that are added or removed during the conversation described in the message that does so.
+    The head stays as it was."""
     if not any(message.added_tools or message.removed_tools for message in messages):
         return messages
     return [_with_changes(m) if m.added_tools or m.removed_tools else m for m in messages]

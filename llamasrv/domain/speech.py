@@ -11,8 +11,8 @@ MAX_LANES = 8  # utterances that are spoken together
 MAX_CHARS = 4096  # of a text that clients send
 LANE_CELLS = 1024  # of each: a voice of 30 s (375 rows), a chunk of text, and its frames
 WINDOWED = frozenset({"qwen3tts"})
-"""Kinds whose vocoder computes a window of many frames at once: a call takes as long as all these frames took to be
-made, so it has a context and a thread of its own, and who else speaks goes on meanwhile."""
+"""Kinds whose vocoder computes a window of many frames at once: a call takes as long as generating all these frames, so
+the vocoder has a context and a thread of its own, and other speakers go on meanwhile."""
 _STREAMED = 0xFFFFFFFF  # the size of a WAV file that is not finished
 
 

@@ -33,7 +33,7 @@ def usage_of_all(usages: Mapping[int, Usage], each: int) -> Usage:
     prompts = [[usages[choice] for choice in range(at, at + each)] for at in range(0, len(ended), each)]
     return Usage(
         prompt_tokens=sum(max(u.prompt_tokens for u in choices) for choices in prompts),
-        # The choices of one prompt share it: it was cached if it was for all of them.
+        # The choices of a prompt share its tokens: they count as cached if they were for every choice.
         cached_tokens=sum(min(u.cached_tokens for u in choices) for choices in prompts),
         completion_tokens=sum(u.completion_tokens for u in ended),
         reasoning_tokens=sum(u.reasoning_tokens for u in ended),

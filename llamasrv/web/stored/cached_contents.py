@@ -1,6 +1,6 @@
 """Google's cached contents: found by owner and name, until they expire.
 
-In memory only, as the prefixes are that are pinned for them.
+In memory only, like the prefixes pinned for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TooManyCachedContents(InvalidRequest):
 
 
 class StoredCachedContents:
-    """Those of one server."""
+    """The cached contents of one server."""
 
     def __init__(
         self, *, most: int = MOST, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = time.time

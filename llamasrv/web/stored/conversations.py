@@ -33,8 +33,8 @@ class StoredConversations:
         self.changes = Changes("this conversation", patience)
 
     def read(self, owner: str, id: str, use: Callable[[StoredConversation], R]) -> R:
-        """What `use` makes of it: elsewhere, as a conversation may be large. Raises ConversationNotFound, also for
-        another owner's conversation."""
+        """The result of `use`, which runs off the hub, as a conversation may be large. Raises ConversationNotFound,
+        also for another owner's conversation."""
         store = self._having(id)
         made: R = asking(store, _read, store, owner, id, use)
         return made

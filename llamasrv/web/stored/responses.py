@@ -36,7 +36,7 @@ class StoredResponses:
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
-        self.num_unstored = 0  # that should be kept and could not be
+        self.num_unstored = 0  # responses that could not be stored
 
     @property
     def keeps(self) -> bool:
