@@ -58,7 +58,7 @@ class Sessions:
         """Keep what is in a cache of this prefix, until the session goes on."""
         if not self._host.pins.limit or self._backend.traits.split or len(tokens) < SHORTEST or seconds <= 0:
             return
-        self._expire()
+        self._drop_expired()
         holds = self._holds.setdefault(owner, [])
         for other in [one for one in holds if one.session == session and one.tokens == tokens]:
             self._end(other)
@@ -72,19 +72,19 @@ class Sessions:
             self._pin_state(hold)
 
     def remember(self, session: str, owner: str, tokens: array[int], cache_key: CacheKey) -> None:
-        """This is the session's last prefix. Those that were remembered longest ago are forgotten beyond the limit."""
-        self._forget(session, owner)
+        """This is the session's last prefix. Beyond the limit the oldest are dropped."""
+        self._drop_last(session, owner)
         self._last[owner, session] = tokens, cache_key
         self._num_tokens += len(tokens)
         while self._num_tokens > self._most_tokens:
             other, name = next(iter(self._last))
-            self._forget(name, other)
+            self._drop_last(name, other)
 
     def last(self, session: str, owner: str) -> tuple[array[int], CacheKey] | None:
         """The session's last prefix, if it is remembered."""
         return self._last.get((owner, session))
 
-    def _forget(self, session: str, owner: str) -> None:
+    def _drop_last(self, session: str, owner: str) -> None:
         last = self._last.pop((owner, session), None)
         if last is not None:
             self._num_tokens -= len(last[0])
@@ -98,8 +98,8 @@ class Sessions:
 
     def close(self, session: str, owner: str) -> int:
         """End all holds of a session; returns how many there were."""
-        self._forget(session, owner)
-        self._expire()
+        self._drop_last(session, owner)
+        self._drop_expired()
         found = [hold for hold in self._holds.get(owner, ()) if hold.session == session]
         for hold in found:
             self._end(hold)
@@ -109,7 +109,7 @@ class Sessions:
         """A lane with `length` tokens is about to keep only the first `left` of them: save what is held."""
         if not self._holds:
             return
-        self._expire()
+        self._drop_expired()
         state: SavedState | None = None
         for hold in self._along(timeline.tokens, length, timeline.cache_key):
             if hold.length <= left or self._covering(hold, HolderKind.LANE, timeline) or self._pin_state(hold):
@@ -122,7 +122,7 @@ class Sessions:
 
     def standing(self) -> int:
         """How many holds there are."""
-        self._expire()
+        self._drop_expired()
         return sum(map(len, self._holds.values()))
 
     def _along(self, tokens: array[int], length: int, cache_key: CacheKey) -> Iterator[Hold]:
@@ -157,7 +157,7 @@ class Sessions:
         ):
             hold.state = state
 
-    def _expire(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._host.pins.clock()
         for holds in list(self._holds.values()):
             for hold in [hold for hold in holds if hold.until <= now]:

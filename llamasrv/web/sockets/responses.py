@@ -1,7 +1,7 @@
 """The Responses API over a WebSocket: many responses on one connection, each of which may continue the one before.
 
     ResponsesSocket   reads events, starts responses, and ends with the connection
-    SocketLane              responses of one stream_id, one after another; lanes run at once
+    SocketLane        responses of one stream_id, one after another; lanes run at once
     SocketChain       what one response knows of its socket: the latest response of each lane, kept also where nothing
                       is stored
 
