@@ -150,24 +150,9 @@ class Service:
             self.take_over.quota_of = lambda owner: self.access.quotas.get(owner)
         self.idle_gate = IdleGate(self._hold_deferrable)
         self.files = FileStore(_shelf(options, store, "files"), options.files_bytes)
-        batches = _shelf(options, store, "batches")
-        batches.quota = self.files.quota  # one bound for all of it
-        chats = FileStore(
-            _shelf(options, store, "history"),
-            options.files_bytes,
-            most=2 * chat_history.MOST + 2,
-            kind=chat_history.KIND,
-            quota=self.files.quota,
-        )
+        chats = self._open_chats(store)
         self.chat_history = ChatHistory(chats, options.history_days)
-        self.batches = BatchRunner(
-            BatchStore(batches),
-            self.files,
-            self.idle_gate,
-            others=(chats,),
-            longest_line=options.limits.body_bytes + LINE_AROUND,
-            line_values=options.limits.json_values + LINE_AROUND,
-        )
+        self.batches = self._batch_runner(store, chats)
         if options.files_bytes:
             pipeline.documents.open_file = self._content_of
         self.history = FigureHistory(registry)
@@ -181,6 +166,28 @@ class Service:
     def of(cls, registry: Registry, options: WebOptions | None = None, store: ResponseStore | None = None) -> Service:
         options = options or WebOptions()
         return cls(registry, Pipeline(registry, options.media), options, store)
+
+    def _open_chats(self, store: ResponseStore | None) -> FileStore:
+        """Where the playground's conversations are kept. Its bytes count with those of files."""
+        return FileStore(
+            _shelf(self.options, store, "history"),
+            self.options.files_bytes,
+            most=2 * chat_history.MOST + 2,
+            kind=chat_history.KIND,
+            quota=self.files.quota,
+        )
+
+    def _batch_runner(self, store: ResponseStore | None, chats: FileStore) -> BatchRunner:
+        limits, shelf = self.options.limits, _shelf(self.options, store, "batches")
+        shelf.quota = self.files.quota  # one bound for all of it
+        return BatchRunner(
+            BatchStore(shelf),
+            self.files,
+            self.idle_gate,
+            others=(chats,),
+            longest_line=limits.body_bytes + LINE_AROUND,
+            line_values=limits.json_values + LINE_AROUND,
+        )
 
     def tell_of_router(self) -> None:
         """A router that spreads requests over servers asks for the load; only they do."""
