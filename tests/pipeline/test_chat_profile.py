@@ -21,4 +21,4 @@ REFUSES = "{% if enable_thinking is defined %}{{ raise_exception('no') }}{% endi
 def test_it_is_known_whether_a_model_thinks_only_on_request(prompt, told):
     backend = RecordingBackend()
     profile = ChatProfile.of(TURNS + prompt, backend.info, backend.vocab)
-    assert profile.format.reasoning is not None and profile.thinks_when_told is told
+    assert profile.format.reasoning is not None and profile.thinks_on_request is told
