@@ -13,9 +13,11 @@ MAX_OPTIONAL = 600  # optional properties of one object: time per property writt
 MAX_PATTERN_NAMES = 64  # of `patternProperties`, in total: each pair is intersected, about 30 ms for 30
 MAX_CHOICES = 30_000  # values of `enum`, together
 MAX_CHOICE_TEXT = 512 * 1024  # characters of these values in total: 1.3 million take 0.1 s of a core
+MAX_NESTED = 4_000  # arrays and objects in values of `enum` and `const`, in total: 0.05 ms each
 MAX_CONSTANTS = 64 * 1024  # characters of `const`, and of names and values of `enum` that are long, together
 MAX_PATTERNS = 128 * 1024  # characters of `pattern`, together
 _LONG = 256  # characters
+_VALUES = frozenset(("enum", "const"))
 MAX_MULTIPLE = 10_000  # of an integer's `multipleOf`: one state per remainder
 MAX_MULTIPLES = 20_000  # together
 
@@ -25,20 +27,27 @@ class SchemaBounds:
 
     def __init__(self) -> None:
         self._parts = self._properties = self._choices = self._multiples = self._constants = 0
-        self._patterns = self._choice_text = self._pattern_names = 0
+        self._patterns = self._choice_text = self._pattern_names = self._nested = 0
 
     def add(self, schema: Any, param: str) -> None:
         """Raises InvalidRequest, naming the keyword, if the total becomes too much."""
-        left = [schema]
+        left = [(schema, "")]  # and the keyword whose value it is in: `enum`, `const` or ""
         while left:
-            part = left.pop()
+            part, within = left.pop()
             if isinstance(part, Mapping):
                 self._parts += len(part)
                 self._count(part, param)
-                left.extend(part.values())
+                left.extend((value, within or (key if key in _VALUES else "")) for key, value in part.items())
             elif isinstance(part, (list, tuple)):
                 self._parts += len(part)
-                left.extend(part)
+                left.extend((item, within) for item in part)
+            else:
+                continue
+            if within:
+                self._nested += 1
+                if self._nested > MAX_NESTED:
+                    message = f"The values of the schema's '{within}' have more than {MAX_NESTED} arrays and objects."
+                    raise InvalidRequest(message, param=param)
             if self._parts > MAX_PARTS:
                 raise InvalidRequest("The schema is too large.", param=param)
 

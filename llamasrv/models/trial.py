@@ -93,7 +93,7 @@ def try_file(path: Path, timeout: float, projector: Path | None = None) -> None:
     speak. Raises LoadFailed."""
     args = [sys.executable, "-m", "llamasrv.models.trial", *map(str, (path, projector) if projector else (path,))]
     try:
-        code, output = spawn.run(args, b"", seconds=timeout)
+        code, output = spawn.run(args, b"", seconds=timeout, nice=spawn.NICE)
     except TimeoutError:
         raise LoadFailed(f"loading it took more than {timeout:.0f} s") from None
     except OSError as error:

@@ -7,6 +7,7 @@ from llamasrv.chat.schema_limits import (
     MAX_CONSTANTS,
     MAX_MULTIPLE,
     MAX_MULTIPLES,
+    MAX_NESTED,
     MAX_OPTIONAL,
     MAX_PARTS,
     MAX_PROPERTIES,
@@ -36,6 +37,11 @@ def properties(number, prefix="p"):
         ({"const": [{"a": "x" * 40_000}, "y" * 40_000]}, "'const' is too large: 80001"),
         ({"enum": ["x" * 40_000, "y" * 40_000]}, "'enum' is too large: 80000"),
         ({"enum": [f"{n:064}" for n in range(8200)]}, "values of the schema's 'enum' have more than 524288 characters"),
+        (
+            {"enum": [[[[{"a": [n, [n]]}]]] for n in range(MAX_NESTED // 6 + 1)]},
+            "values of the schema's 'enum' have more than 4000 arrays and objects",
+        ),
+        ({"items": {"const": [[n] for n in range(MAX_NESTED)]}}, "values of the schema's 'const' have more than 4000"),
         ({"patternProperties": {f"^{n}": {} for n in range(65)}}, "'patternProperties' is too large: 65; at most 64"),
         ({"properties": {"x" * 70_000: {}}}, "'properties' is too large: 70000"),
         ({"anyOf": [{"pattern": "a*" * 20_000}] * 4}, "'pattern' is too large: 160000"),
@@ -45,6 +51,10 @@ def test_too_much_is_refused_by_its_keyword(schema, found):
     with pytest.raises(InvalidRequest, match=found) as refused:
         SchemaBounds().add(schema, "tools[0]")
     assert refused.value.param == "tools[0]"
+
+
+def test_a_schema_may_have_more_arrays_and_objects_than_its_constants():
+    SchemaBounds().add({"anyOf": [{"type": "null"}] * (MAX_NESTED + 1), "enum": [{"a": [1]}]}, "x")
 
 
 def test_the_schemas_of_one_grammar_count_together():

@@ -351,6 +351,7 @@ class GrammarCompiler:
             first.compute_mask()  # warms up the state that all copies share
             if first.error or (first.is_stuck and not first.may_end):
                 raise _unusable(first.error or "nothing satisfies it")
+            first.forced()  # notes whether the engine's thread may look for forced text
         finally:
             vocab.release()
         with self._lock:

@@ -21,8 +21,10 @@ from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 FEW = 4096  # tokens; listing fewer is cheaper than a pass over the vocabulary
 SLOW = 0.02  # CPU seconds of the engine's thread, of which all sequences are held up, for one token
 MAX_SLOW = 3  # such tokens per sequence; an ambiguous grammar gets slower with every token
-LONGEST_MASK = 2.0  # CPU seconds; the masks of others wait for a thread
+SLOW_MASK = 0.05  # CPU seconds; the masks of a sequence that had one yield the cores to the model
+MOST_MASK_SECONDS = 3.0  # CPU seconds of such masks per sequence: an ambiguous grammar's kept a core for 17 s
 LONG = 2048  # bytes; tokens of longer forced text are found on the masks' threads: 60,000 bytes take 30 ms
+SLOW_SEARCH = 0.005  # CPU seconds of looking for forced text after which the grammar's is found on the masks' threads
 _KEPT_BESIDE = 280_000  # bytes of a small grammar after use, measured
 _KEPT_PER_CHARACTER = 40  # additional bytes per character
 
@@ -37,7 +39,7 @@ _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 class CompiledGrammar:
     """Enforced from the first of the `triggers` in the text on; without triggers, from the start."""
 
-    __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog", "is_spent", "few")
+    __slots__ = ("_matcher", "triggers", "vocab", "control_texts", "size", "eog", "is_spent", "few", "forces_slowly")
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class CompiledGrammar:
         self.size = _KEPT_BESIDE + _KEPT_PER_CHARACTER * length  # bytes
         # Set when a matcher fails: all copies share a lexer whose limits may be used up, so new ones would fail, too.
         self.is_spent = False
+        self.forces_slowly = False  # looking for forced text is too slow for the engine's thread
 
     def matcher(self) -> GrammarMatcher:
         """A new matcher at the start of the grammar."""
@@ -69,7 +72,7 @@ class GrammarMatcher:
 
     __slots__ = (
         "binding", "pending", "ready", "error", "ids", "banned", "is_stuck", "is_complete", "_matcher", "_grammar",
-        "_bits", "_bytes", "_tail", "_awaits_trigger", "_forces_long", "_long", "_num_slow",
+        "_bits", "_bytes", "_tail", "_awaits_trigger", "_forces_long", "_long", "_num_slow", "_slow_seconds",
     )  # fmt: skip
 
     def __init__(self, matcher: llguidance.LLMatcher, grammar: CompiledGrammar) -> None:
@@ -83,13 +86,19 @@ class GrammarMatcher:
         self.pending = False  # a mask is being computed
         self.ready = False  # `ids` or `banned` are valid for the next token
         self.error = ""
-        self._forces_long = False  # LONG bytes or more must follow
-        self._long: list[int] = []  # their tokens, once the mask is ready
+        self._forces_long = False  # forced text is found together with the mask: LONG bytes or more, or slowly
+        self._long: list[int] = []  # its tokens, once the mask is ready
         self._num_slow = 0  # tokens that took longer than SLOW
+        self._slow_seconds = 0.0  # of masks that took longer than SLOW_MASK
         self.ids: Ids | None = None  # the allowed tokens, if they are few: int64 [n]
         self.banned: Ids | None = None  # else the banned ones: int64 [n] if they are few, or bool [n_vocab]
         self.is_stuck = False  # only an end token may follow
         self.is_complete = bool(matcher.is_stopped())  # nothing may follow; cached, since a mask may be in progress
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its masks should yield the cores to the model."""
+        return self._slow_seconds > 0
 
     @property
     def may_end(self) -> bool:
@@ -124,16 +133,24 @@ class GrammarMatcher:
         self.binding = any(_ends_with_beginning(tail, trigger) for trigger in grammar.triggers)
 
     def forced(self) -> list[int]:
-        """The forced next tokens; empty if there is a choice, or if they are many and the mask is not ready."""
+        """The forced next tokens; empty if there is a choice, or if they are many or found slowly and the mask is not
+        ready."""
         if not self.binding or self.pending:
             return []
         if self._forces_long:
             return self._long if self.ready else []
-        if len(self._matcher.compute_ff_bytes()) >= LONG:
+        if self._grammar.forces_slowly or self._forces_many():
             self._forces_long, self.ready = True, False
             return []
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
+
+    def _forces_many(self) -> bool:
+        began = cpu_seconds()
+        size = len(self._matcher.compute_ff_bytes())
+        if cpu_seconds() - began > SLOW_SEARCH:
+            self._grammar.forces_slowly = True
+        return size >= LONG
 
     def num_allowed(self, tokens: list[int]) -> int:
         """How many of these tokens the grammar would accept in sequence; does not advance."""
@@ -153,9 +170,12 @@ class GrammarMatcher:
     def _compute_mask(self) -> None:
         began = cpu_seconds()
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        if cpu_seconds() - began > LONGEST_MASK:
-            self.give_up_mask("finding what may follow takes too long")
-            return
+        took = cpu_seconds() - began
+        if took > SLOW_MASK:
+            self._slow_seconds += took
+            if self._slow_seconds > MOST_MASK_SECONDS:
+                self.give_up_mask("finding what may follow takes too long")
+                return
         if self._matcher.is_error():  # the library's mask then allows the end
             self.give_up_mask(self._matcher.get_error())
             return

@@ -17,7 +17,7 @@ from llamasrv.engine.base.native_pool import NativePool
 
 log = logging.getLogger("llamasrv.engine")
 
-MOST_THREADS = 4  # max threads for masks: they take cores from the model
+MOST_THREADS = 4  # max threads for masks, and for slow ones: they take cores from the model
 
 
 class Matcher(Protocol):
@@ -25,6 +25,9 @@ class Matcher(Protocol):
 
     pending: bool
     ready: bool
+
+    @property
+    def is_slow(self) -> bool: ...
 
     def compute_mask(self) -> None: ...
 
@@ -35,7 +38,8 @@ class Masks:
     """One per engine, used by its thread only. Half of `threads` compute masks, but at least 2."""
 
     def __init__(self, pool: NativePool, threads: int) -> None:
-        self._queue = pool.queue(max(2, min(MOST_THREADS, threads // 2)))
+        width = max(2, min(MOST_THREADS, threads // 2))
+        self._queue, self._slow = pool.queue(width), pool.queue(width, yields=True)
         self._done: Mailbox[Matcher] = Mailbox()
 
     def begin(self, matchers: Iterable[Matcher]) -> None:
@@ -43,7 +47,8 @@ class Masks:
         for matcher in matchers:
             if not matcher.ready and not matcher.pending:
                 matcher.pending = True
-                self._queue.put(partial(self._compute, matcher))
+                queue = self._slow if matcher.is_slow else self._queue
+                queue.put(partial(self._compute, matcher))
 
     def wait(self, matchers: list[Matcher], timeout: float) -> None:
         """Wait for these masks, at most `timeout` seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llamasrv.engine.backend.thread_count import NOTE, TINY, ThreadCount
+from llamasrv.engine.backend.thread_count import LOOK, NOTE, SOON, TINY, TINY_LOOK, ThreadCount
 from llamasrv.engine.base.machine import idle_seconds
 
 
@@ -129,6 +129,46 @@ def test_threads_come_back_where_other_programs_cannot_be_seen(machine):
 def test_a_tiny_model_starts_with_one_thread(machine):
     assert made(machine, 8, weights=TINY - 1).now == 1
     assert made(machine, 8, weights=TINY).now == 8
+
+
+def seconds_until_back(machine, count):
+    """Steps on an idle machine until all threads are back."""
+    began = machine.now
+    machine.num_idle = count.most
+    while count.now < count.most:
+        steps(machine, count, 0.02)
+    return machine.now - began
+
+
+def test_threads_that_come_back_too_soon_stay_away_for_twice_as_long(machine):
+    """Beside others' work they came back every second or two, and each time all streams waited for a slow step."""
+    count = made(machine, 2)
+    steps(machine, count, 0.01)
+    waited = []
+    for _ in range(4):
+        steps(machine, count, 0.2, 0.2)
+        waited.append(seconds_until_back(machine, count))
+    assert waited == pytest.approx([n * LOOK for n in (1, 2, 4, 8)], abs=0.05)
+    machine.pass_by(SOON)
+    steps(machine, count, 0.2, 0.2)
+    assert seconds_until_back(machine, count) == pytest.approx(LOOK, abs=0.05)
+
+
+def test_half_an_idle_core_is_not_enough(machine):
+    count = made(machine, 2)
+    steps(machine, count, 0.01, 0.2, 0.2)
+    machine.num_idle = 0.6
+    steps(machine, count, *[0.02] * 500)
+    assert count.now == 1
+
+
+def test_a_tiny_model_leaves_threads_out_after_one_slow_step(machine):
+    """A step of the demonstration model took 468 ms beside others' work, with two threads."""
+    count = made(machine, 2, weights=TINY - 1)
+    steps(machine, count, 0.01)
+    assert seconds_until_back(machine, count) == pytest.approx(TINY_LOOK, abs=0.05)
+    steps(machine, count, 0.01, 0.2)
+    assert count.now == 1
 
 
 def test_it_is_logged_once_a_minute(machine, count, caplog):

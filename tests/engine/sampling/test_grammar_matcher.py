@@ -7,7 +7,7 @@ from engine_driver import GREEDY
 
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.sampling import grammar_matcher
-from llamasrv.engine.sampling.grammar_matcher import LONGEST_MASK, MAX_SLOW, SLOW
+from llamasrv.engine.sampling.grammar_matcher import MAX_SLOW, MOST_MASK_SECONDS, SLOW, SLOW_MASK, SLOW_SEARCH
 from llamasrv.errors import InvalidRequest
 
 
@@ -90,11 +90,47 @@ def test_an_answer_whose_tokens_hold_up_all_others_is_ended(compiler, slow):
 
 def test_a_mask_that_takes_too_long_is_the_last_one(compiler, slow):
     matcher = compiler.compile("start: /[a-z]*/").matcher()
-    slow[0] = LONGEST_MASK
+    slow[0] = MOST_MASK_SECONDS
     matcher.pending = True
     matcher.compute_mask()
     assert matcher.ready and not matcher.pending and matcher.ids.tolist() == []
     assert "too long" in matcher.failure().message and type(matcher.failure()) is InvalidRequest
+
+
+def test_slow_masks_are_bounded_together(compiler, slow):
+    """Each of an ambiguous grammar's took less than two seconds, all of them 17."""
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    slow[0] = MOST_MASK_SECONDS / 3
+    for _ in range(2):
+        matcher.compute_mask()
+        assert not matcher.error and matcher.is_slow
+    matcher.compute_mask()
+    assert "too long" in matcher.failure().message
+
+
+def test_quick_masks_are_not_counted(compiler, slow):
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    slow[0] = 0.9 * SLOW_MASK
+    for _ in range(int(2 * MOST_MASK_SECONDS / SLOW_MASK)):
+        matcher.compute_mask()
+    assert not matcher.error and not matcher.is_slow
+
+
+def test_forced_text_that_is_found_slowly_is_found_with_the_mask(compiler, slow):
+    """A term of 3,000 optional letters took the engine's thread 57 ms at one token."""
+    grammar = compiler.compile('start: ("x" | "y") "abc"')
+    first, second = grammar.matcher(), grammar.matcher()
+    slow[0] = SLOW_SEARCH
+    assert first.accept(ord("x")) and bytes(first.forced()) == b"abc"  # now it is known
+    slow[0] = 0.0
+    assert second.accept(ord("y")) and second.forced() == [] and not second.ready
+    second.compute_mask()
+    assert second.ready and bytes(second.forced()) == b"abc"
+
+
+def test_a_grammar_that_starts_with_such_text_is_known_once_it_is_compiled(compiler, slow):
+    slow[0] = SLOW_SEARCH
+    assert compiler.compile('start: "abc" /[x-z]/').forces_slowly
 
 
 def test_a_mask_that_hits_a_limit_does_not_end_the_answer_as_if_it_were_complete(compiler):

@@ -1,4 +1,6 @@
+import os
 import re
+import sys
 import threading
 
 import pytest
@@ -6,8 +8,10 @@ from constraints import constraint
 from engine_driver import chat, end_of, text_of
 
 from llamasrv.domain.events import FinishReason
+from llamasrv.engine.base.native_pool import NICE, NativePool
 from llamasrv.engine.base.sequence import SequenceState
 from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
+from llamasrv.engine.sampling.masks import Masks
 
 
 def test_a_late_mask_delays_only_its_own_sequence(drive, monkeypatch):
@@ -86,3 +90,27 @@ def test_a_mask_that_cannot_be_computed_fails_only_its_sequence(drive, monkeypat
     driver.finish()
     assert end_of(failed.take()).reason is FinishReason.FAILED
     assert text_of(other.take()) == "You said: hello" and driver.engine.metrics.restarts == 0
+
+
+class Recorded:
+    """A matcher that notes the priority of the thread that computes its mask."""
+
+    def __init__(self, is_slow):
+        self.pending = self.ready = False
+        self.is_slow = is_slow
+        self.nice = None
+
+    def compute_mask(self):
+        self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        self.pending, self.ready = False, True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_masks_of_a_sequence_that_had_a_slow_one_yield_the_cores():
+    pool = NativePool()
+    masks, quick, slow = Masks(pool, 2), Recorded(False), Recorded(True)
+    masks.begin([quick, slow])
+    masks.wait([quick, slow], 20)
+    pool.close()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert (quick.nice, slow.nice) == (own, min(own + NICE, 19))
