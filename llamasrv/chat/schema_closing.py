@@ -8,7 +8,7 @@ says nothing of `additionalProperties` (or `unevaluatedProperties`) is closed; o
                                                of all branches count together, and no branch is closed by itself
     a branch that says `additionalProperties`, `if`, `dependentSchemas`, or refers elsewhere: nothing is closed there
 
-Annotations are left out: they bind nothing, and would be most of a grammar's text. In a `pattern`, `.` and `\\S` match
+Annotations are left out: they bind nothing, and would be most of a grammar's text. In patterns `.` and `\\S` match
 no control characters: in texts with a pattern the grammar library has no other escape `\\uXXXX`, so that a model that
 began `\\u00e9` would be led to `\\u0019`.
 """
@@ -87,7 +87,10 @@ class _Closing:
             if key in _ANNOTATIONS:
                 continue
             if key in _MAPS and isinstance(value, Mapping):
-                value = {name: self._part(inner, depth + 1) for name, inner in value.items()}
+                patterns = key == "patternProperties"
+                value = {
+                    printable(name) if patterns else name: self._part(inner, depth + 1) for name, inner in value.items()
+                }
             elif key in _LISTS and isinstance(value, (list, tuple)):
                 within = joined and key in _BRANCHES
                 value = [self._part(inner, depth + 1, is_branch=within) for inner in value]
@@ -149,7 +152,7 @@ class _Closing:
             if isinstance(required, (list, tuple)):  # a name without a schema of its own can be anything
                 names.update(dict.fromkeys(name for name in required if isinstance(name, str)))
             if isinstance(found := branch.get("patternProperties"), Mapping):
-                patterns.update(dict.fromkeys(found))
+                patterns.update(dict.fromkeys(map(printable, found)))
             left += reversed(list(_branches(branch)))
             if "$ref" in branch:
                 target = target_of(self._root, branch["$ref"])

@@ -105,6 +105,15 @@ def test_an_escape_in_a_text_with_a_pattern_is_led_to_no_control_character(patte
     assert passes(compiled, '"caf\u00e9"') and passes(compiled, '"caf\\"x\\""')
 
 
+def test_names_with_a_pattern_are_led_to_none_either():
+    named = {"patternProperties": {"^.+$": {"type": "integer"}}}
+    one = {"properties": {"n": {"type": "integer"}}}
+    for schema in ({**one, **named}, {**one, "allOf": [named]}, {**named, "additionalProperties": False}):
+        compiled = matcher(constrain(PLAIN, content=Content("json", {"type": "object", **schema})))
+        assert compiled.deep_copy().try_consume_tokens(list(b'{"caf\\u00')) < 8
+        assert passes(compiled, '{"caf\u00e9": 1}') and passes(compiled, '{"n": 1}')
+
+
 def test_a_pattern_that_names_control_characters_keeps_them():
     for pattern, text in ((r"^a[^b]*$", "a\n\t"), ("(?s)^a.*$", "a\n"), (r"^a\t[.]$", "a\t."), (r"^a\s\.$", "a\n.")):
         compiled = matcher(constrain(PLAIN, content=Content("json", {"type": "string", "pattern": pattern})))
