@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -73,6 +73,9 @@ def reopen() -> None:
 class StandardError(logging.Handler):
     """Writes to the current `sys.stderr`: a progress bar replaces it to print lines above itself."""
 
+    def createLock(self) -> None:
+        self.lock = None  # a line is one `write`, which the file itself keeps whole
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stderr.write(self.format(record) + "\n")
@@ -117,7 +120,10 @@ class TextFormatter(logging.Formatter):
         self.journal = journal
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = [f"{name}={_SHOWN.get(type(value), _quoted)(value)}" for name, value in _fields(record).items()]
+        fields = [
+            f"{name}={value:.3f}" if type(value) is float else f"{name}={_quoted(value)}"
+            for name, value in _fields(record).items()
+        ]
         line = " ".join((escape(record.getMessage()), *fields))
         if self.journal:
             head = f"<{_PRIORITY.get(record.levelno, 6)}>"
@@ -145,10 +151,9 @@ class JsonFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
+    if text.isalnum():  # as most
+        return text
     return json.dumps(text) if " " in text or not text else escape(text)
-
-
-_SHOWN: dict[type, Callable[[Any], str]] = {int: str, float: "{:.3f}".format}
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:

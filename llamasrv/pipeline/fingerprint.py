@@ -73,7 +73,7 @@ def fingerprint_of(
         build,
         cache_key.adapters,
         _hash(cache_key.scope.encode()),
-        _hash(*map(_bytes, messages[:head])) if head else b"",
+        _hash(b"".join(map(_bytes, messages[:head]))) if head else b"",
         tuple([_hash(_bytes(tool)) for tool in tools]),
         _hash(_bytes(options)),
         tuple(_chain(map(_bytes, messages[head:]), prompt.before)),
@@ -96,8 +96,8 @@ def num_common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
     return low
 
 
-def _hash(*pieces: bytes) -> bytes:
-    return b"".join(_chain(pieces))[-_SIZE:]
+def _hash(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_SIZE, key=_KEY).digest()
 
 
 def _chain(pieces: Iterable[bytes], before: tuple[int, ...] = ()) -> Iterable[bytes]:

@@ -50,7 +50,6 @@ from llamasrv.web.routes import (
 )
 from llamasrv.web.service import Service
 from llamasrv.web.streams.body import Body
-from llamasrv.web.views import current
 
 BLUEPRINTS = (
     ui.blueprint, chat_history.blueprint, ops.blueprint, audio.blueprint, realtime.blueprint,
@@ -95,6 +94,23 @@ class Application(Flask):
         found = context_of(request.environ).found or self.routes.find(request.method, request.environ["PATH_INFO"])
         return found  # type: ignore[return-value]
 
+    def process_response(self, response: Response) -> Response:
+        """End the request's record, or have its body do so. Blueprints and sessions have nothing to add here."""
+        asked = request._get_current_object()  # type: ignore[attr-defined]
+        context = context_of(asked.environ)
+        if context.ignored:  # a misspelt field is not noticed otherwise
+            response.headers[IGNORED] = header_of(context.ignored)
+        body = response.response
+        if not isinstance(body, Body):  # which closes it when it ends
+            context.record.close(response.status_code)
+        elif asked.method == "HEAD":  # nobody reads it
+            context.record.close(response.status_code)
+            body.close()
+        return response
+
+    def do_teardown_request(self, *error: Any) -> None:
+        """No blueprint has registered anything to call when a request is over."""
+
 
 class _NoSessions(SessionInterface):
     _none = NullSession()
@@ -116,18 +132,4 @@ def create_app(service: Service) -> Flask:
         app.wsgi_app, service.stats, check=lambda owner, path: service.access.check(owner, path)
     )
     app.wsgi_app = AdmissionMiddleware(app.wsgi_app, service, app.routes.find)  # type: ignore[method-assign]
-
-    @app.after_request
-    def complete(response: Response) -> Response:
-        context = current()
-        if context.ignored:  # a misspelt field is not noticed otherwise
-            response.headers[IGNORED] = header_of(context.ignored)
-        body = response.response
-        if not isinstance(body, Body):  # which closes it when it ends
-            context.record.close(response.status_code)
-        elif request.method == "HEAD":  # nobody reads it
-            context.record.close(response.status_code)
-            body.close()
-        return response
-
     return app

@@ -307,3 +307,12 @@ def test_a_body_that_cannot_be_read_is_the_clients_fault(client, failure, status
 def test_a_length_that_is_no_number_is_400(client, length):
     response = client.post(CHAT, environ_overrides={"CONTENT_LENGTH": length})
     assert response.status_code == 400
+
+
+# ---------------------------------------------------------------- what Flask is spared
+
+
+def test_no_blueprint_registers_what_the_application_does_not_call(client):
+    """`Application` neither calls functions for the end of a request nor those that change a response."""
+    app = client.application
+    assert not (app.after_request_funcs or app.teardown_request_funcs)

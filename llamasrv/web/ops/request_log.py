@@ -147,9 +147,10 @@ class RequestLog:
         level = logging.DEBUG if status < 400 and self.route in QUIET else logging.INFO
         is_logged = slow or log.isEnabledFor(level)
         is_slow = seconds >= (SLOW if stats.slow_seconds is None else stats.slow_seconds)
-        if is_logged or is_slow or status >= 400 or self.error is not None:
+        is_kept = is_slow or status >= 400 or self.error is not None
+        if is_logged or is_kept:
             fields = self._fields(status, seconds)
-            if self.route not in QUIET:
+            if is_kept and self.route not in QUIET:
                 stats.recent.note(self.started, fields | self.history(), is_slow=is_slow)
             if is_logged:
                 word = "slow request" if slow else "request"
