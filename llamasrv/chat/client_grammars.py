@@ -23,6 +23,7 @@ MAX_RULES = 2_000
 FEW_RULES = 200  # so few are converted fast in any order
 MAX_NESTING = 200  # parentheses
 MAX_FIXED = 32 * 1024  # characters of text without alternatives: about 50 ms of the engine's thread
+MAX_OPTIONAL = 2_000  # parts in a row that may be left out: the parser follows all of them at once
 # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
 ESCAPES = {"json_allow_general_unicode_escapes": True}  # an option of the grammar library's JSON
 MAX_AMBIGUITY = 20_000  # alternatives that may match nothing times places of their rule: 100,000 take 3 s for one token
@@ -196,7 +197,31 @@ def _check(rules: dict[str, _Rule], start: str) -> list[str]:
     sizes: dict[str, int] = {}
     for name in order:
         sizes[name] = check_fixed(_fixed(rules[name].ops, sizes)) if name in rules else 0
+    for name, rule in rules.items():
+        if _num_optional(rule.ops) > MAX_OPTIONAL:
+            message = f"The rule '{name}' has more than {MAX_OPTIONAL} parts in a row that may be left out."
+            raise InvalidRequest(message, param="content")
     return order
+
+
+def _num_optional(ops: Sequence[_Op]) -> int:
+    """The largest number of parts in a row that may be left out."""
+    longest, runs = 0, [0]  # the current run of each open parenthesis
+    for place, (kind, _, _) in enumerate(ops):
+        if kind == "(":
+            runs.append(0)
+            continue
+        if kind == "|":
+            runs[-1] = 0
+            continue
+        if kind == ")" and len(runs) > 1:
+            runs.pop()
+        if kind in ("text", "name", ")"):
+            behind = ops[place + 1] if place + 1 < len(ops) else None
+            is_optional = behind is not None and (behind.kind == "?" or (behind.kind == "times" and not behind.size))
+            runs[-1] = runs[-1] + 1 if is_optional else 0
+            longest = max(longest, runs[-1])
+    return longest
 
 
 def _check_ambiguity(rules: dict[str, _Rule]) -> None:
@@ -274,7 +299,7 @@ def _pattern_ops(pattern: str) -> list[_Op]:
 
 def _fixed(ops: Sequence[_Op], sizes: dict[str, int]) -> int:
     """The length of the longest text that this may fix. Rules in `sizes` are known; others are taken as empty, since
-    what refers to itself leaves a choice."""
+    what refers to itself leaves a choice. So does a part that may be left out: a text ends before it."""
     frames = [[0, 0, 0]]  # the longest branch, the current one, and its last part, for each open parenthesis
     for kind, size, name in ops:
         frame = frames[-1]
@@ -293,4 +318,6 @@ def _fixed(ops: Sequence[_Op], sizes: dict[str, int]) -> int:
         elif kind == "times":
             frame[1] += frame[2] * (max(size, 1) - 1)
             frame[2] *= max(size, 1)
+        elif kind == "?":
+            frame[0], frame[1] = max(frame[0], frame[1] - frame[2]), frame[2]
     return max(frames[0][0], sum(frame[1] for frame in frames))

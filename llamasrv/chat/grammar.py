@@ -7,7 +7,6 @@ one token of the vocabulary's special ones is written as that token. Nothing is 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from llamasrv.chat.argument_rules import json_arguments
 from llamasrv.chat.client_grammars import MAX_LENGTH, check_fixed, check_lark, check_pattern
 from llamasrv.chat.formats import Blocks, Calls, ChatFormat, Headers
 from llamasrv.chat.notations.holes import heads, marked
-from llamasrv.chat.rules import TEXT, RuleWriter, escaped, literal_pattern
+from llamasrv.chat.rules import TEXT, RuleWriter, escaped, literal_pattern, quoted
 from llamasrv.chat.schema_references import check_references
 from llamasrv.chat.schema_termination import has_an_end
 from llamasrv.domain.request import Content, Tool
@@ -176,7 +175,7 @@ def _form(rules: RuleWriter, content: Content) -> str:
         check_fixed(max(map(len, content.value)))
         if sum(map(len, content.value)) > MAX_LENGTH:
             raise InvalidRequest(f"The choices are longer than {MAX_LENGTH} characters.", param="content")
-        return rules.rule(" | ".join(json.dumps(choice, ensure_ascii=False) for choice in content.value))
+        return rules.rule(" | ".join(quoted(choice) for choice in content.value))
     if content.kind == "regex":
         check_pattern(content.value)
         return rules.rule(f"/{escaped(content.value)}/")

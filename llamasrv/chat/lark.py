@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from llamasrv.chat.client_grammars import check_lark
+from llamasrv.chat.rules import quoted
 from llamasrv.errors import InvalidRequest
 
 MAX_LENGTH = 64 * 1024  # characters of a definition
@@ -173,7 +174,7 @@ class _Raw(_Rewriter):
         if self._mark in value or any(map(value.endswith, self._begun)):
             shown = json.dumps(value, ensure_ascii=False)
             raise _refuse(f"The text {shown}, which holds a part of {self._mark!r}, this model's end of a value,")
-        return json.dumps(value, ensure_ascii=False)
+        return quoted(value)
 
     def regex(self, body: str, flags: str) -> str:
         return self.added(f"/(?{flags}:{body})/ & {self._without}")
@@ -185,7 +186,7 @@ class _Escaped(_Rewriter):
     Expressions that allow such characters become rules, and so do terminals that contain them."""
 
     def text(self, value: str) -> str:
-        return json.dumps(_in_json(value), ensure_ascii=False)
+        return quoted(_in_json(value))
 
     def word(self, name: str) -> str:
         return f"llamasrv_t_{name.lower()}" if name.isupper() else name

@@ -73,11 +73,11 @@ class RuleWriter:
         position = 0
         for found in self._special.finditer(text):
             if found.start() > position:
-                parts.append(json.dumps(text[position : found.start()], ensure_ascii=False))
+                parts.append(quoted(text[position : found.start()]))
             parts.append(f"<[{self._numbers[found.group()]}]>")
             position = found.end()
         if position < len(text):
-            parts.append(json.dumps(text[position:], ensure_ascii=False))
+            parts.append(quoted(text[position:]))
         return " ".join(parts) or '""'
 
     def terminal(self, body: str) -> str:
@@ -143,6 +143,11 @@ class RuleWriter:
         check_references(schema, param)
         body = closed(schema, param) if isinstance(schema, Mapping) else {}
         return self.rule(f"%json {json.dumps({**body, 'x-guidance': options}, ensure_ascii=False, default=dict)}")
+
+
+def quoted(text: str) -> str:
+    """As a string of Lark: JSON's, but that delete is a control character, too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def escaped(pattern: str) -> str:

@@ -2,7 +2,8 @@
 
 JSON Schema lets an object have any further property; who writes a schema by hand or with Pydantic means those that are
 declared, and a small model keeps inventing names until its tokens run out. So an object that declares properties and
-says nothing of `additionalProperties` (or `unevaluatedProperties`) is closed; one that declares none stays free.
+says nothing of `additionalProperties` (or `unevaluatedProperties`) is closed; one that declares none stays free. Where
+the type is missing, who declares properties means an object.
 
     properties, required, patternProperties    what is declared; beside `allOf`, `anyOf`, `oneOf` and `$ref` the names
                                                of all branches count together, and no branch is closed by itself
@@ -44,6 +45,7 @@ _SAYS = frozenset(
         "$dynamicRef",
     )
 )
+_SAYS_WHAT = frozenset(("type", "enum", "const"))
 
 
 def closed(schema: Any, param: str) -> Any:
@@ -84,7 +86,7 @@ class _Closing:
         joined = is_branch or _is_joined(part)
         made: dict[str, Any] = {}
         for key, value in part.items():
-            if key in _ANNOTATIONS:
+            if key in _ANNOTATIONS or (key == "unevaluatedProperties" and value is True):
                 continue
             if key in _MAPS and isinstance(value, Mapping):
                 patterns = key == "patternProperties"
@@ -103,6 +105,8 @@ class _Closing:
             made[key] = value
         if names is not None:
             self._close(made, *names)
+            if not joined and not _SAYS_WHAT & made.keys():
+                made["type"] = "object"
         return made
 
     @staticmethod

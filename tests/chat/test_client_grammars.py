@@ -89,6 +89,26 @@ def test_the_same_bounds_hold_in_gbnf_and_for_patterns():
     assert check_pattern(r"^((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.?\b){4}$") < 30
 
 
+@pytest.mark.parametrize("check, start", [(check_lark, "start: "), (check_gbnf, "root ::= ")])
+def test_words_that_may_be_left_out_are_no_fixed_text(check, start):
+    """They were refused for fixing a text of more than 32,768 characters."""
+    check(start + '"some of the words "? ' * 2000 + '"end"')
+    check(start + '("some of " "the words ")* ' * 2000 + '"end"')
+    for fixed in ('"ab"? "' + "a" * 40_000 + '"', '("ab"{20000})? "b"', '("a"? "' + "b" * 20_000 + '"){2}'):
+        with pytest.raises(InvalidRequest, match="fixes a text"):
+            check(start + fixed)
+
+
+@pytest.mark.parametrize("part", ['"a"? ', '"a"* ', '("a" | "b" "c")? ', '"a"{0,3} '])
+@pytest.mark.parametrize("check, start", [(check_lark, "start: "), (check_gbnf, "root ::= ")])
+def test_a_long_row_of_what_may_be_left_out_is_refused_at_once(check, start, part):
+    """The library took 7 s to say no."""
+    with pytest.raises(InvalidRequest, match="more than 2000 parts in a row that may be left out"):
+        check(start + part * 2001 + '"end"')
+    check(start + (part * 1000 + '"and" ') * 3 + '"end"')
+    check(start + ("(" + part * 1000 + " | " + part * 1000 + ')? "x" ') * 2)
+
+
 def powers(most, empty=""):
     return " | ".join("s " * n for n in range(2, most)) + f' | "x"{empty}'
 

@@ -281,6 +281,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
         (Content("json"), '{"any": [1, null]}', "[1]"),
         (Content("regex", "[a-c]{2}/[0-9]"), "ab/7", "ad/7"),
         (Content("choice", ["yes", 'n"o']), 'n"o', "maybe"),
+        (Content("choice", ["a\x7f", "\x00\x1f"]), "a\x7f", "a"),  # the library reads no raw delete in a string
+        (Content("choice", ["a\x7f", "\x00\x1f"]), "\x00\x1f", "\x00"),
         (Content("lark", 'start: "start" DIGIT+\nDIGIT: /[0-9]/'), "start42", "content_start42"),
     ],
 )

@@ -30,6 +30,20 @@ def test_no_template_takes_the_server_down(name):
     assert grown < MOST_MEMORY
 
 
+@pytest.mark.parametrize(
+    "part, count",
+    [
+        ("{%% block b%d %%}x{%% endblock %%}", 3_400),
+        ("{%% macro m%d() %%}x{%% endmacro %%}", 3_400),
+        ("{{ x%d }}", 10_001),
+    ],
+)
+def test_a_template_of_very_many_parts_is_not_compiled(part, count):
+    """20,000 blocks held the interpreter, and with it all streams, for 2 s: Python compiles a module in one piece."""
+    with pytest.raises(TemplateError, match="cannot be compiled: it has more than 10000 parts"):
+        Renderer("".join(part % n for n in range(count)))
+
+
 @pytest.mark.parametrize("source", ["{{ 'x' * 99999999 }}", "{% for i in range(99999) %}{{ i ** 2 }}{% endfor %}" * 99])
 def test_a_template_that_is_costly_for_a_few_words_is_refused_as_a_whole(source):
     with pytest.raises(TemplateError, match="although these are a few words"):

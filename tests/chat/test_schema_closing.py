@@ -97,6 +97,21 @@ def test_what_declares_nothing_or_says_that_it_is_open_stays_free(schema):
     assert accepts(constrain(PLAIN, content=Content("json", schema)), json.dumps({"a": 1, "b": 2, "zz": 3}))
 
 
+def test_what_may_have_unevaluated_properties_stays_free():
+    """`unevaluatedProperties: true`, which says what JSON Schema says anyway, was a 400."""
+    form = constrain(PLAIN, content=Content("json", {**A, "unevaluatedProperties": True}))
+    assert accepts(form, '{"a": 1, "b": 2}') and not accepts(form, '{"b": 2}')
+
+
+def test_who_declares_properties_without_a_type_means_an_object():
+    """A model could write any text, number or array instead: JSON Schema asks the names of objects alone."""
+    untyped = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    form = constrain(PLAIN, content=Content("json", untyped))
+    assert accepts(form, '{"a": 1}') and not any(accepts(form, text) for text in ("7", '"x"', "[]", "{}", "null"))
+    form = constrain(PLAIN, content=Content("json", {**untyped, "type": ["object", "null"]}))
+    assert accepts(form, "null") and accepts(form, '{"a": 1}')
+
+
 def test_what_depends_on_a_condition_is_left_alone():
     schema = {**A, "if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {}}}}
     assert "additionalProperties" not in closed(schema, "x")

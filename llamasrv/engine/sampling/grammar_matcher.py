@@ -30,8 +30,11 @@ _KEPT_PER_CHARACTER = 40  # additional bytes per character
 
 cpu_seconds = time.thread_time
 
-_PLACE = re.compile(r"^at \d+\(\d+\): |^(?:parser|lexer) error: ", re.IGNORECASE)
+_PLACE = re.compile(r"^(?:(?:at )?\d+\(\d+\): |at EOF: |(?:parser|lexer) error: )+", re.IGNORECASE)
+_UNREADABLE = re.compile(r"\d+\((\d+)\): lexer error\n(?:.*\n)*? *\d+ \| (.*)\n *\^")
 _LIMIT = re.compile(r"too many|max is|limit|fuel|too (?:complex|large|long)", re.IGNORECASE)
+_READINGS = re.compile(r"too many items|current row has", re.IGNORECASE)
+TOO_MANY_READINGS = "the text can be read in too many ways (ambiguous rules, or too many optional parts in a row)"
 _MISMATCH = "doesn't satisfy the grammar"
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
@@ -221,8 +224,13 @@ def reason_of(error: str) -> str:
     line = _PLACE.sub("", error.strip().split("\n", 1)[0]).removeprefix("failed to compile JSON schema: ")
     if "parse error:" in line and (reason := _REASON.search(error)):
         line = f"a pattern cannot be used: {reason[1]}"
+    if (found := _UNREADABLE.match(error)) is not None:
+        rest = found[2].encode()[int(found[1]) - 1 :].decode("utf-8", "replace")
+        line = f"it cannot be read from {rest[:40]!r} on" if rest else "a string or a pattern has no end"
     if line.startswith("NoExtension"):
         line = "nothing satisfies it"
+    if _READINGS.search(line):  # the library's advice is about its own parser
+        line = TOO_MANY_READINGS
     return line.strip().rstrip(".")[:400]
 
 

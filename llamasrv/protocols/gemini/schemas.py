@@ -1,6 +1,7 @@
 """Converts Google's `Schema`, a dialect of OpenAPI's, to JSON schema.
 
 Its types are in capitals, null is `nullable`, counts may be written as strings, properties have an order of their own.
+Further keywords of JSON schema are read, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
 
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
-_SAME = ("description", "title", "enum", "pattern", "minimum", "maximum", "required", "default", "additionalProperties")
+_SAME = (
+    "description", "title", "enum", "pattern", "minimum", "maximum", "required", "default",
+    # JSON schema's alone; what cannot be enforced is refused with the grammar
+    "const", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems",
+)  # fmt: skip
+_SINGLE = ("items", "additionalProperties", "unevaluatedProperties", "not")
+_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _WIDTHS = ("int32", "int64", "float", "double", "enum")
 """Values of `format` that say how a program stores it."""
 _REFERENCE = re.compile(r"^#/\$?defs/")
@@ -33,19 +40,24 @@ def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
     out |= {name: _count(given[name], *path, name) for name in _COUNTS if given.get(name) is not None}
     if given.get("format") is not None and given["format"] not in _WIDTHS:
         out["format"] = given["format"]
-    if given.get("items") is not None:
-        out["items"] = json_schema(given["items"], *path, "items")
+    for name in _SINGLE:
+        if given.get(name) is not None:
+            is_switch = type(given[name]) is bool
+            out[name] = given[name] if is_switch else json_schema(given[name], *path, name)
     if given.get("properties") is not None:
         out["properties"] = _properties(given, path)
     for name in ("defs", "$defs"):
         if given.get(name) is not None:
             out["$defs"] = _each(given[name], (*path, name))
+    if given.get("patternProperties") is not None:
+        out["patternProperties"] = _each(given["patternProperties"], (*path, "patternProperties"))
     for name in ("ref", "$ref"):
         if given.get(name) is not None:
             out["$ref"] = _REFERENCE.sub("#/$defs/", string_of(given, name, *path))
-    if given.get("anyOf") is not None:
-        branches = list_of(given["anyOf"], *path, "anyOf")
-        out["anyOf"] = [json_schema(branch, *path, "anyOf", i) for i, branch in enumerate(branches)]
+    for name in _LISTS:
+        if given.get(name) is not None:
+            branches = list_of(given[name], *path, name)
+            out[name] = [json_schema(branch, *path, name, i) for i, branch in enumerate(branches)]
     return _nullable(out) if given.get("nullable") is True else out
 
 

@@ -7,7 +7,14 @@ from engine_driver import GREEDY
 
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.sampling import grammar_matcher
-from llamasrv.engine.sampling.grammar_matcher import MAX_SLOW, MOST_MASK_SECONDS, SLOW, SLOW_MASK, SLOW_SEARCH
+from llamasrv.engine.sampling.grammar_matcher import (
+    MAX_SLOW,
+    MOST_MASK_SECONDS,
+    SLOW,
+    SLOW_MASK,
+    SLOW_SEARCH,
+    reason_of,
+)
 from llamasrv.errors import InvalidRequest
 
 
@@ -140,3 +147,26 @@ def test_a_mask_that_hits_a_limit_does_not_end_the_answer_as_if_it_were_complete
     matcher.compute_mask()
     assert matcher.ready and not matcher.pending and matcher.ids.tolist() == [] and not matcher.is_stuck
     assert type(matcher.failure()) is InvalidRequest and "too many expressions" in matcher.failure().message
+
+
+@pytest.mark.parametrize(
+    "grammar, reason",
+    [
+        ("start: 'a'", """it cannot be read from "'a'" on"""),
+        ('start: /ü/ "b" $ "c"', """it cannot be read from '$ "c"' on"""),
+        ('start: "b', "a string or a pattern has no end"),
+    ],
+)
+def test_a_grammar_that_cannot_be_read_is_quoted(compiler, grammar, reason):
+    """The message said "4(23): lexer error": the place in a grammar that the client has not written."""
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(grammar)
+    assert caught.value.message == f"The schema or grammar cannot be used: {reason}."
+
+
+def test_the_librarys_advice_about_its_parser_is_not_passed_on():
+    for said in (
+        "Too many items (limit 10000; mask); try avoiding single-byte/short lexemes.",
+        "Current row has 8005 items; max is 5000; consider making your grammar left-recursive",
+    ):
+        assert reason_of(said).startswith("the text can be read in too many ways")

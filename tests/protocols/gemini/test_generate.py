@@ -6,6 +6,7 @@ import base64
 import json
 
 import pytest
+from marshmallow import ValidationError
 from started import started
 
 from llamasrv.domain.events import (
@@ -278,6 +279,27 @@ def test_googles_schemas_become_json_schemas():
             "c": {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["x"]}]},
         },
     }
+
+
+def test_keywords_of_json_schema_are_read_in_googles_too():
+    """A schema in `additionalProperties` kept its types in capitals, which no grammar takes; `allOf` and others were
+    dropped without a word."""
+    a, plain = (
+        {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}},
+        },
+    )
+    for name in ("additionalProperties", "not", "items", "unevaluatedProperties"):
+        assert json_schema({"type": "OBJECT", name: a}) == {"type": "object", name: plain}
+    for name in ("allOf", "oneOf", "anyOf", "prefixItems"):
+        assert json_schema({name: [a, a]}) == {name: [plain, plain]}
+    assert json_schema({"patternProperties": {"^x": a}}) == {"patternProperties": {"^x": plain}}
+    assert json_schema({**a, "additionalProperties": False}) == {**plain, "additionalProperties": False}
+    assert json_schema({"const": 1, "exclusiveMinimum": 0}) == {"const": 1, "exclusiveMinimum": 0}
+    with pytest.raises(ValidationError):
+        json_schema({"allOf": [{"type": "WAT"}]})
 
 
 # ---------------------------------------------------------------- tools
