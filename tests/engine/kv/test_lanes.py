@@ -108,3 +108,24 @@ def test_the_table_is_right_after_random_operations(seed):
         table.check()
         assert table.used_cells == len({c for lane in cells.values() for c in lane})
         assert table.held_cells == len({c for lane in table.held for c in cells[lane]})
+
+
+def test_prefixes_of_many_lengths_leave_nothing_behind_once_their_lanes_are_dropped():
+    """Counts stay right while lanes with prefixes of each length come and go, in any order."""
+    table = LaneTable(8, 200)
+    source = table.take()
+    table.extend(source, 20)
+    for order in ([0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 1, 5, 2, 4]):
+        lanes = [table.take() for _ in order]
+        for lane, length in zip(lanes, (5, 0, 20, 7, 19, 5, 1)):
+            table.share(source, lane, length)
+            table.extend(lane, 3)
+            table.check()
+        assert table.used_cells == table.held_cells == 20 + 3 * len(lanes)
+        table.release(source)
+        assert table.num_idle(source) == 0 and table.num_held(source, 10) == 10
+        for i in order:
+            table.drop(lanes[i])
+            table.check()
+        assert table.used_cells == table.num_idle(source) == 20 and not table.held_cells
+        table.take_over(source)
