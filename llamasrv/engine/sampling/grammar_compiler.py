@@ -23,7 +23,7 @@ from llamasrv.concurrency import Notice, cpu_clock, native_lock
 from llamasrv.engine.base.allocator import release_memory
 from llamasrv.engine.base.interface import Vocabulary
 from llamasrv.engine.base.native_pool import JobQueue, NativePool
-from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, reason_of
+from llamasrv.engine.sampling.grammar_matcher import CompiledGrammar, cpu_seconds, reason_of
 from llamasrv.engine.sampling.grammar_trial import LIMITS, TRIAL_SECONDS, fault_of
 from llamasrv.errors import InvalidRequest, LlamasrvError, Unavailable
 
@@ -32,6 +32,7 @@ log = logging.getLogger("llamasrv.engine")
 UNLOADED = "The model is being unloaded. Try again shortly."
 COMPILERS = 2  # max compilations at once: they take cores from the model
 LEFT = 2  # max compilations beside them that their requests have given up
+SLOW_COMPILE = 0.02  # CPU seconds; such a grammar may be as slow to search for forced text later: 57 ms for one of 9 KB
 TRIALS = 2  # max trial processes at once
 LARGE = 20 * 1024  # characters; longer grammars get a trial
 MAX_REMEMBERED = 10_000  # refused or tried grammars
@@ -343,10 +344,13 @@ class GrammarCompiler:
         if tokenizer is None or vocab is None or not vocab.hold():
             raise Unavailable(UNLOADED)
         try:
+            began = cpu_seconds()
             matcher = llguidance.LLMatcher(tokenizer, text, limits=self._parser_limits, log_level=0)
+            took = cpu_seconds() - began
             if matcher.is_error():
                 raise _unusable(reason_of(matcher.get_error()))
             grammar = CompiledGrammar(matcher, triggers, vocab, self._control_texts, len(text))
+            grammar.forces_slowly = took > SLOW_COMPILE
             first = grammar.matcher()
             first.compute_mask()  # warms up the state that all copies share
             if first.error or (first.is_stuck and not first.may_end):

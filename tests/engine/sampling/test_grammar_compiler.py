@@ -43,6 +43,17 @@ def test_a_grammar_is_compiled_once(compiler):
     assert compiler.compile(WORDS) is not compiler.compile(WORDS, ("one",))
 
 
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_engine_searches_no_forced_text_in_a_grammar_that_compiled_slowly(compiler, monkeypatch, slow):
+    """The pattern `(a?){3000}a{3000}` behind other text took 70 ms to compile, and 50 ms of a step to search."""
+    now = iter([0.0, grammar_compiler.SLOW_COMPILE * (1.1 if slow else 0.9)])
+    monkeypatch.setattr(grammar_compiler, "cpu_seconds", lambda: next(now))
+    matcher = compiler.compile('start: ("x" | "y") "abc"').matcher()
+    assert matcher.accept(ord("x")) and bytes(matcher.forced()) == (b"" if slow else b"abc")
+    matcher.compute_mask()
+    assert bytes(matcher.forced()) == b"abc"
+
+
 def test_old_grammars_are_evicted(compiler):
     compiler.limits = compiler.limits._replace(cache_bytes=1_000_000)
     first = compiler.compile('start: "0"')
