@@ -5,6 +5,7 @@ Each body is as large as the limits let it be, of what costs most for its size.
 
 from __future__ import annotations
 
+import io
 import time
 from threading import get_ident
 
@@ -19,8 +20,11 @@ from llamasrv.protocols.anthropic.threads import Turn, new_message_id
 from llamasrv.protocols.openai.conversations import StoredConversation
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import StoredEntry
+from llamasrv.store.batches import StoredBatch
+from llamasrv.web.jobs.batch_input import check_input, lines_of
 from llamasrv.web.ops import metrics
 from llamasrv.web.service import WebOptions
+from llamasrv.web.sockets.websocket import WebSocket
 
 CHAT, NATIVE, GEMINI = "/v1/chat/completions", "/completion", "/v1beta/models/fake:"
 MANY = 9_999
@@ -210,3 +214,47 @@ def test_what_is_stored_is_read_and_written_off_the_hub(
     with hub_time:
         got, reply = post(service.app, path, text.encode(), REQUEST_METHOD=method, QUERY_STRING=query)
     assert got == status, reply[:300]
+
+
+LINES = {
+    "many lists": {"metadata": [[] for _ in range(149_000)]},
+    "many objects": {"metadata": [{f"a{n}": "x" * 25} for n in range(90_000)]},
+    "a text of marks": {"prompt": '[,:"' * 790_000},
+}
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("body", LINES.values(), ids=LINES)
+def test_a_large_line_of_a_batch_leaves_the_hub(hub_time, protocol, body):
+    """A line of 4 MB took it 25 ms to check, and again to send."""
+    line = orjson.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": body}) + b"\n"
+    batch = StoredBatch("batch_1", "", protocol, CHAT, 0, 0)
+    with hub_time:
+        errors, total = check_input(io.BytesIO(line), batch, len(line), 300_000)
+        (read,) = lines_of(io.BytesIO(line), batch)
+    assert not errors and total == 1 and (read.custom_id, orjson.loads(read.body)) == ("a", body)
+
+
+HANDSHAKE = {
+    "SERVER_PROTOCOL": "HTTP/1.1", "HTTP_UPGRADE": "websocket", "HTTP_CONNECTION": "Upgrade",
+    "HTTP_SEC_WEBSOCKET_KEY": "dGhlIHNhbXBsZSBub25jZQ==", "HTTP_SEC_WEBSOCKET_VERSION": "13",
+}  # fmt: skip
+
+
+class Sink:
+    def __init__(self):
+        self.sent = []
+
+    def sendall(self, data):
+        self.sent.append(len(data))
+
+
+def test_a_large_message_of_a_socket_leaves_the_hub(hub_time):
+    """A conversation's item of 4 MB took it 21 ms, most of it for the frame."""
+    sink = Sink()
+    socket = WebSocket(sink, HANDSHAKE, None, most_bytes=1, write_timeout=5)
+    socket.accept()
+    message = orjson.dumps({"item": "\u20ac" * 5_000_000})
+    with hub_time:
+        socket.send(message)
+    assert sink.sent[-1] > len(message)

@@ -19,7 +19,7 @@ from llamasrv.web.sockets import realtime, responses
 from llamasrv.web.sockets.realtime import RealtimeSocket
 from llamasrv.web.sockets.realtime_limits import ModelsHere, SessionCount
 from llamasrv.web.sockets.responses import ResponsesSocket
-from llamasrv.web.sockets.websocket import is_handshake
+from llamasrv.web.sockets.websocket import WebSocket, is_handshake
 
 
 def broken(environ, start_response):
@@ -156,3 +156,37 @@ def test_what_is_no_handshake_is_refused_before(name, value):
     }
     assert is_handshake(environ)
     assert not is_handshake({**environ, name: value})
+
+
+class Closing:
+    """A client that closes, and sends nothing else."""
+
+    def __init__(self):
+        self.sent = []
+
+    def recv(self, size):
+        return bytes([0x88, 0x80, 0, 0, 0, 0])  # a close frame, masked with zeros
+
+    def sendall(self, data):
+        self.sent.append(bytes(data))
+
+
+def test_what_is_sent_while_the_client_closes_is_dropped():
+    """A response whose next event came between the client's goodbye and ours failed with a traceback."""
+    environ = {
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_UPGRADE": "websocket",
+        "HTTP_CONNECTION": "Upgrade",
+        "HTTP_SEC_WEBSOCKET_KEY": "dGhlIHNhbXBsZSBub25jZQ==",
+        "HTTP_SEC_WEBSOCKET_VERSION": "13",
+    }
+
+    class Gate:
+        def enter(self):
+            socket.send(b"{}")  # another greenlet, while this one waits
+
+    sock = Closing()
+    socket = WebSocket(sock, environ, Gate(), most_bytes=100, write_timeout=5)
+    socket.accept()
+    assert list(socket.receive(1)) == [] and not socket.is_open
+    assert len(sock.sent) == 2 and sock.sent[1][0] == 0x88

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import orjson
 
 from llamasrv.concurrency import breathe, compute_off_hub
-from llamasrv.errors import LlamasrvError
+from llamasrv.errors import InvalidRequest, LlamasrvError
 from llamasrv.protocols.anthropic import batches as anthropic
 from llamasrv.protocols.common.json_text import has_more_values
 from llamasrv.protocols.errors import anthropic_body
@@ -23,28 +23,43 @@ MOST_EMPTY = 50_000  # lines more, without a request
 MOST_ERRORS = 20  # errors reported for an invalid input file; they stay in the batch's record
 BREATH = 0.001  # seconds after which others are let in
 
+R = TypeVar("R")
+
 
 class InputLine(NamedTuple):
     n: int
     custom_id: str
-    body: dict[str, Any]
+    body: bytes  # JSON
+    refusal: InvalidRequest | None = None  # why it cannot be sent
 
 
 def lines_of(file: BinaryIO, batch: StoredBatch) -> Iterator[InputLine]:
     """The requests of an input that has been checked."""
     for n, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        if batch.protocol == "openai":
-            yield InputLine(n, *_line(line, batch))
-        else:
-            yield InputLine(n, *anthropic.parse_line(line))
+        if not line.isspace():
+            yield _made_of(line, partial(_input_line, line, n, batch))
 
 
-def _line(line: bytes, batch: StoredBatch) -> openai.Line:
+def _made_of(line: bytes, make: Callable[[], R]) -> R:
+    """What `make` makes of a line. What it parses is freed where it was parsed: of a large line that takes as long."""
+    return compute_off_hub(make) if is_large(line) else make()
+
+
+def _input_line(line: bytes, n: int, batch: StoredBatch) -> InputLine:
     """Raises openai.LineError."""
-    parse = partial(openai.parse_line, line, batch.endpoint)
-    return compute_off_hub(parse) if is_large(line) else parse()
+    openai_line = batch.protocol == "openai"
+    custom_id, body = openai.parse_line(line, batch.endpoint) if openai_line else anthropic.parse_line(line)
+    try:
+        return InputLine(n, custom_id, orjson.dumps({**body, "stream": False} if "stream" in body else body))
+    except orjson.JSONEncodeError:
+        return InputLine(n, custom_id, b"", InvalidRequest("The request is nested too deeply.", code="invalid_json"))
+
+
+def _custom_id(line: bytes, batch: StoredBatch, most_values: int) -> str:
+    """Raises openai.LineError."""
+    if has_more_values(line, most_values):
+        raise openai.LineError("invalid_json_line", f"This line has more than {most_values} keys and values.")
+    return openai.parse_line(line, batch.endpoint).custom_id
 
 
 def results_of(store: BatchStore, batch: StoredBatch) -> Iterator[BatchResult]:
@@ -79,13 +94,10 @@ def check_input(file: BinaryIO, batch: StoredBatch, longest: int, most_values: i
         if n > MOST_LINES + MOST_EMPTY or len(seen) > MOST_LINES:
             wrong("too_many_requests", f"A batch has at most {MOST_LINES} requests.", n)
             break
-        if not line.strip():
+        if line.isspace():
             continue
-        if has_more_values(line, most_values):
-            wrong("invalid_json_line", f"This line has more than {most_values} keys and values.", n)
-            break
         try:
-            custom_id = _line(line, batch).custom_id
+            custom_id = _made_of(line, partial(_custom_id, line, batch, most_values))
         except openai.LineError as error:
             wrong(error.code, error.message, n, error.param)
             if len(errors) >= MOST_ERRORS:

@@ -16,9 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
-from llamasrv.errors import EngineFailure, Forbidden, InvalidRequest
+from llamasrv.errors import EngineFailure, Forbidden
 from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchNotFound, BatchStore, StoredBatch
 from llamasrv.store.files import FileStore
@@ -300,12 +298,10 @@ class BatchRunner:
 
     def _answer_of(self, active: ActiveBatch, line: InputLine, job: BackgroundJob) -> Answer | None:
         """The answer; None if the batch was given up."""
+        if line.refusal is not None:
+            return refusal(active.batch, line.refusal)
         try:
-            body = orjson.dumps({**line.body, "stream": False} if "stream" in line.body else line.body)
-        except orjson.JSONEncodeError:
-            return refusal(active.batch, InvalidRequest("The request is nested too deeply.", code="invalid_json"))
-        try:
-            return self._send_until_answered(active, body, job)
+            return self._send_until_answered(active, line.body, job)
         except Forbidden as error:
             return refusal(active.batch, error)
         except Exception as error:

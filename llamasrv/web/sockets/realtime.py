@@ -93,7 +93,7 @@ class RealtimeSocket(SocketSession):
     # ------------------------------------------------------------ events
 
     def send(self, kind: str, **fields: Any) -> None:
-        self._send_text(orjson.dumps({"type": kind, "event_id": new_id("event_"), **fields}).decode())
+        self._send_json(orjson.dumps({"type": kind, "event_id": new_id("event_"), **fields}))
 
     def error(
         self,

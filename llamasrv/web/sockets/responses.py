@@ -339,7 +339,7 @@ class ResponsesSocket(SocketSession):
     def _send(self, event: bytes, lane: SocketLane | None = None) -> None:
         if lane is not None and lane.name is not None:
             event = event[:-1] + b',"stream_id":' + orjson.dumps(lane.name) + b"}"
-        self._send_text(event.decode())
+        self._send_json(event)
 
 
 def _steer(lane: SocketLane) -> None:

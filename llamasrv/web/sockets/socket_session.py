@@ -103,9 +103,9 @@ class SocketSession(ABC):
             log.exception("a session on a WebSocket failed")
             self.fail()
 
-    def _send_text(self, text: str) -> None:
+    def _send_json(self, message: bytes) -> None:
         if self._socket is not None:
-            self._socket.send(text)
+            self._socket.send(message)
 
     @property
     def is_open(self) -> bool:

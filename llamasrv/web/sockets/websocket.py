@@ -9,8 +9,9 @@ and no protocol.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gevent import Timeout
@@ -19,6 +20,8 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, Request, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from llamasrv.concurrency import compute_off_hub
+from llamasrv.web.http.body import LARGE
 from llamasrv.web.http.incoming import InputGate
 
 PIECE = 65536  # bytes per read
@@ -78,9 +81,17 @@ class WebSocket:
         self.is_open = True
         self._send(AcceptConnection(subprotocol=chosen))
 
-    def send(self, text: str) -> None:
-        """Send one message; does nothing once the socket is closed."""
-        self._send(TextMessage(text))
+    def send(self, message: bytes) -> None:
+        """Send one message, text in UTF-8. Does nothing once the socket is closed, or the client has begun to close it.
+
+        A large one is put into its frame off the hub, which takes 4 nanoseconds a byte.
+        """
+
+        def framed() -> bytes:
+            return self._frames.send(TextMessage(message.decode()))
+
+        with suppress(LocalProtocolError):
+            self._write(partial(compute_off_hub, framed) if len(message) > LARGE else framed)
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Say goodbye, if the other side has not done so."""
@@ -89,10 +100,13 @@ class WebSocket:
         self.is_open = False
 
     def _send(self, event: Any) -> None:
+        self._write(partial(self._frames.send, event))
+
+    def _write(self, framed: Callable[[], bytes]) -> None:
         with self._sending:
             if not self.is_open:
                 return
-            data = self._frames.send(event)
+            data = framed()
             try:
                 with Timeout(self._write_timeout, TimeoutError("the client does not read")):
                     self._sock.sendall(data)
