@@ -186,7 +186,8 @@ class BatchResult(NamedTuple):
     custom_id: str
     status: int | None
     request_id: str
-    body: Any
+    body: bytes  # JSON; never parsed here, as it may be large
+    usage: dict[str, int] = {}  # tokens
 
 
 class Journal:
@@ -197,7 +198,9 @@ class Journal:
 
     def add(self, entry: BatchResult) -> None:
         """Once this returns, other processes see the result."""
-        self._lines.add(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        *head, body, usage = entry
+        line = body.replace(b"\n", b" ")  # between its values: inside of strings it is escaped
+        self._lines.add(b"%s\t%s\n" % (json.dumps([*head, usage], separators=(",", ":")).encode(), line))
 
     def close(self) -> None:
         self._lines.close()
@@ -209,10 +212,19 @@ def read_journal(content: StoredContent) -> Iterator[BatchResult]:
     seen: set[int] = set()
     for line in content.open():
         if line.endswith(b"\n"):
-            entry = BatchResult(*json.loads(line))
+            entry = _entry(line)
             if entry.n not in seen:
                 seen.add(entry.n)
                 yield entry
+
+
+def _entry(line: bytes) -> BatchResult:
+    end = line.find(b"\t")
+    if end < 0:  # of an earlier version, which kept the body among the others and no usage
+        n, custom_id, status, request_id, old = json.loads(line)
+        return BatchResult(n, custom_id, status, request_id, json.dumps(old).encode())
+    n, custom_id, status, request_id, usage = json.loads(line[:end])
+    return BatchResult(n, custom_id, status, request_id, line[end + 1 : -1], usage)
 
 
 def _read(body: bytes) -> StoredBatch | None:

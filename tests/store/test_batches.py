@@ -66,14 +66,32 @@ def test_a_reopened_journal_has_one_result_per_request(shelf):
     store = BatchStore(shelf)
     made = store.create(batch(), [b"a"])
     assert list(read_journal(store.journal_of(made))) == []
-    for body in ("first", "second"):
+    for body in (b'"first"', b'"second"'):
         journal = Journal(store.journal_of(made))
         for n, size in ((1, 1), (2, PIECE + 5), (3, 1)):
             journal.add(BatchResult(n, f"n{n}", 200, "r", body * size))
         journal.close()
     entries = list(read_journal(store.journal_of(made)))
     assert [entry.n for entry in entries] == [1, 2, 3]
-    assert entries[0].body == entries[2].body == "first" and len(entries[1].body) == 5 * (PIECE + 5)
+    assert entries[0].body == entries[2].body == b'"first"' and len(entries[1].body) == 7 * (PIECE + 5)
+
+
+def test_a_journal_keeps_bodies_as_they_are(shelf):
+    store = BatchStore(shelf)
+    content = store.journal_of(store.create(batch(), [b"a"]))
+    journal = Journal(content)
+    journal.add(BatchResult(1, "a\tb", 200, "r", b'{"a":\n\t1}', {"input_tokens": 3}))
+    journal.close()
+    assert list(read_journal(content)) == [BatchResult(1, "a\tb", 200, "r", b'{"a": \t1}', {"input_tokens": 3})]
+
+
+def test_a_journal_of_an_earlier_version_is_read(shelf):
+    store = BatchStore(shelf)
+    content = store.journal_of(store.create(batch(), [b"a"]))
+    lines = shelf.appending(content.owner, content.id, content.part)
+    lines.add(b'[1,"a",200,"r",{"b":"\\t"}]\n[2,"b",null,"","expired"]\n')
+    lines.close()
+    assert [(entry.n, entry.body) for entry in read_journal(content)] == [(1, b'{"b": "\\t"}'), (2, b'"expired"')]
 
 
 def test_a_content_with_two_links_counts_once(shelf):
@@ -102,10 +120,10 @@ def test_requests_and_results_over_the_quota_are_refused(shelf):
     assert quota.used() == 0 and list(shelf.records()) == [] and shelf.open_ids() == []
     made = store.create(batch(), [b"x" * 99])
     journal = Journal(store.journal_of(made))
-    journal.add(BatchResult(1, "n1", 200, "r", "x" * 20))
+    journal.add(BatchResult(1, "n1", 200, "r", b"x" * 20))
     with pytest.raises(StorageFull):
-        journal.add(BatchResult(2, "n2", 200, "r", "x" * 80))
-    journal.add(BatchResult(3, "n3", 200, "r", "x" * 20))
+        journal.add(BatchResult(2, "n2", 200, "r", b"x" * 80))
+    journal.add(BatchResult(3, "n3", 200, "r", b"x" * 20))
     journal.close()
     assert [entry.n for entry in read_journal(store.journal_of(made))] == [1, 3]
     store.end(made.moved("failed", 1))
@@ -191,7 +209,7 @@ def test_a_long_journal_is_read_completely(shelf):
     store = BatchStore(shelf)
     journal = Journal(store.journal_of(made := store.create(batch(), [b"a"])))
     for n in range(2_500):
-        journal.add(BatchResult(n, f"n{n}", 200, "r", None))
+        journal.add(BatchResult(n, f"n{n}", 200, "r", b"null"))
     assert [entry.n for entry in read_journal(store.journal_of(made))] == list(range(2_500))
     journal.close()
 
@@ -239,7 +257,7 @@ def test_an_answer_that_comes_after_the_end_of_its_batch_is_dropped(server_shelf
     made = store.create(batch(), [b"a"])
     journal = Journal(store.journal_of(made))
     store.end(made.moved("completed", 1))
-    journal.add(BatchResult(1, "n1", 200, "r", None))
+    journal.add(BatchResult(1, "n1", 200, "r", b"null"))
     assert list(read_journal(store.journal_of(made))) == []
     if isinstance(server_shelf, RedisShelf):
         assert server_shelf.db.keys("llamasrv:blob:*") == []

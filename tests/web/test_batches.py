@@ -209,7 +209,7 @@ def test_a_batch_goes_on_after_a_restart_with_what_is_not_answered(run):
     batches.batches.save(batch.moved("in_progress", 1, total=10))
     journal = Journal(batches.batches.journal_of(batch))
     for n in (1, 3):
-        journal.add(BatchResult(n, f"n{n - 1}", 200, "req-x", {"from": "before"}))
+        journal.add(BatchResult(n, f"n{n - 1}", 200, "req-x", b'{"from": "before"}'))
     journal.close()
     kept = batches.batches.journal_of(batch)
     if isinstance(kept.shelf, FolderShelf):  # a server has a line or has it not
@@ -319,7 +319,7 @@ def test_a_journal_that_was_cut_off_has_its_whole_lines(tmp_path):
     content, path = StoredContent(shelf, "ann", "batch", "journal"), shelf.path("ann", "batch", "journal")
     for size in (1, 70_000):
         journal = Journal(content)
-        journal.add(BatchResult(size, "a", 200, "r", "x" * size))
+        journal.add(BatchResult(size, "a", 200, "r", b"x" * size))
         journal.close()
         with path.open("ab") as file:
             file.write(b"[3," + b"y" * size)

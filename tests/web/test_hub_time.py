@@ -16,12 +16,17 @@ from prometheus_client.exposition import generate_latest
 from serving import RunningService
 
 from llamasrv.concurrency import compute_off_hub
+from llamasrv.domain.events import Usage
 from llamasrv.protocols.anthropic.threads import Turn, new_message_id
+from llamasrv.protocols.openai.batches import answer_line
 from llamasrv.protocols.openai.conversations import StoredConversation
 from llamasrv.protocols.openai.responses.stored import Stored
 from llamasrv.store import StoredEntry
-from llamasrv.store.batches import StoredBatch
-from llamasrv.web.jobs.batch_input import check_input, lines_of
+from llamasrv.store.batches import BatchStore, StoredBatch, read_journal
+from llamasrv.store.folder_shelf import FolderShelf
+from llamasrv.web.jobs.active_batch import ActiveBatch
+from llamasrv.web.jobs.batch_input import InputLine, check_input, lines_of
+from llamasrv.web.jobs.batch_sender import Answer
 from llamasrv.web.ops import metrics
 from llamasrv.web.service import WebOptions
 from llamasrv.web.sockets.websocket import WebSocket
@@ -233,6 +238,24 @@ def test_a_large_line_of_a_batch_leaves_the_hub(hub_time, protocol, body):
         errors, total = check_input(io.BytesIO(line), batch, len(line), 300_000)
         (read,) = lines_of(io.BytesIO(line), batch)
     assert not errors and total == 1 and (read.custom_id, orjson.loads(read.body)) == ("a", body)
+
+
+def test_a_large_answer_of_a_batch_leaves_the_hub(hub_time, tmp_path):
+    """Embeddings of 500 texts took it half a second: parsed, and written into the journal number by number."""
+    shelf = FolderShelf(tmp_path)
+    store = BatchStore(shelf)
+    batch = store.create(StoredBatch("batch_" + "0" * 36, "ann", "openai", CHAT, 0, 2**40), [b"{}"])
+    data = [{"index": n, "embedding": [0.1234567 + n] * 1_000} for n in range(500)]
+    body = orjson.dumps({"object": "list", "data": data})
+    active = ActiveBatch(batch, store)
+    with hub_time:
+        active.answer(InputLine(1, "a", b"{}"), Answer(200, "r", body, Usage(prompt_tokens=7)))
+        active.recount()
+        (entry,) = read_journal(store.journal_of(batch))
+        line = answer_line("x", *entry[1:5])
+    active.close()
+    assert orjson.loads(line)["response"]["body"]["data"] == data
+    assert active.counted(batch).usage["input_tokens"] == 7 and active.counted(batch).succeeded == 1
 
 
 HANDSHAKE = {

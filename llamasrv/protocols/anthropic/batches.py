@@ -62,14 +62,15 @@ def parse_line(line: bytes) -> tuple[str, dict[str, Any]]:
     return value["custom_id"], value["body"]
 
 
-def result_line(custom_id: str, status: int | None, body: Any) -> bytes:
+def result_line(custom_id: str, status: int | None, body: bytes) -> bytes:
+    """`body` is JSON; `status` None: there was no answer, and `body` says why."""
     result: dict[str, Any]
     if status is None:
-        result = {"type": _LEFT[body]}
+        result = {"type": _LEFT[orjson.loads(body)]}
     elif status < 400:
-        result = {"type": "succeeded", "message": body}
+        result = {"type": "succeeded", "message": orjson.Fragment(body)}
     else:
-        result = {"type": "errored", "error": body}
+        result = {"type": "errored", "error": orjson.Fragment(body)}
     return orjson.dumps({"custom_id": custom_id, "result": result}) + b"\n"
 
 

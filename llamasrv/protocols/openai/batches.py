@@ -91,14 +91,14 @@ def parse_line(line: bytes, endpoint: str) -> Line:
     return Line(custom_id, body)
 
 
-def answer_line(id: str, custom_id: str, status: int | None, request_id: str, body: Any) -> bytes:
-    """A line of the output. `status` None: there was no answer, and `body` says why."""
+def answer_line(id: str, custom_id: str, status: int | None, request_id: str, body: bytes) -> bytes:
+    """A line of the output. `body` is JSON; `status` None: there was no answer, and `body` says why."""
     line: dict[str, Any] = {"id": id, "custom_id": custom_id, "response": None, "error": None}
     if status is None:
-        code, message = _LEFT[body]
+        code, message = _LEFT[orjson.loads(body)]
         line["error"] = {"code": code, "message": message}
     else:
-        line["response"] = {"status_code": status, "request_id": request_id, "body": body}
+        line["response"] = {"status_code": status, "request_id": request_id, "body": orjson.Fragment(body)}
     return orjson.dumps(line) + b"\n"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from llamasrv.domain.events import Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchResult, BatchStore, Journal, StoredBatch, read_journal
@@ -141,7 +142,8 @@ class ActiveBatch:
         self._under_way.pop(line.n, None)
         if answer is None:
             return
-        entry = BatchResult(line.n, line.custom_id, answer.status, answer.request_id, orjson.loads(answer.body))
+        tokens = tokens_of(answer.usage)
+        entry = BatchResult(line.n, line.custom_id, answer.status, answer.request_id, answer.body, tokens)
         try:
             self._journal.add(entry)
         except StorageFull as error:
@@ -168,7 +170,7 @@ class ActiveBatch:
         with self._store.input_of(self.batch).open() as file:
             for line in breathing(lines_of(file, self.batch)):
                 if line.n not in self._done:
-                    entry = BatchResult(line.n, line.custom_id, None, "", status)
+                    entry = BatchResult(line.n, line.custom_id, None, "", orjson.dumps(status))
                     self._journal.add(entry)
                     self._count(entry)
 
@@ -203,23 +205,16 @@ class BatchCounts:
             self.errored += 1
             return
         self.succeeded += 1
-        for name, number in tokens_of(entry.body).items():
+        for name, number in entry.usage.items():
             self.usage[name] = self.usage.get(name, 0) + number
 
 
-def tokens_of(body: Any) -> dict[str, int]:
-    """The token counts of an answer, under the names of Responses."""
-    usage = body.get("usage") if isinstance(body, dict) else None
-    if not isinstance(usage, dict):
-        return {}
-    prompt = usage.get("input_tokens", usage.get("prompt_tokens")) or 0
-    output = usage.get("output_tokens", usage.get("completion_tokens")) or 0
-    details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or {}
-    of_output = usage.get("output_tokens_details") or usage.get("completion_tokens_details") or {}
+def tokens_of(usage: Usage) -> dict[str, int]:
+    """Under the names of Responses."""
     return {
-        "input_tokens": prompt,
-        "output_tokens": output,
-        "total_tokens": prompt + output,
-        "cached_tokens": details.get("cached_tokens") or 0,
-        "reasoning_tokens": of_output.get("reasoning_tokens") or 0,
+        "input_tokens": usage.prompt_tokens,
+        "output_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
     }

@@ -69,7 +69,7 @@ def results_of(store: BatchStore, batch: StoredBatch) -> Iterator[BatchResult]:
         answered.add(entry.n)
         yield entry
     for error in batch.errors:
-        body = orjson.loads(anthropic_body(LlamasrvError(error["message"], code=error["code"])))
+        body = anthropic_body(LlamasrvError(error["message"], code=error["code"]))
         with store.input_of(batch).open() as file:
             for line in breathing(lines_of(file, batch)):
                 if line.n not in answered:

@@ -16,7 +16,7 @@ def write_files(files: FileStore, batches: BatchStore, batch: StoredBatch) -> St
     made: dict[str, str | None] = {}
     for name, wanted in (("output", True), ("error", False)):
         chosen = (
-            openai.answer_line(f"batch_req_{batch.id[6:]}{entry.n}", *entry[1:])
+            openai.answer_line(f"batch_req_{batch.id[6:]}{entry.n}", *entry[1:5])
             for entry in breathing(read_journal(batches.journal_of(batch)))
             if (entry.status is not None and entry.status < 400) is wanted
         )

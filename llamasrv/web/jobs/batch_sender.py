@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from llamasrv.domain.events import Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.errors import anthropic_body, openai_body
 from llamasrv.store.batches import StoredBatch
@@ -19,6 +20,7 @@ class Answer(NamedTuple):
     status: int
     request_id: str
     body: bytes
+    usage: Usage = Usage()
 
 
 Send = Callable[[str, str, bytes, BackgroundJob], Answer]
@@ -71,7 +73,7 @@ class Sender:
             close = getattr(pieces, "close", None)
             if close is not None:
                 close()
-        return Answer(status[0], record.id, whole)
+        return Answer(status[0], record.id, whole, record.usage or Usage())
 
 
 def refusal(batch: StoredBatch, error: LlamasrvError) -> Answer:
