@@ -195,6 +195,7 @@ class EngineCore:
         self._open_tables()
         self._refused.in_a_row = 0
         self._publisher.is_stale = True
+        self._publish()  # after a failure the loop may sleep before its next turn publishes
 
     def close(self, error: LlamasrvError, *, keep: bool = True) -> None:
         """Fail all open sequences, including those still in the mailbox. With `keep`, save prefixes to host memory and

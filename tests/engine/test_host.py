@@ -149,6 +149,22 @@ def test_a_fatal_step_leaves_no_copy_and_no_slot_uncounted(drive):
     assert end_of(streams[0].take()).reason is FinishReason.STOP and driver.core.admission.swapped_bytes == 0
 
 
+def test_after_a_failed_step_the_view_shows_nobody(drive):
+    """It showed those that had failed, and their copies, until the idle loop woke up."""
+    driver = drive(parallel=4, swap_bytes=100_000)
+    streams = [driver.submit(chat(f"number {n}")) for n in range(3)]
+    driver.turn(3)
+    driver.core.scheduler.cost.prompt_seconds = lambda count: 1.0
+    driver.engine.preempt(driver.sequences[0])
+    plan = driver.core.scheduler.plan
+    driver.core.scheduler.plan = lambda situation: 1 / 0
+    assert driver.engine.host.turn(wait=False)
+    driver.core.scheduler.plan = plan
+    view = driver.engine.view
+    assert (view.running, view.waiting, view.swapped_bytes) == ((), (), 0)
+    assert all(end_of(stream.take()).reason is FinishReason.FAILED for stream in streams)
+
+
 def test_an_exception_of_ask_reaches_only_the_caller(drive):
     """Any exception while a slot was saved failed all requests, and the asker waited for a minute."""
     driver = drive()
