@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import sys
 
@@ -132,6 +133,18 @@ def test_a_crash_is_a_refusal(tmp_path, monkeypatch, code, reason):
     with pytest.raises(LoadFailed) as caught:
         try_file(tmp_path / "m.gguf", 1)
     assert reason in str(caught.value)
+
+
+def test_a_trial_leaves_the_cores_to_models_that_serve(tmp_path, monkeypatch):
+    own, real = os.nice(0), trial.spawn.run
+    wanted = min(own + trial.spawn.NICE, 19)
+    wait = f"while os.nice(0) == {own} and {own} < {wanted}: time.sleep(0.01)"  # it is lowered just after its start
+    code = f"import os, time\n{wait}\nraise SystemExit(os.nice(0))"
+    monkeypatch.setattr(
+        trial.spawn, "run", lambda args, given, **more: real([sys.executable, "-c", code], given, **more)
+    )
+    with pytest.raises(LoadFailed, match=f"exit code {wanted}"):
+        try_file(tmp_path / "m.gguf", 60)
 
 
 def test_a_file_that_makes_the_library_abort_does_not_end_this_process(tmp_path):
