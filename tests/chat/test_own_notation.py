@@ -13,10 +13,11 @@ from chat_samples import family
 from test_grammar import accepts
 from vectors import message_of
 
-from llamasrv.chat import notations, values
-from llamasrv.chat.argument_rules import members, plain_text, properties, without_text
+from llamasrv.chat import notations
+from llamasrv.chat.argument_rules import has_grammar, json_text, members, properties
 from llamasrv.chat.formats import Calls
 from llamasrv.chat.grammar import constrain
+from llamasrv.chat.literals import read_literal
 from llamasrv.chat.markers import marks
 from llamasrv.chat.notations import trial
 from llamasrv.chat.notations.base import Learned, Notation, OpenCall, quote, values_of
@@ -28,15 +29,14 @@ from llamasrv.chat.template import ChatTemplate
 from llamasrv.domain.request import Tool
 
 OF_THE_EXAMPLE = (
-    dataclass, json, re, ClassVar, Learned, Notation, OpenCall, RuleWriter, Scanner, Steps, Tool, marks, members,
-    plain_text, properties, quote, trial, values, values_of, without_text,
+    dataclass, json, re, ClassVar, Learned, Notation, OpenCall, RuleWriter, Scanner, Steps, Tool, has_grammar, json_text,
+    marks, members, properties, quote, read_literal, trial, values_of,
 )  # fmt: skip
 
-_VALUES = (
-    "{%- for k, v in f.arguments.items() -%}{{- (v if v is string else v | tojson) + ' (' + k + ')' -}}"
-    "{%- if not loop.last -%}{{- ', ' -}}{%- endif -%}{%- endfor -%}"
+SOURCE = family(
+    "{{- '<do>' + f.name -}}{%- for k, v in f.arguments.items() -%}{{- ' [' + k + ': ' + v | tojson + ']' -}}"
+    "{%- endfor -%}{{- '</do>' -}}"
 )
-SOURCE = family("{{- '<do>' + f.name + ' ' -}}" + _VALUES + "{{- '</do>' -}}")
 LOOK = Tool(
     "look",
     "",
@@ -45,18 +45,18 @@ LOOK = Tool(
 
 
 @pytest.fixture
-def labelled():
+def bracketed():
     """The class of the example."""
     readme = (Path(notations.__file__).parents[1] / "README.md").read_text("utf-8")
     code = re.search(r"```python\n(@dataclass.*?)```", readme, re.DOTALL)[1]
     found = dict(globals())
     exec(compile(code, "README.md", "exec"), found)
-    return found["Labelled"]
+    return found["Bracketed"]
 
 
 @pytest.fixture
-def template(labelled):
-    return ChatTemplate(SOURCE, notations=(labelled,))
+def template(bracketed):
+    return ChatTemplate(SOURCE, notations=(bracketed,))
 
 
 def read(format, *pieces):
@@ -66,17 +66,17 @@ def read(format, *pieces):
     return message["content"], [(c["name"], c["arguments"]) for c in message["tool_calls"]], parser.complete_calls
 
 
-def test_it_is_learned_and_every_kind_of_turn_comes_back(template, labelled):
-    assert template.format.calls == Calls(labelled(), call_start="<do>", call_end="</do>")
+def test_it_is_learned_and_every_kind_of_turn_comes_back(template, bracketed):
+    assert template.format.calls == Calls(bracketed(), call_start="<do>", call_end="</do>")
     trips = round_trip(template)
     assert trips["call"].verdict == trips["two calls"].verdict == trips["text and call"].verdict == OK
     lost = {kind for kind, trip in trips.items() if trip.verdict == LOST}
-    assert lost <= {"other values", "no arguments"}  # the example is short
+    assert not lost
 
 
 def test_it_reads_the_same_for_every_cut(template):
     format = template.format
-    text = "Now.<do>look the <sea> (at), 7 (n)</do>"
+    text = 'Now.<do>look [at: "the <sea>"] [n: 7]</do>'
     whole = ("Now.", [("look", '{"at": "the <sea>", "n": 7}')], 1)
     assert read(format, text) == read(format, *text) == whole
     for cut in range(len(text)):
@@ -86,8 +86,8 @@ def test_it_reads_the_same_for_every_cut(template):
 def test_what_is_no_call_stays_text_and_what_is_cut_off_stays_incomplete(template):
     format = template.format
     assert read(format, "Say <do>") == ("Say <do>", [], 0)
-    _, calls, complete = read(format, "<do>look there (at), 7 (")
-    assert calls == [("look", '{"at": "there"')] and complete == 0
+    _, calls, complete = read(format, '<do>look [at: "there"] [n: ')
+    assert calls == [("look", '{"at": "there", "n": ')] and complete == 0
 
 
 def test_the_grammar_accepts_what_it_writes(template):
