@@ -199,7 +199,7 @@ _ID_FORM = "functions.{name}:{index}"
 
 def _with_names_in_ids(messages: Sequence[Message], calls: Calls) -> list[Message]:
     """Ids in the form in which the model writes them, counted through the conversation."""
-    form = getattr(calls.notation, "id_form", "") or _ID_FORM
+    form = calls.notation.names_in_ids or _ID_FORM
     ids: dict[str, str] = {}
     named: list[Message] = []
     for message in messages:

@@ -139,6 +139,11 @@ class Notation(ABC):
         return ()
 
     @property
+    def names_in_ids(self) -> str:
+        """The form of an id that holds the name, such as "functions.{name}:{index}"; "" if none does."""
+        return ""
+
+    @property
     def to_user(self) -> str:
         """The text in place of a name which says that content follows."""
         return ""

@@ -31,6 +31,10 @@ class Named(Notation):
     printed: bool = False  # as Python prints them
     content_name: str = ""  # this "name" addresses the user: content follows
 
+    @property
+    def names_in_ids(self) -> str:
+        return self.id_form
+
     def write(self, name: str, arguments: str, place: int) -> str:
         if self.id_form:
             name = self.id_form.format(name=name, index=place)
