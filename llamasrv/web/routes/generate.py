@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from flask import Response, request
 
-from llamasrv.domain.request import GenerateRequest
+from llamasrv.domain.request import ChatPrompt, GenerateRequest
 from llamasrv.errors import LlamasrvError
 from llamasrv.models.model import Model
 from llamasrv.pipeline.run import Run, RunInfo
@@ -133,7 +133,8 @@ def session_of(environ: Mapping[str, Any]) -> str:
 
 
 def _may_have_grammar(asked: GenerateRequest) -> bool:
-    return asked.content is not None or any(getattr(prompt, "tools", ()) for prompt in asked.prompts)
+    has_tools = any(isinstance(prompt, ChatPrompt) and prompt.tools for prompt in asked.prompts)
+    return asked.content is not None or has_tools
 
 
 def _with_cache(response: Response, run: Run) -> Response:
