@@ -102,11 +102,12 @@ class ContextTooLong(InvalidRequest):
     """The prompt does not fit the context. Raised before a lane is taken."""
 
     code = "context_length_exceeded"
-    _words = "However, your messages resulted in {} tokens. Please reduce the length of the messages."
+    _words = "However, your messages resulted in {} tokens{}. Please reduce the length of the messages."
 
     def __init__(self, *, num_prompt: int, context: int, param: str | None = None) -> None:
+        no_room = ", which leaves none for an answer" if num_prompt == context else ""
         super().__init__(
-            f"This model's maximum context length is {context} tokens. {self._words.format(num_prompt)}",
+            f"This model's maximum context length is {context} tokens. {self._words.format(num_prompt, no_room)}",
             param=param,
         )
         self.num_prompt = num_prompt

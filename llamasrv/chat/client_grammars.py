@@ -149,6 +149,9 @@ def _read(text: str, tokens: re.Pattern[str]) -> tuple[dict[str, _Rule], list[tu
         elif kind == "string":
             ops.append(_Op("text", len(found[0]) - 2))
         elif kind == "special":
+            if found[0] in ("[]", "[^]"):
+                line = text.count("\n", 0, position) + 1
+                raise InvalidRequest(f"The grammar cannot be read: line {line}: {found[0]} is empty.", param="content")
             ops.append(_Op("text", 1))
         elif kind == "regex":
             ops.append(_Op("text", _fixed(_pattern_ops(found[0][1:].rpartition("/")[0]), {})))

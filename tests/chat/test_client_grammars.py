@@ -1,6 +1,7 @@
 """Bounds on clients' grammars: small ones ended the worker, or held everybody up."""
 
 import contextlib
+import re
 import time
 
 import pytest
@@ -97,6 +98,13 @@ def test_words_that_may_be_left_out_are_no_fixed_text(check, start):
     for fixed in ('"ab"? "' + "a" * 40_000 + '"', '("ab"{20000})? "b"', '("a"? "' + "b" * 20_000 + '"){2}'):
         with pytest.raises(InvalidRequest, match="fixes a text"):
             check(start + fixed)
+
+
+@pytest.mark.parametrize("empty", ["[]", "[^]"])
+def test_a_class_without_characters_is_named(empty):
+    """The message was of the converted grammar: "line 3: / has no end"."""
+    with pytest.raises(InvalidRequest, match=re.escape(f"line 2: {empty} is empty")):
+        check_gbnf(f'root ::= "a" x\nx ::= [^\\]] {empty} "b"')
 
 
 @pytest.mark.parametrize("part", ['"a"? ', '"a"* ', '("a" | "b" "c")? ', '"a"{0,3} '])

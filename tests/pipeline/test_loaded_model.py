@@ -103,7 +103,7 @@ def test_a_prompt_longer_than_the_context_is_refused_before_anything_runs(engine
     with pytest.raises(ContextTooLong) as caught:
         pipeline.submit(GenerateRequest(prompts=(TextPrompt("x" * 512),)))
     assert caught.value.message.startswith(
-        "This model's maximum context length is 512 tokens. However, your messages resulted in 512 tokens."
+        "This model's maximum context length is 512 tokens. However, your messages resulted in 512 tokens, which leaves none for an answer."
     )
     assert engine.num_open == 0
 
