@@ -352,7 +352,7 @@ class EngineCore:
         for seq, match in plan.read:
             self.memory.read(seq, match)
         for seq, position in plan.marks:
-            self.memory.mark(seq, position)
+            self.memory.checkpointing.mark(seq, position)
         absent = self._admit(plan) if plan.admit else []
         if self.places.asked:
             self.places.tell(self.waiting, self.clock())

@@ -151,7 +151,7 @@ def test_a_layer_without_cells_loses_only_its_drafts(drafting, arch):
 
     def without_cells(timeline, most):
         refused.append(timeline.lane)
-        model._drop(list(model._lanes))  # as after a failed decode
+        model.drop(list(model._lanes))  # as after a failed decode
         return False
 
     model.advance = without_cells

@@ -85,7 +85,7 @@ class LaneMemory:
     def clear(self, lane: int) -> None:
         assert 0 <= lane < self.num_lanes
         if self._mtp is not None:
-            self._mtp.drop(lane)
+            self._mtp.drop([lane])
         self._taken_back.discard(lane)
         C.llama_memory_seq_rm(self._memory, lane, -1, -1)
 
@@ -100,6 +100,6 @@ class LaneMemory:
 
     def restore(self, lane: int, saved: LaneState) -> bool:
         if self._mtp is not None:
-            self._mtp.drop(lane)
+            self._mtp.drop([lane])
         self._taken_back.discard(lane)
         return write_state(self._context, lane, saved)

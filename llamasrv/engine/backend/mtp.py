@@ -91,7 +91,7 @@ class LlamaMtp:
             self.follows = is_on
             self._ext.llama_set_embeddings_nextn(self._target, is_on, False)
             if not is_on:
-                self._drop(list(self._lanes))
+                self.drop(list(self._lanes))
 
     # what happens to the target
 
@@ -114,7 +114,7 @@ class LlamaMtp:
     def _add(self, number: int, position: int, tokens: list[int], hidden: list[Floats]) -> None:
         lane = self._lanes.get(number)
         if lane is None or lane.end != position:
-            self._drop([number])
+            self.drop([number])
             if position:  # the hidden state before the first row is unknown: start with the second
                 lane = _Lane(position + 1, hidden[0])
                 tokens, hidden = tokens[1:], hidden[1:]
@@ -129,12 +129,12 @@ class LlamaMtp:
         if lane is None or position >= lane.end:
             return
         if position < lane.computed:
-            self._drop([number])
+            self.drop([number])
             return
         del lane.tokens[position - lane.computed :], lane.hidden[position - lane.computed :]
 
     def copy(self, source: int, target: int, position: int) -> None:
-        self._drop([target])
+        self.drop([target])
         lane = self._lanes.get(source)
         if lane is None or not lane.computed <= position <= lane.end:
             return
@@ -143,11 +143,7 @@ class LlamaMtp:
         count = position - lane.computed
         twin.tokens, twin.hidden = lane.tokens[:count], lane.hidden[:count]
 
-    def drop(self, number: int) -> None:
-        if number in self._lanes:
-            self._drop([number])
-
-    def _drop(self, numbers: list[int]) -> None:
+    def drop(self, numbers: list[int]) -> None:
         for number in numbers:
             if self._lanes.pop(number, None) is not None:
                 C.llama_memory_seq_rm(self._memory, number, -1, -1)
@@ -233,5 +229,5 @@ class LlamaMtp:
         self._rows.native.n_tokens = num_rows
         if C.llama_decode(self.context, self._rows.native) == 0:
             return True
-        self._drop(list(self._lanes))
+        self.drop(list(self._lanes))
         return False

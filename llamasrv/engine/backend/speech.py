@@ -64,9 +64,10 @@ class LlamaSpeech:
         self._bound = BoundBatch(self._batch)
         self.kind, self.width = speech_kind(options.mmproj), int(C.llama_model_n_embd(model))
         with opened(Path(path)) as file:
-            self.table = None if file is None else file.table("token_embd.weight", self.width)
-        if self.table is None:
+            table = None if file is None else file.table("token_embd.weight", self.width)
+        if table is None:
             raise LoadFailed(f"{path}: a speech model without a token table")
+        self.table = table
         self.needs_voice, self.max_rows = self.kind == "pockettts", ROWS
         self.has_own_vocoder, self.is_deterministic = self.kind in WINDOWED, options.deterministic
         self.ids = vocab.controls

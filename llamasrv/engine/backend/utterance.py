@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from llamasrv.domain.speech import LANE_CELLS, UtteranceSpec
 from llamasrv.engine.base.arrays import Floats
 from llamasrv.engine.base.sound_track import SoundPiece
 from llamasrv.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from llamasrv.engine.backend.speech import LlamaSpeech
 
 ENDS, PAUSES = frozenset(".!?…。！？"), frozenset(",;:，；：、")
 WINDOW = 72  # frames that the vocoder of Qwen computes at once
@@ -31,36 +34,13 @@ POCKET_TOGETHER = 8
 FRAMES_A_SECOND = 12.5
 
 
-class FrameMaker(Protocol):
-    def next_frame(self, hidden: Floats, seed: int, **params: Any) -> Any: ...
-
-
-class SpeechModel(Protocol):
-    """What an utterance needs of the backend."""
-
-    vocab: Any
-    ids: Any
-    table: Any
-    suppressed: Any
-    variant: str
-    languages: tuple[str, ...]
-    speakers: tuple[str, ...]
-
-    @property
-    def generator(self) -> FrameMaker: ...
-
-    def hidden(self, place: int) -> Floats: ...
-
-    def logits(self, place: int) -> Floats: ...
-
-
 class LlamaUtterance(ABC):
     """`pending` rows are to be computed at `position`; `mark_computed` counts them. After the last one call `advance`
     with its place."""
 
     most_tokens: int  # of a chunk
 
-    def __init__(self, model: SpeechModel, spec: UtteranceSpec) -> None:
+    def __init__(self, model: LlamaSpeech, spec: UtteranceSpec) -> None:
         self._g, self.spec = model, spec
         self.position = 0
         self.kept = 0  # rows of the lane that stay for the next chunk

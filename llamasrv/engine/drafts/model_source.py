@@ -7,7 +7,6 @@ and done in chunks. While it does not pay, it is tried again at growing interval
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,12 +34,15 @@ _RATE = 0.2
 class ModelSource:
     """One per context. Learns the seconds of a call, and of a token it catches up on."""
 
-    def __init__(self, model: DraftModel, rows: RowTimes, clock: Callable[[], float], *, most: int) -> None:
+    def __init__(
+        self, model: DraftModel, rows: RowTimes, calls: RowTimes, clock: Callable[[], float], *, most: int
+    ) -> None:
+        """`rows`: times of the target's steps; `calls`: of the model's own calls, by number of lanes."""
         self._model = model
         self._rows = rows
         self._clock = clock
         self._most = most
-        self.calls = CallTimes()
+        self.calls = calls
         self._token_seconds = 0.0
         self._acceptance = Acceptance()  # of all sequences together
         self._said: list[tuple[Sequence, int, int]] = []  # of its last drafts: sequence, position and first token
@@ -106,7 +108,7 @@ class ModelSource:
         """How many tokens to draft for each of `count` sequences; 0 if it does not pay."""
         chance = self._acceptance.chance(self._model.source, ANY, ANY_PRIOR)
         plain = self._rows.predict(num_rows)
-        call = self.calls.predict(count)
+        call = self.calls.predict(count) if self.calls.were_timed else 0.0
         best, depth, reached, gained = margin, 0, 1.0, 0.0
         for k in range(1, min(self._most, room // count) + 1):
             reached *= chance
@@ -131,24 +133,6 @@ class ModelSource:
         seconds = (self._clock() - started) / min(lag, PIECE)
         self._token_seconds += (seconds - self._token_seconds) * (_RATE if self._token_seconds else 1.0)
         return follows
-
-
-class CallTimes:
-    """Seconds of a call of the draft model, by number of lanes."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-
-    def predict(self, count: int) -> float:
-        known = self._seconds
-        if not known:
-            return 0.0
-        nearest = min(known, key=lambda n: abs(n - count))
-        return known[nearest] * math.sqrt(max(1.0, count / nearest))
-
-    def learn(self, count: int, seconds: float) -> None:
-        known = self._seconds.get(count)
-        self._seconds[count] = seconds if known is None else known + _RATE * (min(seconds, 3 * known) - known)
 
 
 def _draft(source: str, tokens: list[int], gaps: list[float], acceptance: Acceptance) -> Draft | None:

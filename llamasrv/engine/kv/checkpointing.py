@@ -38,10 +38,11 @@ class Checkpointing:
         seq.checkpoints[:] = sorted({at for at in (*wanted, *seq.checkpoints) if at > start})
 
     def mark(self, seq: Sequence, length: int) -> None:
-        """Have a sequence leave a checkpoint at `length`, unless there is one close before it."""
+        """Have a sequence leave a checkpoint at `length`, unless there is one close before it, or prefixes are shared
+        without."""
         places = seq.checkpoints
         at = bisect_right(places, length)
-        if length >= LEAST and (not at or places[at - 1] < length - NEAR):
+        if self.is_on and length >= LEAST and (not at or places[at - 1] < length - NEAR):
             places.insert(at, length)
 
     def take(self, seq: Sequence) -> None:

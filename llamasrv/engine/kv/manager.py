@@ -116,12 +116,6 @@ class KVCacheManager:
         if self._reads is not None:
             self._reads.release(seq)
 
-    def mark(self, seq: Sequence, position: int) -> None:
-        """Have a sequence that runs or is about to leave a checkpoint at this position, if that is how prefixes are
-        shared here."""
-        if self.checkpointing.is_on:
-            self.checkpointing.mark(seq, position)
-
     def seat(self, match: Match | None) -> int:
         """A held lane that starts with the match: the resident lane itself, one that shares it, or an empty lane."""
         lanes = self.lanes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from llamasrv.domain.media import MediaChunk, MediaInput
 from llamasrv.engine.base.arrays import Floats
@@ -40,10 +40,8 @@ class EmbeddingInput(NamedTuple):
     media: MediaTimeline | None = None
 
 
-class Encode(Protocol):
-    """`Encoder.encode`, as the queue calls it."""
-
-    def __call__(self, media: MediaInput, chunks: list[MediaChunk], tell: Callable[[Encoded], None]) -> Job: ...
+Encode = Callable[[MediaInput, list[MediaChunk], Callable[[Encoded], None]], Job]
+"""`Encoder.encode`."""
 
 
 class EmbeddingLine:

@@ -1,7 +1,6 @@
 """Grammar masks, computed while the model decodes.
 
-The engine starts them before it decodes and waits for them afterwards; a late mask delays only its own sequence. Knows
-no grammars.
+The engine starts them before it decodes and waits for them afterwards; a late mask delays only its own sequence.
 """
 
 from __future__ import annotations
@@ -10,28 +9,14 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
 from llamasrv.concurrency import Mailbox
 from llamasrv.engine.base.native_pool import NativePool
+from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 
 log = logging.getLogger("llamasrv.engine")
 
 MOST_THREADS = 4  # max threads for masks, and for slow ones: they take cores from the model
-
-
-class Matcher(Protocol):
-    """An object with a mask; see `grammar_matcher.GrammarMatcher`."""
-
-    pending: bool
-    ready: bool
-
-    @property
-    def is_slow(self) -> bool: ...
-
-    def compute_mask(self) -> None: ...
-
-    def give_up_mask(self, error: str) -> None: ...
 
 
 class Masks:
@@ -40,9 +25,9 @@ class Masks:
     def __init__(self, pool: NativePool, threads: int) -> None:
         width = max(2, min(MOST_THREADS, threads // 2))
         self._queue, self._slow = pool.queue(width), pool.queue(width, yields=True)
-        self._done: Mailbox[Matcher] = Mailbox()
+        self._done: Mailbox[GrammarMatcher] = Mailbox()
 
-    def begin(self, matchers: Iterable[Matcher]) -> None:
+    def begin(self, matchers: Iterable[GrammarMatcher]) -> None:
         """Start computing the missing masks, on other threads."""
         for matcher in matchers:
             if not matcher.ready and not matcher.pending:
@@ -50,7 +35,7 @@ class Masks:
                 queue = self._slow if matcher.is_slow else self._queue
                 queue.put(partial(self._compute, matcher))
 
-    def wait(self, matchers: list[Matcher], timeout: float) -> None:
+    def wait(self, matchers: list[GrammarMatcher], timeout: float) -> None:
         """Wait for these masks, at most `timeout` seconds."""
         deadline = 0.0
         while any(matcher.pending for matcher in matchers):
@@ -61,7 +46,7 @@ class Masks:
             self._done.take(deadline - now)
         self._done.take()
 
-    def _compute(self, matcher: Matcher) -> None:
+    def _compute(self, matcher: GrammarMatcher) -> None:
         try:
             matcher.compute_mask()
         except BaseException:  # llguidance's panics are not Exceptions

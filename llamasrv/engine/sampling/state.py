@@ -284,8 +284,7 @@ class SamplingState:
         """Append the first forced tokens as if they were part of the prompt; `deliver` them once they are computed."""
         if not self._jumps_with_prompt or self.constraint is None:
             return
-        end = self._context if self._most is None else min(self._context, self._most)
-        tokens = self.constraint.jump_forward(min(LONGEST_JUMP, end - len(self._tokens)), self._eog)
+        tokens = self.constraint.jump_forward(min(LONGEST_JUMP, self.num_left), self._eog)
         for token in tokens:
             self._note(token)
         self._tokens.extend(tokens)

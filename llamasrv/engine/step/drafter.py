@@ -19,6 +19,7 @@ from llamasrv.engine.drafts.model_source import ModelSource
 from llamasrv.engine.drafts.policy import DraftGuard, share
 from llamasrv.engine.drafts.sequence_drafts import SequenceDrafts
 from llamasrv.engine.kv.lanes import LaneTable
+from llamasrv.engine.step.cost_model import RowTimes
 from llamasrv.engine.step.scheduler import Scheduler
 
 MOST_TOKENS = 31  # max tokens of one draft
@@ -56,7 +57,9 @@ class Drafter:
         self.model_source: ModelSource | None = None
         model = backend.draft_model
         if model is not None and options.spec in ("auto", model.source):
-            self.model_source = ModelSource(model, self._rows, clock, most=min(self._most, options.draft_most))
+            self.model_source = ModelSource(
+                model, self._rows, RowTimes(), clock, most=min(self._most, options.draft_most)
+            )
         # The device samples only one row per sequence and step.
         one_row = options.deterministic or options.backend_sampling
         self.is_on = options.spec != "off" and not one_row and self._most > 0

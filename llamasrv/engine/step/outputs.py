@@ -20,9 +20,10 @@ from llamasrv.engine.base.interface import Backend
 from llamasrv.engine.base.native_pool import NativePool
 from llamasrv.engine.base.sequence import Sequence, SequenceState
 from llamasrv.engine.sampling.candidates import CandidateFinder
+from llamasrv.engine.sampling.grammar_matcher import GrammarMatcher
 from llamasrv.engine.sampling.late_chain import ChainMaker
 from llamasrv.engine.sampling.logprobs import log_probability, read_logprobs
-from llamasrv.engine.sampling.masks import Masks, Matcher
+from llamasrv.engine.sampling.masks import Masks
 from llamasrv.engine.sampling.state import Ending, SamplingState, TokenChoice
 from llamasrv.engine.step.drafter import Drafter
 from llamasrv.errors import EngineFailure
@@ -182,16 +183,16 @@ class Outputs:
         find = self._finders[0]
         return [state.choose(row, find) for state, row in rows]
 
-    def begin_masks(self, sequences: Iterable[Sequence]) -> list[Matcher]:
+    def begin_masks(self, sequences: Iterable[Sequence]) -> list[GrammarMatcher]:
         """Start computing the masks of the next tokens. Returns the matchers to wait for."""
-        matchers: list[Matcher] = [
+        matchers: list[GrammarMatcher] = [
             matcher for seq in sequences if seq.constraint is not None and (matcher := seq.constraint.owed) is not None
         ]
         if matchers:
             self._masks.begin(matchers)
         return matchers
 
-    def wait_for(self, matchers: list[Matcher], timeout: float | None = None) -> None:
+    def wait_for(self, matchers: list[GrammarMatcher], timeout: float | None = None) -> None:
         """Wait for these masks, at most `timeout` seconds (None: `mask_patience`)."""
         if matchers:
             self._masks.wait(matchers, self.mask_patience if timeout is None else timeout)
