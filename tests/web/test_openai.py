@@ -246,7 +246,7 @@ def test_without_keys_each_address_has_its_own_share_of_compilations(client, mon
 
 def test_a_grammar_that_fails_during_the_answer_is_named_as_the_client_named_it(running):
     """The error named `content`, which no client sends."""
-    grammar = 'start: "x" y y "b"\ny: ' + '"a"? ' * 1500
+    grammar = 'start: "x" a b c "d"\n' + "\n".join(f"{name}: " + f'"{name}"? ' * 1900 for name in "abc")
     body = {"messages": [{"role": "user", "content": "x"}], "guided_grammar": grammar}
     reply = running.client.post("/v1/chat/completions", json=body)
     assert reply.status_code == 400 and reply.get_json()["error"]["param"] == "guided_grammar"
