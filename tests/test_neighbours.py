@@ -81,7 +81,7 @@ NEIGHBOURS = {
     " protocols/openai/chunks",
     "protocols/openai/test_completions.py": "protocols/common/prompts",
     "protocols/openai/test_custom_tools.py": "protocols/openai/custom",
-    "protocols/openai/test_embeddings.py": "protocols/openai/rerank",
+    "protocols/openai/test_embeddings.py": "domain/computed protocols/openai/rerank",
     "protocols/openai/test_realtime_session.py": "protocols/openai/realtime/items protocols/openai/realtime/response"
     " protocols/openai/realtime/session",
     "protocols/openai/test_responses.py": "protocols/openai/responses/ids protocols/openai/responses/items",

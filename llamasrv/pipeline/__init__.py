@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from llamasrv.concurrency import off_hub
-from llamasrv.domain.decide import DecideRequest, Decisions
+from llamasrv.domain.decide import DecideRequest
 from llamasrv.domain.events import Usage
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, GenerateRequest, Message, RerankRequest
 from llamasrv.domain.sequence_spec import CacheKey, Urgency
@@ -26,7 +25,7 @@ from llamasrv.pipeline.compaction import LongConversation, SummaryBook
 from llamasrv.pipeline.decide.book import DecisionBook
 from llamasrv.pipeline.decide.work import DecisionWork
 from llamasrv.pipeline.documents import DocumentReader
-from llamasrv.pipeline.embed import ClassificationWork, Embeddings, EmbeddingWork, Ranking, RankingWork, check_media
+from llamasrv.pipeline.embed import ClassificationWork, EmbeddingWork, RankingWork, check_media
 from llamasrv.pipeline.loaded_model import LoadedModel
 from llamasrv.pipeline.loaded_models import LoadedModels
 from llamasrv.pipeline.media import NO_MEDIA, MediaOptions, MediaReader, RequestMedia
@@ -38,15 +37,7 @@ from llamasrv.pipeline.speech import AnswerVoice, SpeechWork, VoiceBook
 from llamasrv.pipeline.spoken_run import SpokenRun
 from llamasrv.pipeline.submitter import RequestStarter, Submitter, edited_request, is_chat
 
-
-class _Owned(Protocol):
-    """A request: who makes it, and the model that it names."""
-
-    @property
-    def owner(self) -> str: ...
-
-    @property
-    def model(self) -> str | None: ...
+_Owned = GenerateRequest | EmbedRequest | RerankRequest | ClassifyRequest | DecideRequest | SpeechRequest
 
 
 class Pipeline:
@@ -168,10 +159,6 @@ class Pipeline:
 
             return self.decision_book.submit(served, request, read)
 
-    def decide(self, request: DecideRequest) -> Decisions:
-        """The answers; waits for them. A caller that may want to cancel uses `submit_decide`."""
-        return self.submit_decide(request).result()
-
     def submit_rerank(self, request: RerankRequest) -> RankingWork:
         with self._lease_for(request, keep_alive=request.keep_alive) as served:
             return RankingWork(served, request)
@@ -237,14 +224,7 @@ class Pipeline:
         backend = None if served is None else served.engine.speaker.backend
         return self.voices.names(() if backend is None else backend.speakers)
 
-    def embed(self, request: EmbedRequest) -> Embeddings:
-        """Vectors for prompts; waits for them. A caller that may want to cancel uses `submit_embed`."""
-        return self.submit_embed(request).result()
-
     def submit_classify(self, request: ClassifyRequest) -> ClassificationWork:
         """Start a classification. Raises whatever can be known to be wrong with it."""
         with self._lease_for(request, keep_alive=request.keep_alive) as served:
             return ClassificationWork(served, request)
-
-    def rerank(self, request: RerankRequest) -> Ranking:
-        return self.submit_rerank(request).result()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from llamasrv.concurrency import off_hub
+from llamasrv.domain.computed import Classes, Embeddings, Ranking, sigmoid
 from llamasrv.domain.media import MediaSpan
 from llamasrv.domain.request import ClassifyRequest, EmbedRequest, MediaPart, MixedPrompt, RerankRequest, TextPrompt
 from llamasrv.engine.base.interface import EmbeddingBackend
@@ -27,43 +27,6 @@ Spans = dict[int, tuple[MediaSpan, ...]]
 NOT_ENABLED = "This model was not started for embeddings. Start the server with --embeddings."
 NO_RANKS = "This model cannot rank documents. Use a reranking model, or --pooling rank."
 NO_CLASSES = "This model cannot classify texts: it has no classification head."
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """`vectors` are float32 arrays: orjson writes them with OPT_SERIALIZE_NUMPY, and they are buffers of bytes. Each
-    has `size` numbers; with pooling "none" each is a matrix with a row for each token."""
-
-    model: str
-    vectors: tuple[Any, ...]
-    size: int
-    pooling: str
-    prompt_tokens: int
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """A score for each document, as the model gives it. `probable`: the scores already lie between 0 and 1."""
-
-    model: str
-    scores: tuple[float, ...]
-    probable: bool
-    prompt_tokens: int
-
-    @property
-    def probabilities(self) -> tuple[float, ...]:
-        return self.scores if self.probable else tuple(map(_sigmoid, self.scores))
-
-
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """For each text, how likely each class is, in the order of `labels`; with several classes they add up to 1."""
-
-    model: str
-    labels: tuple[str, ...]
-    probabilities: tuple[tuple[float, ...], ...]
-    prompt_tokens: int
 
 
 AS_IT_IS, EUCLIDEAN = -1, 2  # llama.cpp's numbers for how a vector is scaled
@@ -192,14 +155,10 @@ def _ends_in_softmax(served: LoadedModel) -> bool:
 def _probabilities(numbers: Sequence[float]) -> tuple[float, ...]:
     """A softmax over several classes; for a single number, its probability."""
     if len(numbers) == 1:
-        return (_sigmoid(numbers[0]),)
+        return (sigmoid(numbers[0]),)
     top = max(numbers)
     weights = [math.exp(number - top) for number in numbers]
     return tuple(weight / sum(weights) for weight in weights)
-
-
-def _sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value)) if value >= 0 else 1 - 1 / (1 + math.exp(value))
 
 
 def _backend(served: LoadedModel, without: str = NOT_ENABLED) -> EmbeddingBackend:

@@ -13,12 +13,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from llamasrv.domain.events import Event, Failed, Finished, Spoken, Text, Usage
 from llamasrv.errors import EngineFailure, LlamasrvError
 from llamasrv.pipeline.run import Run, RunState
 from llamasrv.pipeline.sentences import Sentences
+from llamasrv.pipeline.speech import AnswerVoice, SpeechWork
 
 log = logging.getLogger("llamasrv")
 
@@ -26,45 +26,16 @@ AHEAD = 2  # sentences that the speech model has at once
 MOST_UNREAD = 256  # events; then both wait for the reader
 
 
-class Utterances(Protocol):
-    """One sentence that is being spoken. `pipeline/speech.py` makes them."""
-
-    @property
-    def done(self) -> bool: ...
-
-    @property
-    def error(self) -> LlamasrvError | None: ...
-
-    @property
-    def usage(self) -> Usage: ...
-
-    def pieces(self, timeout: float | None = None) -> list[bytes]: ...
-
-    def cancel(self) -> None: ...
-
-
-class SentenceVoice(Protocol):
-    """Speaks sentences into one audio file."""
-
-    def say(self, text: str) -> Utterances: ...
-
-    def encode(self, pcm: bytes) -> bytes: ...
-
-    def end(self) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 class SpokenRun(Run):
     """Around the run that writes the text. Begins to read it at once."""
 
-    def __init__(self, text: Run, voice: SentenceVoice) -> None:
+    def __init__(self, text: Run, voice: AnswerVoice) -> None:
         self._inner, self._voice = text, voice
         self.info, self.state, self.cancelled = text.info, RunState.RUNNING, False
         self._news = threading.Condition()
         self._events: deque[Event] = deque()
         self._sentences: deque[str] = deque()
-        self._under_way: deque[Utterances] = deque()
+        self._under_way: deque[SpeechWork] = deque()
         self._last: list[Event] = []  # Finished and Usage, for the end
         self._is_written = self._is_silenced = False
         self._failure: LlamasrvError | None = None

@@ -167,7 +167,7 @@ def test_a_generating_model_makes_embeddings_at_the_same_time(pipeline):
     asked = GenerateRequest((TextPrompt("the"),), sampling={"temperature": 0.0, "ignore_eos": True}, max_tokens=60)
     alone = "".join(event.text for event in _events(served.submit(asked)) if hasattr(event, "text"))
     running = served.submit(asked)
-    vectors = [served.embed(EmbedRequest((TextPrompt("in the thing"),))).vectors[0] for _ in range(5)]
+    vectors = [served.submit_embed(EmbedRequest((TextPrompt("in the thing"),))).result().vectors[0] for _ in range(5)]
     meanwhile = "".join(event.text for event in _events(running) if hasattr(event, "text"))
     assert meanwhile == alone and len(alone) > 20
     assert all((vector == vectors[0]).all() for vector in vectors)
@@ -183,7 +183,7 @@ def _events(generation):
 
 def test_a_model_made_for_embeddings_does_not_generate(pipeline):
     served = pipeline("bert")
-    made = served.embed(EmbedRequest((TextPrompt("in the thing"), TokenPrompt((7, 8)))))
+    made = served.submit_embed(EmbedRequest((TextPrompt("in the thing"), TokenPrompt((7, 8))))).result()
     assert (made.size, made.pooling, len(made.vectors)) == (64, "mean", 2)
     engine = served.registry.models[0].engine
     with pytest.raises(Unsupported):
@@ -192,32 +192,34 @@ def test_a_model_made_for_embeddings_does_not_generate(pipeline):
 
 def test_without_the_option_a_generating_model_refuses_embeddings(pipeline):
     with pytest.raises(Unsupported, match="--embeddings"):
-        pipeline("llama").embed(EmbedRequest((TextPrompt("a"),)))
+        pipeline("llama").submit_embed(EmbedRequest((TextPrompt("a"),))).result()
 
 
 def test_inputs_that_are_too_long_are_refused_or_truncated(pipeline):
     served = pipeline("bert")
     long = (TextPrompt("a b c d " * 100),)
     with pytest.raises(ContextTooLong):
-        served.embed(EmbedRequest(long))
-    assert served.embed(EmbedRequest(long, truncate=True)).prompt_tokens == 128
+        served.submit_embed(EmbedRequest(long)).result()
+    assert served.submit_embed(EmbedRequest(long, truncate=True)).result().prompt_tokens == 128
 
 
 def test_dimensions_beyond_the_models_are_refused(pipeline):
     served = pipeline("bert")
-    assert served.embed(EmbedRequest((TextPrompt("a"),), dimensions=8)).vectors[0].shape == (8,)
+    assert served.submit_embed(EmbedRequest((TextPrompt("a"),), dimensions=8)).result().vectors[0].shape == (8,)
     with pytest.raises(InvalidRequest, match="64"):
-        served.embed(EmbedRequest((TextPrompt("a"),), dimensions=65))
+        served.submit_embed(EmbedRequest((TextPrompt("a"),), dimensions=65)).result()
 
 
 def test_documents_are_ranked(pipeline):
     served = pipeline("ranker")
-    ranking = served.rerank(RerankRequest(tuple(("the thing", text) for text in ("in the thing", "er", "thing er"))))
+    ranking = served.submit_rerank(
+        RerankRequest(tuple(("the thing", text) for text in ("in the thing", "er", "thing er")))
+    ).result()
     assert len(ranking.scores) == 3 and len(set(ranking.scores)) == 3
-    again = served.rerank(RerankRequest((("the thing", "thing er"),)))
+    again = served.submit_rerank(RerankRequest((("the thing", "thing er"),))).result()
     assert again.scores[0] == pytest.approx(ranking.scores[2], abs=1e-4)
     with pytest.raises(Unsupported):
-        served.embed(EmbedRequest((TextPrompt("a"),)))
+        served.submit_embed(EmbedRequest((TextPrompt("a"),))).result()
 
 
 def test_texts_are_classified_by_a_model_with_a_head(pipeline):
@@ -228,4 +230,4 @@ def test_texts_are_classified_by_a_model_with_a_head(pipeline):
 
 def test_a_model_without_ranking_refuses(pipeline):
     with pytest.raises(Unsupported):
-        pipeline("bert").rerank(RerankRequest((("a", "b"),)))
+        pipeline("bert").submit_rerank(RerankRequest((("a", "b"),))).result()

@@ -47,7 +47,7 @@ class Server:
         questions = [choice(f"Question {n}: which of these is it?", "a", "b", "c") for n in range(QUESTIONS)]
         self.engine.arrived.clear()
         before, began = self.engine.metrics.prompt_tokens, time.process_time()
-        self.pipeline.decide(asked(text, *questions))
+        self.pipeline.submit_decide(asked(text, *questions)).result()
         seconds = time.process_time() - began
         computed = self.engine.metrics.prompt_tokens - before
         return seconds, computed, [list(seq.spec.tokens) for seq in self.engine.arrived]

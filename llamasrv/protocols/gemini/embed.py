@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 from marshmallow import ValidationError
 
+from llamasrv.domain.computed import Embeddings
 from llamasrv.domain.request import EmbedRequest, TextPart, TextPrompt
 from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.loader import loader_of
@@ -17,7 +18,6 @@ from llamasrv.protocols.common.schema import Array, Count, Ignored, Invalid, Str
 from llamasrv.protocols.gemini.contents import Contents
 from llamasrv.protocols.gemini.wire import camel
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.embeddings import EmbeddingResult
 
 
 class EmbedText(Contents):
@@ -101,7 +101,7 @@ class EmbedContent:
         given = camel(dict(body))
         return (self._one if "content" in given else self._batch).unheard(given)
 
-    def whole(self, options: GeminiEmbedOptions, made: EmbeddingResult) -> bytes:
+    def whole(self, options: GeminiEmbedOptions, made: Embeddings) -> bytes:
         if made.pooling == "none":
             raise Unsupported(
                 "This model returns one vector per token (pooling none), which this endpoint cannot express: "

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from llamasrv.domain.computed import Embeddings
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
@@ -15,7 +16,7 @@ from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.schema import Count, String, WireSchema
 from llamasrv.protocols.limits import Limits
-from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingResult, EmbeddingsEndpoint
+from llamasrv.protocols.openai.embeddings import EmbeddingOptions, EmbeddingsEndpoint
 
 
 class EmbeddingSchema(WireSchema):
@@ -43,7 +44,7 @@ class NativeEmbedding(SchemaEndpoint):
             raise MissingParameter("content")
         return build(EmbedRequest, data, timeout=timeout, owner=owner), None
 
-    def whole(self, options: None, made: EmbeddingResult) -> bytes:
+    def whole(self, options: None, made: Embeddings) -> bytes:
         body = [
             {"index": i, "embedding": vector if made.pooling == "none" else [vector]}
             for i, vector in enumerate(made.vectors)
@@ -72,7 +73,7 @@ class EitherEmbedding:
         is_native = body.get("input") is None or body.get("content") is not None
         return self._native if is_native else self._openai
 
-    def whole(self, options: EmbeddingOptions | None, made: EmbeddingResult) -> bytes:
+    def whole(self, options: EmbeddingOptions | None, made: Embeddings) -> bytes:
         if options is None or made.pooling == "none":
             return self._native.whole(None, made)
         return self._openai.whole(options, made)

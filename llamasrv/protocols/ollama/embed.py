@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from llamasrv.domain.computed import Embeddings
 from llamasrv.domain.request import EmbedRequest, TextPrompt
 from llamasrv.errors import MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
@@ -14,7 +15,6 @@ from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Flag, String, WireField, check_length, expect
 from llamasrv.protocols.ollama.fields import OllamaModelSchema, model_of
 from llamasrv.protocols.ollama.wire import dumps, nanoseconds
-from llamasrv.protocols.openai.embeddings import EmbeddingResult
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 
@@ -68,7 +68,7 @@ class Embed(SchemaEndpoint):
         options = OllamaEmbedOptions(model_of(data), time.perf_counter())
         return build(EmbedRequest, data, normalise=EUCLIDEAN, timeout=timeout, owner=owner), options
 
-    def whole(self, options: OllamaEmbedOptions, made: EmbeddingResult) -> bytes:
+    def whole(self, options: OllamaEmbedOptions, made: Embeddings) -> bytes:
         return dumps(
             {
                 "model": options.model,
@@ -94,5 +94,5 @@ class OllamaEmbeddings(SchemaEndpoint):
         request = build(EmbedRequest, data, normalise=AS_IT_IS, truncate=True, timeout=timeout, owner=owner)
         return request, options
 
-    def whole(self, options: OllamaEmbedOptions, made: EmbeddingResult) -> bytes:
+    def whole(self, options: OllamaEmbedOptions, made: Embeddings) -> bytes:
         return dumps({"embedding": made.vectors[0].tolist() if made.vectors else []})

@@ -5,33 +5,18 @@ JSON in, ClassifyRequest out; Classes in, JSON out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import orjson
 
+from llamasrv.domain.computed import Classes
 from llamasrv.domain.request import ClassifyRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
 from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, String, WireSchema
 from llamasrv.protocols.openai.score import Texts, listed
-
-
-class Classified(Protocol):
-    """The result from the pipeline."""
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def labels(self) -> Sequence[str]: ...
-
-    @property
-    def probabilities(self) -> Sequence[Sequence[float]]: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
 
 
 class ClassifySchema(WireSchema):
@@ -61,7 +46,7 @@ class ClassifyEndpoint(SchemaEndpoint):
     ) -> tuple[ClassifyRequest, ClassifyOptions]:
         return build(ClassifyRequest, self._load(body), timeout=timeout, owner=owner), ClassifyOptions()
 
-    def whole(self, options: ClassifyOptions, found: Classified) -> bytes:
+    def whole(self, options: ClassifyOptions, found: Classes) -> bytes:
         data = []
         for index, probabilities in enumerate(found.probabilities):
             best = max(range(len(probabilities)), key=probabilities.__getitem__)

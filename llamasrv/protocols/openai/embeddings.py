@@ -6,11 +6,12 @@ JSON in, EmbedRequest out; Embeddings in, JSON out.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import orjson
 
+from llamasrv.domain.computed import Embeddings
 from llamasrv.domain.request import EmbedRequest
 from llamasrv.errors import Unsupported
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
@@ -18,22 +19,6 @@ from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.prompts import Inputs
 from llamasrv.protocols.common.sampling import INT_MAX
 from llamasrv.protocols.common.schema import Count, Ignored, Invalid, String, WireSchema
-
-
-class EmbeddingResult(Protocol):
-    """The result from the pipeline. Vectors are float32 arrays, buffers of bytes."""
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def vectors(self) -> Sequence[Any]: ...
-
-    @property
-    def pooling(self) -> str: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
 
 
 class Encoding(String):
@@ -79,7 +64,7 @@ class EmbeddingsEndpoint(SchemaEndpoint):
         request = build(EmbedRequest, data, timeout=timeout, owner=owner)
         return request, EmbeddingOptions(data.get("encoding_format") == "base64")
 
-    def whole(self, options: EmbeddingOptions, made: EmbeddingResult) -> bytes:
+    def whole(self, options: EmbeddingOptions, made: Embeddings) -> bytes:
         if made.pooling == "none":
             raise Unsupported(
                 "This model returns one vector per token (pooling none), which this endpoint cannot express: "

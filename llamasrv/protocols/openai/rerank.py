@@ -7,10 +7,11 @@ JSON in, RerankRequest out; Ranking in, JSON out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
+from llamasrv.domain.computed import Ranking
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
@@ -27,22 +28,6 @@ from llamasrv.protocols.common.schema import (
     check_length,
     expect,
 )
-
-
-class Ranked(Protocol):
-    """The result from the pipeline."""
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def scores(self) -> Sequence[float]: ...
-
-    @property
-    def probabilities(self) -> Sequence[float]: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
 
 
 class Documents(Array):
@@ -110,7 +95,7 @@ class RerankEndpoint(SchemaEndpoint):
         pairs = tuple((data["query"], text) for text in texts)
         return build(RerankRequest, data, pairs=pairs, timeout=timeout, owner=owner), options
 
-    def whole(self, options: RerankOptions, ranked: Ranked) -> bytes:
+    def whole(self, options: RerankOptions, ranked: Ranking) -> bytes:
         scores = ranked.scores if options.raw else ranked.probabilities
         order = sorted(range(len(scores)), key=lambda i: -scores[i])[: options.top_n]
         if options.tei:

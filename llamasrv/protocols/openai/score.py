@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import orjson
 
+from llamasrv.domain.computed import Ranking
 from llamasrv.domain.request import RerankRequest
 from llamasrv.errors import InvalidRequest, MissingParameter
 from llamasrv.protocols.common.loader import SchemaEndpoint, build
@@ -24,7 +25,6 @@ from llamasrv.protocols.common.schema import (
     check_length,
     expect,
 )
-from llamasrv.protocols.openai.rerank import Ranked
 
 
 class Texts(WireField):
@@ -93,7 +93,7 @@ class ScoreEndpoint(SchemaEndpoint):
                 return texts
         raise MissingParameter(names[0])
 
-    def whole(self, options: ScoreOptions, ranked: Ranked) -> bytes:
+    def whole(self, options: ScoreOptions, ranked: Ranking) -> bytes:
         data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(ranked.probabilities)]
         return orjson.dumps(listed("score", ranked.model, ranked.prompt_tokens, data))
 

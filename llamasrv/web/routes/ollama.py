@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
+from llamasrv.domain.computed import Embeddings
 from llamasrv.domain.events import Usage
 from llamasrv.errors import InvalidRequest, Unsupported
 from llamasrv.models.model import Model
-from llamasrv.pipeline.embed import Embeddings
 from llamasrv.protocols.ollama.chat import OllamaChat
 from llamasrv.protocols.ollama.embed import Embed, OllamaEmbeddings
 from llamasrv.protocols.ollama.generate import Generate

@@ -35,7 +35,7 @@ def serve():
 
 
 def decide(served, *questions, text=INPUT, **settings):
-    return served.service.pipeline.decide(asked(text, *questions, **settings))
+    return served.service.pipeline.submit_decide(asked(text, *questions, **settings)).result()
 
 
 def forced(served, tokens, label):
@@ -151,7 +151,10 @@ def test_a_decision_about_a_conversation_finds_its_prefix(serve):
     served = serve()
     talk = (Message("user", INPUT), Message("assistant", "Yes."))
     request = asked("", *ALL[:1])
-    decide_about = served.service.pipeline.decide
+
+    def decide_about(request):
+        return served.service.pipeline.submit_decide(request).result()
+
     decide_about(type(request)(talk, ALL[:1]))
     made = decide_about(type(request)((*talk, Message("user", "And now?")), ALL[:1]))
     assert made.cached_tokens > len(INPUT)

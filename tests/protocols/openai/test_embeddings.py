@@ -8,9 +8,9 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
+from llamasrv.domain.computed import Embeddings, Ranking
 from llamasrv.domain.request import MixedPrompt, TextPrompt, TokenPrompt
 from llamasrv.errors import InvalidRequest, Unsupported
-from llamasrv.pipeline.embed import Embeddings, Ranking
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.llamacpp.embedding import NativeEmbedding
 from llamasrv.protocols.openai.embeddings import EmbeddingsEndpoint
