@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipeline
@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # gunicorn's master imports this module, and needs no pipelin
     from llamasrv.web.ops.request_log import RequestLog
 
 KEY = "llamasrv.request"
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+"""A WSGI application."""
 
 
 class ClientConnection(Protocol):
@@ -26,17 +28,21 @@ class ClientConnection(Protocol):
     def will_read(self, size: int) -> None: ...
 
 
-class ResponseChain(Protocol):
-    """What a response that is made on a socket knows of those before it. `web/sockets` has them."""
+class ResponseChain:
+    """What a response that is made on a socket knows of those before it: here of none."""
 
     def find(self, id: str) -> tuple[dict[str, Any], ...] | None:
         """The items of a response that the socket keeps; None if it keeps none of that id."""
+        return None
 
-    def goes_on_from(self, items: tuple[dict[str, Any], ...]) -> None: ...
+    def goes_on_from(self, items: tuple[dict[str, Any], ...]) -> None:
+        """Called with the items of the response that it continues."""
 
-    def began(self, reply: Any, run: Any) -> None: ...
+    def began(self, reply: Any, run: Any) -> None:
+        """Called once it has begun."""
 
-    def keep(self, stored: Any) -> None: ...
+    def keep(self, stored: Any) -> None:
+        """Called with the response once it has ended."""
 
 
 class TakesOver(Protocol):
@@ -113,3 +119,20 @@ class RequestContext:
 def context_of(environ: Mapping[str, Any]) -> RequestContext:
     context: RequestContext = environ[KEY]
     return context
+
+
+@contextmanager
+def called(application: Application, environ: dict[str, Any]) -> Iterator[tuple[int, Iterable[bytes]]]:
+    """The status and the body of the application's reply to a request without a socket."""
+    statuses: list[int] = []
+
+    def start(line: str, headers: Any, exc_info: Any = None) -> None:
+        statuses.append(int(line[:3]))
+
+    pieces = application(environ, start)
+    try:
+        yield statuses[0], pieces
+    finally:
+        close = getattr(pieces, "close", None)
+        if close is not None:
+            close()

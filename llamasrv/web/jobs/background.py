@@ -234,7 +234,7 @@ class BackgroundRun:
         self._writing = threading.Lock()
         self._memory = memory
         self._quota = quota
-        self._usage = Usage()
+        self.usage = Usage()  # what it has cost; complete once it is done
         self._started = time.monotonic()
         self._news = threading.Condition()
         running = work.submit(self.reply.start, self._begun)
@@ -262,11 +262,6 @@ class BackgroundRun:
             self.lost = self._is_handed_over = True
         log.info("response %s is left to another server", self.id)
         self.cancel()
-
-    @property
-    def usage(self) -> Usage:
-        """What it has cost; complete once it is done."""
-        return self._usage
 
     @property
     def seconds(self) -> float:
@@ -311,7 +306,7 @@ class BackgroundRun:
             self._tell([Failed(0, LlamasrvError("The server had an error."))])
         finally:
             if self._quota is not None:
-                self._quota.leave(self._usage.prompt_tokens + self._usage.completion_tokens)
+                self._quota.leave(self.usage.prompt_tokens + self.usage.completion_tokens)
             self._log()
             self._write()
             if self._is_handed_over and self.shared is not None:
@@ -335,7 +330,7 @@ class BackgroundRun:
             if now >= beat:
                 beat = now + self._times.beat
                 self._renew()
-        self._usage = settle(running) or self._usage
+        self.usage = settle(running) or self.usage
 
     def _counted(self, events: Sequence[Event]) -> list[Event]:
         """The events for the reply. Counts tokens, for a server that may have to take over."""
@@ -347,7 +342,7 @@ class BackgroundRun:
             if isinstance(event, Reasoning):
                 self._reasoning = self._tokens
             elif isinstance(event, Usage):
-                self._usage = event
+                self.usage = event
                 event = _of_both(self._begun, event)
             out.append(event)
         return out
@@ -389,9 +384,9 @@ class BackgroundRun:
         fields |= {
             "finish": self.reply.response["status"],
             "seconds": self.seconds,
-            "prompt": self._usage.prompt_tokens,
-            "cached": self._usage.cached_tokens,
-            "completion": self._usage.completion_tokens,
+            "prompt": self.usage.prompt_tokens,
+            "cached": self.usage.cached_tokens,
+            "completion": self.usage.completion_tokens,
         }
         request_log.info("request", extra={"fields": fields})
 

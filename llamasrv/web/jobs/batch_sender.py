@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llamasrv.domain.events import Usage
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.errors import anthropic_body, openai_body
 from llamasrv.store.batches import StoredBatch
-from llamasrv.web.context import KEY, RequestContext
+from llamasrv.web.context import KEY, Application, RequestContext, called
 from llamasrv.web.jobs.idle_gate import BackgroundJob
 from llamasrv.web.ops.request_log import RequestLog, RequestStats
 
@@ -31,9 +31,7 @@ class Sender:
     """Sends requests through `application`, the WSGI application behind admission: the client was admitted when it
     created the batch. `check` raises Forbidden if an owner may not, or no longer, use a path."""
 
-    def __init__(
-        self, application: Callable[..., Iterable[bytes]], stats: RequestStats, check: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, application: Application, stats: RequestStats, check: Callable[[str, str], None]) -> None:
         self._application, self._stats, self._check = application, stats, check
 
     def __call__(self, owner: str, path: str, body: bytes, job: BackgroundJob) -> Answer:
@@ -61,19 +59,9 @@ class Sender:
         context = environ[KEY] = RequestContext(job=job)
         record = context.record = RequestLog(environ, self._stats)
         record.owner, record.route = owner, path
-        status = []
-
-        def start(line: str, headers: Any, exc_info: Any = None) -> None:
-            status.append(int(line[:3]))
-
-        pieces = self._application(environ, start)
-        try:
+        with called(self._application, environ) as (status, pieces):
             whole = b"".join(pieces)
-        finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
-        return Answer(status[0], record.id, whole, record.usage or Usage())
+        return Answer(status, record.id, whole, record.usage or Usage())
 
 
 def refusal(batch: StoredBatch, error: LlamasrvError) -> Answer:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from llamasrv.errors import LlamasrvError
 from llamasrv.protocols.openai.responses.events import error_event
+from llamasrv.web.jobs.background import BackgroundRun
+from llamasrv.web.jobs.take_over import DistantRun
 from llamasrv.web.ops.request_log import RequestLog
 from llamasrv.web.streams.streaming import Client, Framing, LiveStream
 
-
-class Followed(Protocol):
-    """What a reader follows: a run here, or one of another server."""
-
-    @property
-    def done(self) -> bool: ...
-
-    def watch(self) -> None: ...
-
-    def chunks(self, start: int, timeout: float | None) -> list[bytes]: ...
-
-    def keep_alive(self) -> None: ...
+Followed = BackgroundRun | DistantRun
+"""What a reader follows: a run here, or one of another server."""
 
 
 class Follower(LiveStream[bytes]):

@@ -6,14 +6,13 @@ They go through the application, so they have the same admission, limits, quotas
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
-from llamasrv.web.context import KEY, RequestContext
-
-Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+from llamasrv.web.context import KEY, Application, RequestContext, called
+from llamasrv.web.streams.body import CLIENT_CLOSED
 
 _OF_THE_SOCKET = frozenset(
     (
@@ -41,7 +40,7 @@ class InnerRequests:
         self, context: RequestContext, path: str | None = None, body: bytes = b"", kind: str = "application/json"
     ) -> Iterator[bytes]:
         """The data of a stream's events. `path` None: the socket's own; `body`: where `context` has no JSON. Raises
-        InnerRefusal."""
+        InnerRefusal. Whoever stops reading is logged as a client that has left."""
         environ = {
             **self._environ,
             "REQUEST_METHOD": "POST",
@@ -53,21 +52,15 @@ class InnerRequests:
             environ["PATH_INFO"] = path
         if body:
             environ["CONTENT_LENGTH"] = str(len(body))
-        statuses: list[int] = []
-
-        def start(line: str, headers: Any, exc_info: Any = None) -> None:
-            statuses.append(int(line[:3]))
-
-        pieces = self._application(environ, start)
         try:
-            if statuses[0] >= 400:
-                raise InnerRefusal(statuses[0], orjson.loads(b"".join(pieces)).get("error"))
-            for piece in pieces:
-                for frame in piece.split(b"\n\n"):
-                    _, data, event = frame.partition(b"data: ")
-                    if data:
-                        yield event
+            with called(self._application, environ) as (status, pieces):
+                if status >= 400:
+                    raise InnerRefusal(status, orjson.loads(b"".join(pieces)).get("error"))
+                for piece in pieces:
+                    for frame in piece.split(b"\n\n"):
+                        _, data, event = frame.partition(b"data: ")
+                        if data:
+                            yield event
         finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
+            if context.has_record:
+                context.record.close(CLIENT_CLOSED)  # unless it was: then it changes nothing

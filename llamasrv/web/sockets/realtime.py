@@ -28,12 +28,14 @@ from llamasrv.protocols.openai.realtime.session import (
     updated,
 )
 from llamasrv.web.access.auth import key_in_protocols
+from llamasrv.web.context import Application
 from llamasrv.web.http.body import is_large, parse_json
-from llamasrv.web.sockets.inner_requests import Application, InnerRequests
+from llamasrv.web.http.connection import Connection
+from llamasrv.web.sockets.inner_requests import InnerRequests
 from llamasrv.web.sockets.realtime_answers import Answers
 from llamasrv.web.sockets.realtime_hearing import Hearing, decoder_of
 from llamasrv.web.sockets.realtime_limits import ModelsHere, SessionCount
-from llamasrv.web.sockets.socket_session import SocketConnection, SocketSession
+from llamasrv.web.sockets.socket_session import SocketSession
 
 PROTOCOL = "realtime"  # as browsers name it
 
@@ -66,7 +68,7 @@ class RealtimeSocket(SocketSession):
         self._hearing = Hearing(self.send, on_start=interrupt, on_said=self._take_in)
         self._held = 0  # bytes, as counted
 
-    def serve(self, connection: SocketConnection) -> None:
+    def serve(self, connection: Connection) -> None:
         with self._count.counted(self._owner):
             try:
                 super().serve(connection)
@@ -221,23 +223,12 @@ class RealtimeSocket(SocketSession):
                 items.add(self.conversation.find(one.get("id")) if is_reference else self._new_item(one))
         self._answers.answer(settings, items, is_apart=given.get("conversation") == "none")
 
-    # ------------------------------------------------------------ sound
-
-    def _append(self, event: JSON) -> None:
-        self._hearing.append(event)
-
-    def _commit(self, event: JSON) -> None:
-        self._hearing.commit(event)
-
-    def _clear(self, event: JSON) -> None:
-        self._hearing.clear(event)
-
 
 _HANDLERS: dict[str, Callable[[RealtimeSocket, JSON], None]] = {
     "session.update": RealtimeSocket._update,
-    "input_audio_buffer.append": RealtimeSocket._append,
-    "input_audio_buffer.commit": RealtimeSocket._commit,
-    "input_audio_buffer.clear": RealtimeSocket._clear,
+    "input_audio_buffer.append": lambda socket, event: socket._hearing.append(event),
+    "input_audio_buffer.commit": lambda socket, event: socket._hearing.commit(event),
+    "input_audio_buffer.clear": lambda socket, event: socket._hearing.clear(event),
     "conversation.item.create": RealtimeSocket._create_item,
     "conversation.item.delete": RealtimeSocket._delete_item,
     "conversation.item.retrieve": RealtimeSocket._show_item,

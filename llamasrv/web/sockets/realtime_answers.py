@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import gevent
 import orjson
@@ -26,26 +26,11 @@ from llamasrv.web.context import RequestContext, ResponseChain
 from llamasrv.web.sockets.inner_requests import InnerRefusal, InnerRequests
 from llamasrv.web.sockets.realtime_limits import ModelsHere
 from llamasrv.web.sockets.socket_session import PATIENCE
-from llamasrv.web.streams.body import CLIENT_CLOSED
+
+if TYPE_CHECKING:  # which has one of these
+    from llamasrv.web.sockets.realtime import RealtimeSocket
 
 MOST_JOBS = 64  # that wait
-
-
-class AnsweringSession(Protocol):
-    """The part of a session that is used here."""
-
-    conversation: RealtimeConversation
-
-    @property
-    def is_open(self) -> bool: ...
-
-    def guarded(self, work: Callable[[], None]) -> None: ...
-
-    def be_busy(self, busy: bool) -> None: ...
-
-    def send(self, kind: str, **fields: Any) -> None: ...
-
-    def error(self, code: str | None, message: str, param: str | None = None) -> None: ...
 
 
 class CancellableRun(ResponseChain):
@@ -55,13 +40,6 @@ class CancellableRun(ResponseChain):
         self.cancelled: str | None = None  # why
         self.response_id: str | None = None  # once it has begun
         self._run: Any = None
-
-    def find(self, id: str) -> None:
-        return None
-
-    def goes_on_from(self, items: Any) -> None: ...
-
-    def keep(self, stored: Any) -> None: ...
 
     def began(self, reply: Any, run: Any) -> None:
         self._run = run
@@ -75,7 +53,7 @@ class CancellableRun(ResponseChain):
 
 
 class Answers:
-    def __init__(self, session: AnsweringSession, requests: InnerRequests, model: str, here: ModelsHere) -> None:
+    def __init__(self, session: RealtimeSocket, requests: InnerRequests, model: str, here: ModelsHere) -> None:
         """`model` "": the server's own choice."""
         self._session, self._requests, self._model, self._here = session, requests, model, here
         self._send: Send = session.send
@@ -159,9 +137,6 @@ class Answers:
         except InnerRefusal as refusal:
             error = {key: (refusal.error or {}).get(key) for key in ("type", "code", "message", "param")}
             self._send(f"{name}.failed", item_id=item.id, content_index=0, error=error)
-        finally:
-            if context.has_record:
-                context.record.close(CLIENT_CLOSED)  # unless it was: then it changes nothing
 
     # ------------------------------------------------------------ answering
 
@@ -214,8 +189,6 @@ class Answers:
         finally:
             if self._active is active:
                 self._active = None
-            if context.has_record:
-                context.record.close(CLIENT_CLOSED)
         response.end(active.cancelled)
 
 

@@ -40,11 +40,10 @@ from llamasrv.protocols.openai.responses.steering import (
     steered_input,
 )
 from llamasrv.protocols.openai.responses.stored import CHAINED, Stored
-from llamasrv.web.context import RequestContext, ResponseChain
+from llamasrv.web.context import Application, RequestContext, ResponseChain
 from llamasrv.web.http.body import is_large, parse_json
-from llamasrv.web.sockets.inner_requests import Application, InnerRefusal, InnerRequests
+from llamasrv.web.sockets.inner_requests import InnerRefusal, InnerRequests
 from llamasrv.web.sockets.socket_session import PATIENCE, SocketSession
-from llamasrv.web.streams.body import CLIENT_CLOSED
 
 MOST_LANES = 32  # names on one connection
 AT_ONCE = 16  # responses under way on one connection; more wait
@@ -251,8 +250,6 @@ class ResponsesSocket(SocketSession):
                 steers = ()
         finally:
             lane.reply = lane.run = None
-            if context.has_record:
-                context.record.close(CLIENT_CLOSED)  # unless it was: then it changes nothing
         if has_failed and not create.steers and lane.latest is not None and lane.latest.id == previous:
             lane.latest = None
         self._after_steers(lane)

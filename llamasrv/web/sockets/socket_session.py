@@ -9,9 +9,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from llamasrv.web.http.incoming import InputGate
+from llamasrv.web.http.connection import Connection
 from llamasrv.web.sockets.websocket import GOING_AWAY, INTERNAL, NORMAL, WebSocket
 
 log = logging.getLogger("llamasrv")
@@ -19,24 +19,6 @@ log = logging.getLogger("llamasrv")
 LOOK = 5.0  # seconds between two looks at the time
 PATIENCE = 10.0  # seconds for what was cancelled to end
 FAILED = "The server had an error. The connection is closed."
-
-
-class SocketConnection(Protocol):
-    """The part of a client's connection that a socket uses."""
-
-    @property
-    def sock(self) -> Any: ...
-
-    @property
-    def gate(self) -> InputGate: ...
-
-    @property
-    def write_timeout(self) -> float: ...
-
-    def be_busy(self, busy: bool) -> None:
-        """Whether a shutdown has to wait for it."""
-
-    on_drain: Callable[[], None] | None  # called when the server stops
 
 
 class SocketSession(ABC):
@@ -50,9 +32,9 @@ class SocketSession(ABC):
         """`environ` is the request for the socket; `most_bytes` bounds a message."""
         self._environ, self._most_bytes = dict(environ), most_bytes
         self._closing: int | None = None  # the code, once nothing new is begun
-        self._connection: SocketConnection
+        self._connection: Connection
 
-    def serve(self, connection: SocketConnection) -> None:
+    def serve(self, connection: Connection) -> None:
         """Until the client leaves, the time is up or the server stops."""
         self._connection = connection
         connection.sock.settimeout(None)
