@@ -13,7 +13,7 @@ import orjson
 from llamasrv.domain.request import Part, TextPart
 from llamasrv.protocols.common.documents import document_at, document_file, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, expect, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, expect, string_of, wrong_type
 
 Path = tuple[Any, ...]
 
@@ -38,7 +38,7 @@ def shown(block: dict[str, Any], path: Path, most: int) -> list[Part]:
 
 
 def text_parts(block: dict[str, Any], path: Path, most: int = 0) -> list[TextPart]:
-    text = string_at(block, "text", path)
+    text = string_of(block, "text", *path)
     return [TextPart(text)] if text else []
 
 
@@ -68,7 +68,7 @@ def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     kind = source.get("type")
     parts: list[Part]
     if kind == "text":
-        parts = [TextPart(string_at(source, "data", here))]
+        parts = [TextPart(string_of(source, "data", *here))]
     elif kind == "content" and type(source.get("content")) is str:
         parts = [TextPart(source["content"])]
     elif kind == "content":
@@ -83,7 +83,7 @@ def _document(block: dict[str, Any], path: Path, most: int) -> list[Part]:
         parts = [document_file(source.get("file_id"), "messages", *here, "file_id")]
     else:
         raise Invalid("expected 'base64', 'text', 'content', 'url' or 'file'.", *here, "type")
-    heads = [string_at(block, key, path, required=False) for key in ("title", "context")]
+    heads = [string_of(block, key, *path, required=False) for key in ("title", "context")]
     head = "\n".join(text for text in heads if text)
     return [TextPart(head + "\n\n"), *parts] if head else parts
 
@@ -110,11 +110,11 @@ def _search_result(block: dict[str, Any], path: Path, most: int) -> list[Part]:
     here = (*path, "content")
     blocks = blocks_of(block.get("content"), here, most)
     parts = [part for i, inner in enumerate(blocks) for part in _inner(inner, (*here, i), most)]
-    return [TextPart(f"{string_at(block, 'title', path)}\n{string_at(block, 'source', path)}\n\n"), *parts]
+    return [TextPart(f"{string_of(block, 'title', *path)}\n{string_of(block, 'source', *path)}\n\n"), *parts]
 
 
 def _tool_reference(block: dict[str, Any], path: Path, most: int) -> list[Part]:
-    return [TextPart(string_at(block, "tool_name", path))]
+    return [TextPart(string_of(block, "tool_name", *path))]
 
 
 def _browser_state(block: dict[str, Any], path: Path, most: int) -> list[Part]:
@@ -144,10 +144,3 @@ _READERS: dict[str, Callable[[dict[str, Any], Path, int], list[Any]]] = {
 
 def _source(block: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
     return expect(dict, block.get("source"), *path, "source"), (*path, "source")
-
-
-def string_at(wire: dict[str, Any], key: str, path: Path, *, required: bool = True) -> Any:
-    value = wire.get(key)
-    if type(value) is not str and (required or value is not None):
-        raise wrong_type("a string", value, *path, key)
-    return value

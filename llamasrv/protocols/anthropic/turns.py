@@ -19,12 +19,20 @@ import orjson
 from llamasrv.domain.found_tools import found_message
 from llamasrv.domain.request import Message, Part, TextPart, Tool, ToolCall
 from llamasrv.domain.summary import SUMMARY, with_tools_of
-from llamasrv.protocols.anthropic.blocks import Path, blocks_of, shown, string_at, text_parts
+from llamasrv.protocols.anthropic.blocks import Path, blocks_of, shown, text_parts
 from llamasrv.protocols.anthropic.client_tools import prompt_name_of
 from llamasrv.protocols.anthropic.threads import Continued
 from llamasrv.protocols.anthropic.tools import Offer, check_same_type, offer_of, tool_of, type_of
 from llamasrv.protocols.common.kept import unseal_turns
-from llamasrv.protocols.common.schema import Invalid, WireField, check_messages, expect, expect_or_none, wrong_type
+from llamasrv.protocols.common.schema import (
+    Invalid,
+    WireField,
+    check_messages,
+    expect,
+    expect_given,
+    expect_or_none,
+    string_of,
+)
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
 
@@ -162,11 +170,7 @@ def _last_user(messages: list[Any]) -> int:
 
 
 def _role(name: Any, at: int) -> str:
-    if type(name) is not str:
-        if name is None:
-            raise Invalid("missing. Every message needs a role.", at, "role", code="missing_required_parameter")
-        raise wrong_type("a string", name, at, "role")
-    role = _ROLES.get(name)
+    role = _ROLES.get(expect_given(str, name, at, "role", absent="missing. Every message needs a role."))
     if role is None:
         raise Invalid(f"unknown role. Expected 'user', 'assistant' or 'system', but got '{name[:40]}'.", at, "role")
     return role
@@ -246,7 +250,7 @@ def _change(block: dict[str, Any], path: Path, seen: TurnReader, added: list[Too
         seen.define(tool, type_of(wire["definition"]), *here, "definition", "name")
         added.append(tool)
     elif kind == "tool_reference":
-        name = string_at(wire, "name", here)
+        name = string_of(wire, "name", *here)
         tool = seen.tool(name, *here, "name")
         if adds:
             added.append(tool)
@@ -314,7 +318,7 @@ def _assistant(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> li
             turn.hosted[call.id] = call.name
             turn.calls.append(call)
         elif kind == "compaction":
-            if text := string_at(block, "content", here, required=False):
+            if text := string_of(block, "content", *here, required=False):
                 seen.summary, turn = text, _Answer()
                 seen.kept = unseal_turns(block.get("encrypted_content"), seen.limits)
         elif kind in _CHANGES:
@@ -339,7 +343,7 @@ def _is_hosted_result(kind: str) -> bool:
 def _hosted_result(block: dict[str, Any], path: Path, seen: TurnReader, turn: _Answer) -> None:
     """What a tool found that was run while the answer was made; of a tool search, tools that can be called from there
     on."""
-    id = string_at(block, "tool_use_id", path)
+    id = string_of(block, "tool_use_id", *path)
     name = turn.hosted.pop(id, None)
     if name is None:
         seen.carried[block["type"]] = None  # its call was left out
@@ -359,7 +363,7 @@ def _references(content: dict[str, Any], path: Path) -> list[str]:
     references = expect(list, content.get("tool_references"), *here, what="an array of tool references")
     for i, reference in enumerate(references):
         expect(dict, reference, *here, i)
-    return [string_at(reference, "tool_name", (*here, i)) for i, reference in enumerate(references)]
+    return [string_of(reference, "tool_name", *here, i) for i, reference in enumerate(references)]
 
 
 def _plain(content: Any) -> str:
@@ -391,7 +395,7 @@ def _user(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Me
         elif kind in _CHANGES:
             _change(block, here, seen, added, removed)
         elif kind == "compaction":
-            if text := string_at(block, "content", here, required=False):
+            if text := string_of(block, "content", *here, required=False):
                 seen.summary, seen.kept = text, unseal_turns(block.get("encrypted_content"), seen.limits)
                 results.clear()
                 parts.clear()
@@ -407,7 +411,7 @@ def _user(blocks: list[dict[str, Any]], path: Path, seen: TurnReader) -> list[Me
 
 
 def _result(block: dict[str, Any], path: Path, seen: TurnReader) -> tuple[Message, list[Part]]:
-    id, names = string_at(block, "tool_use_id", path), seen.names
+    id, names = string_of(block, "tool_use_id", *path), seen.names
     if id not in names:
         text = f"no earlier 'tool_use' block has the id '{id[:80]}'."
         raise Invalid(text, *path, "tool_use_id", about=("unexpected tool_result",))
@@ -420,7 +424,7 @@ def _result(block: dict[str, Any], path: Path, seen: TurnReader) -> tuple[Messag
         here = (*path, "content")
         for i, inner in enumerate(blocks_of(content, here, seen.most)):
             if inner["type"] == "tool_reference":
-                found.append(seen.tool(string_at(inner, "tool_name", (*here, i)), *here, i))
+                found.append(seen.tool(string_of(inner, "tool_name", *here, i), *here, i))
             else:
                 parts += shown(inner, (*here, i), seen.most)
     texts = [part for part in parts if isinstance(part, TextPart)]
@@ -438,13 +442,13 @@ def _call(block: dict[str, Any], path: Path) -> ToolCall:
     if arguments is None:
         arguments = {}
     expect(dict, arguments, *path, "input")
-    id, name = string_at(block, "id", path), string_at(block, "name", path)
-    name = prompt_name_of(name, string_at(block, "toolset_name", path, required=False))
+    id, name = string_of(block, "id", *path), string_of(block, "name", *path)
+    name = prompt_name_of(name, string_of(block, "toolset_name", *path, required=False))
     return ToolCall(id, name, orjson.dumps(arguments).decode())
 
 
 def _thinking(block: dict[str, Any], path: Path) -> str:
-    text: str = string_at(block, "thinking", path)
+    text: str = string_of(block, "thinking", *path)
     signature = block.get("signature")
     if not text and type(signature) is str and signature.startswith(SEALED):
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -17,8 +17,6 @@ from llamasrv.protocols.limits import Limits
 OPTIONS = 255  # of a choice
 ORDERS = 8
 THOUGHT = 32_768  # tokens
-
-_Value = TypeVar("_Value")
 
 
 class DecisionSchema(WireSchema):
@@ -90,13 +88,6 @@ def number_of(value: Any, low: int, high: int, what: str, *path: int | str) -> N
 
 def missing(*path: int | str) -> Invalid:
     return Invalid("missing.", *path, code="missing_required_parameter")
-
-
-def expect_given(kind: type[_Value], value: Any, *path: int | str, what: str = "") -> _Value:
-    """The value, which must be given and of exactly this type. Raises Invalid."""
-    if value is None:
-        raise missing(*path)
-    return expect(kind, value, *path, what=what)
 
 
 def text_of(value: Any) -> str:

@@ -102,6 +102,21 @@ def expect_or_none(kind: type[_Value], value: Any, *path: int | str) -> _Value |
     return None if value is None else expect(kind, value, *path)
 
 
+def expect_given(kind: type[_Value], value: Any, *path: int | str, what: str = "", absent: str = "missing.") -> _Value:
+    """The same for a value that must be given; `absent`: what is said where it is None."""
+    if value is None:
+        raise Invalid(absent, *path, code="missing_required_parameter")
+    return expect(kind, value, *path, what=what)
+
+
+def string_of(wire: dict[str, Any], key: str, *path: int | str, required: bool = True) -> Any:
+    """The text behind a key; None if it is missing and not `required`. Raises Invalid."""
+    value = wire.get(key)
+    if type(value) is not str and (required or value is not None):
+        raise wrong_type("a string", value, *path, key)
+    return value
+
+
 def check_length(value: Sized, most: int, what: str, *path: int | str) -> None:
     """Raises if an array has more than `most` entries; `what` they are called."""
     if len(value) > most:

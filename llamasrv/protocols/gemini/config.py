@@ -25,10 +25,11 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     expect_or_none,
+    string_of,
     wrong_type,
 )
 from llamasrv.protocols.gemini.schemas import json_schema
-from llamasrv.protocols.gemini.wire import camel, list_of, object_of, string_of
+from llamasrv.protocols.gemini.wire import camel, list_of, object_of
 
 JSON, ENUM = "application/json", "text/x.enum"
 

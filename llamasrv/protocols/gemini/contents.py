@@ -15,8 +15,16 @@ import orjson
 
 from llamasrv.domain.request import Message, Part, TextPart, ToolCall
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, check_length, check_messages, expect_or_none
-from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
+from llamasrv.protocols.common.schema import (
+    Invalid,
+    Refusal,
+    WireField,
+    check_length,
+    check_messages,
+    expect_or_none,
+    string_of,
+)
+from llamasrv.protocols.gemini.wire import Path, list_of, object_of
 
 SEALED = b"llamasrv:"
 """Starts the signature of a call: the rest of it is what was thought before the call."""

@@ -15,7 +15,6 @@ from llamasrv.protocols.common.decisions import (
     DecisionsEndpoint,
     Shown,
     chosen,
-    expect_given,
     level,
     missing,
     number_of,
@@ -24,7 +23,16 @@ from llamasrv.protocols.common.decisions import (
 )
 from llamasrv.protocols.common.documents import document_at, document_of_data
 from llamasrv.protocols.common.media import from_base64, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, String, WireField, expect, expect_or_none, wrong_type
+from llamasrv.protocols.common.schema import (
+    Invalid,
+    Refusal,
+    String,
+    WireField,
+    expect,
+    expect_given,
+    expect_or_none,
+    wrong_type,
+)
 
 QUESTIONS = 1000
 LEAST, MOST = 0.01, 0.99  # range of the probability of a noul, as Google reports it

@@ -31,9 +31,10 @@ from llamasrv.protocols.common.schema import (
     WireField,
     WireSchema,
     expect,
+    string_of,
     wrong_type,
 )
-from llamasrv.protocols.gemini.wire import Path, list_of, string_of
+from llamasrv.protocols.gemini.wire import Path, list_of
 from llamasrv.protocols.openai.responses.ids import SEAL
 
 JSON = dict[str, Any]

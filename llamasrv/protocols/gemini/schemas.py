@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llamasrv.protocols.common.schema import Invalid
-from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
+from llamasrv.protocols.common.schema import Invalid, string_of
+from llamasrv.protocols.gemini.wire import Path, list_of, object_of
 
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")

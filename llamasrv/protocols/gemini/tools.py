@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from llamasrv.domain.request import Tool, ToolChoice
-from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, expect, wrong_type
+from llamasrv.protocols.common.schema import Invalid, Refusal, WireField, expect, string_of, wrong_type
 from llamasrv.protocols.gemini.schemas import json_schema
-from llamasrv.protocols.gemini.wire import Path, list_of, object_of, string_of
+from llamasrv.protocols.gemini.wire import Path, list_of, object_of
 
 _MODES = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "required", "NONE": "none", "MODE_UNSPECIFIED": "auto"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llamasrv.protocols.common.schema import expect, wrong_type
+from llamasrv.protocols.common.schema import expect
 
 Path = tuple[Any, ...]
 
@@ -33,11 +33,3 @@ def list_of(value: Any, *path: int | str) -> list[Any]:
     if type(value) is dict:
         return [value]
     return expect(list, value, *path)
-
-
-def string_of(wire: dict[str, Any], key: str, *path: int | str, required: bool = True) -> Any:
-    """A text; None if it is missing and not `required`."""
-    value = wire.get(key)
-    if type(value) is not str and (required or value is not None):
-        raise wrong_type("a string", value, *path, key)
-    return value

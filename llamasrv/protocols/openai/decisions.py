@@ -16,7 +16,6 @@ from llamasrv.protocols.common.decisions import (
     Shown,
     choice_confidence,
     chosen,
-    expect_given,
     level,
     missing,
     number_of,
@@ -31,6 +30,7 @@ from llamasrv.protocols.common.schema import (
     WireField,
     check_length,
     expect,
+    expect_given,
     expect_or_none,
     wrong_type,
 )

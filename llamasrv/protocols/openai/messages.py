@@ -16,8 +16,8 @@ from llamasrv.protocols.common.schema import (
     check_length,
     check_messages,
     expect,
+    expect_given,
     expect_or_none,
-    wrong_type,
 )
 from llamasrv.protocols.openai.custom import custom_arguments
 
@@ -57,11 +57,7 @@ class ChatMessages(WireField):
 
 def _message(wire: Any, at: int, most_parts: int) -> Message:
     expect(dict, wire, at)
-    name = wire.get("role")
-    if type(name) is not str:
-        if name is None:
-            raise Invalid("missing. Every message needs a role.", at, "role", code="missing_required_parameter")
-        raise wrong_type("a string", name, at, "role")
+    name = expect_given(str, wire.get("role"), at, "role", absent="missing. Every message needs a role.")
     role = _ROLES.get(name)
     if role is None:
         raise Invalid(f"unknown role. Expected one of {', '.join(_ROLES)}, but got '{name[:40]}'.", at, "role")
@@ -141,13 +137,14 @@ def _function(wire: Any, id: str, *path: int | str) -> ToolCall:
     expect(dict, wire, *path)
     name, arguments = wire.get("name"), wire.get("arguments")
     expect(str, name, *path, "name")
-    if type(arguments) is dict:
-        arguments = orjson.dumps(arguments).decode()
-    elif arguments is None:
-        arguments = "{}"
-    elif type(arguments) is not str:
-        raise wrong_type("a string with a JSON object", arguments, *path, "arguments")
-    return ToolCall(id, name, arguments)
+    return ToolCall(id, name, arguments_of(arguments, *path, "arguments"))
+
+
+def arguments_of(value: Any, *path: int | str) -> str:
+    """The arguments of a call as JSON. Raises Invalid."""
+    if type(value) is dict:
+        return orjson.dumps(value).decode()
+    return "{}" if value is None else expect(str, value, *path, what="a string with a JSON object")
 
 
 def _custom(wire: Any, id: str, *path: int | str) -> ToolCall:

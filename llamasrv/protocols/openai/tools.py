@@ -14,8 +14,8 @@ from llamasrv.protocols.common.schema import (
     WireField,
     check_length,
     expect,
+    expect_given,
     expect_or_none,
-    wrong_type,
 )
 from llamasrv.protocols.openai.custom import custom_tool
 
@@ -134,11 +134,8 @@ def _custom(wire: Any, *path: int | str) -> Tool:
 _KINDS: Mapping[str, Callable[..., Tool]] = {"function": _function, "custom": _custom}
 
 
-def _name(name: Any, *path: int | str) -> str:
-    if type(name) is not str:
-        if name is None:
-            raise Invalid("missing. Every tool needs a name.", *path, code="missing_required_parameter")
-        raise wrong_type("a string", name, *path)
+def _name(value: Any, *path: int | str) -> str:
+    name = expect_given(str, value, *path, absent="missing. Every tool needs a name.")
     if not _NAME.fullmatch(name):
         raise Invalid("expected 1 to 128 letters, digits and any of _ - . : /", *path)
     return name

@@ -17,7 +17,6 @@ from llamasrv.protocols.common.decisions import (
     Shown,
     choice_confidence,
     chosen,
-    expect_given,
     level,
     missing,
     number_of,
@@ -30,7 +29,17 @@ from llamasrv.protocols.common.decisions import (
 from llamasrv.protocols.common.loader import Loaded, SchemaEndpoint, invalid_request
 from llamasrv.protocols.common.media import from_base64, from_url
 from llamasrv.protocols.common.names import prompt_in
-from llamasrv.protocols.common.schema import Array, Invalid, Object, Refusal, String, WireField, expect, wrong_type
+from llamasrv.protocols.common.schema import (
+    Array,
+    Invalid,
+    Object,
+    Refusal,
+    String,
+    WireField,
+    expect,
+    expect_given,
+    wrong_type,
+)
 
 QUESTIONS = 400
 LEVELS = 10

@@ -166,10 +166,6 @@ class RealtimeConversation:
         self._bound_audio()
         return self._items[at - 1].id if at else None
 
-    @property
-    def last_id(self) -> str | None:
-        return self._items[-1].id if self._items else None
-
     def find(self, id: Any, param: str = "item_id") -> ConversationItem:
         """Raises InvalidRequest."""
         for item in self._items:

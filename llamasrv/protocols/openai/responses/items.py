@@ -19,10 +19,19 @@ from llamasrv.domain.summary import SUMMARY
 from llamasrv.protocols.common.documents import document_file, file_part
 from llamasrv.protocols.common.kept import unseal_turns
 from llamasrv.protocols.common.media import audio_part, from_url
-from llamasrv.protocols.common.schema import Invalid, Refusal, check_length, expect, expect_or_none, wrong_type
+from llamasrv.protocols.common.schema import (
+    Invalid,
+    Refusal,
+    check_length,
+    expect,
+    expect_given,
+    expect_or_none,
+    wrong_type,
+)
 from llamasrv.protocols.common.thinking import EFFORTS
 from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.custom import custom_arguments
+from llamasrv.protocols.openai.messages import arguments_of
 from llamasrv.protocols.openai.responses.client_tools import CALLS
 from llamasrv.protocols.openai.responses.ids import input_id, unseal
 from llamasrv.protocols.openai.responses.tools import ToolSet, prompt_name_of
@@ -148,13 +157,7 @@ class Turns:
             self._reasoning.append(text)
 
     def _function_call(self, item: dict[str, Any], *path: int | str) -> None:
-        arguments = item.get("arguments")
-        if type(arguments) is dict:
-            arguments = _json(arguments)
-        elif arguments is None:
-            arguments = "{}"
-        elif type(arguments) is not str:
-            raise wrong_type("a string with a JSON object", arguments, *path, "arguments")
+        arguments = arguments_of(item.get("arguments"), *path, "arguments")
         self._call(_string(item, "call_id", *path), _called(item, *path), arguments)
 
     def _custom_call(self, item: dict[str, Any], *path: int | str) -> None:
@@ -374,10 +377,7 @@ def _called(item: dict[str, Any], *path: int | str) -> str:
 
 
 def _string(item: dict[str, Any], key: str, *path: int | str, empty: bool = False) -> str:
-    value = item.get(key)
-    if value is None:
-        raise Invalid("missing.", *path, key, code="missing_required_parameter")
-    text = expect(str, value, *path, key)
+    text = expect_given(str, item.get(key), *path, key)
     if not text and not empty:
         raise Invalid("must not be an empty string.", *path, key)
     return text
