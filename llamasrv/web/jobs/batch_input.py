@@ -21,6 +21,7 @@ from llamasrv.web.http.body import is_large
 MOST_LINES = 50_000  # of one batch, as at OpenAI
 MOST_EMPTY = 50_000  # lines more, without a request
 MOST_ERRORS = 20  # errors reported for an invalid input file; they stay in the batch's record
+PIECE = 1 << 20  # bytes to read of a line at a time
 BREATH = 0.001  # seconds after which others are let in
 
 R = TypeVar("R")
@@ -87,8 +88,8 @@ def check_input(file: BinaryIO, batch: StoredBatch, longest: int, most_values: i
 
     if batch.protocol == "anthropic":  # checked when it was sent
         return [], sum(1 for _ in breathing(file))
-    for n, line in enumerate(breathing(iter(lambda: file.readline(longest + 1), b"")), 1):
-        if len(line) > longest:
+    for n, line in enumerate(breathing(_lines(file, longest)), 1):
+        if not line:
             wrong("line_too_long", f"A line has at most {longest} bytes.", n)
             break
         if n > MOST_LINES + MOST_EMPTY or len(seen) > MOST_LINES:
@@ -113,6 +114,18 @@ def check_input(file: BinaryIO, batch: StoredBatch, longest: int, most_values: i
     if not seen and not errors:
         wrong("empty_file", "The input file is empty.", None)
     return errors, len(seen)
+
+
+def _lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
+    """The lines; b"" for one of more than `longest` bytes, which is never put together: of 32 MB that takes 30 ms."""
+    while line := file.readline(PIECE):
+        pieces, size = [line], len(line)
+        while len(line) == PIECE and not line.endswith(b"\n") and size <= longest:
+            breathe()
+            line = file.readline(PIECE)
+            pieces.append(line)
+            size += len(line)
+        yield b"" if size > longest else b"".join(pieces)
 
 
 def breathing(lines: Iterable[Any]) -> Iterator[Any]:
