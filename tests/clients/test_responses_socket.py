@@ -210,7 +210,7 @@ def test_what_was_accepted_and_cannot_be_gone_on_with_is_given_back(socket):
 
 @pytest.mark.parametrize("is_continued", [True, False])
 def test_what_steers_a_response_that_calls_a_tool_waits_for_the_result(socket, is_continued):
-    text = {"type": "string", "minLength": 500, "maxLength": 500}
+    text = {"type": "string", "minLength": 2000, "maxLength": 2000}
     parameters = {"type": "object", "properties": {"text": text}, "required": ["text"]}
     tool = {"type": "function", "name": "write", "parameters": parameters, "strict": True}
     call = {"tools": [tool], "tool_choice": "required", "input": "Go"}

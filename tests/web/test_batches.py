@@ -478,8 +478,8 @@ def test_a_batch_that_was_killed_while_it_ended_leaves_nothing_behind(run):
         put(b"x")
     batches.save(batch)
     service.service.batches.wake()
-    wait_until(lambda: batches.open_batches() == [])
-    assert batches.input_of(batch).read() == b"" and batches.find("", id) == batch
+    wait_until(lambda: batches.open_batches() == [] and batches.input_of(batch).read() == b"")
+    assert batches.find("", id) == batch
 
 
 def test_batches_are_listed_latest_first_and_only_their_owners(run):
