@@ -273,11 +273,12 @@ def calibrate(settings: Settings, file: Path, target: Path | None) -> int:
 
 
 @cli.command()
+@_reference
 @click.option("--print-config", is_flag=True, help="Print the resolved configuration as TOML, with secrets hidden.")
 @_as_json
 @with_options()
 def check(settings: Settings, print_config: bool, as_json: bool) -> int:
-    """Check a configuration and estimate its memory use."""
+    """Check a configuration and estimate its memory use; MODEL as for `serve`."""
     from llamasrv.commands.check import run
 
     return run(settings, print_config, as_json)

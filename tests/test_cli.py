@@ -84,6 +84,7 @@ def one_line(code, out, err):
         (["serve", "--flash-attn", "of"], 78, "--flash-attn 'of': must be one of auto, on, off; did you mean off?"),
         (["serve", "--config", "/none.toml"], 78, "/none.toml: No such file or directory"),
         (["serve", "--model", "/none.gguf"], 78, "/none.gguf: No such file or directory"),
+        (["check", "/none.gguf"], 78, "/none.gguf: No such file or directory"),
         (["serve", "--fake", "--chat-template", "nope"], 78, "neither Jinja source nor one of bailing, "),
         (["serve", "--fake", "--chat-template-file", "/none"], 78, "'/none': No such file or directory"),
         (["serve", "--fake", "--api-key-file", "/none"], 78, "'/none': No such file or directory"),
