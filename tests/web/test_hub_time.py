@@ -258,7 +258,7 @@ def test_a_line_without_end_is_read_in_pieces():
 
 
 def test_a_large_answer_of_a_batch_leaves_the_hub(hub_time, tmp_path):
-    """Embeddings of 500 texts took it half a second (here a fifth of them): parsed, and written into the journal number by number."""
+    """Embeddings of 500 texts were parsed, and written into the journal number by number."""
     shelf = FolderShelf(tmp_path)
     store = BatchStore(shelf)
     batch = store.create(StoredBatch("batch_" + "0" * 36, "ann", "openai", CHAT, 0, 2**40), [b"{}"])
