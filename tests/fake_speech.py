@@ -52,7 +52,7 @@ class FakeUtterance:
             self.position, self._computed = self.kept, [self._voice]
         return ends
 
-    def leave_lane(self) -> None:
+    def release_lane(self) -> None:
         self.position, self.pending = 0, np.concatenate([*self._computed, self.pending])
         self._computed = []
 

@@ -121,7 +121,7 @@ class Speaker(SideThread[SpeechBackend]):
 
     def _ended(self, speech: SpeechSequence) -> None:
         self._num_ended += 1
-        self._mailbox.put(lambda: self._leave(speech))
+        self._mailbox.put(lambda: self._release(speech))
 
     # -- speaker's thread ------------------------------------------------------------------------------------
 
@@ -201,8 +201,8 @@ class Speaker(SideThread[SpeechBackend]):
                 wanted -= 1
 
     def _give_up_lane(self, speech: SpeechSequence) -> None:
-        speech.utterance.leave_lane()
-        self._leave(speech)
+        speech.utterance.release_lane()
+        self._release(speech)
 
     def _gives_way(self, speech: SpeechSequence) -> bool:
         if self.loaded.is_deterministic and speech.utterance.kept:
@@ -273,12 +273,12 @@ class Speaker(SideThread[SpeechBackend]):
             self._end(speech, FinishReason.LENGTH if utterance.is_cut else FinishReason.STOP)
 
     def _end(self, speech: SpeechSequence, reason: FinishReason, error: LlamasrvError | None = None) -> None:
-        self._leave(speech)
+        self._release(speech)
         self.ending.append(speech)  # until the vocoder says that it has ended
         speech.deadline = None if error is not None else speech.deadline
         self.vocoder.end(speech, speech.end(reason, error, self.clock()))
 
-    def _leave(self, speech: SpeechSequence) -> None:
+    def _release(self, speech: SpeechSequence) -> None:
         for place in (self.waiting, self.running, self.ending):
             if speech in place:
                 place.remove(speech)

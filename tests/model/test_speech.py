@@ -94,7 +94,7 @@ def test_an_utterance_that_left_its_lane_goes_on_where_it_was(pair, says):
                 return speech.hidden(place)
             assert not utterance.advance(place)
             if leaves and utterance.num_frames == 5:
-                utterance.leave_lane()
+                utterance.release_lane()
                 speech.release(lane)
                 lane += 1
 

@@ -54,7 +54,7 @@ class ThreadCount:
         self._idle = idle or machine.idle_seconds
         self._norms: dict[int, float] = {}  # seconds, by the number of digits of the number of rows
         self._slow_at = self._noted_at = self._back_at = -1e9
-        self._told = False  # the log says that threads are left out
+        self._is_logged = False  # the log says that threads are left out
         self._looked_at, self._idle_then = clock(), self._idle()
 
     def note(self, rows: int, seconds: float, cpu: float | None = None) -> None:
@@ -83,7 +83,7 @@ class ThreadCount:
         self.now -= max(1, self.now // 4)
         self._looked_at, self._idle_then, self._slow_at = now, self._idle(), -1e9
         if now - self._noted_at > NOTE:
-            self._noted_at, self._told = now, True
+            self._noted_at, self._is_logged = now, True
             log.info(
                 "the cores are busy: a step took %.0f ms, the quickest of its size %.0f; "
                 "computing with %d of %d threads for now",
@@ -104,6 +104,6 @@ class ThreadCount:
         if idle is None or before is None or idle - before > passed * more * IDLE:
             self.now = min(self.most, self.now + more)
             self._back_at = now
-            if self.now == self.most and self._told:
-                self._told = False
+            if self.now == self.most and self._is_logged:
+                self._is_logged = False
                 log.info("the cores are idle again: computing with all %d threads", self.most)

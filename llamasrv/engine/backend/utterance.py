@@ -105,7 +105,7 @@ class LlamaUtterance(ABC):
         self.num_prompt += len(self.pending)
         return True
 
-    def leave_lane(self) -> None:
+    def release_lane(self) -> None:
         """All rows of its lane are to be computed again."""
         self.pending = np.concatenate([*self._computed, self.pending])
         self.position, self._computed = 0, []

@@ -180,7 +180,7 @@ class Utterance(Protocol):
     def advance(self, place: int) -> bool:
         """Take the frame that the row at `place` gives. True: the lane starts anew at `kept`. Raises DecodeFailed."""
 
-    def leave_lane(self) -> None:
+    def release_lane(self) -> None:
         """All rows of its lane are to be computed again."""
 
     def take_pieces(self) -> Sequence[SoundPiece]:

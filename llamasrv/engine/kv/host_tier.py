@@ -105,5 +105,5 @@ class HostTier(StateTier):
 
     def _drop(self, entry: SavedState) -> None:
         self.pins.release(entry)
-        self.ranking.remove(entry)
+        self.ranking.drop(entry)
         self._tree.drop(entry)

@@ -124,12 +124,12 @@ class KVCacheManager:
         if source is not None and match is not None and not match.held:
             whole = match.length == lanes.lengths[source]
             if whole or not self.backend.traits.can_share or not (lanes.free or len(lanes.resident) > 1):
-                self.resident.remove(self.timelines[source])
+                self.resident.drop(self.timelines[source])
                 if whole and not self.backend.traits.can_share:
                     self._copy_to_host(source)  # others fork the same turn, and none can share the lane
                 lanes.take_over(source)
                 if not whole:
-                    self.sessions.leave(self.timelines[source], lanes.lengths[source], match.length)
+                    self.sessions.save_held(self.timelines[source], lanes.lengths[source], match.length)
                     self._bring_back(source, match)
                 return source
             self.resident.note_use(self.timelines[source])
@@ -228,9 +228,9 @@ class KVCacheManager:
         else:
             self.drop(lane)
 
-    def leaving(self, lane: int, length: int) -> None:
+    def save_held(self, lane: int, length: int) -> None:
         """A sequence is about to leave its lane, whose contents are dropped: save what sessions hold of them."""
-        self.sessions.leave(self.timelines[lane], length)
+        self.sessions.save_held(self.timelines[lane], length)
 
     def make_room(self, cells: int) -> None:
         """Evict resident prefixes until that many cells are free or none is left."""
@@ -244,7 +244,7 @@ class KVCacheManager:
             return False
         lane = timeline.lane
         try:
-            self.sessions.leave(timeline, self.lanes.lengths[lane])
+            self.sessions.save_held(timeline, self.lanes.lengths[lane])
             self._copy_to_host(lane)
         finally:
             self.drop(lane)
@@ -319,5 +319,5 @@ class KVCacheManager:
             raise Unclean(f"lane {lane} cannot be emptied") from error
         timeline = self.timelines.drop(lane)
         if timeline is not None:
-            self.resident.remove(timeline)
+            self.resident.drop(timeline)
         self.lanes.drop(lane)

@@ -58,14 +58,14 @@ class EvictionOrder(Generic[H]):
         if item is not None:
             self._rank(holder, item.spared, item.size, item.uses + 1)
 
-    def remove(self, holder: H) -> None:
+    def drop(self, holder: H) -> None:
         """Nothing happens if it is not here."""
         item = self._there.pop(holder, None)
         if item is not None:
             self.used -= item.size
 
     def evict(self, is_pinned: Callable[[H], bool] = lambda holder: False) -> H | None:
-        """Remove and return the least valuable one; None if all are pinned."""
+        """Drop and return the least valuable one; None if all are pinned."""
         pinned: list[_Ranked] = []
         found: _Ranked | None = None
         while found is None and self._heap:
@@ -80,7 +80,7 @@ class EvictionOrder(Generic[H]):
         if found is None:
             return None
         self._age = found.value
-        self.remove(found.holder)
+        self.drop(found.holder)
         holder: H = found.holder
         return holder
 

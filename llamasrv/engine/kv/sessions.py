@@ -105,7 +105,7 @@ class Sessions:
             self._end(hold)
         return len(found)
 
-    def leave(self, timeline: LaneTimeline, length: int, left: int = 0) -> None:
+    def save_held(self, timeline: LaneTimeline, length: int, left: int = 0) -> None:
         """A lane with `length` tokens is about to keep only the first `left` of them: save what is held."""
         if not self._holds:
             return

@@ -126,7 +126,7 @@ class PrefixTree:
         node.holders.remove(holder)
         for above in _upwards(node):
             del above.below[holder.kind][holder]
-        self._prune(node, holder.cache_key)
+        self._drop_empty(node, holder.cache_key)
 
     def walk(self, tokens: array[int], limit: int, cache_key: CacheKey = EVERYBODY) -> PrefixPath:
         """The path of `tokens[:limit]`."""
@@ -225,7 +225,7 @@ class PrefixTree:
         for above in _upwards(node):
             above.below[holder.kind][holder] = None
 
-    def _prune(self, node: PrefixNode, key: CacheKey) -> None:
+    def _drop_empty(self, node: PrefixNode, key: CacheKey) -> None:
         """Drop nodes without a holder, and merge one that neither branches nor ends a timeline with its child."""
         while not node.holders and not node.children:
             if node.parent is None:

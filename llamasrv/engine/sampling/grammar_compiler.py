@@ -291,11 +291,11 @@ class GrammarCompiler:
         left = self.limits.compile_seconds
         while left > 0 and not self._notice.wait(lambda: job.done, max(left, 0.01)):
             if time.monotonic() >= until:
-                self._leave(job)
+                self._abandon(job)
                 raise Unavailable("The server is busy compiling other schemas. Try again shortly.")
             left = self.limits.compile_seconds - job.seconds()
         if not job.done:
-            self._leave(job)
+            self._abandon(job)
             error = InvalidRequest(
                 "The schema or grammar is too complex: it took too long to compile "
                 f"(over {self.limits.compile_seconds:g} s).",
@@ -309,7 +309,7 @@ class GrammarCompiler:
             raise job.error.but()
         return job.result
 
-    def _leave(self, job: _Job[R]) -> None:
+    def _abandon(self, job: _Job[R]) -> None:
         """Let another job run beside an abandoned one."""
         with self._lock:
             if job.done or self._num_left >= LEFT:

@@ -149,7 +149,7 @@ class LaneAdmission:
         exact = self._options.deterministic  # recomputing would round differently
         count, lane = seq.num_computed, seq.seat
         if count:
-            self.memory.leaving(lane, count)
+            self.memory.save_held(lane, count)
             if exact or self._restore_cost.is_copy_cheaper(count, self._backend.saved_size(lane)):
                 began = self._clock()
                 data = self._backend.save(lane)
@@ -184,7 +184,7 @@ class LaneAdmission:
         computed = seq.tokens[: seq.num_computed]  # the rest will never be computed
         if keep and not (seq.spec.cache_prompt and seq.spec.leaves_prefix):
             keep = False
-            self.memory.leaving(lane, seq.num_computed)
+            self.memory.save_held(lane, seq.num_computed)
         self.memory.release_lane(lane, computed, keep=keep, passes=seq.spec.passes)
         if keep:
             assert seq.slot is not None, seq

@@ -20,7 +20,7 @@ class QueuePlaces:
     def __init__(self, scheduler: Scheduler) -> None:
         self.asked = False
         self._scheduler = scheduler
-        self._told: dict[int, QueuePlace] = {}  # by sequence
+        self._sent: dict[int, QueuePlace] = {}  # by sequence
         self._next = 0.0
 
     def tell(self, waiting: WaitingSequences, now: float) -> None:
@@ -32,9 +32,9 @@ class QueuePlaces:
         self.asked = bool(asking)
         news = self._news(asking, waiting, now) if asking else {}
         for seq in asking:
-            if news[seq.id] != self._told.get(seq.id):
+            if news[seq.id] != self._sent.get(seq.id):
                 seq.stream.put(news[seq.id])
-        self._told = news
+        self._sent = news
 
     def _news(self, asking: list[Sequence], waiting: WaitingSequences, now: float) -> dict[int, QueuePlace]:
         line = self._scheduler.in_order(waiting, now, (SequenceState.WAITING, SequenceState.AWAITING_DISK))

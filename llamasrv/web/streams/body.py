@@ -44,7 +44,7 @@ class Body(ABC):
         """The last write of a stream that failed."""
 
     @abstractmethod
-    def _leave(self) -> None:
+    def _release(self) -> None:
         """Nothing more is written: release what it was read from."""
 
     def _break_off(self, error: Exception) -> bytes:
@@ -58,7 +58,7 @@ class Body(ABC):
 
     def close(self) -> None:
         """Always called by the code that iterates: after the last write, or when the client is gone."""
-        self._leave()
+        self._release()
         if self._record is not None:
             if not self._ended and self._record.reason is None:
                 self._record.reason = "cancelled"
@@ -89,5 +89,5 @@ class PiecesBody(Body):
             raise error
         return self._failed(error)
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         self._pieces.close()

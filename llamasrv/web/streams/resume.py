@@ -127,7 +127,7 @@ class StreamReader(Body):
         self._next += len(data)
         return data or self._kept.framing.ping or b""  # a ping is only for this reader and has no position
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         return None
 
     def _failure(self, error: LlamasrvError) -> bytes:

@@ -94,8 +94,8 @@ class SpeechStream(LiveStream[bytes]):
     def _read(self, timeout: float) -> list[bytes]:
         return self._speech.pieces(timeout)
 
-    def _leave(self) -> None:
-        super()._leave()
+    def _release(self) -> None:
+        super()._release()
         speech = self._speech
         if not speech.done:
             speech.cancel()

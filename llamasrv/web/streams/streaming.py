@@ -294,7 +294,7 @@ class LiveStream(Body, Generic[Item]):
                 self._asked = True
                 return []  # the comment that is written now shows whether anybody reads
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         if self._watch is not None:
             self._watch.close()
 
@@ -350,8 +350,8 @@ class EventStream(LiveStream[Event]):
     def _failure(self, error: LlamasrvError) -> bytes:
         return self._framing.frame(self._reply.error(error)) + self._framing.last
 
-    def _leave(self) -> None:
-        super()._leave()
+    def _release(self) -> None:
+        super()._release()
         events, self._first = self._first, None
         self._record.usage = settle(self._running) or _usage_of(events or ()) or self._record.usage
 
@@ -394,11 +394,11 @@ class Watch:
         try:
             self.half_closed = _sends_no_more(self._sock, self._rdhup)
         except OSError:
-            return self._leave()
+            return self._end()
         if not self.half_closed:
             return self._look_later() if self._rdhup else self.close()
         if not self._is_plain or self.interim and not self._probed():
-            return self._leave()
+            return self._end()
         self._pause = FIRST_LOOK
         self._look_later()
 
@@ -419,13 +419,13 @@ class Watch:
         self._timer.close()
         self._timer = None
         if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # the reset; reading would not show it
-            return self._leave()
+            return self._end()
         self._pause = min(LOOK, self._pause * 2)
         if self.half_closed:
             return self._look_later()
         self._check()
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         self._gone()
         self.close()
 

@@ -36,7 +36,7 @@ class ToolStream(Body):
     def _failure(self, error: LlamasrvError) -> bytes:
         return unnamed(last_chunk(error.message))
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         self._stop()
         self._watch.close()
         for _ in self._output:  # to its end, which is near: it is that of the program

@@ -127,7 +127,7 @@ def test_a_lane_that_was_left_between_two_chunks_is_filled_again(kind):
         utterance.mark_computed(1)
     rows, kept = utterance.pending, utterance.kept
     count = utterance.num_prompt
-    utterance.leave_lane()
+    utterance.release_lane()
     assert utterance.position == 0 and utterance.num_prompt == count and utterance.kept == kept
     assert utterance.pending.tolist() == [*first[:kept].tolist(), *rows.tolist()]
 
@@ -140,10 +140,10 @@ def test_a_lane_that_was_left_in_the_middle_is_filled_again(kind):
     utterance.mark_computed(len(rows) - 2)
     utterance.advance(0)
     rows += utterance.pending.tolist()
-    utterance.leave_lane()
+    utterance.release_lane()
     assert utterance.position == 0 and utterance.pending.tolist() == rows
     utterance.mark_computed(1)
-    utterance.leave_lane()
+    utterance.release_lane()
     assert utterance.position == 0 and utterance.pending.tolist() == rows
 
 

@@ -123,7 +123,7 @@ def test_of_equal_ones_the_least_recently_used_goes():
     ranking, states = EvictionOrder(), [state(number) for number in range(3)]
     for one in states:
         ranking.add(one, 100, 1000)
-    ranking.remove(states[1])
+    ranking.drop(states[1])
     ranking.add(states[1], 104, 1000)  # about equal
     assert [ranking.evict() for _ in range(4)] == [states[0], states[2], states[1], None]
 
