@@ -73,9 +73,6 @@ def reopen() -> None:
 class StandardError(logging.Handler):
     """Writes to the current `sys.stderr`: a progress bar replaces it to print lines above itself."""
 
-    def createLock(self) -> None:
-        self.lock = None  # a line is one `write`, which the file itself keeps whole
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stderr.write(self.format(record) + "\n")

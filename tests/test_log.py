@@ -110,6 +110,15 @@ def test_configuring_twice_does_not_double_lines(lines):
     assert len(read()) == 1
 
 
+def test_every_handler_has_a_lock(lines):
+    """Python 3.13 enters it without a look whether there is one."""
+    for handler in logging.getLogger("llamasrv").handlers:
+        with handler.lock:
+            pass
+    with log.StandardError().lock:
+        pass
+
+
 def test_a_line_goes_to_standard_error_as_it_is_at_that_time(lines, monkeypatch):
     """Lines were written into a progress bar, which replaces `sys.stderr` while it is drawn."""
     read = lines()
