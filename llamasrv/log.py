@@ -148,7 +148,7 @@ class JsonFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    if text.isalnum():  # as most
+    if text.isalnum():  # most values: nothing to escape
         return text
     return json.dumps(text) if " " in text or not text else escape(text)
 

@@ -20,7 +20,7 @@ from llamasrv.errors import InvalidRequest
 MAX_LENGTH = 256 * 1024  # characters
 MAX_PATTERN = 64 * 1024  # characters of one regular expression
 MAX_RULES = 2_000
-FEW_RULES = 200  # so few are converted fast in any order
+FEW_RULES = 200  # up to this many are converted quickly in any order
 MAX_NESTING = 200  # parentheses
 MAX_FIXED = 32 * 1024  # characters of text without alternatives: about 50 ms of the engine's thread
 MAX_OPTIONAL = 2_000  # parts in a row that may be left out: the parser follows all of them at once

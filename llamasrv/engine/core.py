@@ -306,7 +306,7 @@ class EngineCore:
         """Carry out the commands in the mailbox; with `wait`, sleep as long as the pacing policy says."""
         pace, places = self._pace, self.scheduler.parallel
         if not self.running and not self.waiting and self.mailbox.is_empty:
-            pace.turnover = 0  # whoever has ended was answered while nothing was computed
+            pace.turnover = 0  # requests that ended were answered while the engine was idle
         while True:
             seconds = 0.0
             if wait and not self._mail:

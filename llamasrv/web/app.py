@@ -103,7 +103,7 @@ class Application(Flask):
         body = response.response
         if not isinstance(body, Body):  # which closes it when it ends
             context.record.close(response.status_code)
-        elif asked.method == "HEAD":  # nobody reads it
+        elif asked.method == "HEAD":  # its body is not sent
             context.record.close(response.status_code)
             body.close()
         return response

@@ -16,9 +16,9 @@ REFUSES = "{% if enable_thinking is defined %}{{ raise_exception('no') }}{% endi
 
 
 @pytest.mark.parametrize(
-    "prompt, told", [(WHEN_TOLD, True), (ALWAYS_OPEN, False), (BY_ITSELF, False), (REFUSES, False), ("", False)]
+    "prompt, is_expected", [(WHEN_TOLD, True), (ALWAYS_OPEN, False), (BY_ITSELF, False), (REFUSES, False), ("", False)]
 )
-def test_it_is_known_whether_a_model_thinks_only_on_request(prompt, told):
+def test_it_is_known_whether_a_model_thinks_only_on_request(prompt, is_expected):
     backend = RecordingBackend()
     profile = ChatProfile.of(TURNS + prompt, backend.info, backend.vocab)
-    assert profile.format.reasoning is not None and profile.thinks_on_request is told
+    assert profile.format.reasoning is not None and profile.thinks_on_request is is_expected

@@ -48,9 +48,8 @@ __all__ = [
     "strftime_on_trial",
 ]
 
-MAX_NODES = (
-    10_000  # of a template; the largest of 134 has 3,624. Python compiles them in one piece: 30 us each, at most
-)
+# Python compiles a template in one piece, which takes up to 30 us per part. The largest of 134 templates has 3,624.
+MAX_NODES = 10_000
 MOST_ATTRIBUTES = 10_000  # max remembered verdicts on attributes
 _OF_DICTS = frozenset(dir(dict))
 _FRAME = ("_loop_vars", "_block_vars")  # compiled templates pass these to everything they call

@@ -99,11 +99,17 @@ def test_beside_a_long_step_there_is_no_load():
     assert pacer.front_end_load(6, 0) == 0
 
 
-def test_arrivals_and_ends_count_until_the_next_step(drive):
-    driver = drive(parallel=8)
+def short_steps(drive):
+    """A driver whose steps take a millisecond, and the front end's load of each."""
+    driver, loads = drive(parallel=8), []
     driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
-    decode, loads = driver.backend.decode, []
+    decode = driver.backend.decode
     driver.backend.decode = lambda: (loads.append(driver.backend.front_end_load), decode())
+    return driver, loads
+
+
+def test_arrivals_and_ends_count_until_the_next_step(drive):
+    driver, loads = short_steps(drive)
     for text in "abcdef":
         driver.submit(text, max_tokens=2)
     driver.turn()
@@ -114,10 +120,7 @@ def test_arrivals_and_ends_count_until_the_next_step(drive):
 
 
 def test_a_client_that_sends_when_it_has_its_answer_is_the_same_load_each_time(drive):
-    driver = drive(parallel=8)
-    driver.core.scheduler.cost.predict = lambda num_prompt, num_decodes: 0.001
-    decode, loads = driver.backend.decode, []
-    driver.backend.decode = lambda: (loads.append(driver.backend.front_end_load), decode())
+    driver, loads = short_steps(drive)
     for text in "abc":
         driver.submit(text, max_tokens=1)
         driver.finish()
