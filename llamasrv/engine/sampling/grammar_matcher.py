@@ -21,8 +21,11 @@ from llamasrv.errors import EngineFailure, InvalidRequest, LlamasrvError
 FEW = 4096  # tokens; listing fewer is cheaper than a pass over the vocabulary
 SLOW = 0.02  # CPU seconds of the engine's thread, of which all sequences are held up, for one token
 MAX_SLOW = 3  # such tokens per sequence; an ambiguous grammar gets slower with every token
-SLOW_MASK = 0.05  # CPU seconds; the masks of a sequence that had one yield the cores to the model
-MOST_MASK_SECONDS = 3.0  # CPU seconds of such masks per sequence: an ambiguous grammar's kept a core for 17 s
+MASK_SECONDS = 0.01  # CPU seconds of a mask that every token may take; of 150,000 tokens without slices: 3 ms
+SLOW_MASKS = 0.05  # CPU seconds beyond that, after which a sequence's masks yield the cores to the model
+MOST_MASKS = (
+    1.0  # the same, after which it ends: an ambiguous grammar's masks, slower with every token, took a core 17 s
+)
 LONG = 2048  # bytes; tokens of longer forced text are found on the masks' threads: 60,000 bytes take 30 ms
 SLOW_SEARCH = 0.005  # CPU seconds of looking for forced text after which the grammar's is found on the masks' threads
 _KEPT_BESIDE = 280_000  # bytes of a small grammar after use, measured
@@ -75,7 +78,7 @@ class GrammarMatcher:
 
     __slots__ = (
         "binding", "pending", "ready", "error", "ids", "banned", "is_stuck", "is_complete", "_matcher", "_grammar",
-        "_bits", "_bytes", "_tail", "_awaits_trigger", "_forces_long", "_long", "_num_slow", "_slow_seconds",
+        "_bits", "_bytes", "_tail", "_awaits_trigger", "_forces_long", "_long", "_num_slow", "_overdrawn",
     )  # fmt: skip
 
     def __init__(self, matcher: llguidance.LLMatcher, grammar: CompiledGrammar) -> None:
@@ -92,7 +95,7 @@ class GrammarMatcher:
         self._forces_long = False  # forced text is found together with the mask: LONG bytes or more, or slowly
         self._long: list[int] = []  # its tokens, once the mask is ready
         self._num_slow = 0  # tokens that took longer than SLOW
-        self._slow_seconds = 0.0  # of masks that took longer than SLOW_MASK
+        self._overdrawn = 0.0  # CPU seconds that its masks have taken beyond MASK_SECONDS each
         self.ids: Ids | None = None  # the allowed tokens, if they are few: int64 [n]
         self.banned: Ids | None = None  # else the banned ones: int64 [n] if they are few, or bool [n_vocab]
         self.is_stuck = False  # only an end token may follow
@@ -101,7 +104,7 @@ class GrammarMatcher:
     @property
     def is_slow(self) -> bool:
         """Whether its masks should yield the cores to the model."""
-        return self._slow_seconds > 0
+        return self._overdrawn > SLOW_MASKS
 
     @property
     def may_end(self) -> bool:
@@ -173,12 +176,10 @@ class GrammarMatcher:
     def _compute_mask(self) -> None:
         began = cpu_seconds()
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        took = cpu_seconds() - began
-        if took > SLOW_MASK:
-            self._slow_seconds += took
-            if self._slow_seconds > MOST_MASK_SECONDS:
-                self.give_up_mask("finding what may follow takes too long")
-                return
+        self._overdrawn = max(0.0, self._overdrawn + cpu_seconds() - began - MASK_SECONDS)
+        if self._overdrawn > MOST_MASKS:
+            self.give_up_mask("finding what may follow takes too long")
+            return
         if self._matcher.is_error():  # the library's mask then allows the end
             self.give_up_mask(self._matcher.get_error())
             return
