@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llamasrv import config
-from llamasrv.concurrency import compute_off_hub, off_hub, within
+from llamasrv.concurrency import compute_off_hub, native_lock, off_hub, within
 from llamasrv.config import Settings, keys, load_again, paths
 from llamasrv.config.key_file import KeyFile
 from llamasrv.errors import ConfigError, InvalidRequest
@@ -117,7 +117,9 @@ def takes_media(settings: Settings, models: Sequence[Model]) -> bool:
 
 def response_store(settings: Settings) -> ResponseStore | None:
     """The response store. A configured store must work; the default falls back to memory."""
-    options = StoreOptions(settings.store.max_bytes, settings.store.max_days * DAY, within, compute_off_hub)
+    options = StoreOptions(
+        settings.store.max_bytes, settings.store.max_days * DAY, within, compute_off_hub, native_lock
+    )
     if settings.store.url is not None:
         return open_store(settings.store.url, options)
     path = paths.state_dir() / "responses.db"

@@ -10,6 +10,7 @@ entries. Knows no protocol and no HTTP.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -64,12 +65,13 @@ def _here(function: Callable[[], Any]) -> Any:
 
 class StoreOptions(NamedTuple):
     """`within(seconds, error)` raises the error in a block that waits longer for a server. `compute` calls a slow
-    function where nothing waits for it, and returns its result."""
+    function where nothing waits for it, and returns its result. `lock` makes a lock between native threads."""
 
     max_bytes: int = 2**30
     max_age: float = 30 * DAY  # seconds since last use
     within: Callable[[float, Exception], AbstractContextManager[None]] = _unbounded
     compute: Callable[[Callable[[], Any]], Any] = _here
+    lock: Callable[[], AbstractContextManager[Any]] = threading.Lock
     chain: int = CHAIN
     chain_bytes: int = CHAIN_BYTES
     patience: float = 12.0  # timeout in seconds of one operation on a server, including the server's own timeouts
@@ -91,7 +93,7 @@ class ResponseStore(Protocol):
     """All methods are thread-safe."""
 
     blocks: bool
-    """Whether calls block the calling thread (files), rather than yield to other greenlets (sockets)."""
+    """Whether calls block the calling thread (SQLite), rather than yield to other greenlets (sockets)."""
 
     def put(self, owner: str, entry: StoredEntry) -> None:
         """Store the entry, replacing an earlier one with the same id."""

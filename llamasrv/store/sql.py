@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from llamasrv.errors import ConfigError
@@ -111,7 +111,7 @@ class SqlDialect(Protocol):
     name: str
     table: str
     blocks: bool  # see ResponseStore
-    connections: int | None  # max open at once; None: unlimited
+    connections: int | None  # max open at once; None: unlimited. If it blocks, 1 or None
     errors: tuple[type[Exception], ...]
 
     def statement(self, text: str) -> str:
@@ -136,7 +136,12 @@ class SqlStore:
         self._statements: dict[str, str] = {}
         # A connection serves one call at a time.
         self._idle: deque[Any] = deque()
-        self._free = threading.BoundedSemaphore(dialect.connections) if dialect.connections else None
+        self._turn: AbstractContextManager[Any] = nullcontext()
+        self._free = None
+        if dialect.connections is not None and dialect.blocks:
+            self._turn = options.lock()
+        elif dialect.connections is not None:
+            self._free = threading.BoundedSemaphore(dialect.connections)
         self._written = 0  # bytes since the last cleanup
         self._cleaned = 0.0
         try:
@@ -227,7 +232,7 @@ class SqlStore:
             raise StoreError("The store cannot be used at the moment: too many requests wait for it.")
         hung = StoreError("The store cannot be used at the moment: it does not respond.")
         try:
-            with self.options.within(self.options.patience, hung):
+            with self.options.within(self.options.patience, hung), self._turn:
                 db = self._take()
                 try:
                     yield db
