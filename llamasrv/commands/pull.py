@@ -44,7 +44,7 @@ def run(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
                     files = pull(name, folder, report=display.show)
         except PullFailed as error:
             if as_json:
-                _say({"error": str(error)})
+                _say({"error": str(error), "status": error.status})
             else:
                 print(f"llamasrv: {error}", file=sys.stderr)
             return EX_UNAVAILABLE

@@ -96,10 +96,13 @@ def _manifest(name: RegistryName) -> bytes:
             content = reply.read(LARGEST + 1)
     except urllib.error.HTTPError as error:
         with error:
-            reason = {401: "it is private, and accounts are not supported", 404: "no such model or tag"}
-            raise PullFailed(f"{name}: {reason.get(error.code, f'the registry returned {error.code}')}") from None
+            reasons = {401: ("it is private, and accounts are not supported", 403), 404: ("no such model or tag", 404)}
+            reason, status = reasons.get(error.code, (f"the registry returned {error.code}", 502))
+            raise PullFailed(f"{name}: {reason}", status) from None
     except (OSError, ValueError) as error:
-        raise PullFailed(f"{name}: cannot reach {name.host} ({getattr(error, 'reason', error)})") from None
+        reason = getattr(error, "reason", error)
+        advice = "check this machine's network, or set HTTPS_PROXY to its proxy"
+        raise PullFailed(f"{name}: cannot reach {name.host} ({reason}): {advice}") from None
     if len(content) > LARGEST:
         raise PullFailed(f"{name}: its manifest is larger than {LARGEST} bytes")
     return bytes(content)

@@ -38,6 +38,7 @@ TIMEOUT = 30  # read timeout in seconds
 REACH = 5  # connect timeout in seconds of a search
 TRIES = 4  # consecutive attempts without progress
 PARTIAL_DAYS = 14  # age in days at which a partial file counts as abandoned
+UNREACHABLE = "check this machine's network, or set HTTPS_PROXY to its proxy or HF_ENDPOINT to a mirror"
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read at import time, below
 
@@ -47,7 +48,11 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
 class PullFailed(Exception):
-    """The pull did not finish; the message is one line for the user."""
+    """The pull did not finish; the message is one line for the user, `status` what a server answers it with."""
+
+    def __init__(self, message: str, status: int = 502) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ def download(files: list[tuple[RemoteFile, Path]], folder: Path, report: Report)
         for file, place in reversed(missing):
             _put(partials / file.partial, place)
     except OSError as error:
-        raise PullFailed(f"{folder}: {_reason(error)}") from error
+        raise PullFailed(f"{folder}: {_reason(error)}", 507 if error.errno in _FULL else 500) from error
 
 
 def pulled(text: str, folder: Path) -> Path | None:
@@ -186,7 +191,7 @@ def repositories(words: str, most: int) -> list[Repository]:
         _reach(constants.ENDPOINT)
         found = list(HfApi().list_models(search=words, filter="gguf", sort="downloads", limit=most))
     except Exception as error:
-        raise PullFailed(_refusal(error) or "cannot be reached") from error
+        raise PullFailed(*_refusal(error) or ("cannot be reached",)) from error
     return [Repository(one.id, one.downloads or 0, bool(one.gated)) for one in found]
 
 
@@ -201,13 +206,15 @@ def _reach(endpoint: str) -> None:
 
 def listed(reference: Reference, endpoint: str | None = None) -> tuple[list[RemoteFile], str | None]:
     """All GGUF files of a repository, and its commit. Raises PullFailed."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
 
-    repo = reference.repo
+    repo, where = reference.repo, endpoint or constants.ENDPOINT
     try:
+        _reach(where)
         info = HfApi(endpoint).model_info(repo, revision=reference.revision, files_metadata=True, timeout=30)
     except Exception as error:
-        raise PullFailed(f"{repo}: {_refusal(error) or 'cannot reach the Hub'}") from error
+        reason, *status = _refusal(error) or (f"cannot reach the Hub at {_shown(where)}: {UNREACHABLE}",)
+        raise PullFailed(f"{repo}: {reason}", *status) from error
     there = [_remote(sibling) for sibling in info.siblings or [] if sibling.rfilename.lower().endswith(".gguf")]
     return there, info.sha
 
@@ -225,11 +232,11 @@ def choose(there: Iterable[RemoteFile], reference: Reference) -> list[RemoteFile
     models = [file for file in files if file not in projectors and "imatrix" not in _base(file).lower()]
     firsts = [file for file in models if (part := _PART.fullmatch(file.path)) is None or int(part[2]) == 1]
     if not firsts:
-        raise PullFailed(f"{reference.repo}: the repository contains no GGUF file")
+        raise PullFailed(f"{reference.repo}: the repository contains no GGUF file", 404)
     first = _wanted(firsts, reference)
     if first is None:
         names = ", ".join(_base(file) for file in firsts[:20])
-        raise PullFailed(f"{reference.repo}: the repository has no {reference.wanted!r}; it has {names}")
+        raise PullFailed(f"{reference.repo}: the repository has no {reference.wanted!r}; it has {names}", 404)
     chosen = _parts(first, {file.path: file for file in models})
     quant = reference.wanted if reference.wanted and not reference.wanted.lower().endswith(".gguf") else ""
     for wanted in filter(None, (quant, "F16", "BF16", "")):
@@ -307,7 +314,8 @@ def _check_space(missing: list[RemoteFile], partials: Path) -> None:
     if need and need + SPARE > free:
         raise PullFailed(
             f"{partials.parent}: the download needs {_gib(need)}, but only {_gib(free)} is free, "
-            f"of which {_gib(SPARE)} is kept in reserve"
+            f"of which {_gib(SPARE)} is kept in reserve",
+            507,
         )
 
 
@@ -344,8 +352,8 @@ def _download_rest(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Re
         except PullFailed:
             raise
         except Exception as error:  # any exception of the current HTTP library for a broken connection
-            if (reason := _refusal(error)) is not None:
-                raise PullFailed(f"{file.path}: {reason}") from error
+            if (refusal := _refusal(error)) is not None:
+                raise PullFailed(f"{file.path}: {refusal[0]}", refusal[1]) from error
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             in_vain = 0 if digest.count > had else in_vain + 1
@@ -378,18 +386,23 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
             report(PullProgress("pulling", file.path, file.digest, digest.count, file.size))
 
 
-def _refusal(error: Exception) -> str | None:
-    """The Hub's error, worded for the user; None if it sent none."""
+def _shown(url: str) -> str:
+    """Without the user and the password in it."""
+    return urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]).geturl()
+
+
+def _refusal(error: Exception) -> tuple[str, int] | None:
+    """The Hub's error, worded for the user, and the status of PullFailed; None if it sent none."""
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return "the repository is gated: accept its terms, then set HF_TOKEN"
+        return "the repository is gated: accept its terms, then set HF_TOKEN", 403
     if isinstance(error, RepositoryNotFoundError):
-        return "no such repository, or it is private and needs HF_TOKEN"
+        return "no such repository, or it is private and needs HF_TOKEN", 404
     if isinstance(error, RevisionNotFoundError):
-        return "no such revision"
+        return "no such revision", 404
     if isinstance(error, HfHubHTTPError):
-        return f"the server returned {error.response.status_code}"
+        return f"the server returned {error.response.status_code}", 502
     return None
 
 
@@ -435,7 +448,7 @@ def _locked(partial: Path) -> Iterator[BinaryIO]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise PullFailed(f"{partial.name}: another process is fetching this file") from None
+                raise PullFailed(f"{partial.name}: another process is fetching this file", 503) from None
             try:
                 same = os.path.samestat(os.fstat(handle.fileno()), os.stat(partial))
             except FileNotFoundError:
@@ -466,9 +479,10 @@ def _delete_old(partials: Path) -> None:
 
 
 def _reason(error: OSError) -> str:
-    return {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}.get(
-        error.errno or 0, error.strerror or type(error).__name__
-    )
+    return _FULL.get(error.errno or 0, error.strerror or type(error).__name__)
+
+
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 
 
 def _gib(size: int) -> str:

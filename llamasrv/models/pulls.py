@@ -40,7 +40,7 @@ class Pull:
         self.name = name
         self.history: list[PullProgress] = [PullProgress("pulling manifest")]
         self.version = 0  # counts updates
-        self.error: str | None = None
+        self.error: LlamasrvError | None = None
         self.done = False
         self._notice = notice
 
@@ -61,7 +61,7 @@ class Pull:
                 last = progress
             if done:
                 if error is not None:
-                    raise LlamasrvError(error)
+                    raise error.but()
                 return
 
     def _is_past(self, version: int) -> bool:
@@ -76,7 +76,7 @@ class Pull:
         self.version += 1
         self._notice.tell()
 
-    def end(self, error: str | None) -> None:
+    def end(self, error: LlamasrvError | None) -> None:
         self.error, self.done = error, True
         self.version += 1
         self._notice.tell()
@@ -137,13 +137,13 @@ class Pulls:
         return True
 
     def _listen(self, key: str, pull: Pull, child: spawn.Child, pipe: int) -> None:
-        error = "the pull was interrupted"
+        error = LlamasrvError("the pull was interrupted: pull again to resume it", status=503)
         complete = False
         try:
             for line in spawn.lines(pipe):
                 said = json.loads(line)
                 if "error" in said:
-                    error = str(said["error"])
+                    error = LlamasrvError(str(said["error"]), status=int(said["status"]))
                     continue
                 progress = PullProgress(**said)
                 complete = progress.status == "success"
@@ -162,6 +162,6 @@ class Pulls:
             except Exception:
                 log.exception("pulled %s, but cannot serve it", pull.name)
             pull.hear(PullProgress("success"))
-        log.info("pull of %s: %s", pull.name, "complete" if complete else error)
+        log.info("pull of %s: %s", pull.name, "complete" if complete else error.message)
         del self._children[key]
         pull.end(None if complete else error)

@@ -76,7 +76,7 @@ def test_a_pull_that_fails_says_why(hub, service):
     service.client.post("/models", json={"model": "o/nothing"})
     wait_until(lambda: all(pull.done for pull in service.service.pulls))
     (pull,) = service.service.pulls
-    assert "no such repository" in pull.error and not service.refreshed
+    assert "no such repository" in pull.error.message and pull.error.status == 404 and not service.refreshed
 
 
 def test_unloading_what_is_being_pulled_gives_up_and_the_next_goes_on(hub, service, tmp_path):

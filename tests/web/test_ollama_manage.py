@@ -281,7 +281,20 @@ def test_a_pull_that_fails_says_so_in_a_line(manager, hub):
     *_, last = lines(manager.client.post("/api/pull", json={"model": "hf.co/no/body"}))
     assert set(last) == {"error"} and "no/body" in last["error"]
     response = manager.client.post("/api/pull", json={"model": "hf.co/no/body", "stream": False})
-    assert response.status_code == 500 and "no/body" in error(response)
+    assert response.status_code == 404 and "no/body" in error(response)
+
+
+def test_a_pull_without_a_hub_is_a_502_that_says_what_to_do(manager, monkeypatch):
+    """It was a 500, as if the server had failed."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://me:secret@127.0.0.1:1")
+    response = manager.client.post("/api/pull", json={"model": "hf.co/o/r", "stream": False})
+    assert response.status_code == 502
+    said = error(response)
+    assert "cannot reach the Hub at http://127.0.0.1:1: check this machine's network" in said and "secret" not in said
+    *_, last = lines(manager.client.post("/api/pull", json={"model": "hf.co/o/r"}))
+    assert last == {"error": said}
+    response = manager.client.post("/api/pull", json={"model": "127.0.0.1:9/library/llama3.2", "stream": False})
+    assert response.status_code == 502 and "check this machine's network" in error(response)
 
 
 @pytest.mark.parametrize("name", ["fake", "FAKE:latest", "alias"])

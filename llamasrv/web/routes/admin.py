@@ -130,7 +130,7 @@ def _pull(pull: Pull) -> dict[str, Any]:
     return {
         "name": pull.name,
         "done": pull.done,
-        "error": pull.error,
+        "error": None if pull.error is None else pull.error.message,
         "completed": sum(completed for completed, _ in files.values()),
         "total": sum(total for _, total in files.values()),
     }

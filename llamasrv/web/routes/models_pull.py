@@ -67,7 +67,7 @@ def _events(service: Service) -> Generator[bytes, None, None]:
                 continue
             versions[pull] = pull.version
             if pull.done:
-                failed = {"error": pull.error} if pull.error else None
+                failed = {"error": pull.error.message} if pull.error else None
                 yield unnamed(event(pull.name, "download_failed" if failed else "download_finished", failed))
             else:
                 files = {p.file: {"done": p.completed, "total": p.total} for p in pull.history if p.file}
