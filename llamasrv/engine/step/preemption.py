@@ -15,6 +15,7 @@ from llamasrv.engine.step.cost_model import CostModel
 
 FEWEST_STEPS, MOST_STEPS = 8, 256  # bounds of the steps for which cells must last when a sequence is admitted
 SECONDS_PER_BYTE = 1e-9  # of a copy, until some were timed
+LEAVING = 0.02  # seconds of copies in one step, of sequences that need not leave in it: all streams wait for them
 _LEARN, _OUTLIER = 0.2, 4.0
 _NEVER = 1e9  # price of a sequence whose preemption frees no cell
 
@@ -38,6 +39,21 @@ class RestoreCost:
     def is_copy_cheaper(self, num_tokens: int, size: int) -> bool:
         """Whether to copy `num_tokens` of KV, `size` bytes, rather than compute them again."""
         return 0 < self.room >= size and self.copy_seconds(size) <= self._cost.prompt_seconds(num_tokens)
+
+    def leaving(self, sequences: tuple[Sequence, ...]) -> list[Sequence]:
+        """Those to preempt in one step, the youngest first: as many as can be copied in LEAVING seconds, but at least
+        one. The others follow in the next steps."""
+        chosen, spent = [], 0.0
+        for seq in reversed(sequences):
+            if chosen and spent >= LEAVING:
+                break
+            chosen.append(seq)
+            size = seq.num_computed * self._token_bytes
+            if not size:
+                break  # none was timed yet
+            if self.is_copy_cheaper(seq.num_computed, size):
+                spent += size * self._byte_seconds
+        return chosen
 
     def note_copy(self, num_tokens: int, size: int, seconds: float) -> None:
         """Learn from the time of a copy, one way."""

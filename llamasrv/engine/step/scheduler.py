@@ -217,7 +217,7 @@ class Scheduler:
             kept_out = self._admit(plan, situation, decodes, prompts, cells, budget)
             if kept_out and resting:
                 # A plan that takes lanes away admits none: matches must be looked up again after it.
-                plan.preempt += resting
+                plan.preempt += self.restore_cost.leaving(resting)
                 plan.admit.clear()
         prompts += [s for s, _ in plan.admit if s.media is None]  # with media, the first part is known once seated
         plan.encode += [(s, s.num_computed) for s in media if lacks_rows(s, s.num_computed) and s not in plan.preempt]
@@ -344,9 +344,11 @@ class Scheduler:
     ) -> int:
         """Get cells for the decodes: preempt deferrable sequences first, then those cheapest to restore. Returns the
         cells available."""
-        if resting and len(decodes) + 1 > cells:
-            plan.preempt += resting
-            cells += sum(s.num_computed - s.reused for s in resting)
+        for seq in reversed(resting):
+            if len(decodes) + 1 <= cells:
+                break
+            plan.preempt.append(seq)
+            cells += seq.num_computed - seq.reused
         while len(decodes) > cells or (not decodes and prompts and cells < 1):
             leaves = victim(decodes + prompts, self.restore_cost.seconds)
             (decodes if leaves in decodes else prompts).remove(leaves)

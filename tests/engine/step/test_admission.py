@@ -110,7 +110,7 @@ def test_deferrable_sequences_give_up_lanes_that_newcomers_need(drive):
     assert len(driver.core.running) == 3
     chats = [driver.submit(SYSTEM + chat(f"hello {n}")) for n in range(2)]
     driver.finish()
-    assert driver.engine.metrics.preemptions >= 3
+    assert driver.engine.metrics.preemptions == 2  # the third keeps its lane
     assert {end_of(stream.take()).reason for stream in (*chats, *batch)} == {FinishReason.STOP}
 
 

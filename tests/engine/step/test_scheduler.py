@@ -398,10 +398,26 @@ def test_an_urgent_sequence_runs_beside_several_where_these_hardly_feel_it():
 def test_deferrable_sequences_give_up_lanes_and_cells():
     running, person = [deferrable(10, computed=9) for _ in range(2)], sequence(30)
     scheduler = with_deferrables(*running)
-    assert plan(scheduler, [person], running, lanes=0).preempt == running
-    assert plan(scheduler, [person], running, cells=20).preempt == running
+    scheduler.restore_cost.note_copy(1_000, 1_000_000, 0.001)
+    both = running[::-1]
+    assert plan(scheduler, [person], running, lanes=0).preempt == both
+    assert plan(scheduler, [person], running, cells=20).preempt == both
     decoding = sequence(10, computed=9)
-    assert plan(scheduler, [], [*running, decoding], cells=0).preempt == running
+    assert plan(scheduler, [], [*running, decoding], cells=0).preempt == both[:1]  # enough for one decode
+
+
+def test_deferrable_sequences_whose_copies_take_long_leave_over_several_steps():
+    """All of them left in one step, for which every stream waited."""
+    running, person = [deferrable(1_000, computed=999) for _ in range(6)], sequence(30)
+    scheduler = with_deferrables(*running)
+    for n in range(60):
+        scheduler.cost.learn(64 * (n % 2), 4, 0.02 + 0.007 * 64 * (n % 2))
+    assert plan(scheduler, [person], running, lanes=0).preempt == running[:-2:-1]  # no copy was timed yet
+    for seconds, at_once in ((0.05, 1), (0.008, 3), (0.001, 6)):
+        for _ in range(40):
+            scheduler.restore_cost.note_copy(999, 1_000_000, seconds)
+        result = plan(scheduler, [person], running, lanes=0)
+        assert result.preempt == running[::-1][:at_once] and not result.admit
 
 
 def test_a_saved_sequence_is_not_restored_beside_resting_ones_where_it_does_not_fit():
