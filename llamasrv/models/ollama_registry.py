@@ -100,9 +100,9 @@ def _manifest(name: RegistryName) -> bytes:
             reason, status = reasons.get(error.code, (f"the registry returned {error.code}", 502))
             raise PullFailed(f"{name}: {reason}", status) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+        cause = getattr(error, "reason", error)
         advice = "check this machine's network, or set HTTPS_PROXY to its proxy"
-        raise PullFailed(f"{name}: cannot reach {name.host} ({reason}): {advice}") from None
+        raise PullFailed(f"{name}: cannot reach {name.host} ({cause}): {advice}") from None
     if len(content) > LARGEST:
         raise PullFailed(f"{name}: its manifest is larger than {LARGEST} bytes")
     return bytes(content)

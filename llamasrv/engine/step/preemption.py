@@ -36,14 +36,15 @@ class RestoreCost:
         again = self._cost.prompt_seconds(num_tokens)
         return min(again, self.copy_seconds(size)) if 0 < self.room >= size else again
 
-    def is_copy_cheaper(self, num_tokens: int, size: int) -> bool:
+    def is_copy_cheaper(self, num_tokens: int, size: float) -> bool:
         """Whether to copy `num_tokens` of KV, `size` bytes, rather than compute them again."""
         return 0 < self.room >= size and self.copy_seconds(size) <= self._cost.prompt_seconds(num_tokens)
 
     def leaving(self, sequences: tuple[Sequence, ...]) -> list[Sequence]:
         """Those to preempt in one step, the youngest first: as many as can be copied in LEAVING seconds, but at least
         one. The others follow in the next steps."""
-        chosen, spent = [], 0.0
+        chosen: list[Sequence] = []
+        spent = 0.0
         for seq in reversed(sequences):
             if chosen and spent >= LEAVING:
                 break
