@@ -374,11 +374,13 @@ class EngineCore:
     def _evict_idle(self) -> None:
         """Evict idle prefixes, which slow decodes down. Beside deferrable sequences, what a client has just left stays:
         it is probably what the client's next turn begins with."""
-        if any(not seq.spec.deferrable for seq in self.running):
-            self._served = self.clock()
-        elif self.clock() - self._served < QUIET_SECONDS:
-            return
-        self.memory.evict_idle()
+        now = self.clock()
+        for seq in self.running:
+            if not seq.spec.deferrable:
+                self._served = now
+                break
+        if self._served == now or now - self._served >= QUIET_SECONDS:
+            self.memory.evict_idle()
 
     def _admit(self, plan: Plan) -> list[Sequence]:
         """Seat the admitted sequences. One that cannot be seated fails alone. Returns those, and those for which this
@@ -523,13 +525,15 @@ class EngineCore:
     # the view, and the state of a fresh context
 
     def _publish(self) -> None:
-        memory, swapped = self.memory, self.admission.swapped_bytes
+        now, memory = self.clock(), self.memory
+        if not self._publisher.is_due(now):
+            return
         self._publisher.publish(
-            self.clock(),
+            now,
             self.running,
             self.waiting,
             memory.lanes,
-            swapped,
+            self.admission.swapped_bytes,
             self.encoder.used if self.encoder is not None else 0,
             memory.host.pins,
             memory.sessions.standing,

@@ -123,6 +123,10 @@ class ViewPublisher:
         self.num_ended = 0  # sequences, since the start
         self.is_stale = True  # a sequence has arrived, ended or moved since the view was made
 
+    def is_due(self, now: float) -> bool:
+        """Whether the view is stale or as old as VIEW_SECONDS."""
+        return self.is_stale or now - (self.view.at or 0.0) >= VIEW_SECONDS
+
     def publish(
         self,
         now: float,
@@ -134,10 +138,8 @@ class ViewPublisher:
         pins: Pins,
         num_sessions: Callable[[], int],
     ) -> None:
-        """Replace the view unless it is younger than VIEW_SECONDS and not stale."""
+        """Replace the view."""
         last = self.view
-        if not self.is_stale and now - (last.at or 0.0) < VIEW_SECONDS:
-            return
         self.is_stale = False
         self.view = EngineView(
             last.status,

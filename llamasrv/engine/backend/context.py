@@ -245,11 +245,13 @@ class LlamaBackend(LaneMemory):
         self._llama_batch.n_tokens = n
         self._share_threads()
         if media is None:
-            started, cpu = time.perf_counter(), time.process_time()
-            code = C.llama_decode(self._context, self._llama_batch)
-            if self._thread_count is not None:
+            if (count := self._thread_count) is None:
+                code = C.llama_decode(self._context, self._llama_batch)
+            else:
+                started, cpu = time.perf_counter(), time.process_time()
+                code = C.llama_decode(self._context, self._llama_batch)
                 used = None if self._on_gpu else time.process_time() - cpu
-                self._thread_count.note(n, time.perf_counter() - started, used)
+                count.note(n, time.perf_counter() - started, used)
         else:
             p = self.projector
             assert p is not None
@@ -275,12 +277,12 @@ class LlamaBackend(LaneMemory):
             raise DecodeFailed(f"llama_decode returned {code} ({reason()})", fatal=code == -3)
 
     def _share_threads(self) -> None:
-        sharing, (one, many) = CORES.begin(self), self._most_threads
-        if self._thread_count is not None:
-            one, many = min(one, self._thread_count.now), min(many, self._thread_count.now)
+        sharing, threads = CORES.begin(self), self._most_threads
         load = 0.0 if self._options.deterministic else self.front_end_load
-        cores = self._num_cores
-        threads = spare_one(max(1, one // sharing), cores, load), spare_one(max(1, many // sharing), cores, load)
+        if self._thread_count is not None or sharing > 1 or load:
+            most = max(threads) if self._thread_count is None else self._thread_count.now
+            one, many = (spare_one(max(1, min(n, most) // sharing), self._num_cores, load) for n in threads)
+            threads = one, many
         if threads != self._threads:
             self._threads = threads
             C.llama_set_n_threads(self._context, *threads)

@@ -94,7 +94,10 @@ class Batch:
         if num_filling:
             row = self._fill_up(row, row + num_filling)
         self.num_rows = row
-        self._count_outputs(single + sum([count for _, count in outputs[single:]]))
+        if row > single:
+            self._count_outputs(single + sum([count for _, count in outputs[single:]]))
+        else:
+            self.num_outputs = single
 
     def _fill_up(self, row: int, end: int) -> int:
         """Repeat the last row's token behind it, without logits."""

@@ -21,9 +21,9 @@ def finish(plan: Plan, absent: list[Sequence], *, batch_size: int, draft: Callab
         _add_forced(step, batch_size, len(plan.admit))
     if step.num_prompt:
         _stop_at_checkpoints(step)
-    decodes, prompts = parts[: step.num_decodes], parts[step.num_decodes :]
-    pieces = [(count, seq.num_computed) for seq, count in prompts]
-    step.work = work_of(pieces, len(decodes), sum([seq.num_computed for seq, _ in decodes]))
+    num = step.num_decodes
+    pieces = [(count, seq.num_computed) for seq, count in parts[num:]]
+    step.work = work_of(pieces, num, sum([seq.num_computed for seq, _ in parts[:num]]))
     draft(step)
     return step
 

@@ -100,8 +100,7 @@ class Outputs:
                 self._keep(seq, state, logits[start + count - 1])
             else:
                 ready.append((seq, (state, logits[start + count - 1])))
-        yield from outcomes
-        yield from self._choose(ready)
+        yield from outcomes + self._choose(ready)
         while drafted:
             drafted = [item for item in drafted if self._agrees(*item, drafter)]
             yield from self._choose(self._next_rows(drafted))
@@ -135,15 +134,16 @@ class Outputs:
         token = self._backend.sampled(row)
         return _nothing(seq) if token is None else TokenChoice(token)
 
-    def _choose(self, ready: list[tuple[Sequence, Row]]) -> Iterator[Outcome]:
-        choices = self.choose([row for _, row in ready])
-        for (seq, (_, row)), choice in zip(ready, choices):
+    def _choose(self, ready: list[tuple[Sequence, Row]]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for (seq, (_, row)), choice in zip(ready, self.choose([row for _, row in ready])):
             if choice is not None:
-                yield seq, choice
+                outcomes.append((seq, choice))
             elif _is_spoiled(row):
                 self._spoiled.append(seq)
             else:
-                yield seq, _nothing(seq)
+                outcomes.append((seq, _nothing(seq)))
+        return outcomes
 
     def _keep(self, seq: Sequence, state: SamplingState, row: Floats) -> None:
         """Keep the logits until the mask is ready."""

@@ -26,6 +26,11 @@ class PlanTurns(NamedTuple):
     alone: int = 0  # number of the next sequence in deterministic mode
     had_media: bool = False  # the last step computed media rows
 
+    @property
+    def current(self) -> Adapters:
+        """The set whose turn it has just been."""
+        return self.adapters[-1] if self.adapters else ()
+
 
 class Hit(NamedTuple):
     """A waiting sequence and the prefix found for it. `start`: how many of its tokens are in KV once it is admitted;

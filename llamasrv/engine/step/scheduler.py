@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import chain
 from math import inf
 
-from llamasrv.domain.sequence_spec import Adapters, Urgency
+from llamasrv.domain.sequence_spec import Urgency
 from llamasrv.engine.base.batch import StepRows
 from llamasrv.engine.base.interface import Backend, Together
 from llamasrv.engine.base.options import EngineOptions
@@ -195,18 +195,27 @@ class Scheduler:
         return tuple(hits)
 
     def plan(self, situation: Situation) -> Plan:
+        decodes, prompts, media = _by_need(situation.running)
+        others = prompts or situation.any_wait or situation.resting or self.deterministic
+        if not others and len(decodes) <= situation.pool.reclaimable_cells:  # most steps
+            turns, decodes, _ = _next_adapters(situation.turns, decodes, [])
+            parts = tuple([(s, 1) for s in decodes])
+            return Plan(parts=parts, num_decodes=len(decodes), adapters=turns.current, turns=turns)
         plan = PlanDraft(situation.turns, [], [], [], [], [], [])
-        self._fill(plan, situation)
+        self._fill(plan, situation, decodes, prompts, media)
         return plan.freeze()
 
-    def _fill(self, plan: PlanDraft, situation: Situation) -> None:
+    def _fill(
+        self,
+        plan: PlanDraft,
+        situation: Situation,
+        decodes: list[Sequence],
+        prompts: list[Sequence],
+        media: list[Sequence],
+    ) -> None:
         now, pool = situation.now, situation.pool
         resting = situation.resting
-        decodes, prompts, media = _by_need(situation.running)
         cells = self._make_room(plan, decodes, prompts, resting, pool.reclaimable_cells) - len(decodes)
-        if not (prompts or situation.any_wait or resting or self.deterministic):
-            self._put_in_decodes(plan, decodes, prompts)  # most steps: decodes only
-            return
         starts = {hit.seq.id: hit.start for hit in situation.hits}
         pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
         pieces += [(hit.seq.num_tokens - hit.start, hit.start) for hit in situation.hits]
@@ -232,20 +241,14 @@ class Scheduler:
             plan.turns = plan.turns._replace(had_media=False)
         if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells, now):
             return
-        prompts = self._put_in_decodes(plan, decodes, [s for s in prompts if s not in media])
+        prompts = [s for s in prompts if s not in media]
+        plan.turns, decodes, prompts = _next_adapters(plan.turns, decodes, prompts)
+        plan.adapters = plan.turns.current
+        plan.parts = [(s, 1) for s in decodes]
+        plan.num_decodes = len(decodes)
         if not (plan.parts and after_rows):
             outputs = pool.max_outputs - plan.num_decodes
             self._put_in_prompts(plan, prompts, starts, budget, cells, outputs, now)
-
-    def _put_in_decodes(self, plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence]) -> list[Sequence]:
-        """Add the decodes that use this step's adapters. Returns the prompts that use them, too."""
-        adapters = plan.adapters = self._next_adapters(plan, decodes, prompts)
-        if len(plan.turns.adapters) > 1:
-            decodes = [s for s in decodes if s.spec.cache_key.adapters == adapters]
-            prompts = [s for s in prompts if s.spec.cache_key.adapters == adapters]
-        plan.parts = [(s, 1) for s in decodes]
-        plan.num_decodes = len(decodes)
-        return prompts
 
     def _put_in_prompts(
         self,
@@ -421,21 +424,6 @@ class Scheduler:
             in_lane = {s.lane: s for s in situation.running}
             plan.marks += [(in_lane[m.lane], m.length + m.coming) for m in coming if m.lane in in_lane]
 
-    @staticmethod
-    def _next_adapters(plan: PlanDraft, decodes: list[Sequence], prompts: list[Sequence]) -> Adapters:
-        """The set of adapters whose turn it is. New sets queue behind the present ones."""
-        here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
-        before = plan.turns.adapters
-        if len(here) == 1:
-            line = [*here]
-            if before != (line[0],):
-                plan.turns = plan.turns._replace(adapters=(line[0],))
-            return line[0]
-        line = [a for a in before if a in here]
-        line += [a for a in here if a not in line]
-        plan.turns = plan.turns._replace(adapters=(*line[1:], *line[:1]))
-        return line[0] if line else ()
-
     def _one_alone(self, plan: PlanDraft, sequences: list[Sequence], starts: dict[int, int], max_outputs: int) -> None:
         """Deterministic mode: one sequence per step, in turn, with prompts cut at fixed positions. Kernels round
         differently for one row and for many, and depending on where a prompt is cut; alone, a sequence's results do not
@@ -471,6 +459,22 @@ def _by_need(running: Iterable[Sequence]) -> tuple[list[Sequence], list[Sequence
         elif owed:
             prompts.append(seq)
     return decodes, prompts, media
+
+
+def _next_adapters(
+    turns: PlanTurns, decodes: list[Sequence], prompts: list[Sequence]
+) -> tuple[PlanTurns, list[Sequence], list[Sequence]]:
+    """The turns with the set of adapters that is next, and the sequences that use it. New sets queue behind the present
+    ones."""
+    here = dict.fromkeys([s.spec.cache_key.adapters for s in (*decodes, *prompts)])
+    if len(here) == 1 and turns.adapters == (*here,):
+        return turns, decodes, prompts
+    line = [a for a in turns.adapters if a in here]
+    line += [a for a in here if a not in line]
+    if len(line) > 1:
+        decodes = [s for s in decodes if s.spec.cache_key.adapters == line[0]]
+        prompts = [s for s in prompts if s.spec.cache_key.adapters == line[0]]
+    return turns._replace(adapters=(*line[1:], *line[:1])), decodes, prompts
 
 
 def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
