@@ -358,14 +358,8 @@ class EngineCore:
             self.places.tell(self.waiting, self.clock())
         if self.running:
             self._evict_idle()
-        self._watch.mark("seat")
-        step = finish(
-            plan,
-            absent,
-            batch_size=self.scheduler.batch_size,
-            draft=self.drafter.draft,
-        )
-        self._watch.begin()  # a draft model's computing is not the engine's time
+        step = finish(plan, absent, batch_size=self.scheduler.batch_size, draft=self.drafter.draft)
+        self._watch.mark("seat", step.draft_seconds)  # a draft model's computing is not the engine's time
         if step.num_prompt or plan.admit:
             step.num_filling = num_filling(step, self.backend, self.memory.lanes.reclaimable_cells)
         self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted + step.num_filling)
@@ -428,7 +422,7 @@ class EngineCore:
         # thread for the GIL.
         if self._pace.must_wake(self.clock(), num_prompt, num_decodes):
             self._doorbell.ring()
-        masks = self.outputs.begin_masks([seq for seq, _ in step.parts])
+        masks = self.outputs.begin_masks([seq for seq, _ in step.parts if seq.constraint is not None])
         try:
             self.backend.use(step.adapters)
             self.backend.front_end_load = self._pace.front_end_load(num_prompt, num_decodes)

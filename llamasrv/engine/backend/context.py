@@ -240,7 +240,7 @@ class LlamaBackend(LaneMemory):
         n = batch.num_rows
         assert 0 < n <= batch.capacity and batch.num_outputs <= self.max_outputs
         # Viewed as unsigned, a negative lane is too large.
-        assert np.maximum.reduce(batch.lane[:n].view(np.uint32)) < self.num_lanes
+        assert max(batch.lane[:n].view(np.uint32).tolist()) < self.num_lanes
         media = batch.media
         self._llama_batch.n_tokens = n
         self._share_threads()
