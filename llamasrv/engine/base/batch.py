@@ -78,7 +78,7 @@ class Batch:
             return
         single = 0  # plain decodes come first and are laid out together
         for seq, count in parts:
-            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.draft or seq.is_scored:
+            if count != 1 or len(seq.tokens) - seq.num_computed != 1 or seq.draft or seq.spec.prompt_logprobs:
                 break
             single += 1
         if single:
