@@ -358,8 +358,9 @@ class EngineCore:
             self.places.tell(self.waiting, self.clock())
         if self.running:
             self._evict_idle()
+        self._watch.mark("seat")
         step = finish(plan, absent, batch_size=self.scheduler.batch_size, draft=self.drafter.draft)
-        self._watch.mark("seat", step.draft_seconds)  # a draft model's computing is not the engine's time
+        self._watch.begin()  # a draft model's computing is not the engine's time
         if step.num_prompt or plan.admit:
             step.num_filling = num_filling(step, self.backend, self.memory.lanes.reclaimable_cells)
         self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted + step.num_filling)

@@ -33,10 +33,10 @@ class StepWatch:
         now = self._last = self._clock()
         return now
 
-    def mark(self, part: str, other: float = 0.0) -> float:
-        """The time since the last `mark` or `begin` was spent on this part, but for `other` seconds."""
+    def mark(self, part: str) -> float:
+        """The time since the last `mark` or `begin` was spent on this part."""
         now = self._clock()
-        seconds, self._last = now - self._last - other, now
+        seconds, self._last = now - self._last, now
         if seconds > SLOW:
             self._note(part, seconds, now)
         return now
