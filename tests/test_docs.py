@@ -106,6 +106,21 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
     assert tested == promised
 
 
+def test_the_oldest_and_the_newest_python_that_are_promised_are_tested():
+    """On 3.13 every line of the log failed, and nothing had run there."""
+    setup = (ROOT / "setup.cfg").read_text("utf-8")
+    promised = re.findall(r"Python :: (3\.\d+)$", setup, re.MULTILINE)
+    oldest, newest = promised[0], promised[-1]
+    assert f"python_requires = >={oldest}" in setup and f"Python {oldest} to {newest}," in README
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    assert tox["testenv:min"]["base_python"].split()[0] == f"python{oldest}"
+    assert tox["testenv:newest"]["base_python"].split()[0] == f"python{newest}"
+    assert f"oldest=$(python {oldest}) newest=$(python {newest})\n" in (ROOT / ".ci/run").read_text("utf-8")
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    assert f'["{oldest}", "{newest}"]' in workflow
+
+
 def test_every_import_of_the_package_is_a_declared_dependency():
     from test_layers import HOMES
 
