@@ -10,8 +10,9 @@ the type is missing, who declares properties means an object.
     a branch that says `additionalProperties`, `if`, `dependentSchemas`, or refers elsewhere: nothing is closed there
 
 Annotations are left out: they bind nothing, and would be most of a grammar's text. In patterns `.` and `\\S` match
-no control characters: in texts with a pattern the grammar library has no other escape `\\uXXXX`, so that a model that
-began `\\u00e9` would be led to `\\u0019`.
+no control characters, and negated classes none but tabs and line breaks: in texts with a pattern the grammar library
+has no other escape `\\uXXXX`, so that a model that began `\\u00e9` would be led to `\\u0019`. And it takes a class with
+all of them for one that has the quote and the backslash, too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _ANNOTATIONS = frozenset((
 ))  # fmt: skip
 _ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 _PRINTABLE = {".": r"\P{Cc}", r"\S": r"[^\s\p{Cc}]"}
+_RARE = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f"  # control characters that are in no text
 _ALL_CHARACTERS = re.compile(r"\(\?[a-zA-Z]*s")  # the flag that lets `.` match line feeds, too
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
@@ -56,10 +58,17 @@ def closed(schema: Any, param: str) -> Any:
 
 
 def printable(pattern: str) -> str:
-    """The pattern where `.` and `\\S` match no control characters."""
-    if _ALL_CHARACTERS.search(pattern):
-        return pattern
-    return _ATOM.sub(lambda found: _PRINTABLE.get(found[0], found[0]), pattern)
+    """The pattern where `.` and `\\S` match no control characters, and negated classes no rare ones."""
+    has_flag = _ALL_CHARACTERS.search(pattern) is not None
+
+    def changed(found: re.Match[str]) -> str:
+        atom = found[0]
+        if atom.startswith("[^") and atom != "[^]":
+            first = "\\" if atom[2] in "]-" else ""  # there they stand for themselves
+            return f"[^{_RARE}{first}{atom[2:]}"
+        return atom if has_flag else _PRINTABLE.get(atom, atom)
+
+    return _ATOM.sub(changed, pattern)
 
 
 class _Closing:

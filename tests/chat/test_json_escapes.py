@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given, settings, strategies
@@ -112,6 +113,38 @@ def test_names_with_a_pattern_are_led_to_none_either():
         compiled = matcher(constrain(PLAIN, content=Content("json", {"type": "object", **schema})))
         assert compiled.deep_copy().try_consume_tokens(list(b'{"caf\\u00')) < 8
         assert passes(compiled, '{"caf\u00e9": 1}') and passes(compiled, '{"n": 1}')
+
+
+@pytest.mark.parametrize(
+    "pattern", [r'^[^"\\]+$', r'^[^-"\\]+$', r'^[^]"\\]+$', r'(?s)^[^"\\]+$', r'^x?([^"\\\x00-\x02])+$']
+)
+def test_a_negated_class_matches_what_it_says_and_no_rare_control_character(pattern):
+    """A class with all control characters let the quote and the backslash through, whatever it excluded."""
+    compiled = matcher(constrain(PLAIN, content=Content("json", {"type": "string", "pattern": pattern})))
+    for excluded in ('a"', "a\\", "\x19", "a\0", "a\x7f"):
+        assert not passes(compiled, json.dumps(excluded))
+    assert passes(compiled, json.dumps("caf\u00e9\n\t", ensure_ascii=False))
+    for sign in "-]":
+        assert passes(compiled, json.dumps(f"a{sign}b")) == (f"[^{sign}" not in pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[^a]", "(?s)^.{1,6}$", r"^[\x00-\x20]{1,4}$", r"^\P{L}{1,4}$", r"^[\s\S]{1,5}$", r"^\p{Cc}+$"]
+)
+def test_a_text_with_a_pattern_is_json_whatever_is_chosen(pattern):
+    grammar = matcher(constrain(PLAIN, content=Content("json", {"type": "string", "pattern": pattern})))
+    chooses, texts = random.Random(1), []
+    for _ in range(20):
+        walk, text = grammar.deep_copy(), bytearray()
+        while not (walk.is_stopped() or len(text) > 60 or (walk.is_accepting() and chooses.random() < 0.3)):
+            mask = walk.compute_bitmask()
+            allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+            byte = chooses.choice([byte for byte in allowed if byte < 0x20 or byte in b'\\"'] or allowed)
+            assert walk.consume_token(byte)
+            text.append(byte)
+        if walk.is_accepting():
+            texts.append(json.loads(text.rpartition(b"</think>")[2]))
+    assert all(isinstance(text, str) for text in texts) and len(texts) > 5
 
 
 def test_a_pattern_that_names_control_characters_keeps_them():
