@@ -191,7 +191,14 @@ class Parser:
             elif mark == format.content_start.strip():
                 yield from text.mark(marks(format.content_layout))
             elif mark not in silent and calls is not None:
+                if len(mark) > 1 and len(set(mark)) == 1:
+                    yield from self._said_before(mark)
                 yield from calls.section(mark)
+
+    def _said_before(self, mark: str) -> Steps:
+        """Of a longer row of the only character of a mark, the last ones are the mark: no call begins with it."""
+        while (yield from self._text.char()) == mark[0]:
+            self._out.say(self._text.eat(self._text.position + 1))
 
     def _opening(self) -> Steps:
         """Read everything that may precede the content. None at the end of the text; True where content begins."""

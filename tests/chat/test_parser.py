@@ -174,6 +174,15 @@ def test_what_was_cut_off_elsewhere_keeps_its_end():
     assert message_of(parser.feed(CALL + " and <") + parser.finish(cut=True))["content"] == "and <"
 
 
+@pytest.mark.parametrize("words", ["a>", "a > >", "line\n>>>>", ">", "", "<b>x</b>"])
+def test_words_that_end_like_the_mark_of_a_call_keep_their_end_and_the_call(words):
+    """`a>` before a call was `a` and a call of no tool, and both were text."""
+    text = f'all\n{words}>>>note\n{{"text": "x"}}'
+    assert outcome(families.FUNCTIONARY_32, text, prompt=">>>") == (words, "", [("note", '{"text": "x"}')], 1)
+    quoted = f"all\n{words}>>>>> said >>>> x"
+    assert outcome(families.FUNCTIONARY_32, quoted, prompt=">>>")[0] == quoted[4:]
+
+
 # -- reasoning
 
 
