@@ -42,7 +42,7 @@ class LlamaChain:
         self._pointer = ctypes.cast(chain, ctypes.c_void_p).value
         self._array: Any = C.llama_token_data_array()
         self._address = ctypes.addressof(self._array)
-        self._grow(256)
+        self._room = 0
 
     def _grow(self, room: int) -> None:
         self._room = room
@@ -54,7 +54,7 @@ class LlamaChain:
         n = len(ids)
         assert n, "nothing to choose from would abort the process"
         if n > self._room:
-            self._grow(1 << n.bit_length())
+            self._grow(max(256, 1 << n.bit_length()))
         self._ids[:n] = ids
         self._logits[:n] = logits
         a = self._array
