@@ -22,6 +22,7 @@ import click
 from llamasrv import __version__
 from llamasrv.commands.flags import refused, with_options
 from llamasrv.commands.group import Commands
+from llamasrv.commands.help import HelpfulGroup
 from llamasrv.commands.load_profiles import PROFILES
 from llamasrv.config import Settings
 from llamasrv.config.option import nearest
@@ -413,7 +414,7 @@ def parse(template: Path, request: Path | None, stream: bool, explain: bool) -> 
     return run(template, request, stream, explain)
 
 
-@cli.group(invoke_without_command=True)
+@cli.group(cls=HelpfulGroup, invoke_without_command=True)
 @_as_json
 @with_options("model", "models", "engine", "server")
 def models(settings: Settings, as_json: bool) -> int:
@@ -544,7 +545,9 @@ def launch(settings: Settings, program: str, arguments: tuple[str, ...], print_o
     return run(settings, program, arguments, print_only)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": [], "token_normalize_func": None})
+@cli.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "token_normalize_func": None}
+)
 @click.argument("words", nargs=-1, required=True, metavar="COMMAND... | FILE", type=click.UNPROCESSED)
 def migrate(words: tuple[str, ...]) -> int:
     """Rewrite a command of Ollama, llama-server, vLLM, TGI or LM Studio for llamasrv, with remarks.

@@ -43,6 +43,14 @@ def test_a_command_without_many_options_shows_them_all(llamasrv):
     assert "--scope" in llamasrv("key", "--help") and "--help-all" not in llamasrv("key", "--help")
 
 
+def test_every_command_has_help_of_a_few_screens(llamasrv):
+    """`migrate` took --help for a command to rewrite, and `models`, which has a command of its own, showed all options."""
+    for name in cli.cli.commands:
+        assert llamasrv(name, "-h") == llamasrv(name, "--help")
+        assert "Usage: llamasrv" in llamasrv(name, "--help") and len(llamasrv(name, "--help").splitlines()) < 90
+    assert "Commands:\n  rm" in llamasrv("models", "--help") and "--rope-scale" in llamasrv("models", "--help-all")
+
+
 def test_help_takes_a_command_a_topic_or_nothing(llamasrv):
     assert llamasrv("help", "key") == llamasrv("key", "--help")
     assert "--cache-disk" in llamasrv("help", "cache") and "--port" not in llamasrv("help", "cache")

@@ -48,6 +48,15 @@ class HelpfulCommand(click.Command):
                 formatter.write_text(", ".join(dict.fromkeys(SECTION_OF[p.name or ""] for p in others)))
 
 
+class HelpfulGroup(HelpfulCommand, click.Group):
+    """Such a command that has commands of its own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options' part of the help, then the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
 def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         ctx.meta[_ALL] = True
