@@ -76,20 +76,20 @@ def _no_url(route: Rule, **values: Any) -> tuple[str, str]:
 
 
 class Application(Flask):
-    """Flask, spared what no request here needs."""
+    """Flask without the steps that no request here needs."""
 
     url_rule_class = MatchOnlyRule
 
     def __init__(self, name: str) -> None:
         super().__init__(name, static_folder=None)
         self.session_interface = _NoSessions()
-        self.routes = RouteFinder(self.url_map)  # of no routes yet
+        self.routes = RouteFinder(self.url_map)  # still empty
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func  # no view is a coroutine
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        if request is None or request.method == "OPTIONS":  # whose reply lists methods
+        if request is None or request.method == "OPTIONS":  # its reply lists the allowed methods
             return super().create_url_adapter(request)
         found = context_of(request.environ).found or self.routes.find(request.method, request.environ["PATH_INFO"])
         return found  # type: ignore[return-value]
@@ -101,7 +101,7 @@ class Application(Flask):
         if context.ignored:  # a misspelt field is not noticed otherwise
             response.headers[IGNORED] = header_of(context.ignored)
         body = response.response
-        if not isinstance(body, Body):  # which closes it when it ends
+        if not isinstance(body, Body):  # a Body closes the record itself when it ends
             context.record.close(response.status_code)
         elif asked.method == "HEAD":  # its body is not sent
             context.record.close(response.status_code)

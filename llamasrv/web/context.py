@@ -1,4 +1,4 @@
-"""What belongs to one request while it is answered: the one thing of ours in WSGI's `environ`."""
+"""What belongs to one request while it is answered: our only entry in WSGI's `environ`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ClientConnection(Protocol):
 
 
 class ResponseChain:
-    """What a response that is made on a socket knows of those before it: here of none."""
+    """The earlier responses on a socket that a new one may continue. This base class has none."""
 
     def find(self, id: str) -> tuple[dict[str, Any], ...] | None:
-        """The items of a response that the socket keeps; None if it keeps none of that id."""
+        """The items of the response with this id; None if the socket does not keep it."""
         return None
 
     def goes_on_from(self, items: tuple[dict[str, Any], ...]) -> None:
@@ -46,7 +46,7 @@ class ResponseChain:
 
 
 class TakesOver(Protocol):
-    """What takes a connection that is no longer HTTP. `web/sockets` makes them."""
+    """Takes over a connection that is no longer HTTP. `web/sockets` makes these."""
 
     def serve(self, connection: Any) -> None: ...
 
@@ -82,14 +82,14 @@ class RequestContext:
         has_large_body: bool = False,
     ) -> None:
         self.connection = connection
-        self.job = job  # of a batch
-        self.chain = chain  # of a socket
-        self.json = json  # the body, if it was read before
-        self.dialect: Dialect | None = None  # of errors, where the body decides and not the path
+        self.job = job  # set for a request of a batch
+        self.chain = chain  # set for a request made on a socket
+        self.json = json  # the body, if it was read already
+        self.dialect: Dialect | None = None  # for errors, where the body and not the path decides
         self.takes_over: TakesOver | None = None
-        self.has_large_body = has_large_body  # what is done with it is done off the hub
-        self.found: FoundRoute | None = None  # by the front, for Flask
-        self.ignored: list[str] = []  # fields of the body, and types of parts of it, that have no effect
+        self.has_large_body = has_large_body  # then work on it runs off the hub
+        self.found: FoundRoute | None = None  # set by the front, for Flask
+        self.ignored: list[str] = []  # fields and part types in the body that have no effect
         self._record: RequestLog | None = None
 
     @property
@@ -112,7 +112,7 @@ class RequestContext:
 
     @property
     def route(self) -> str:
-        """For logs; at any time."""
+        """The route as logs name it; also before the record is open."""
         return "a request" if self._record is None else self._record.route
 
 

@@ -1,7 +1,7 @@
 """The front of the application: every request is admitted or refused here, once, before Flask sees it.
 
-Flask is asked only for routes that exist and for clients that may use them. Every reply gets its id here, and what a
-browser wants to see; a request that is refused ends here.
+Flask is asked only for routes that exist and for clients that may use them. Every reply gets its id here, and the
+headers that browsers look for; a refused request ends here.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _refuse(refusal: AdmissionRefused, environ: dict[str, Any], start_response: 
 
 
 class FoundRoute(NamedTuple):
-    """The route of a path and the values of its parameters. Flask asks for them as it would ask a `MapAdapter`."""
+    """The route of a path and the values of its parameters; to Flask it is a `MapAdapter`."""
 
     rule: Rule
     arguments: Mapping[str, Any]

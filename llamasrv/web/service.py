@@ -51,8 +51,8 @@ from llamasrv.web.streams.running import RunningChats
 
 log = logging.getLogger("llamasrv")
 
-STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds for which the hub computed without a break
-LINE_AROUND = 65_536  # bytes of a line in a batch's file besides the request's body
+STALLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # bucket bounds: seconds that the hub computed without a break
+LINE_AROUND = 65_536  # max bytes of a line in a batch's file besides the request's body
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class WebOptions:
     files_bytes: int = 0  # max bytes of files and batches; 0: none are kept. One key among several has half of them
     folder: Path | None = None  # where models are looked for
     tools: tuple[str, ...] = ()  # built-in tools that clients may use; "all"
-    mcp_servers: tuple[Definition, ...] = ()  # whose tools they may use
+    mcp_servers: tuple[Definition, ...] = ()  # servers whose tools clients may use
     tools_runtime: Runtime | Image | None = None  # where built-in tools run; None: here
 
 
@@ -121,7 +121,7 @@ class Service:
         self.options = options
         book = None if store is None else store.quotas()
         self._shared_quotas = None if book is None else SharedQuotas(book)
-        self._is_alone = store is not None and book is None  # as far as this server knows
+        self._is_alone = store is not None and book is None  # False where servers may share the store
         self.pulls = Pulls(
             options.folder or paths.models_dir(),
             notice=None if registry.loader is None else registry.loader.notice,
@@ -129,11 +129,11 @@ class Service:
         )
         self.refresh: Callable[[], None] = lambda: None  # look again which models there are
         self.reread: Callable[[], None] = lambda: None  # the same, with the models that the configuration names now
-        self.configuration: Callable[[], str] = lambda: ""  # as it is in force, without secrets
+        self.configuration: Callable[[], str] = lambda: ""  # the one in force, without secrets
         self.reload: Callable[[], None] = lambda: None  # reads it again; raises ConfigError, and then changes nothing
         self.key_file: EditsKeys | None = None
         self.reread_keys: Callable[[], tuple[Key, ...]] = lambda: self.options.keys
-        self.tell_master: Callable[[], None] = lambda: None  # that it has changed
+        self.tell_master: Callable[[], None] = lambda: None  # has the master reload the configuration, too
         self.serve_models_of: Callable[[Any], None] = lambda settings: None  # switches to the models of other settings
         self.threads = StoredThreads(store)
         self.cached_contents = StoredCachedContents()
@@ -168,7 +168,7 @@ class Service:
         return cls(registry, Pipeline(registry, options.media), options, store)
 
     def _open_chats(self, store: ResponseStore | None) -> FileStore:
-        """Where the playground's conversations are kept. Its bytes count with those of files."""
+        """The storage of the playground's conversations. Its bytes count with those of files."""
         return FileStore(
             _shelf(self.options, store, "history"),
             self.options.files_bytes,
@@ -190,7 +190,7 @@ class Service:
         )
 
     def tell_of_router(self) -> None:
-        """A router that spreads requests over servers asks for the load; only they do."""
+        """Warn once that there is a router, and so probably other servers, while this one's store is not shared."""
         if self._is_alone:
             self._is_alone = False
             log.warning(

@@ -1,4 +1,4 @@
-"""What most views begin and end with: the context of the current request, and a response that is JSON already."""
+"""What most views begin and end with: the context of the current request, and a response from finished JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llamasrv.web.context import RequestContext, context_of
 
 
 class WholeAnswer(Response):
-    """A response whose head is complete and whose body is there: nothing is left to work out when it is sent."""
+    """A response with a complete head and body: nothing is left to work out when it is sent."""
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         start_response(self.status, self.headers.to_wsgi_list())

@@ -44,8 +44,8 @@ def read_json(environ: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_json_as(environ: dict[str, Any], limits: Limits, function: Callable[[dict[str, Any]], R]) -> R:
-    """What the function makes of the request's body. A large body is also freed off the hub, which takes a tenth of a
-    microsecond for each of its objects."""
+    """The result of `function` for the request's body. A large body is also freed off the hub: that takes a tenth of a
+    microsecond per object."""
     data = _read_text(environ, limits)
     context_of(environ).has_large_body = is_large(data)
     return parsed(environ, lambda: function(parse_json(data, limits)))
@@ -81,13 +81,13 @@ def parsed(environ: dict[str, Any], function: Callable[..., R], *args: Any, **na
 
 class Hearer(Protocol):
     def unheard(self, body: Mapping[str, Any]) -> Iterable[str]:
-        """The first names in a checked body that have no effect."""
+        """Names of fields in a checked body that have no effect; the first few of them."""
 
 
 def parsed_by(
     endpoint: Hearer, environ: dict[str, Any], parse: Callable[..., R], body: Any, *args: Any, **named: Any
 ) -> R:
-    """As `parsed`, with one of the endpoint's methods. What has no effect in the body is noted for the response."""
+    """As `parsed`, with one of the endpoint's methods. Fields without effect are noted for the response."""
 
     def work() -> tuple[R, Iterable[str]]:
         return parse(body, *args, **named), endpoint.unheard(body)

@@ -198,7 +198,7 @@ class Connection:
         request = next(self._parser, None)
         if request is not None and request.version > (1, 0):
             _check_host(request)
-            request.version = (1, 1)  # we support no later version
+            request.version = (1, 1)  # no later version is supported
         return request
 
     def _answer(self, request: Any) -> bool:

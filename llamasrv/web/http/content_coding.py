@@ -1,7 +1,7 @@
 """Bodies in gzip or zstd: decompressed in slices, off the hub.
 
-A body is one member or frame. What memory it takes is bounded twice: by the slice here, and by what the caller accepts.
-A body that is kept whole may also not expand more than EXPANSION times, so that little traffic cannot take much memory.
+A body is one member or frame. Its memory is bounded twice: by the slice here, and by what the caller accepts. A body
+that is kept whole may also not expand more than EXPANSION times, so that little traffic cannot take much memory.
 """
 
 from __future__ import annotations

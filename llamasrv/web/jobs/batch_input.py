@@ -18,11 +18,11 @@ from llamasrv.protocols.openai import batches as openai
 from llamasrv.store.batches import BatchResult, BatchStore, StoredBatch, read_journal
 from llamasrv.web.http.body import is_large
 
-MOST_LINES = 50_000  # of one batch, as at OpenAI
-MOST_EMPTY = 50_000  # lines more, without a request
+MOST_LINES = 50_000  # max requests per batch, as at OpenAI
+MOST_EMPTY = 50_000  # max empty lines on top
 MOST_ERRORS = 20  # errors reported for an invalid input file; they stay in the batch's record
-PIECE = 1 << 20  # bytes to read of a line at a time
-BREATH = 0.001  # seconds after which others are let in
+PIECE = 1 << 20  # bytes per read
+BREATH = 0.001  # seconds of work between two pauses for others
 
 R = TypeVar("R")
 
@@ -35,14 +35,14 @@ class InputLine(NamedTuple):
 
 
 def lines_of(file: BinaryIO, batch: StoredBatch) -> Iterator[InputLine]:
-    """The requests of an input that has been checked."""
+    """The requests in a checked input."""
     for n, line in enumerate(file, 1):
         if not line.isspace():
             yield _made_of(line, partial(_input_line, line, n, batch))
 
 
 def _made_of(line: bytes, make: Callable[[], R]) -> R:
-    """What `make` makes of a line. What it parses is freed where it was parsed: of a large line that takes as long."""
+    """The result of `make`. A large line is parsed off the hub, and its objects freed there: that takes as long."""
     return compute_off_hub(make) if is_large(line) else make()
 
 

@@ -31,13 +31,13 @@ from llamasrv.web.streams.body import CLIENT_CLOSED
 
 log = logging.getLogger("llamasrv")
 
-AT_ONCE = 8  # requests under way
+AT_ONCE = 8  # max requests under way
 LOOK = 2.0  # seconds between two looks for changes by others
 AGAIN = frozenset((408, 429, 502, 503, 504))  # statuses to retry
-SLOWEST_RETRY = 30.0  # seconds
+SLOWEST_RETRY = 30.0  # max seconds between two tries of a request
 SHORTEST_REST, LONGEST_REST = 0.5, 60.0  # seconds until a batch that failed to start or end is retried
 SWEEP = 3600.0  # seconds between two removals of expired files and batches
-KEPT = 30 * 86_400  # seconds that an ended batch is kept
+KEPT = 30 * 86_400  # seconds to keep an ended batch
 
 
 class Rest(NamedTuple):

@@ -18,9 +18,9 @@ from llamasrv.concurrency import breathe
 
 HOLD = 0.25  # seconds after a client's request arrives; by then most requests have reached the engine
 TURNS = 3  # hub turns between two pieces: poll the sockets, accept a connection, read its request
-RECENT = 5.0  # seconds after the last request during which another one is likely
-REST = 0.05  # seconds before each piece while one is likely, so that few requests meet a piece
-PATIENCE = 0.1  # seconds after which a piece is done all the same: an answer may take minutes
+RECENT = 5.0  # seconds after a request's end during which another one is likely
+REST = 0.05  # seconds of rest before each piece while a request is likely, so that few requests meet one
+PATIENCE = 0.1  # max seconds that a piece waits, since an answer may take minutes
 
 
 class IdleGate:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("llamasrv")
 
-_DEPTH = 12  # innermost frames to show
-_STACKS = 50  # distinct stacks to show; thousands of connections wait at the same line
+_DEPTH = 12  # max innermost frames to show
+_STACKS = 50  # max distinct stacks to show; thousands of connections wait at the same line
 
 
 def state(service: Service) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from llamasrv.models.model import Model
 from llamasrv.models.registry import Registry
 
 EVERY = 15.0  # seconds between samples
-HOUR = 240  # samples
+HOUR = 240  # samples kept
 
 
 class FigureHistory:
@@ -22,7 +22,7 @@ class FigureHistory:
         self.samples: deque[dict[str, Any]] = deque(maxlen=most)
 
     def keep(self) -> None:
-        """Sample for ever."""
+        """Sample forever."""
         while True:
             self.sample()
             time.sleep(EVERY)

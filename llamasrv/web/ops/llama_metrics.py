@@ -94,5 +94,5 @@ def _answers(m: EngineMetrics) -> WorkTotals:
 
 
 def escaped(name: str) -> str:
-    """As the value of a label."""
+    """The text escaped for the value of a label."""
     return name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -27,10 +27,10 @@ class ModelLoad:
     running: int = 0  # sequences that hold a lane
     waiting: int = 0  # sequences and embedding inputs that do not run yet
     cells: int = 0
-    cells_held: int = 0  # by running sequences; kept prefixes make room when needed
+    cells_held: int = 0  # held by running sequences; kept prefixes are evicted when needed
     max_running: int = 0
     prompt_tokens: int = 0  # since the start, computed or reused
-    cached_tokens: int = 0  # of those, reused
+    cached_tokens: int = 0  # part of prompt_tokens that was reused
     decoded: int = 0  # rows decoded since the start
 
     @classmethod

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-MOST = 200  # of each kind
-SLOW = 10.0  # seconds, where log.slow_seconds is not set
+MOST = 200  # max requests of each kind
+SLOW = 10.0  # seconds from which a request counts as slow if log.slow_seconds is not set
 
 
 class RecentRequests:

@@ -109,7 +109,7 @@ class RequestLog:
         self._agent: str = environ.get("HTTP_USER_AGENT", "")
         self._start: float | None = None  # seconds until the engine took it
         self._waited_for_model = False
-        self._load: EngineLoad | None = None  # of the engine, then
+        self._load: EngineLoad | None = None  # the engine's load at that time
         self._begun = time.monotonic()
         self._stats = stats
         self._closed = False

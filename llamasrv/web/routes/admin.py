@@ -22,7 +22,7 @@ from llamasrv.web.ops.request_log import QUIET, RequestLog
 from llamasrv.web.service import Service
 from llamasrv.web.views import json_answer
 
-MOST_OPEN = 200  # open requests that are shown
+MOST_OPEN = 200  # max open requests to show
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -49,7 +49,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/admin/requests")
     def requests() -> Response:
-        """The open ones, the oldest first; the last failed and the last slow requests, the latest first."""
+        """Open requests, oldest first; the latest failed and the latest slow ones, latest first."""
         recent, slow = service.stats.recent, service.stats.slow_seconds
         answer = {
             "slow_seconds": SLOW if slow is None else slow,
@@ -71,7 +71,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.get("/admin/configuration")
     def configuration() -> Response:
-        """As it is in force, in TOML, with secrets hidden."""
+        """The configuration in force as TOML, with secrets hidden."""
         return Response(service.configuration(), 200, content_type="application/toml; charset=utf-8")
 
     @routes.post("/admin/reload")
@@ -88,7 +88,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def end_run(run: Run) -> None:
-    """End it as an operator: it keeps what it has written; one whose model still loads fails."""
+    """End a run for the operator: its client keeps the text so far. A run whose model is still loading fails."""
     if run.has_begun:
         run.stop()
     else:
@@ -96,7 +96,7 @@ def end_run(run: Run) -> None:
 
 
 def _open(record: RequestLog) -> dict[str, Any]:
-    """`state`: of its generation; None for a request that generates nothing, or not yet."""
+    """An open request as the console shows it. `state` is its run's; None if it has no run, or none yet."""
     run = record.run
     return {
         "time": record.started,
@@ -137,7 +137,7 @@ def _pull(pull: Pull) -> dict[str, Any]:
 
 
 def _store(service: Service) -> dict[str, Any]:
-    """Asked for today's usage, which every store can tell."""
+    """The store's health, found by reading today's usage, which every store has."""
     today = day_of(time.time())
     return {"name": "responses", "kept": service.has_store, **_tried(lambda: service.usage.between(today, today))}
 

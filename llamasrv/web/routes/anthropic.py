@@ -60,7 +60,7 @@ def blueprint(service: Service) -> Blueprint:
 
     @routes.post("/v1/messages/count_tokens")
     def count_tokens() -> Response:
-        """What `/v1/messages` would report for the same body, the cached part included."""
+        """The number of tokens that `/v1/messages` would report for the same body, including cached ones."""
         body = read_json(request.environ, settings.limits)
         earlier = _earlier(threads, current().owner, body)
         asked, options = parsed_by(endpoint, request.environ, endpoint.parse_count, body, earlier=earlier)

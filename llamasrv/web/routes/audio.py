@@ -72,7 +72,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _add_voices(routes: Blueprint, service: Service) -> None:
-    """What can be spoken with, and the owner's own voices."""
+    """Routes for voices: those available, and the owner's uploaded ones."""
     limits = service.options.limits
 
     @routes.get("/v1/audio/voices")
@@ -103,7 +103,7 @@ def _add_voices(routes: Blueprint, service: Service) -> None:
 
 
 def _read_recording(name: str, limits: Limits, most: int) -> tuple[dict[str, list[str]], bytes]:
-    """The request's form, at most `most` bytes: its fields, and its first file of this name. Raises MissingParameter if
+    """The form of at most `most` bytes: its fields and its first file of this name. Raises MissingParameter if
     there is none."""
     recording = io.BytesIO()
 

@@ -29,7 +29,7 @@ from llamasrv.web.service import Service
 from llamasrv.web.streams.body import PiecesBody
 from llamasrv.web.views import current, json_answer
 
-OPEN = 100  # batches of one key that have not ended
+OPEN = 100  # max unfinished batches per key
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -134,7 +134,7 @@ def _anthropic_page(base: str, page: Page[StoredBatch]) -> bytes:
 
 
 def _joined(lines: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """Joined into pieces that are worth a write."""
+    """The pieces joined until each is large enough for a write."""
     piece = bytearray()
     for line in lines:
         piece += line

@@ -28,7 +28,7 @@ def blueprint(service: Service) -> Blueprint:
         content = parsed_by(caching, environ, caching.parse_create, body, now=contents.clock())
         contents.check_room(owner, content)
         model = service.registry.for_request(content.model)
-        if not content.num_messages:  # its prompt begins with what the first request that uses it says
+        if not content.num_messages:  # without messages, its prompt depends on the first request that uses it
             return json_answer(cached_body(contents.put(owner, content)))
         timeout = service.options.timeout
         asked = parsed(environ, endpoint.warming, content, now=content.created, owner=owner, timeout=timeout)

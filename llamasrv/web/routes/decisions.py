@@ -34,7 +34,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.post("/decisions")
     def decisions() -> Response:
         body = read_json(request.environ, limits)
-        # Three clients ask here, each with a body of its own.
+        # Clients of three dialects send their bodies here.
         if "state" in body and "input" not in body:
             return answer(systemone, SYSTEM_ONE, body)
         return answer(google, GEMINI, body) if type(body.get("questions")) is dict else answer(openai, OPENAI, body)
@@ -72,7 +72,7 @@ def blueprint(service: Service) -> Blueprint:
         asked, options = parsed_by(
             endpoint, environ, endpoint.parse, body, owner=context.owner, timeout=timeout, **more
         )
-        if context.job is not None:  # of a batch: no client waits
+        if context.job is not None:  # a request of a batch: no client waits
             asked = replace(asked, deferrable=True, timeout=None)
         response = computed(service, endpoint, service.pipeline.submit_decide, asked, options)
         if dialect is SYSTEM_ONE:

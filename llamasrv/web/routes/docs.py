@@ -1,4 +1,4 @@
-"""The manual as HTML: pages, and the sections that words find. HTML inside of the Markdown is shown as text."""
+"""The manual as HTML: its pages, and searching them. HTML inside the Markdown is shown as text."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from llamasrv.config import manual
 from llamasrv.config.manual import Section
 
 PAGES = (*manual.GUIDE, *manual.REFERENCE)
-MAX_WORDS_LENGTH = 200  # characters of a search
-MAX_FOUND = 12  # sections
+MAX_WORDS_LENGTH = 200  # max characters of a search
+MAX_FOUND = 12  # max sections found
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.S)
 _TITLE = re.compile(r"^# (.+)$", re.M)
 
 
 class Found(NamedTuple):
-    """A section that the words of a search are in."""
+    """A section that a search found."""
 
     title: str
-    page: str  # its title
+    page: str  # the page's title
     address: str
 
 
 class Results(NamedTuple):
-    """What a search found: the best section whole, and where the others are."""
+    """The result of a search: the best section in full, and where the others are."""
 
     best: str  # HTML
     where: Found
@@ -58,7 +58,7 @@ def rendered(page: str) -> str:
 
 
 def search(words: str) -> Results | None:
-    """The sections that have any of these words. The tables of options and flags come after the guide."""
+    """The sections that contain any of these words. The tables of options and flags come after the guide."""
     found = [
         section
         for pages in (manual.GUIDE, manual.REFERENCE)
@@ -92,11 +92,11 @@ def _html(page: str, text: str) -> str:
         if token.type == "heading_open":
             token.attrSet("id", manual.anchor(_plain(tokens[place + 1])))
         elif token.type == "table_open":
-            token.attrSet("tabindex", "0")  # wide tables are scrolled
-        token.attrs.pop("style", None)  # of aligned columns; the pages' policy allows no styles in place
+            token.attrSet("tabindex", "0")  # wide tables scroll; make that possible by keyboard
+        token.attrs.pop("style", None)  # alignment of columns: the pages' policy forbids inline styles
         token.children = token.children and _with_links(page, token.children)
     html = str(parser.renderer.render(tokens, parser.options, {}))
-    return html.replace("<pre><code", '<pre tabindex="0"><code')  # wide code, too; what a page wrote itself is escaped
+    return html.replace("<pre><code", '<pre tabindex="0"><code')  # wide code scrolls, too and does not match
 
 
 def _plain(inline: Token) -> str:
@@ -104,7 +104,7 @@ def _plain(inline: Token) -> str:
 
 
 def _with_links(page: str, children: list[Token]) -> list[Token]:
-    """Links to other pages of the manual lead to where they are served; links to files that are not are text."""
+    """Rewrite links to other pages of the manual to where they are served; links to other files become text."""
     kept, is_dropped = [], False
     for token in children:
         if token.type == "link_open":

@@ -136,7 +136,7 @@ def computed(
     heed_autoload(service, asked.model)
     with in_words_of(endpoint, asked):
         running = submit(asked)
-    if job is not None:  # of a batch, which may be cancelled
+    if job is not None:  # a batch may be cancelled
         job.started(running)
     watch = Watch(Client.of(environ), running.cancel)
     try:
@@ -147,6 +147,6 @@ def computed(
         return Response(b"", CLIENT_CLOSED)
     finally:
         watch.close()
-        record.usage = Usage(prompt_tokens=running.num_computed)  # also when it was cancelled
+        record.usage = Usage(prompt_tokens=running.num_computed)  # counted also if it was cancelled
     record.model = made.model
     return json_answer(endpoint.whole(options, made))

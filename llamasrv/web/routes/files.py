@@ -119,7 +119,7 @@ def _store_upload(service: Service, held: HeldKey | None) -> StoredFile:
             digest = hashing.digest()
             made = held.made(digest)
             if made is not None:
-                with suppress(NotFound):  # deleted meanwhile
+                with suppress(NotFound):  # it was deleted meanwhile
                     raise _AlreadyMade(files.find(owner, made))
     assert new.stored is not None
     if held is not None:

@@ -95,7 +95,7 @@ def respond(
     environ = request.environ
     context, settings = context_of(environ), service.options
     record, job = context.record, context.job
-    if job is not None:  # of a batch, which has a day
+    if job is not None:  # a batch has a day, so none of its requests times out
         asked = asked._replace(deferrable=True, timeout=None)
     elif not asked.owner and _may_have_grammar(asked):
         asked = asked._replace(client=environ.get("REMOTE_ADDR", ""))

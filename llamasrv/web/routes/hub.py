@@ -12,7 +12,7 @@ from llamasrv.web.routes.models import allow
 from llamasrv.web.service import Service
 from llamasrv.web.views import json_answer
 
-MAX_WORDS_LENGTH = 200  # characters of a search
+MAX_WORDS_LENGTH = 200  # max characters of a search
 
 
 def blueprint(service: Service) -> Blueprint:

@@ -71,7 +71,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _add_counts(routes: Blueprint, service: Service) -> None:
-    """How many tokens a chat's prompt has."""
+    """Routes that count the tokens of a chat's prompt."""
     limits = service.options.limits
     chat, native_chat = ChatCompletions(limits), ChatCompletions(limits, native=True)
 
@@ -93,7 +93,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
     """Routes between texts and tokens."""
     limits = service.options.limits
     tokenizing, chat = Tokenizing(limits), ChatCompletions(limits)
-    huge = threading.Lock()  # one at a time: two would occupy all threads that compute
+    huge = threading.Lock()  # one at a time: two would occupy all native threads
 
     @routes.post("/tokenize")
     def tokenize() -> Response:
@@ -140,7 +140,7 @@ def _add_tokens(routes: Blueprint, service: Service) -> None:
 
 
 def _add_template(routes: Blueprint, service: Service) -> None:
-    """The prompt that a chat becomes."""
+    """The route that renders a chat's prompt."""
     limits = service.options.limits
     chat = ChatCompletions(limits)
 
@@ -270,8 +270,7 @@ def _of_loaded(served: LoadedModel) -> dict[str, Any]:
 
 
 def _of_file(model: Model) -> dict[str, Any]:
-    """Properties of a model that is not loaded, as far as its file has them. Raises while it is being loaded, or if
-    it could not be."""
+    """Properties of an unloaded model, as far as its file has them. Raises while it is loading and if that failed."""
     if model.state not in ("unloaded", "unloading"):
         raise model.unavailable
     details = model.details

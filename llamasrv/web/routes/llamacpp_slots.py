@@ -25,7 +25,7 @@ def blueprint(service: Service) -> Blueprint:
     def slots() -> Response:
         if not options.slots:
             raise Unsupported("/slots is disabled. Start the server with --slots.", status=501)
-        model = service.registry.for_request(request.args.get("model"))  # does not keep it loaded
+        model = service.registry.for_request(request.args.get("model"))  # this does not keep it loaded
         engine = model.current
         running = engine.snapshot()["running"] if engine is not None else []
         if request.args.get("fail_on_no_slot") and len(running) >= model.parallel:

@@ -72,7 +72,7 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def _cwd(*, elsewhere: bool) -> str:
-    """The folder that relative paths are in: the one that the client names, or here the server's own. Raises
+    """The folder that relative paths refer to: the client's choice, or on this machine the server's own. Raises
     InvalidRequest."""
     try:
         named: str = request.environ.get("HTTP_X_TOOL_CWD", "").encode("latin-1").decode()

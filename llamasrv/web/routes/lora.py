@@ -58,7 +58,7 @@ def blueprint(service: Service) -> Blueprint:
         folder = service.options.lora_folder
         if folder is None:
             raise Unsupported("Loading adapters at run time is disabled. Start the server with --lora-dir.")
-        with loading:  # one after the other: numbers are given in their order
+        with loading:  # one after the other: each gets the next number
             adapter = off_hub(adapters.found, folder, path, name, scale)
             number = adapters.add(model, adapter)
             service.registry.renew()

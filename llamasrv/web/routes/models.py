@@ -59,8 +59,8 @@ def blueprint(service: Service) -> Blueprint:
 
 
 def allow(service: Service) -> None:
-    """Raises if clients may not manage models, or this one may not: a switch of the query does it on routes that take
-    any key."""
+    """Raises Forbidden unless clients, and this one, may manage models. Also for query switches (`?reload=1`) of routes
+    that take any key."""
     if not service.options.manage:
         raise Forbidden("Managing models is disabled. Start the server with --models-manage.")
     service.access.require(current().owner, "admin", "manage models")
@@ -86,8 +86,8 @@ def heed_autoload(service: Service, name: str | None) -> None:
 
 
 def opened(service: Service, name: str | None, *, keep_alive: float | None = None) -> LoadedModel:
-    """The model for a request that asks for no generation, loaded. Raises as `Pipeline.open`, and Forbidden if the key
-    may not use it."""
+    """The loaded model for a request that generates nothing. Raises as `Pipeline.open`, and Forbidden if the key may
+    not use it."""
     service.permit(current().owner, service.registry.for_request(name))
     return service.pipeline.open(name, keep_alive=keep_alive)
 
@@ -100,8 +100,8 @@ def loader_of(service: Service) -> ModelLoader:
 
 
 def delete_model(service: Service, model: Model) -> None:
-    """Delete its files and stop serving it; requests that run on it finish. Of one that was created from another model,
-    delete the definition."""
+    """Delete its files and stop serving it; its running requests finish. For a model created from another one, only the
+    definition is deleted."""
     folder = service.options.folder
     if folder is not None and model.settings.derived is not None:
         derived.delete(folder, model.name)

@@ -114,7 +114,7 @@ def _load(
 def _embed(service: Service, endpoint: Embed | OllamaEmbeddings) -> Response:
     asked, options = read_parsed(service, endpoint)
     with in_words_of(endpoint, asked):
-        model = service.registry.find(asked.model)  # by its name alone: these clients pull what is not found
+        model = service.registry.find(asked.model)  # by exact name: these clients pull a model that is not found
     if asked.prompts:
         return computed(service, endpoint, service.pipeline.submit_embed, asked, options)
     record = current().record

@@ -142,14 +142,14 @@ class ManageViews:
     def delete(self) -> Response:
         service = self._service
         model = _exactly(service, self._named.parse(self._body()))
-        _folder(service)  # there is one
+        _folder(service)  # raises if there is no folder
         delete_model(service, model)
         return Response(b"", 200)
 
     def pull(self) -> Response:
         service = self._service
         name, stream = self._managing.parse_pull(read_json(request.environ, self._limits))
-        if _is_served(service, name):  # nothing changes, so that needs no leave
+        if _is_served(service, name):  # nothing changes, so no permission is needed
             kind = NDJSON if stream else JSON
             return Response(statuses(["pulling manifest"], stream=stream), 200, content_type=kind)
         allow(service)
@@ -200,7 +200,7 @@ def _lines(pull: Pull, keepalive: float) -> Lines:
     last = pull_line("pulling manifest")
     try:
         for progress in pull.follow(keepalive):
-            if progress is not None:  # else nothing new: the line is repeated, as a sign of life
+            if progress is not None:  # None: nothing new, so the last line is repeated as a keepalive
                 if progress.status == "success":
                     yield pull_line("writing manifest") + b"\n"
                 last = pull_line(
@@ -240,14 +240,14 @@ def _check_free(service: Service, name: str) -> None:
 
 
 def _keep(service: Service, new: DerivedModel) -> None:
-    """Serve it from now on; it replaces a model that was made under the same name before."""
+    """Serve it from now on, in place of a model created earlier under the same name."""
     _check_free(service, new.name)
     derived.write(_folder(service), new)
     service.refresh()
 
 
 def _as_made(service: Service, model: Model) -> DerivedModel:
-    """The recipe of a model with the same file."""
+    """A definition with the same file as `model`."""
     if model.settings.derived is not None:
         return model.settings.derived
     path = model.details.path
@@ -257,7 +257,7 @@ def _as_made(service: Service, model: Model) -> DerivedModel:
 
 
 def _made_of(service: Service, asked: Create) -> DerivedModel:
-    """The recipe that was asked for. Raises InvalidRequest if no model can be made from it."""
+    """The requested definition. Raises InvalidRequest if no model can be created from it."""
     chosen = asked.chosen
     return _base(service, asked).overlaid(
         name=asked.name,

@@ -21,7 +21,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def held_key(idempotency: Idempotency) -> Iterator[HeldKey | None]:
-    """The request's key, held for the block; None if it has none that counts."""
+    """The request's key, held for the block; None if it has none, or keys are not kept."""
     key = request.headers.get("Idempotency-Key")
     if key is None or not idempotency.keeps:
         yield None
@@ -36,8 +36,8 @@ def answered_once(
     make: Callable[[Tell], Response],
     show: Callable[[str], Response],
 ) -> Response:
-    """What `make` answers, or, where a request with this key and body has made something that is still there, what
-    `show` says of it now."""
+    """The response of `make`; or, if an earlier request with this key and body created something that still exists,
+    what `show` returns for it."""
     with held_key(idempotency) as held:
         if held is None:
             return make(lambda id: None)

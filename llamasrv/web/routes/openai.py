@@ -95,13 +95,13 @@ def card(model: Model) -> ModelCard:
 
 
 def _measured(model: Model) -> dict[str, Any] | None:
-    """How fast one answer came on this machine, on average since the server started; None before the first one."""
+    """Mean speed of one answer on this machine since the server started; None before the first answer."""
     times = model.metrics.token_seconds
     answers = sum(times.counts)
     return {"tokens_per_second": round(answers / times.total, 2), "answers": answers} if times.total else None
 
 
-# What llama-server calls the states of a model.
+# llama-server's names for the states of a model.
 _VALUES = {"waiting": "loading", "checking": "loading", "loading": "loading", "loaded": "loaded"}
 
 

@@ -24,7 +24,7 @@ def blueprint(service: Service) -> Blueprint:
     @routes.get("/openapi.json")
     def openapi() -> Response:
         if not made:
-            from llamasrv.protocols.openapi import document  # with the description of every schema: few ask for it
+            from llamasrv.protocols.openapi import document  # large, and few clients want it
 
             served, limits = routes_of(current_app), service.options.limits
 

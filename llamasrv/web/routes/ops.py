@@ -52,8 +52,8 @@ def _add_health(routes: Blueprint, service: Service) -> None:
 
     @routes.get("/readyz")
     def readyz() -> Response:
-        """Ready to answer the next request without a delay, even the first one: what is made once per model is made
-        here."""
+        """Whether the next request is answered without delay. Work done once per model is done here, before the first
+        one."""
         try:
             status = service.registry.readiness()
             if status.state != "ready":

@@ -1,5 +1,5 @@
-"""What clients of vLLM, SGLang, LM Studio and Ollama ask beside the shared protocols: what this is, what it serves, and
-the names of sessions."""
+"""What clients of vLLM, SGLang, LM Studio and Ollama request besides the shared protocols: what this is, what it
+serves, and the names of sessions."""
 
 from __future__ import annotations
 

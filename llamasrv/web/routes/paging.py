@@ -15,7 +15,7 @@ from llamasrv.web.stored.responses import asking
 
 T = TypeVar("T")
 
-_LONG = 100  # items of a page that is made off the hub
+_LONG = 100  # items from which a page is built off the hub
 
 
 def page_of_request(*, default: int = 20, most: int = 100) -> tuple[str | None, int, bool]:
@@ -51,7 +51,7 @@ def page_on(
     names: tuple[str, str] = ("after", "before"),
     **asked: Any,
 ) -> bytes:
-    """A page of what is kept on a shelf, which may hold thousands. `names`: the query's, of the ids that bound it."""
+    """A page of a shelf, which may hold thousands of items. `names`: the query's names for the ids that bound it."""
     try:
         page = asking(shelf, lambda: find(**asked))
     except UnknownPlace as error:

@@ -42,7 +42,7 @@ from llamasrv.web.views import current, json_answer
 
 FRAMING = Framing(named, reply_pings=True)
 FRAMING_OF_ANOTHER = Framing(named)  # server, which alone numbers events
-CANCEL_WAIT = 5.0  # seconds that the answer to a cancellation waits for the end of what was cancelled
+CANCEL_WAIT = 5.0  # max seconds that the reply to a cancellation waits for the run to end
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -86,7 +86,7 @@ class ResponseViews:
         return json_answer(compute_off_hub(partial(self._wire, response)))
 
     def take_over(self) -> None:
-        """Go on with the background responses of servers that are gone."""
+        """Continue background responses of dead servers."""
         service = self._service
         if service.take_over is not None:
             service.take_over.remake = self._remade
@@ -133,7 +133,7 @@ class ResponseViews:
         earlier: Earlier,
         **named: Any,
     ) -> tuple[GenerateRequest, ResponseOptions]:
-        current().has_large_body |= bool(earlier.items)  # they may be many
+        current().has_large_body |= bool(earlier.items)  # there may be many items
         asked, options = parsed_by(self._endpoint, request.environ, parse, body, earlier=earlier, **named)
         current().ignored += options.ignored
         return asked, options
@@ -245,7 +245,7 @@ class ResponseViews:
         missing = [id for id in names.items if id not in known]
         return Earlier(items, known | self._memory.items(owner, missing) if missing else known)
 
-    # ------------------------------------------------------------ what is stored
+    # ------------------------------------------------------------ stored responses
 
     def show(self, id: str) -> Response:
         return self._shown(id, streams=request.args.get("stream", "").lower() in ("true", "1"))
@@ -274,7 +274,7 @@ class ResponseViews:
         return Response(compute_off_hub(replayed), 200, framing.headers)
 
     def _start(self) -> int:
-        """The number of the first event that is asked for."""
+        """The number of the first requested event."""
         return count_of("starting_after", -1, low=-1) + 1
 
     def delete(self, id: str) -> Response:
@@ -296,7 +296,7 @@ class ResponseViews:
         stored = self._memory.find(owner, id)
         if not stored.response["background"]:
             raise InvalidRequest("Only responses that were created with 'background' can be cancelled.", param="id")
-        if stored.response["status"] not in ENDED:  # another server's, which will notice
+        if stored.response["status"] not in ENDED:  # it runs on another server, which will notice
             stored = stored._replace(response={**stored.response, "status": "cancelled"})
             self._memory.keep(owner, stored)
         return self._response(stored.response)

@@ -17,8 +17,8 @@ from werkzeug.security import safe_join
 from llamasrv.concurrency import off_hub
 
 WORTH = frozenset({".js", ".css", ".svg", ".json", ".webmanifest"})  # fonts are compressed already
-SMALLEST = 500  # bytes
-MAX_AGE = 3600  # seconds
+SMALLEST = 500  # min bytes of a file worth compressing
+MAX_AGE = 3600  # seconds that browsers may cache a file
 
 
 _IMPORT = re.compile(r"""^import[^("']*["'](\.[^"']+)["']""", re.MULTILINE)
@@ -29,7 +29,7 @@ def modules_of(folder: Path, name: str) -> tuple[str, ...]:
     """All modules that a script imports, itself included, by their paths in the folder. A browser fetches those that a
     page names at once, rather than one level of imports after the other."""
     found = [name]
-    for one in found:  # grows
+    for one in found:  # the list grows while it is walked
         for relative in _IMPORT.findall((folder / one).read_text("utf-8")):
             path = (folder / PurePosixPath(one).parent / relative).resolve().relative_to(folder.resolve()).as_posix()
             if path not in found:
@@ -38,13 +38,13 @@ def modules_of(folder: Path, name: str) -> tuple[str, ...]:
 
 
 class _Forms(NamedTuple):
-    """A file as it was when it was read."""
+    """A file's content, as read, and compressed."""
 
     mtime_ns: int
     size: int
     kind: str  # content type
     plain: bytes
-    packed: bytes | None  # None: not worth it
+    packed: bytes | None  # gzip; None: not worth it
 
 
 class StaticFiles:
@@ -70,7 +70,7 @@ class StaticFiles:
             headers["Vary"] = "Accept-Encoding"
             if request.accept_encodings["gzip"]:
                 headers["Content-Encoding"] = "gzip"
-                etag, data = f"{etag}-gzip", kept.packed  # other bytes, another name
+                etag, data = f"{etag}-gzip", kept.packed  # other bytes need another ETag
         response = Response(data, 200, headers, content_type=kept.kind)
         response.set_etag(etag)
         response.make_conditional(request)

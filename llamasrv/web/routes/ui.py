@@ -1,7 +1,7 @@
 """The pages: playground, models, decisions, live view of the engine, console, API documentation, manual.
 
-Templates and static files are in templates/web. A page comes without a key, since it holds nothing; what it then asks
-of the server takes one. Everything is served from here: no page asks another host for anything.
+Templates and static files are in templates/web. A page needs no key, since it holds no data; its own requests need
+one. Everything is served from here: no page asks another host for anything.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llamasrv.web.streams.streaming import EVENT_STREAM
 from llamasrv.web.views import current, json_answer
 
 INTERVAL = 0.5  # seconds between snapshots
-LONGEST = 600.0  # seconds of one stream of snapshots; pages connect again
+LONGEST = 600.0  # max seconds of one stream of snapshots; pages reconnect
 MOST_VIEWERS = 64
 WORKER = "offline.js"  # the service worker, which answers for all paths that the playground needs
 PLAIN_PAGES = ("models", "decide", "engine", "console", "api")  # they fetch what they show
@@ -113,7 +113,7 @@ def _add_manual(routes: Blueprint) -> None:
 
 
 def _add_engine_view(routes: Blueprint, service: Service) -> None:
-    """Figures of the engines: of the last hour, and as they change."""
+    """The engines' figures: the last hour, and live."""
     snapshots = Snapshots(service)
 
     @routes.get("/ui/engine/history")
@@ -135,7 +135,7 @@ def _add_engine_view(routes: Blueprint, service: Service) -> None:
 
 
 def _notice(service: Service) -> str | None:
-    """What the page has to say about the default model."""
+    """A notice about the default model for the page; None if there is none."""
     model = service.registry.default
     return notice_of(model.engine.info.path) if model.state == "loaded" else None
 
@@ -158,11 +158,11 @@ def _manual(**values: Any) -> Response:
 
 
 class Snapshots:
-    """One snapshot an interval, however many clients watch. Reads figures that the engines keep anyway."""
+    """One snapshot per interval, however many clients watch. Reads figures that the engines keep anyway."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._latest: dict[bool, tuple[float, bytes]] = {}  # when it was taken, with names of keys and without
+        self._latest: dict[bool, tuple[float, bytes]] = {}  # by `with_keys`: when it was taken, and the snapshot
         self.viewers = 0
 
     def events(self, *, with_keys: bool) -> Generator[bytes, None, None]:

@@ -13,7 +13,7 @@ from llamasrv.store import DAY, DailyUsage, day_of
 from llamasrv.web.service import Service
 from llamasrv.web.views import current, json_answer
 
-DAYS = 30  # shown where nothing is said
+DAYS = 30  # days shown by default
 
 
 def blueprint(service: Service) -> Blueprint:
@@ -47,7 +47,7 @@ def blueprint(service: Service) -> Blueprint:
         return json_answer(orjson.dumps({"object": "list", "currency": service.options.currency, "data": data}))
 
     def cost_of(used: DailyUsage) -> float | None:
-        """At the prices of today; None for a model without any."""
+        """The cost at today's prices; None for a model without prices."""
         model = service.registry.named(used.model)
         prices = None if model is None else model.settings.prices
         return None if prices is None else round(prices.cost(used.prompt, used.cached, used.generated), 6)

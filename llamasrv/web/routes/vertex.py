@@ -80,7 +80,7 @@ class _Predictions:
         self._client = Client.of(request.environ)
         self._runs: list[Run] = []
         self._usage = Usage()
-        self.is_left = False  # its client is gone
+        self.is_left = False  # whether the client is gone
 
     def begin(self, instance: Any) -> Whole | LlamasrvError:
         try:
@@ -105,7 +105,7 @@ class _Predictions:
         return response.get_data()
 
     def close(self) -> None:
-        """Cancel the ones whose client has left; tokens computed so far count."""
+        """If the client has left, cancel what runs; tokens computed so far count."""
         for run in self._runs:
             if not run.done:
                 self._count(settle(run))

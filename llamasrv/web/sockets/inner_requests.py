@@ -40,7 +40,7 @@ class InnerRequests:
         self, context: RequestContext, path: str | None = None, body: bytes = b"", kind: str = "application/json"
     ) -> Iterator[bytes]:
         """The data of a stream's events. `path` None: the socket's own; `body`: where `context` has no JSON. Raises
-        InnerRefusal. Whoever stops reading is logged as a client that has left."""
+        InnerRefusal. A caller that stops reading is logged as a client that left."""
         environ = {
             **self._environ,
             "REQUEST_METHOD": "POST",

@@ -37,7 +37,7 @@ from llamasrv.web.sockets.realtime_hearing import Hearing, decoder_of
 from llamasrv.web.sockets.realtime_limits import ModelsHere, SessionCount
 from llamasrv.web.sockets.socket_session import SocketSession
 
-PROTOCOL = "realtime"  # as browsers name it
+PROTOCOL = "realtime"  # the subprotocol that browsers request
 
 
 class RealtimeSocket(SocketSession):
@@ -66,7 +66,7 @@ class RealtimeSocket(SocketSession):
         self._answers = Answers(self, InnerRequests(application, environ), model, here)
         interrupt = partial(self._answers.cancel, "turn_detected")
         self._hearing = Hearing(self.send, on_start=interrupt, on_said=self._take_in)
-        self._held = 0  # bytes, as counted
+        self._held = 0  # bytes counted so far
 
     def serve(self, connection: Connection) -> None:
         with self._count.counted(self._owner):
@@ -137,7 +137,7 @@ class RealtimeSocket(SocketSession):
     # ------------------------------------------------------------ items
 
     def _take_in(self, said: bytes, id: str, answers: bool) -> None:
-        """What was said becomes an item."""
+        """Add what was said as an item."""
         wire = {
             "id": id,
             "object": "realtime.item",

@@ -27,17 +27,17 @@ from llamasrv.web.sockets.inner_requests import InnerRefusal, InnerRequests
 from llamasrv.web.sockets.realtime_limits import ModelsHere
 from llamasrv.web.sockets.socket_session import PATIENCE
 
-if TYPE_CHECKING:  # which has one of these
+if TYPE_CHECKING:  # realtime.py imports this module
     from llamasrv.web.sockets.realtime import RealtimeSocket
 
-MOST_JOBS = 64  # that wait
+MOST_JOBS = 64  # max waiting jobs
 
 
 class CancellableRun(ResponseChain):
     """The run of a response, which may be cancelled before it begins."""
 
     def __init__(self) -> None:
-        self.cancelled: str | None = None  # why
+        self.cancelled: str | None = None  # the reason
         self.response_id: str | None = None  # once it has begun
         self._run: Any = None
 
@@ -59,7 +59,7 @@ class Answers:
         self._send: Send = session.send
         self._jobs: deque[Callable[[], None]] = deque()
         self._worker: Greenlet | None = None
-        self._active: CancellableRun | None = None  # that is asked for or under way
+        self._active: CancellableRun | None = None  # requested or under way
 
     @property
     def is_working(self) -> bool:
@@ -71,11 +71,11 @@ class Answers:
 
     @property
     def response_id(self) -> str | None:
-        """Of the answer under way."""
+        """The id of the answer under way."""
         return None if self._active is None else self._active.response_id
 
     def cancel(self, reason: str) -> None:
-        """The answer, if there is one."""
+        """Cancel the answer under way, if any."""
         if self._active is not None:
             self._active.cancel(reason)
 
@@ -104,13 +104,13 @@ class Answers:
     # ------------------------------------------------------------ writing down
 
     def write_down(self, item: ConversationItem, asked: JSON | None) -> None:
-        """What was said, later; `asked`: `audio.input.transcription` of the session. Raises InvalidRequest."""
+        """Transcribe an item later; `asked`: `audio.input.transcription` of the session. Raises InvalidRequest."""
         if asked is None and (self._here.hears or not self._here.ears):
-            return  # the model hears it, or nothing can
+            return  # the model hears it itself, or no model can
         self._later(partial(self._write_down, item, asked or {}, is_asked=asked is not None))
 
     def _write_down(self, item: ConversationItem, asked: JSON, *, is_asked: bool) -> None:
-        """Have a model that hears write down what was said. Its events are for clients that have asked for them."""
+        """Have a model that takes sound transcribe the item. Only clients that asked for it get the events."""
         name = "conversation.item.input_audio_transcription"
         fields = {key: asked[key] for key in ("language", "prompt") if asked.get(key)}
         fields |= {"model": self._here.ear(asked.get("model")) or "", "stream": "true", "response_format": "json"}

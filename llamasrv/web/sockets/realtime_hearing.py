@@ -14,10 +14,10 @@ from llamasrv.protocols.openai.realtime.items import G711_GROWS, MS_BYTES, pcm_o
 from llamasrv.protocols.openai.realtime.response import Send
 from llamasrv.protocols.openai.realtime.session import JSON, LAWS, RATE
 
-MOST_BUFFER = 32 << 20  # bytes of sound that is not committed: eleven minutes
+MOST_BUFFER = 32 << 20  # max bytes of sound not committed yet: eleven minutes
 LEAST_COMMIT_MS = 100
-LONG = 1 << 18  # bytes of an event, about, that are read off the hub
-SLACK_MS = 200  # that are kept before a turn, beside its padding
+LONG = 1 << 18  # approximate bytes from which an event is parsed off the hub
+SLACK_MS = 200  # kept before a turn, besides its padding
 
 Said = Callable[[bytes, str, bool], None]
 """Takes what was said, the id of its item, and whether it is to be answered."""
@@ -29,27 +29,27 @@ def decoder_of(format: JSON) -> TelephoneDecoder | None:
 
 
 class Hearing:
-    """The methods that take an event of the client's raise InvalidRequest."""
+    """Methods that take a client's event raise InvalidRequest."""
 
     def __init__(self, send: Send, *, on_start: Callable[[], None], on_said: Said) -> None:
-        """`on_start` is called when a turn begins that interrupts."""
+        """`on_start` is called when a turn begins that interrupts the answer."""
         self._send, self._on_start, self._on_said = send, on_start, on_said
-        self._sound = bytearray()  # not committed
-        self._sound_ms = 0  # since the session began, at the buffer's start
-        self._heard_from = 0  # ms, where the activity began to count
+        self._sound = bytearray()  # not committed yet
+        self._sound_ms = 0  # position of the buffer's start, in ms since the session began
+        self._heard_from = 0  # position in ms from which voice activity is measured
         self._settings: JSON = {"format": {"type": ""}, "turn_detection": None}  # `audio.input`
-        self._decoder: TelephoneDecoder | None = None  # of the input, unless it is PCM
+        self._decoder: TelephoneDecoder | None = None  # decodes the input unless it is PCM
         self._activity: VoiceActivity | None = None
         self._floor, self._voice = NoiseFloor(), VoiceLevel()
-        self._turn: str | None = None  # id of the item that is being said
+        self._turn: str | None = None  # id of the item being spoken
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
+        """Bytes held."""
         return len(self._sound)
 
     def set(self, settings: JSON) -> None:
-        """`audio.input` of the session."""
+        """Apply `audio.input` of the session."""
         before, self._settings = self._settings, settings
         if settings["format"] != before["format"]:
             self._decoder = decoder_of(settings["format"])

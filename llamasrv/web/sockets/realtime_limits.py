@@ -1,4 +1,4 @@
-"""What Realtime sessions may take, and what they find here: bounds for each key, and the models."""
+"""Bounds of Realtime sessions for each key, and what sessions need to know about the models."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from llamasrv.errors import InvalidRequest, QueueFull
 
-MOST_SESSIONS = 1000  # of a key
-MOST_HELD = 512 << 20  # bytes of sound, texts and pictures in all sessions of a key
+MOST_SESSIONS = 1000  # max open sessions of a key
+MOST_HELD = 512 << 20  # max bytes of sound, text and pictures in all sessions of a key
 
 
 class ModelsHere(NamedTuple):
-    """What sessions need to know of the models."""
+    """What sessions need to know about the models."""
 
     speaks: bool  # whether a model here makes speech
     hears: bool  # whether the session's model takes sound
     ears: tuple[str, ...]  # names and aliases of models that take sound
-    any_name: bool  # whether unknown names stand for a model that can do it
+    any_name: bool  # whether an unknown name means any model that can do it
 
     def ear(self, asked: str | None) -> str | None:
-        """The model that writes down what is said; clients send names of OpenAI's."""
+        """The model that transcribes; clients send OpenAI's names."""
         if asked is not None and (asked in self.ears or not self.any_name or not self.ears):
             return asked
         return self.ears[0] if self.ears else None

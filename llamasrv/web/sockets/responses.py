@@ -45,10 +45,10 @@ from llamasrv.web.http.body import is_large, parse_json
 from llamasrv.web.sockets.inner_requests import InnerRefusal, InnerRequests
 from llamasrv.web.sockets.socket_session import PATIENCE, SocketSession
 
-MOST_LANES = 32  # names on one connection
-AT_ONCE = 16  # responses under way on one connection; more wait
-MOST_WAITING = 64  # that wait
-LIFETIME = 3600.0  # seconds
+MOST_LANES = 32  # max stream ids on one connection
+AT_ONCE = 16  # max responses under way on one connection; more wait
+MOST_WAITING = 64  # max responses that wait
+LIFETIME = 3600.0  # seconds until the connection is closed
 
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 _NUMBER = re.compile(rb'"sequence_number":(\d+)')
@@ -58,7 +58,7 @@ JSON = dict[str, Any]
 
 
 class KeptResponse(NamedTuple):
-    """The latest response of a lane, with everything that a continuation needs."""
+    """The latest response of a lane, with all that a continuation needs."""
 
     id: str
     items: tuple[JSON, ...]
@@ -69,7 +69,7 @@ class QueuedCreate(NamedTuple):
     this response."""
 
     body: JSON
-    is_large: bool = False  # what is done with it is done off the hub
+    is_large: bool = False  # then work on it runs off the hub
     steers: tuple[Steer, ...] = ()
 
 
@@ -83,7 +83,7 @@ class SocketLane:
         self.reply: ResponseReply | None = None  # of the running response
         self.run: Run | None = None
         self.steers: list[Steer] = []  # of the running response
-        self.owed: list[Steer] = []  # of the latest response, whose calls have no outputs yet
+        self.owed: list[Steer] = []  # of the latest response, while its calls have no outputs
         self.event = b""  # the beginning of the latest event
 
     def running(self, id: str) -> bool:
@@ -91,7 +91,7 @@ class SocketLane:
 
     @property
     def number(self) -> int:
-        """Of the latest event; what is sent about a response outside its own events repeats it."""
+        """The sequence number of the latest event; events about a response that are not its own repeat it."""
         found = _NUMBER.search(self.event)
         return 0 if found is None else int(found[1])
 
@@ -225,7 +225,7 @@ class ResponsesSocket(SocketSession):
 
     def _respond(self, lane: SocketLane, create: QueuedCreate) -> None:
         body, previous = create.body, create.body.get("previous_response_id")
-        steers = create.steers or self._owed(lane, body)  # until they are part of a response
+        steers = create.steers or self._owed(lane, body)  # steers that are not part of a response yet
         if body.get("background"):
             error = InvalidRequest("'background' is not supported over a WebSocket.", param="background")
             self._send(_error(error.status, _body_of(error)), lane)
@@ -298,7 +298,7 @@ class ResponsesSocket(SocketSession):
             self._steer_failed(lane, steer, "successor_creation_failed", text)
 
     def _after_steers(self, lane: SocketLane) -> None:
-        """A response has ended: continue it with what it was steered to, or wait for the outputs of its calls."""
+        """After a response has ended: continue it with its steers, or wait for the outputs of its calls."""
         steers, lane.steers = lane.steers, []
         if not steers:
             return
@@ -316,7 +316,7 @@ class ResponsesSocket(SocketSession):
         lane.waiting.appendleft(QueuedCreate(body, steers=tuple(steers)))
 
     def _owed(self, lane: SocketLane, body: JSON) -> tuple[Steer, ...]:
-        """The inputs that waited for this request, which are part of it now."""
+        """The inputs that waited for this request and are part of it now."""
         steers, lane.owed = tuple(lane.owed), []
         if not steers:
             return ()
@@ -340,7 +340,7 @@ class ResponsesSocket(SocketSession):
 
 
 def _steer(lane: SocketLane) -> None:
-    """End the response that runs, unless it has called a tool: then it ends by itself, and soon."""
+    """End the running response, unless it has called a tool: then it soon ends by itself."""
     if lane.reply is not None and lane.run is not None and lane.reply.steer():
         lane.run.stop()
 
@@ -364,7 +364,7 @@ def _error(status: int, error: Any) -> bytes:
 
 
 def _as_error(event: bytes) -> bytes:
-    """The error event of a stream, as a socket has it."""
+    """A stream's error event in the form that sockets use."""
     event_error = {}
     with suppress(orjson.JSONDecodeError):
         event_error = orjson.loads(event)

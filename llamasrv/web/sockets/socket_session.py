@@ -1,4 +1,4 @@
-"""What the sessions of all WebSockets have in common: their loop, their end, and what a failure looks like.
+"""What all WebSocket sessions have in common: their loop, their end, and how a failure is reported.
 
 The route makes one; the connection runs it, and asks it to `fail` when it raises. Knows no protocol.
 """
@@ -16,26 +16,26 @@ from llamasrv.web.sockets.websocket import GOING_AWAY, INTERNAL, NORMAL, WebSock
 
 log = logging.getLogger("llamasrv")
 
-LOOK = 5.0  # seconds between two looks at the time
-PATIENCE = 10.0  # seconds for what was cancelled to end
+LOOK = 5.0  # max seconds between two looks at the clock
+PATIENCE = 10.0  # max seconds to wait for cancelled work to end
 FAILED = "The server had an error. The connection is closed."
 
 
 class SocketSession(ABC):
-    """`serve`; if that raises, `fail`; in any case `end`."""
+    """The connection calls `serve`; if that raises, `fail`; in any case `end`."""
 
     _lifetime: float  # seconds
-    _protocol: str | None = None  # as browsers name it
+    _protocol: str | None = None  # the subprotocol that browsers request
     _socket: WebSocket | None = None
 
     def __init__(self, environ: Mapping[str, Any], *, most_bytes: int) -> None:
         """`environ` is the request for the socket; `most_bytes` bounds a message."""
         self._environ, self._most_bytes = dict(environ), most_bytes
-        self._closing: int | None = None  # the code, once nothing new is begun
+        self._closing: int | None = None  # close code; set once nothing new may begin
         self._connection: Connection
 
     def serve(self, connection: Connection) -> None:
-        """Until the client leaves, the time is up or the server stops."""
+        """Serve until the client leaves, the time is up or the server stops."""
         self._connection = connection
         connection.sock.settimeout(None)
         self._socket = socket = WebSocket(
@@ -65,7 +65,7 @@ class SocketSession(ABC):
             self._socket.close(INTERNAL)
 
     def end(self) -> None:
-        """Cancel what still runs, and let it be counted."""
+        """Cancel what still runs; its tokens are counted."""
         self._connection.on_drain = None
         if self._socket is not None:
             self._socket.is_open = False
@@ -78,7 +78,7 @@ class SocketSession(ABC):
         self._connection.be_busy(busy)
 
     def guarded(self, work: Callable[[], None]) -> None:
-        """In a greenlet of the session."""
+        """Run `work` in a greenlet of the session; a failure ends the session."""
         try:
             work()
         except Exception:
@@ -100,11 +100,11 @@ class SocketSession(ABC):
     @property
     @abstractmethod
     def _is_working(self) -> bool:
-        """Whether the end has to wait."""
+        """Whether work is under way that the end waits for."""
 
     @abstractmethod
     def _read(self, text: str) -> None:
-        """Take a message of the client's."""
+        """Handle a message from the client."""
 
     @abstractmethod
     def _say_expired(self) -> None: ...

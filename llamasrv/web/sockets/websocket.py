@@ -25,7 +25,7 @@ from llamasrv.web.http.body import LARGE
 from llamasrv.web.http.incoming import InputGate
 
 PIECE = 65536  # bytes per read
-SILENCE = 20.0  # seconds without a byte before the client is pinged; after as long again it counts as gone
+SILENCE = 20.0  # seconds without a byte until the client is pinged; after the same time again it counts as gone
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, NOT_TEXT, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1002, 1003, 1009, 1011, 1013
 """Close codes: RFC 6455, section 7.4.1."""
@@ -35,7 +35,7 @@ _HEAD = ("CONNECTION", "UPGRADE", "SEC_WEBSOCKET_KEY", "SEC_WEBSOCKET_PROTOCOL",
 
 
 def is_handshake(environ: Mapping[str, Any]) -> bool:
-    """Whether a request can become a WebSocket of the one version that there is."""
+    """Whether a request asks for a WebSocket (version 13, the only one)."""
     values = [environ.get(f"HTTP_{name}", "") for name in _HEAD]
     if environ.get("SERVER_PROTOCOL") != "HTTP/1.1" or not environ.get("HTTP_SEC_WEBSOCKET_KEY"):
         return False
@@ -94,7 +94,7 @@ class WebSocket:
             self._write(partial(compute_off_hub, framed) if len(message) > LARGE else framed)
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say goodbye, if the other side has not done so."""
+        """Send a close frame, unless the client has closed."""
         with suppress(LocalProtocolError):
             self._send(CloseConnection(code, reason))
         self.is_open = False
@@ -136,7 +136,7 @@ class WebSocket:
     _heard = 0.0  # when the last bytes came
 
     def _read(self, wait: float) -> bytes | None:
-        """None: nothing came in time."""
+        """The next bytes; None if nothing came in time."""
         self._heard = self._heard or time.monotonic()
         try:
             with Timeout(wait, False):
@@ -156,7 +156,7 @@ class WebSocket:
         self._send(Ping())
 
     def _take(self, event: Any) -> str | None:
-        """A whole message, if this event completes one."""
+        """The message that this event completes, if any."""
         if isinstance(event, TextMessage):
             self._size += len(event.data)
             if self._size > self._most:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from llamasrv.errors import InvalidRequest, NotFound
 from llamasrv.protocols.gemini.cached import PREFIX, CachedContent
 
-MOST = 64  # of one owner
-MOST_BYTES = 2**26  # of one owner
+MOST = 64  # max per owner
+MOST_BYTES = 2**26  # max per owner
 
 
 class CachedContentNotFound(NotFound):
@@ -35,7 +35,7 @@ class StoredCachedContents:
         self._there: dict[str, dict[str, CachedContent]] = {}
 
     def all(self, owner: str) -> list[CachedContent]:
-        """Those that have not expired, oldest first."""
+        """The owner's contents that have not expired, oldest first."""
         now = self.clock()
         kept = {id: one for id, one in self._there.get(owner, {}).items() if one.expires > now}
         self._there[owner] = kept
@@ -63,7 +63,7 @@ class StoredCachedContents:
             )
 
     def put(self, owner: str, content: CachedContent) -> CachedContent:
-        """Keep it, in the place of an earlier one of the same id."""
+        """Keep it, replacing an earlier one of the same id."""
         self._there.setdefault(owner, {})[content.id] = content
         return content
 

@@ -1,4 +1,4 @@
-"""Changes of one stored thing follow one another; changes of different things do not wait for each other."""
+"""Serialises changes of one stored thing; changes of different things do not wait for each other."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class ChatHistory:
         self.changes = Changes("this history")
 
     def conversations(self, owner: str) -> tuple[str, list[KeptConversation]]:
-        """The era, and the latest revision of each conversation and the marks of deleted ones, in order of their last
-        change. The era changes when everything is deleted at once: browsers then send their copies no more."""
+        """The era, the latest revision of each conversation, and the marks of deleted ones, in order of their last
+        change. The era changes when everything is deleted at once: browsers then no longer send their copies."""
         latest = self._latest(owner)
         cleared = latest.pop("", None)
         return "" if cleared is None else cleared.id, [_kept(file) for file in latest.values()]
@@ -89,8 +89,7 @@ class ChatHistory:
         return _kept(new)
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete the conversation, and mark it as deleted. Also where it is not here: another server's browser may have
-        it."""
+        """Delete the conversation and leave a mark, even if it is not here: a browser may still have a copy."""
         _check_id(id)
         with self.changes.of(owner):
             files = self._all(owner)
@@ -100,8 +99,8 @@ class ChatHistory:
             self._write(owner, id, _MARK, b"")
 
     def clear(self, owner: str) -> int:
-        """Delete all conversations of the owner, and begin another era: browsers keep their copies. Returns how
-        many."""
+        """Delete all conversations of the owner and begin a new era: browsers keep their copies. Returns how many were
+        deleted."""
         with self.changes.of(owner):
             files = self._all(owner)
             self._delete(owner, files)
@@ -109,7 +108,7 @@ class ChatHistory:
         return len({file.filename for file in files if file.purpose == _CONVERSATION})
 
     def _all(self, owner: str) -> list[StoredFile]:
-        """All files, the oldest first. More than one of a conversation: the server ended while one replaced another."""
+        """All files, oldest first. A conversation has two if the server ended while one replaced the other."""
         return self.files.page(owner, limit=self.files.most, descending=False).items
 
     def _latest(self, owner: str) -> dict[str, StoredFile]:
@@ -127,7 +126,7 @@ class ChatHistory:
         for file in files:
             try:
                 self.files.delete(owner, file.id)
-            except FileNotFound:  # it has expired meanwhile
+            except FileNotFound:  # it expired meanwhile
                 pass
 
 

@@ -51,14 +51,14 @@ class StoredConversations:
         how: Callable[[StoredConversation], StoredConversation],
         use: Callable[[StoredConversation], R],
     ) -> R:
-        """Replace it with what `how` returns. Returns what `use` makes of that."""
+        """Replace it with the result of `how`. Returns the result of `use` on that."""
         store = self._having(id)
         with self.changes.of((owner, id)):
             made: R = asking(store, _change, store, owner, id, how, use)
         return made
 
     def _having(self, id: str) -> ResponseStore:
-        """The store that may hold this conversation."""
+        """The store, for an id that it may hold; raises otherwise."""
         if self._store is None or not is_conversation_id(id):
             raise not_found(id)
         return self._store

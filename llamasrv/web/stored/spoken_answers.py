@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 SECONDS = 3600.0
-MOST = 1000  # of one owner
-MOST_CHARS = 4_000_000  # of one owner
-LONGEST = 400_000  # characters
+MOST = 1000  # max per owner
+MOST_CHARS = 4_000_000  # max per owner
+LONGEST = 400_000  # max characters of one transcript
 
 
 class SpokenAnswer(NamedTuple):
@@ -21,7 +21,7 @@ class SpokenAnswer(NamedTuple):
 
 
 class SpokenAnswers:
-    """Those of one server."""
+    """The transcripts that one server keeps."""
 
     def __init__(
         self, *, most: int = MOST, most_chars: int = MOST_CHARS, clock: Callable[[], float] = time.time
@@ -31,7 +31,7 @@ class SpokenAnswers:
         self._chars: dict[str, int] = {}
 
     def find(self, owner: str, id: str) -> str | None:
-        """None also for another owner's, and for one that has expired."""
+        """The transcript; None if it is unknown, another owner's, or expired."""
         answer = self._there.get(owner, {}).get(id)
         return None if answer is None or answer.expires <= self._clock() else answer.transcript
 

@@ -1,4 +1,4 @@
-"""The base of all streamed bodies: an iterator of writes whose request is counted when it ends, however that is."""
+"""The base of all streamed bodies: an iterator of writes that closes its request's record however it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Body(ABC):
     def __init__(self, record: RequestLog | None) -> None:
         """`record` is closed with the body; None: another body closes it."""
         self._record = record
-        self._ended = False  # complete: the last write has been made
+        self._ended = False  # whether the last write has been made
 
     def __iter__(self) -> Iterator[bytes]:
         return self

@@ -27,10 +27,10 @@ from llamasrv.web.streams.streaming import OPENAI, Framing
 log = logging.getLogger("llamasrv")
 
 HEADER = "HTTP_X_CONVERSATION_ID"
-MOST_BYTES = 4 * 2**20  # of one stream
+MOST_BYTES = 4 * 2**20  # max bytes kept per stream
 MOST_STREAMS = 256
-KEPT = 300.0  # seconds after the end
-MOST_NAME = 256  # characters
+KEPT = 300.0  # seconds to keep a stream after its end
+MOST_NAME = 256  # max characters of a name
 
 
 class ResumableStream:
@@ -46,7 +46,7 @@ class ResumableStream:
         self.total = 0  # bytes written so far
         self._data = bytearray()  # from `_start` to `total`
         self._start = 0
-        self._sizes: deque[int] = deque()  # of the writes that are kept
+        self._sizes: deque[int] = deque()  # of the writes kept
         self._news = threading.Condition()
         self._body: Any = None
 

@@ -37,7 +37,7 @@ _poll = monkey.get_original("select", "poll")  # gevent's would switch to anothe
 
 PING = b": ping\n\n"
 MANY_LOGPROBS = 2_000  # alternatives included; writing each takes 2 µs
-WATCH_AFTER = 0.1  # seconds; shorter requests end before their socket needs watching
+WATCH_AFTER = 0.1  # seconds until a socket is watched; most requests end earlier
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FIRST_LOOK = 0.005  # seconds after a probe, doubled each time up to LOOK
 LOOK = 1.0  # max seconds between two looks at the client of a silent stream

@@ -39,5 +39,5 @@ class ToolStream(Body):
     def _release(self) -> None:
         self._stop()
         self._watch.close()
-        for _ in self._output:  # to its end, which is near: it is that of the program
+        for _ in self._output:  # read to the end, which is near: the program was ended
             pass
