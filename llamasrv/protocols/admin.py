@@ -72,7 +72,7 @@ class ChangedKey(SchemaEndpoint):
     schema = KeyChangeSchema
 
     def parse(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """None for a field that is null: the field goes."""
+        """The fields to change; None for one that is to be removed."""
         cleared = {name: None for name in KeyChangeSchema().fields if name in body and body[name] is None}
         return {**self._load(body), **cleared}
 

@@ -73,7 +73,7 @@ _STEP = re.compile(r"[^.\[\]]+")
 
 _GOOGLE = "type.googleapis.com/google.rpc."
 
-OVERLOADED = 529  # Anthropic's status for a server that has too much to do
+OVERLOADED = 529  # Anthropic's status for an overloaded server
 
 
 def refused_request(status: int, message: str) -> bytes:
@@ -144,14 +144,14 @@ def llamacpp_body(error: LlamasrvError) -> bytes:
 
 
 def system_one_status(error: LlamasrvError) -> int:
-    """There, an invalid field is a 422."""
+    """The status of an error; System One answers an invalid field with 422."""
     if isinstance(error, ContextTooLong):
         return 413
     return 422 if error.status == 400 and error.param is not None else error.status
 
 
 def system_one_body(error: LlamasrvError) -> bytes:
-    """A list, as pydantic's, where a field is wrong; else an object."""
+    """The body of an error: a list like pydantic's if a field is wrong, else an object."""
     kind = error.code or OPENAI_TYPES.get(error.status, "invalid_request_error")
     if system_one_status(error) != 422 or error.param is None:
         return orjson.dumps({"detail": {"error_type": kind, "message": error.message}})

@@ -40,19 +40,17 @@ class FoldedChoice:
     )
 
     def __init__(self) -> None:
-        self.before: list[
-            tuple[FoldedChoice, ToolsFound]
-        ] = []  # parts that ended in a tool search which the server ran
+        self.before: list[tuple[FoldedChoice, ToolsFound]] = []  # the parts before each tool search that the server ran
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[tuple[str, str, list[str]]] = []  # id, name, fragments of the arguments
         self.logprobs: list[TokenLogprob] = []
-        self.tokens: list[int] = []  # of the text, where they were asked for
+        self.tokens: list[int] = []  # token ids of the text, if requested
         self.reason: FinishReason | None = None
         self.stop: str | None = None
         self.usage: Usage | None = None
         self.slot: int | None = None
-        self.audio: list[bytes] = []  # pieces of the file in which the text is spoken
+        self.audio: list[bytes] = []  # pieces of the audio file in which the text is spoken
 
     def finished(self, choice: int) -> Finished:
         """The event that completed the choice."""
@@ -92,7 +90,7 @@ class Fold(EventReader):
             choice.tokens += event.tokens
 
     def on_reasoning(self, event: Reasoning) -> None:
-        self.choice(event.choice).reasoning.append(event.text)  # log-probabilities are the content's alone
+        self.choice(event.choice).reasoning.append(event.text)  # only the content has log-probabilities
 
     def on_call(self, event: ToolCallStart) -> None:
         self.choice(event.choice).calls.append((event.id, event.name, []))

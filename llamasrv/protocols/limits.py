@@ -10,7 +10,7 @@ class Limits:
     """The largest values that are accepted."""
 
     body_bytes: int = 4 * 1024 * 1024
-    body_seconds: float = 30.0  # without a byte of it
+    body_seconds: float = 30.0  # max seconds without a byte of the body
     json_depth: int = 100
     json_values: int = 300_000  # keys, values and containers: parsing holds the GIL for 0.2 microseconds each
     messages: int = 10_000
@@ -27,7 +27,7 @@ class Limits:
     dry_breakers: int = 16
     template_kwargs: int = 64
     model_chars: int = 256
-    decision_tokens: int = 262_144  # of the input and all questions of one request for decisions
+    decision_tokens: int = 262_144  # tokens of the input and all questions of one request for decisions
     media: int = 64  # images and sounds of one request
-    media_marker: str = "<__media__>"  # stands for one in a raw prompt
+    media_marker: str = "<__media__>"  # placeholder for an image or sound in a raw prompt
     background: int = 16  # background responses at once

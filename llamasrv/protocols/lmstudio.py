@@ -12,7 +12,7 @@ import orjson
 
 
 class StudioModel(NamedTuple):
-    """One model; `context` is the largest of one sequence in tokens, 0 if unknown."""
+    """One model; `context` is the max tokens of a sequence, 0 if unknown."""
 
     name: str
     architecture: str = ""

@@ -106,7 +106,7 @@ def protocol_of(path: str) -> str:
 
 
 def _key(route: Route) -> str:
-    """Its operation's key in the table; "" for none."""
+    """The key of its operation in the table; "" for none."""
     names = (f"{route.method} {path}" for path in (route.path, *route.names))
     return next((name for name in names if name in OPERATIONS), "")
 

@@ -58,7 +58,7 @@ class Operation(NamedTuple):
     query: tuple[Query, ...] = ()
     answers: str = "application/json"
     status: int = 200
-    form: str = ""  # the field of the file, where the body is a form with one
+    form: str = ""  # name of the file's field, if the body is a form
 
 
 EVENTS, LINES, TEXT = "text/event-stream", "application/x-ndjson", "text/plain"

@@ -19,7 +19,7 @@ from llamasrv.errors import LlamasrvError
 
 
 class CacheFacts(Protocol):
-    """What was found of a request's prompts in the cache."""
+    """How much of a request's prompts was found in the cache."""
 
     @property
     def was_named(self) -> bool: ...
@@ -38,7 +38,7 @@ class CacheFacts(Protocol):
 
 
 class RunFacts(Protocol):
-    """What is known of a request once the engine has it, before there are events."""
+    """What is known about a request once the engine has it, before there are events."""
 
     @property
     def model(self) -> str: ...
@@ -82,7 +82,7 @@ class Reply(ABC):
     begin before the model is loaded: before `start` there are no chunks, except for an error. Nothing is written after
     a failure."""
 
-    id: str | None = None  # by which clients can control the run
+    id: str | None = None  # id by which clients can control the run
     failed: bool = False
 
     @abstractmethod

@@ -34,7 +34,7 @@ def timings(usage: Usage) -> dict[str, Any]:
         "predicted_per_second": steps / usage.decode_seconds if usage.decode_seconds else 0.0,
     }
     if usage.forgotten_tokens:
-        figures["forgotten_n"] = usage.forgotten_tokens  # the context was full, and shifted
+        figures["forgotten_n"] = usage.forgotten_tokens  # dropped when the context was shifted
     if usage.drafts.drafted:
         figures["draft_n"], figures["draft_n_accepted"] = usage.drafts.drafted, usage.drafts.accepted
     return figures

@@ -19,7 +19,7 @@ from llamasrv.protocols.reply import Reply, RunFacts
 class Writer(EventReader, Reply):
     """A subclass has a method for each kind of event that it writes, and `whole` and `error`."""
 
-    info: RunFacts  # from `start` on
+    info: RunFacts  # set by `start`
 
     def __init__(self) -> None:
         self.folded = Fold()

@@ -12,14 +12,14 @@ import orjson
 from llamasrv.errors import InvalidRequest
 
 MESSAGES = "/v1/messages"
-MOST = 100_000  # requests of one batch
+MOST = 100_000  # max requests per batch
 
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _LEFT = {"expired": "expired", "cancelled": "canceled"}
 
 
 class BatchRequests(NamedTuple):
-    """How many requests there are, a line for each, and names in the body that have no effect."""
+    """The number of requests, a line for each, and names in the body that have no effect."""
 
     total: int
     lines: bytes
@@ -117,7 +117,7 @@ def results(entries: Iterator[Any]) -> Iterator[bytes]:
 
 
 def page_body(items: list[dict[str, Any]], *, has_more: bool) -> bytes:
-    """One page of what is stored, latest first."""
+    """One page of stored batches, latest first."""
     return orjson.dumps(
         {
             "data": items,

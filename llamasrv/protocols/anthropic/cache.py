@@ -19,7 +19,7 @@ from llamasrv.protocols.common.schema import Object, WireField, expect_or_none
 from llamasrv.protocols.reply import CacheFacts
 
 SECONDS = {"5m": 300.0, "1h": 3600.0}
-MAX_BREAKPOINTS = 4  # of tools and blocks
+MAX_BREAKPOINTS = 4  # max tools and blocks with cache_control
 
 
 class CacheControl(WireField):
@@ -75,7 +75,7 @@ _REASONS = {
 }
 """By what changed. It has no word for the rest: another scope, another way to write the same, and what was evicted."""
 
-MAX_ID = 128  # characters
+MAX_ID = 128  # max characters
 
 
 class Diagnostics(Object):
@@ -103,7 +103,7 @@ def diagnostics_body(cache: CacheFacts | None) -> dict[str, Any] | None:
     return {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": cache.num_missed}}
 
 
-_LONGEST_USER = 1024  # characters of a user's id that are looked at
+_LONGEST_USER = 1024  # max characters of a user's id that are read
 _OLD_SESSION = re.compile(r"user_.+_session_([0-9a-f-]{8,64})\Z")
 
 

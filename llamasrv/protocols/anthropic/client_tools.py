@@ -104,9 +104,9 @@ CLIENT_TOOLS: dict[str, tuple[str, Schema]] = {
 
 
 class Toolset(NamedTuple):
-    name: str  # as calls name it
+    name: str  # the name that calls use
     members: Mapping[str, tuple[str, Schema]]
-    disabled: frozenset[str] = frozenset()  # members that have to be switched on
+    disabled: frozenset[str] = frozenset()  # members that are off by default
 
 
 def _click(what: str) -> tuple[str, Schema]:
@@ -225,7 +225,7 @@ def prompt_name_of(name: str, toolset: str | None) -> str:
 
 
 def member_of(prompt_name: str) -> tuple[str, str] | None:
-    """The toolset and the member that a name in the prompt stands for; None if it is no member's."""
+    """The toolset and the member with this name in the prompt; None if there is none."""
     toolset, separator, name = prompt_name.partition(SEPARATOR)
     known = next((known for known in TOOLSETS.values() if known.name == toolset), None)
     return (toolset, name) if separator and known is not None and name in known.members else None

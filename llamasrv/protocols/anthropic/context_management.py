@@ -23,7 +23,7 @@ COMPACT = "compact_20260112"
 
 _TRIGGER_TOKENS = 100_000
 _COMPACT_TOKENS = 150_000
-MAX_INSTRUCTIONS = 16_384  # characters
+MAX_INSTRUCTIONS = 16_384  # max characters
 _MAX_EDITS = 16
 _MAX_NAMES = 1_000
 _MAX_VALUE = 2**31 - 1
@@ -84,7 +84,7 @@ def _type_of(edit: Any, *path: int | str) -> str:
 
 
 def _kept_thoughts(keep: Any, *path: int | str) -> int | None:
-    """None: those of all turns. Without the field the newest turn's, as Anthropic has it."""
+    """Number of newest turns whose thoughts are kept; None: all. By default one, as at Anthropic."""
     if keep is None:
         return 1
     if keep == "all":
@@ -122,7 +122,7 @@ def _compacted(edit: Mapping[str, Any], *path: int | str) -> Compact:
 
 
 def instructions_of(text: Any, *path: int | str) -> str:
-    """What a client wants a summary to be like. Raises Invalid."""
+    """The client's instructions for the summary. Raises Invalid."""
     asked = expect(str, text, *path)
     if not asked.strip() or len(asked) > MAX_INSTRUCTIONS:
         raise Invalid(f"expected 1 to {MAX_INSTRUCTIONS} characters.", *path)

@@ -11,7 +11,7 @@ import orjson
 
 from llamasrv.protocols.openai.files import File, UploadFields, lifetime_of
 
-LONGEST = 90 * 86_400  # seconds that an upload may ask to be kept
+LONGEST = 90 * 86_400  # max lifetime in seconds that an upload may ask for
 _EXPIRES = "expires_in_seconds"
 
 

@@ -195,7 +195,7 @@ class MessagesEndpoint(SchemaEndpoint):
     def parse_count(
         self, body: Mapping[str, Any], *, earlier: Sequence[Turn] = ()
     ) -> tuple[GenerateRequest, MessagesOptions]:
-        """The same request where only the prompt matters: `max_tokens` is not required."""
+        """The same request for counting: only the prompt matters, and `max_tokens` is not required."""
         return self._request(self._load(whole_body(body, earlier)))
 
     def _request(self, data: Loaded, **others: Any) -> tuple[GenerateRequest, MessagesOptions]:
@@ -244,7 +244,7 @@ def _prompt(data: dict[str, Any], offer: Offer, variables: dict[str, Any], order
                 about=("unanswered tool_use",),
             )
         prefill = bool(last.content or last.reasoning) and order is None
-        if not prefill and order is None:  # nothing to continue
+        if not prefill and order is None:  # there is nothing to continue
             messages = messages[:-1]
     system = data.get("system")
     if system is not None:

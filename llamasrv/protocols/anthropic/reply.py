@@ -53,17 +53,17 @@ PING = b'{"type":"ping"}'
 
 
 class MessagesOptions(NamedTuple):
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the reply is to look; nothing of it reaches the model."""
 
     show_thinking: bool = True
-    diagnose: bool = False  # why its prompt was not found again
-    turn: Turn | None = None  # of a thread: it is kept with the reply
+    diagnose: bool = False  # report why the prompt missed the cache
+    turn: Turn | None = None  # the thread's new turn, kept with the reply
     left_out: tuple[str, ...] = ()  # types of the tools that this server cannot run
-    toolsets: frozenset[str] = frozenset()  # whose members the calls may be of
+    toolsets: frozenset[str] = frozenset()  # toolsets whose members may be called
     ignored: tuple[str, ...] = ()  # parts of fields and types of blocks that had no effect
     edits: bool = False  # the reply reports context edits
     compaction: bool = False  # the conversation is summarised, not answered
-    pauses: bool = False  # once the conversation was summarised, there is no answer
+    pauses: bool = False  # stop after the summary, without an answer
     has_system: bool = False  # the request has a system prompt
 
 
@@ -105,7 +105,7 @@ class MessagesReply(Writer):
         self._keep = keep if options.turn is not None else None
         self._options = options
         self._id = new_id("msg_") if self._keep is None else new_message_id()
-        self._index = -1  # of the block that is open, or was last
+        self._index = -1  # of the open block, or the last one
         self._open: str | int | None = None  # "text", "thinking", or the number of a call
         self._thinking: list[str] = []
         self._ended: Finished | None = None
@@ -207,7 +207,7 @@ class MessagesReply(Writer):
         self._open = None
 
     def _signature(self, thinking: list[str]) -> str:
-        """Some clients never send back a block without a signature; for thinking that is not shown, it holds the
+        """Some clients never send back a block without a signature. If thinking is hidden, the signature holds its
         text."""
         text = "".join(thinking)
         return hashlib.sha256(text.encode()).hexdigest() if self._options.show_thinking else sealed(text)
@@ -232,7 +232,7 @@ class MessagesReply(Writer):
         return orjson.dumps({**body, "usage": {**self._usage(self.folded.usage), "service_tier": "standard"}})
 
     def _why(self, reason: FinishReason | None, stop: str | None) -> dict[str, Any]:
-        if reason is FinishReason.STOP_STRING and stop is None:  # a token that stops, not a text
+        if reason is FinishReason.STOP_STRING and stop is None:  # stopped by a token, not by a text
             reason = FinishReason.STOP
         return {"stop_reason": STOP_REASONS[reason], "stop_sequence": stop}  # type: ignore[index]
 
@@ -255,7 +255,7 @@ class MessagesReply(Writer):
         return {"type": "compaction", "content": text, "encrypted_content": seal_turns(turns)}
 
     def _usage(self, usage: Usage) -> dict[str, Any]:
-        """What a summary cost just now is an iteration of its own."""
+        """The usage; a summary written for this request is an iteration of its own."""
         made, body = self._summary, usage_body(usage)
         if made is None:
             return body
@@ -289,7 +289,7 @@ class MessagesReply(Writer):
                 arguments = orjson.loads(call.arguments or "{}")
             except orjson.JSONDecodeError:
                 if choice.reason in _CUT:
-                    continue  # cut off amid its arguments
+                    continue  # cut off inside its arguments
                 arguments = {}
             id = tool_use_id(call.id)
             content.append({"type": "tool_use", "id": id, **self._called(call.name), "input": arguments})

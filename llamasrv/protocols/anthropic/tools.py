@@ -68,12 +68,12 @@ class Offer(NamedTuple):
 
 
 def type_of(wire: Mapping[str, Any]) -> str:
-    """Of an entry of `tools`, already checked."""
+    """The type of a checked entry of `tools`."""
     return wire.get("type") or "custom"
 
 
 def check_same_type(name: str, kind: str, earlier: str | None, *path: int | str) -> None:
-    """A tool that is defined once more keeps its type. Raises Invalid."""
+    """Raises Invalid if a tool is defined again with another type."""
     if earlier not in (None, kind):
         error = Invalid(f"'{name[:80]}' is the name of a tool of another type, '{earlier}'.", *path)
         error.complaint.error = ToolNameConflict
@@ -142,14 +142,14 @@ def _add(tools: dict[str, Tool], more: Sequence[Tool], others: Mapping[str, Tool
 
 
 def known_as(table: Mapping[str, Any], kind: Any) -> Any:
-    """The entry whose key begins a type; None if there is none."""
+    """The entry whose key is a prefix of the type; None if there is none."""
     if type(kind) is not str:
         return None
     return next((known for start, known in table.items() if kind.startswith(start)), None)
 
 
 def _members(wire: dict[str, Any], toolset: Toolset, at: int) -> list[tuple[Tool, bool]]:
-    """The members of a toolset that are switched on, each with whether it is deferred."""
+    """The enabled members of a toolset, each with whether it is deferred."""
     for name in ("defer_loading", "strict", "input_examples"):
         if wire.get(name) is not None:
             raise Invalid("not allowed on a toolset; see 'configs'.", at, name)
@@ -190,7 +190,7 @@ def tool_of(wire: Any, *path: int | str) -> Tool | None:
 
 
 def _screen(wire: dict[str, Any], *path: int | str) -> str:
-    """What the description of a computer says about its screen."""
+    """The sentence about the screen in a computer tool's description."""
     sizes = []
     for name in ("display_width_px", "display_height_px"):
         size = wire.get(name)

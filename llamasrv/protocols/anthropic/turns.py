@@ -42,7 +42,7 @@ _ROLES = {
     "system": "system",
     "developer": "system",
     "ctx": "system",
-    "msg": "user",  # as Claude Code writes them in the middle of a conversation
+    "msg": "user",  # roles that Claude Code writes in the middle of a conversation
 }
 _PLAIN = frozenset(("user", "assistant"))
 
@@ -59,32 +59,32 @@ CARRIED = frozenset(("redacted_thinking", "fallback", "mcp_tool_listing", "conta
 
 _HOSTED_CALLS = frozenset(("server_tool_use", "mcp_tool_use"))
 
-NOT_OFFERED = 10_000  # tools that a conversation may define in its middle
+NOT_OFFERED = 10_000  # max tools that a conversation may define midway
 
 
 class ReadTurns(NamedTuple):
-    """The turns of a request, and what they say of the request itself."""
+    """The turns of a request, and settings found in them."""
 
     messages: tuple[Message, ...]
-    effort: str | None = None  # of an effort turn that is in force
-    carried: tuple[str, ...] = ()  # types of blocks that were not shown
+    effort: str | None = None  # set by the latest effort turn
+    carried: tuple[str, ...] = ()  # types of blocks not shown to the model
 
 
 @dataclass
 class TurnReader:
-    """What the turns so far have defined."""
+    """Reads turns one by one, and keeps what earlier ones defined."""
 
     limits: Limits
-    wire_tools: Any = None  # `tools` as in the body
-    names: dict[str, str] = field(default_factory=dict)  # of the calls, by id
+    wire_tools: Any = None  # `tools` as written in the body
+    names: dict[str, str] = field(default_factory=dict)  # tool names by call id
     carried: dict[str, None] = field(default_factory=dict)
-    defined: dict[str, Tool] = field(default_factory=dict)  # by `tool_definition`
-    types: dict[str, str] = field(default_factory=dict)  # of these
+    defined: dict[str, Tool] = field(default_factory=dict)  # tools defined by `tool_definition`, by name
+    types: dict[str, str] = field(default_factory=dict)  # their types
     effort: str | None = None
-    next_effort: str | None = None  # from the next user turn on
-    last_user: int = -1  # the place of the last user turn
-    summary: str | None = None  # of a turn that begins with one: it stands for everything before
-    kept: tuple[Message, ...] | None = None  # the turns that stand for it, where this server made the summary
+    next_effort: str | None = None  # takes effect with the next user turn
+    last_user: int = -1  # index of the last user turn
+    summary: str | None = None  # from a turn that begins with a summary, which replaces everything before it
+    kept: tuple[Message, ...] | None = None  # the turns to show for it, if this server wrote the summary
     _offer: Offer | None = None
 
     @property
@@ -177,7 +177,7 @@ def _role(name: Any, at: int) -> str:
 
 
 def _system_turn(wire: dict[str, Any], at: int, seen: TurnReader) -> list[Message]:
-    """A text, tools that come or go, and an effort that holds from the next user turn on."""
+    """A text, tools to add or remove, and an effort that takes effect with the next user turn."""
     content, config, clear = wire.get("content"), wire.get("output_config"), wire.get("clear_at")
     expect_or_none(dict, config, at, "output_config")
     effort = None if config is None else config.get("effort")
@@ -212,7 +212,7 @@ def _turn(role: str, content: Any, path: Path, seen: TurnReader) -> list[Message
 def _system(
     content: Any, path: Path, most: int, seen: TurnReader | None = None
 ) -> tuple[str | tuple[Part, ...] | None, list[Tool], list[str]]:
-    """The text, and the tools that it adds and removes where it is a turn (`seen`)."""
+    """The system text. In a turn (`seen`) it may also add and remove tools."""
     if type(content) is str:
         if content.startswith(BILLING):
             content = content.partition("\n")[2].lstrip("\n")
@@ -234,12 +234,12 @@ _CHANGES = frozenset(("tool_addition", "tool_removal"))
 
 
 def _change(block: dict[str, Any], path: Path, seen: TurnReader, added: list[Tool], removed: list[str]) -> None:
-    """Tools that come or go from here on."""
+    """Tools that are added or removed from here on."""
     here = (*path, "tool")
     wire = expect(dict, block.get("tool"), *here)
     kind, adds = wire.get("type"), block["type"] == "tool_addition"
     if kind in ("mcp_tool_reference", "mcp_toolset_reference"):
-        seen.carried[str(kind)] = None  # this server calls no MCP server for a client
+        seen.carried[str(kind)] = None  # this server calls no MCP servers for clients
     elif kind == "tool_definition" and adds:
         if len(seen.defined) >= NOT_OFFERED:
             raise Invalid(f"expected at most {NOT_OFFERED} tools that are defined in messages.", *here)
@@ -274,8 +274,8 @@ class _Answer:
         self.parts: list[Part] = []
         self.thoughts: list[str] = []
         self.calls: list[ToolCall] = []
-        self.results: list[Message] = []  # of the calls above
-        self.hosted: dict[str, str] = {}  # names of the calls above that have no result yet, by id
+        self.results: list[Message] = []  # results of the calls above
+        self.hosted: dict[str, str] = {}  # by id: names of the calls above that still lack a result
 
     @property
     def is_empty(self) -> bool:
@@ -341,12 +341,12 @@ def _is_hosted_result(kind: str) -> bool:
 
 
 def _hosted_result(block: dict[str, Any], path: Path, seen: TurnReader, turn: _Answer) -> None:
-    """What a tool found that was run while the answer was made; of a tool search, tools that can be called from there
+    """The result of a tool that was run during the answer; for a tool search, tools that can be called from there
     on."""
     id = string_of(block, "tool_use_id", *path)
     name = turn.hosted.pop(id, None)
     if name is None:
-        seen.carried[block["type"]] = None  # its call was left out
+        seen.carried[block["type"]] = None  # its call was not shown either
         return
     content = block.get("content")
     if type(content) is dict and content.get("type") == "tool_search_tool_search_result":
@@ -367,7 +367,7 @@ def _references(content: dict[str, Any], path: Path) -> list[str]:
 
 
 def _plain(content: Any) -> str:
-    """The result of a hosted tool as text, without what only its service can read."""
+    """The result of a hosted tool as text, without parts that only its service can read."""
     if type(content) is str:
         return content
     if type(content) is list and all(type(block) is dict and block.get("type") == "text" for block in content):
@@ -460,5 +460,5 @@ def _thinking(block: dict[str, Any], path: Path) -> str:
 
 
 def sealed(thinking: str) -> str:
-    """A signature from which thinking that is not shown can be restored."""
+    """A signature from which hidden thinking can be restored."""
     return SEALED + base64.b64encode(thinking.encode()).decode()

@@ -14,13 +14,13 @@ from llamasrv.protocols.common.names import prompt_in
 from llamasrv.protocols.common.schema import Count, Invalid, WireSchema, expect
 from llamasrv.protocols.limits import Limits
 
-OPTIONS = 255  # of a choice
+OPTIONS = 255  # max options of a choice
 ORDERS = 8
-THOUGHT = 32_768  # tokens
+THOUGHT = 32_768  # max tokens of a thought
 
 
 class DecisionSchema(WireSchema):
-    """The fields that all dialects have here."""
+    """The fields that all dialects share."""
 
     x_orders = Count(
         1,
@@ -68,7 +68,7 @@ class DecisionsEndpoint(SchemaEndpoint):
 
 
 def only(value: Any, allowed: Sequence[str], *path: int | str) -> Mapping[str, Any]:
-    """An object of a question. A misspelt field would ask something else."""
+    """Checks the keys of a question's object: a misspelt field would ask something else."""
     fields: Mapping[str, Any] = expect(dict, value, *path)
     for name in fields:
         if name not in allowed:
@@ -96,7 +96,7 @@ def text_of(value: Any) -> str:
 
 
 def users(parts: Sequence[Part]) -> tuple[Message, ...]:
-    """One turn of the user."""
+    """The text as one user turn."""
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     if len(texts) == len(parts):
         return (Message("user", "\n".join(texts)),)

@@ -8,7 +8,7 @@ from llamasrv.domain.request import DocumentPart
 from llamasrv.protocols.common.media import from_base64, named
 from llamasrv.protocols.common.schema import Invalid, expect, expect_or_none
 
-_NAME = 255  # most characters
+_NAME = 255  # max characters
 
 
 def document_of_data(data: Any, name: Any, field: str, *path: int | str) -> DocumentPart:

@@ -12,7 +12,7 @@ IGNORED = "x-llamasrv-ignored"
 """Fields of the request, and types of blocks in it, that had no effect: misspelt ones, and those of other servers."""
 
 MAX_NAMES = 16
-MAX_CHARS = 48  # of a name
+MAX_CHARS = 48  # max characters of a name
 
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 

@@ -14,14 +14,14 @@ _PIECE = 1 << 16  # bytes looked at at a time
 
 
 def has_more_values(data: bytes, most: int) -> bool:
-    """Whether this JSON has more than `most` keys, values and containers, about: its brackets, colons and commas
-    outside of strings. Parsing holds the GIL for up to 0.2 microseconds for each."""
-    # A text may have as many, so look at strings only then.
+    """Whether this JSON has more than about `most` keys, values and containers, counted as brackets, colons and commas
+    outside strings. Parsing holds the GIL for up to 0.2 microseconds for each."""
+    # Marks inside strings count here, too, so look for strings only if there are too many.
     return len(data) > most and sum(map(data.count, _MARKS)) > most and _num_marks(data) > most
 
 
 def _num_marks(data: bytes) -> int:
-    """Marks outside of strings, looked for piece by piece: another thread may take the GIL in between."""
+    """Number of marks outside strings, counted piece by piece so that other threads get the GIL in between."""
     # Without escapes each quote opens or closes a string; of a run of backslashes the first escapes the second.
     text = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     total, inside = 0, False
@@ -42,7 +42,7 @@ def from_text(text: str, limits: Limits, *path: int | str) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise Invalid("the text is not JSON.", *path) from None
-    # More brackets than levels are common; what counts is how deep they are.
+    # More brackets than allowed levels are common, so count the real depth only then.
     if text.count("{") + text.count("[") > levels and _is_deeper(value, levels):
         raise Invalid(f"the JSON is nested more than {levels} levels deep.", *path)
     return value

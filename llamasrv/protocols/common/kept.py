@@ -27,7 +27,7 @@ def seal_turns(messages: Iterable[Message]) -> str:
 
 
 def unseal_turns(sealed: Any, limits: Limits) -> tuple[Message, ...] | None:
-    """The turns; None if this is no such text, was changed, or holds more than a request may."""
+    """The turns; None if the text is not such a copy, was changed, or holds more than a request may."""
     if type(sealed) is not str or not sealed.startswith(_SEAL):
         return None
     try:

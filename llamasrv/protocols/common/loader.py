@@ -21,7 +21,7 @@ from llamasrv.protocols.common.schema import IGNORED, NOTHING, Complaint, Ignore
 from llamasrv.protocols.limits import Limits
 
 _LONGEST_NAME = 64  # characters of an unknown field's name in an error
-_COMBINATIONS_KEPT = 16  # of given fields, whose order is kept; a client repeats its own
+_COMBINATIONS_KEPT = 16  # max cached combinations of given fields; clients repeat theirs
 _LOADERS_KEPT = 256  # a server has some 50, under one set of limits
 MOST_UNHEARD = 64  # longest list of ignored names in a reply; clients choose how many there are
 
@@ -94,7 +94,7 @@ class Loader:
 
     def unheard(self, body: Mapping[str, Any]) -> list[str]:
         """The first names in the body that have no effect, because the endpoint does not know them or ignores them;
-        those of objects inside it as `options.name`. What asks for nothing is not among them."""
+        those of objects inside it as `options.name`. Values that ask for nothing are left out."""
         heard, found = self._heard, []
         if not body.keys() <= heard:
             unheard = (name for name, value in body.items() if name not in heard and self._asks(name, value))

@@ -14,7 +14,7 @@ Kind = Union[Literal["image", "audio"], None]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SPACE = re.compile(r"\s+")
-_UNTYPED = ("", "application/octet-stream")  # media types that say nothing
+_UNTYPED = ("", "application/octet-stream")  # media types without information
 
 
 def from_url(url: Any, kind: Kind, field: str, *path: int | str, is_coarse: bool = False) -> MediaPart:
@@ -75,5 +75,5 @@ def audio_part(wire: Any, field: str, *path: int | str) -> MediaPart:
 
 
 def named(field: str, *path: int | str) -> str:
-    """A place in the body as errors name it: `messages[1].content`."""
+    """A path in the body in the form that errors use: `messages[1].content`."""
     return field + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)

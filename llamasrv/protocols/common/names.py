@@ -15,7 +15,7 @@ _PROMPT = ("prompt", "messages", "input")
 
 
 def prompt_in(field: str) -> Mapping[str, str]:
-    """The names for an endpoint that has its prompt in this field."""
+    """The names for an endpoint whose prompt is in this field."""
     return dict.fromkeys(_PROMPT, field)
 
 

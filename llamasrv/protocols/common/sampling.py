@@ -50,13 +50,13 @@ Bias = tuple[Union[int, str], float]
 
 INT_MAX = 2**31 - 1
 
-_MOST_SALT = 256  # characters
-_BIAS_CHARS = 64  # of a text whose tokens get a bias
-_BREAKER_CHARS = 128  # of all together
-_MOST_BIAS = 1_000_000  # in llama.cpp's form, where OpenAI's bound of 100 does not hold
-_MAX_ADAPTERS = 16  # of one request
-_MAX_SCALE = 100.0  # of an adapter
-_REMOVED = ("tfs_z", "tail_free")  # which clients still send; llama.cpp has them no more, and skips them
+_MOST_SALT = 256  # max characters of a cache salt
+_BIAS_CHARS = 64  # max characters of a text whose tokens get a bias
+_BREAKER_CHARS = 128  # max characters of all breakers together
+_MOST_BIAS = 1_000_000  # max bias in llama.cpp's form, which lacks OpenAI's bound of 100
+_MAX_ADAPTERS = 16  # max adapters of a request
+_MAX_SCALE = 100.0  # max scale of an adapter
+_REMOVED = ("tfs_z", "tail_free")  # removed from llama.cpp, which skips them, but still sent by clients
 
 
 class Lora(Array):
@@ -103,8 +103,7 @@ class Samplers(WireField):
 
 
 class Breakers(Names):
-    """Texts across which DRY sees no repetition. The more tokens of a vocabulary contain one, the more memory and time
-    it takes."""
+    """Texts that break DRY's repetitions. Memory and time grow with the number of tokens that contain one."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         breakers = super()._deserialize(value, attr, data, **kwargs)
@@ -174,7 +173,7 @@ class Salt(String):
         return value
 
 
-_MOST_NAME = 256  # characters of a session's name
+_MOST_NAME = 256  # max characters of a session's name
 
 
 def session_named(name: str) -> str:
@@ -307,7 +306,7 @@ class SamplingSchema(WireSchema):
 
 
 def extras_of(data: Loaded) -> Extras:
-    """llama.cpp's figures that the reply is to contain. Some of them only fit into the chunks of a stream."""
+    """llama.cpp's figures that the reply is to contain. Some of them exist only in a stream's chunks."""
     parts = data.parts
     return Extras(parts.get("with_pace", False), parts.get("with_progress", False), data.get("verbose", False))
 

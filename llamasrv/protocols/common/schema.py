@@ -26,7 +26,7 @@ _USUAL = Limits()
 
 
 class Complaint(str):
-    """What is wrong with a value, and the error for the client. `about` is the error's."""
+    """What is wrong with a value, and the error for the client. `about`: further arguments of that error."""
 
     code: str | None
     error: type[InvalidRequest]
@@ -222,7 +222,7 @@ def _asks_at(value: Any, steps: tuple[tuple[str, ...], ...]) -> bool:
 
 
 class Ignored(WireField):
-    """Accepted, without effect here."""
+    """A field that is accepted and has no effect."""
 
     verdict = IGNORED
 

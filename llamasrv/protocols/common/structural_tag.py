@@ -15,7 +15,7 @@ from llamasrv.protocols.common.schema import Invalid, expect, wrong_type
 from llamasrv.protocols.limits import Limits
 
 _MAX_DEPTH = 16
-_MAX_PARTS = 256  # of one list
+_MAX_PARTS = 256  # max parts of one list
 
 
 def structural_tag(value: Any, limits: Limits, *path: str) -> Content:

@@ -1,7 +1,7 @@
 """Turns a request for more or less thinking into template variables; the same for every protocol.
 
 Templates call their switch by one of two names and read an effort where they know one. What a template does not read
-has no effect, so all that was asked for is handed over.
+has no effect, so everything requested is passed on.
 """
 
 from __future__ import annotations

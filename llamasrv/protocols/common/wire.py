@@ -43,7 +43,7 @@ def dumps(value: Any) -> bytes:
 def usage_body(usage: Usage) -> dict[str, Any]:
     details = {"reasoning_tokens": usage.reasoning_tokens}
     drafts = usage.drafts
-    if drafts.predicted is not None:  # rejected ones are not in the completion: they were never said
+    if drafts.predicted is not None:  # rejected ones were never output, so the completion does not count them
         details["accepted_prediction_tokens"] = drafts.predicted_accepted
         details["rejected_prediction_tokens"] = drafts.predicted - drafts.predicted_accepted
     if usage.audio_tokens:

@@ -28,9 +28,9 @@ PREFIX = "cachedContents/"
 KEPT = ("systemInstruction", "tools", "toolConfig")
 """What goes before a conversation, besides its first contents."""
 
-_SECONDS = 3600.0  # where the client does not say
+_SECONDS = 3600.0  # default lifetime
 _MOST_SECONDS = 30 * 86_400.0
-_NAME = 128  # characters of a display name
+_NAME = 128  # max characters of a display name
 _TTL = re.compile(r"\d{1,9}(?:\.\d{1,9})?s")
 _FRACTION = re.compile(r"(\.\d{1,6})\d*")
 
@@ -45,7 +45,7 @@ class CachedContent(NamedTuple):
     expires: float
     display_name: str
     body: Mapping[str, Any]
-    num_messages: int  # in its contents
+    num_messages: int  # messages in its contents
     num_tokens: int = 0  # 0: not known yet
 
     @property

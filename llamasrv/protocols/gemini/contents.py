@@ -60,7 +60,7 @@ class Contents(WireField):
             value = [value]
         check_messages(value, limits)
         out: list[Message] = []
-        open_calls: list[ToolCall] = []  # of which no result has come yet
+        open_calls: list[ToolCall] = []  # calls that have no result yet
         for at, role, parts in _turns(value, limits.parts):
             if role == "user":
                 out += _user(parts, open_calls, self.pairs)
@@ -180,7 +180,7 @@ def _user(parts: list[Given], open_calls: list[ToolCall], pairs: bool) -> list[M
         if kind == "functionResponse":
             here = (*path, kind)
             given = object_of(wire[kind], *here)
-            if not pairs and _call_of(given, here, open_calls) is None:  # counted without its call
+            if not pairs and _call_of(given, here, open_calls) is None:  # a result may be counted without its call
                 call = ToolCall(f"call_{len(results)}", string_of(given, "name", *here), "{}")
                 results.append(Message("assistant", tool_calls=(call,)))
                 open_calls.append(call)

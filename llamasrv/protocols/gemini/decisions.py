@@ -35,7 +35,7 @@ from llamasrv.protocols.common.schema import (
 )
 
 QUESTIONS = 1000
-LEAST, MOST = 0.01, 0.99  # range of the probability of a noul, as Google reports it
+LEAST, MOST = 0.01, 0.99  # the range of a noul's probability that Google reports
 REFUSED = "The model does not begin its reply with any of the answers."
 
 

@@ -77,13 +77,13 @@ class GenerateContentSchema(WireSchema):
 
 
 class CountTokensSchema(GenerateContentSchema):
-    """What is counted may be a part of a conversation: results without their calls, calls without their results."""
+    """Counts parts of conversations, too: results without their calls, calls without their results."""
 
     contents = Contents("any part of a conversation", ignores=PARTS_IGNORED, required=True, pairs=False)
 
 
 class PathOptions(NamedTuple):
-    """What the path asks for, and the cached content that the body names; `seconds`: how long that one is kept."""
+    """What the path asks for, and the cached content that the body names; `seconds`: its lifetime."""
 
     model: str
     stream: bool = False
@@ -180,7 +180,7 @@ def _with_cached(given: dict[str, Any], cached: CachedContent | None) -> dict[st
 
 
 def _pins(data: Loaded, asked: PathOptions) -> tuple[Pin, ...]:
-    """What is cached stays for its time, wherever this request had to compute it again."""
+    """Keep the cached content's prefix for its lifetime, even if this request had to compute it again."""
     if asked.cached is None:
         return ()
     num_after = len(data["contents"]) - asked.cached.num_messages

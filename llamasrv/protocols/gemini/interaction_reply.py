@@ -1,7 +1,7 @@
 """Google's Interactions: a response of OpenAI's, whole or as events, in Google's words.
 
-A response and its events say all that an interaction says, so each is made from what it is stored as: an output item is
-a step, with the same number. Every event is translated by itself; where one becomes several, the last has its number.
+A stored response and its events hold everything an interaction needs, so each is translated from them: an output item
+is a step, with the same number. Each event is translated separately; if it becomes several, the last has its number.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _status(response: JSON) -> str:
 
 
 def _waits(item: JSON) -> bool:
-    """Whether the client owes a result for it."""
+    """Whether the response waits for results from the client."""
     return item["type"] in _ACTIONS and item.get("execution") != "server"
 
 
@@ -159,7 +159,7 @@ def _call(item: JSON) -> JSON:
 
 
 def _object(item: JSON) -> JSON:
-    """The arguments; {} where they are cut off, or have not come yet."""
+    """The arguments; {} if they are cut off or have not arrived."""
     given = item.get("arguments") or {}
     if type(given) is str:
         try:

@@ -9,8 +9,8 @@ import orjson
 
 from llamasrv.errors import InvalidRequest
 
-MOST = 1000  # in one page
-_PAGE = 50  # where the client does not say
+MOST = 1000  # max models per page
+_PAGE = 50  # default page size
 
 
 class GeminiModel(NamedTuple):

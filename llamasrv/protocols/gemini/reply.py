@@ -45,11 +45,11 @@ _REASONS = {
 
 
 class GeminiReplyOptions(NamedTuple):
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the reply is to look; nothing of it reaches the model."""
 
-    thoughts: bool = False  # they are shown
-    top_logprobs: int | None = None  # None: none at all
-    only_sound: bool = False  # the answer is heard and not shown
+    thoughts: bool = False  # whether thoughts are shown
+    top_logprobs: int | None = None  # None: no log-probabilities
+    only_sound: bool = False  # the answer is only spoken, not shown
 
 
 class _Turn:
@@ -58,7 +58,7 @@ class _Turn:
     __slots__ = ("thoughts", "call")
 
     def __init__(self) -> None:
-        self.thoughts: list[str] = []  # that no signature has brought yet
+        self.thoughts: list[str] = []  # thoughts that no signature has carried yet
         self.call: tuple[str, str, list[str]] | None = None  # id, name, fragments of the arguments
 
 
@@ -197,7 +197,7 @@ def _calls(calls: Iterable[ToolCall], thoughts: list[str], *, cut: bool) -> list
             if cut:
                 continue
             arguments = {}
-        if type(arguments) is not dict:  # clients take nothing else
+        if type(arguments) is not dict:  # clients accept nothing but objects
             arguments = {"value": arguments}
         parts.append({"functionCall": {"id": call.id, "name": call.name, "args": arguments}})
     if parts and thoughts:

@@ -16,7 +16,7 @@ _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _SAME = (
     "description", "title", "enum", "pattern", "minimum", "maximum", "required", "default",
-    # JSON schema's alone; what cannot be enforced is refused with the grammar
+    # keywords of JSON schema only; the grammar refuses what it cannot enforce
     "const", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems",
 )  # fmt: skip
 _SINGLE = ("items", "additionalProperties", "unevaluatedProperties", "not")
@@ -62,7 +62,7 @@ def json_schema(wire: Any, *path: int | str) -> dict[str, Any]:
 
 
 def _properties(given: dict[str, Any], path: Path) -> dict[str, Any]:
-    """In the order that was asked for; the model writes them in that order."""
+    """The properties in the requested order, in which the model writes them."""
     schemas = _each(given["properties"], (*path, "properties"))
     order = given.get("propertyOrdering")
     first = [name for name in order if type(name) is str and name in schemas] if type(order) is list else []

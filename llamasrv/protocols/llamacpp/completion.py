@@ -105,7 +105,7 @@ class Stops(Names):
 
 
 class Length(Bound):
-    """Most tokens of the answer; -1: no bound. llama-server reads the first of its names and no other."""
+    """Max tokens of the answer; -1: no bound. llama-server reads the first of its names and no other."""
 
     def put(self, parts: dict[str, Any], value: int) -> None:
         parts.setdefault("max_tokens", unless_negative(value))
@@ -192,14 +192,14 @@ class InfillSchema(NativeSchema):
 
 
 class NativeOptions(NamedTuple):
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the reply is to look; nothing of it reaches the model."""
 
     stream: bool = False
     probs: int | None = None
     tokens: bool = False
     several: bool = False  # a list of replies
     fields: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = {}  # of the request, as generation_settings repeats them
+    settings: Mapping[str, Any] = {}  # the request's settings, which generation_settings repeats
     extras: Extras = Extras()
 
 
@@ -346,7 +346,7 @@ class NativeReply(Writer):
         ]
 
     def _shown(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Only the fields that were asked for, each under its full path."""
+        """Only the requested fields, each under its full path."""
         if not self._options.fields:
             return body
         out = {}

@@ -43,7 +43,7 @@ class StandingAdapters:
         self._load_named = loader_of(AdapterSchema, limits).load
 
     def parse(self, body: list[Any]) -> tuple[tuple[str, float], ...]:
-        """(name or number, scale) of each."""
+        """The (name or number, scale) of each adapter."""
         adapters: tuple[tuple[str, float], ...] = self._load({"lora": body})["lora"]
         return adapters
 

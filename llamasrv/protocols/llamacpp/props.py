@@ -14,7 +14,7 @@ _NAMES = SamplingParams._fields
 _RANDOM_SEED = 0xFFFFFFFF
 
 
-# What llama.cpp has and this server has not, switched off in llama.cpp's words.
+# Features of llama.cpp that this server lacks, reported as switched off.
 _CONSTANT: dict[str, Any] = {
     "n_keep": 0, "n_discard": 0, "n_probs": 0, "stream": False, "lora": [], "grammar": "", "grammar_lazy": False,
     "grammar_triggers": [], "preserved_tokens": [],
@@ -26,7 +26,7 @@ _CONSTANT: dict[str, Any] = {
 def params_body(
     params: SamplingParams, *, max_tokens: int | None = None, max_biases: int | None = None
 ) -> dict[str, Any]:
-    """Sampling parameters under llama.cpp's names, which are also ours. `max_biases` that are shown; None: all."""
+    """Sampling parameters under llama.cpp's names, which are also ours. Shows up to `max_biases` biases; None: all."""
     body = {name: getattr(params, name) for name in _NAMES}
     body["seed"] = _RANDOM_SEED if params.seed is None else params.seed
     body["logit_bias"] = [{"token": token, "bias": bias} for token, bias in islice(params.logit_bias, max_biases)]
@@ -85,8 +85,8 @@ def props_body(
 
 
 def router_props_body(*, most: int, autoload: bool, build: str, ui: bool) -> bytes:
-    """The properties of a server that was started without a model; those of a model are asked for by its name. `most`:
-    the most models loaded at once, 0 if only memory limits them."""
+    """The properties of a server that was started without a model; a model's own are requested by its name. `most`: max
+    models loaded at once, 0 if only memory limits them."""
     return orjson.dumps(
         {
             "role": "router",

@@ -12,7 +12,7 @@ import orjson
 
 from llamasrv.protocols.llamacpp.props import params_body
 
-MAX_BIASES_SHOWN = 100  # of each slot: all slots are shown, on the hub, and a request may have 10,000
+MAX_BIASES_SHOWN = 100  # per slot: all slots are written on the hub, and a request may have 10,000 biases
 
 
 def slots_body(running: Sequence[Mapping[str, Any]], *, total: int, context: int) -> bytes:

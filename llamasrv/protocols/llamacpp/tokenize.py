@@ -15,7 +15,7 @@ from llamasrv.protocols.common.loader import loader_of
 from llamasrv.protocols.common.schema import Array, Flag, Invalid, String, WireField, WireSchema, expect, wrong_type
 from llamasrv.protocols.limits import Limits
 
-MOST_PIECES = 131_072  # tokens that are listed with their pieces; the reply takes some hundred bytes for each
+MOST_PIECES = 131_072  # max tokens listed with their pieces; each takes about a hundred bytes of the reply
 
 
 class TextOrTokens(WireField):
@@ -67,7 +67,7 @@ class Tokenize(NamedTuple):
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
-    with_count: bool = False  # in vLLM's shape
+    with_count: bool = False  # the reply has vLLM's shape
 
 
 class Detokenize(NamedTuple):

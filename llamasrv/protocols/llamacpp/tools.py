@@ -34,7 +34,7 @@ class ToolCalls(SchemaEndpoint):
 
 
 class Listed(Protocol):
-    """What is shown of a tool."""
+    """A tool as the list shows it."""
 
     name: str
     title: str

@@ -2,7 +2,7 @@
 
     {"instances": [{"@requestFormat": "chatCompletions", ...}, ...]}  ->  {"predictions": [..., ...]}
 
-A prediction is what that endpoint answers, or an object with an `error`: one instance that is wrong spoils no other.
+A prediction is that endpoint's reply, or an object with an `error`: a wrong instance does not affect the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def instances_of(body: Mapping[str, Any]) -> list[Any]:
 
 
 def asked_of(instance: Any) -> tuple[str, dict[str, Any]]:
-    """The endpoint's path for an instance, and the body for it; nothing is streamed."""
+    """The path of the endpoint that an instance is for, and the body for it; nothing is streamed."""
     if type(instance) is not dict or type(instance.get(FORMAT)) is not str:
         raise InvalidRequest(f"Each instance must be an object with a string '{FORMAT}'.", param="instances")
     name = instance[FORMAT]

@@ -84,7 +84,7 @@ def answer(
     insert: bool = False,
     whole_text: bool = False,
 ) -> tuple[GenerateRequest, OllamaReplyOptions]:
-    """What chat and generate make of the fields they share."""
+    """The request's parts and the reply's options from the fields that chat and generate share."""
     logprobs = logprobs_of(data)
     model = model_of(data)
     request = build(GenerateRequest, data, prompts=prompts, logprobs=logprobs, timeout=timeout, owner=owner)

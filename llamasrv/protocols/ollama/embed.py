@@ -20,7 +20,7 @@ AS_IT_IS, EUCLIDEAN = -1, 2
 
 
 class OllamaInput(WireField):
-    """A text, or several. None at all is no error: the result then has no vectors."""
+    """A text, or several. An empty list is valid: the result then has no vectors."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[str, ...]:
         if type(value) is str:

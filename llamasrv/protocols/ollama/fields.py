@@ -34,7 +34,7 @@ _KINDS = {int: "integer", float: "float32"}
 
 
 class OllamaOption(WireField):
-    """A number of `options`; what is wrong with it is said in Ollama's words."""
+    """A number in `options`; errors use Ollama's words."""
 
     def __init__(self, kind: type, low: float, high: float, **place: Any) -> None:
         super().__init__(**place)
@@ -76,8 +76,8 @@ _OF_LOADING = (
 
 
 class OptionsSchema(WireSchema):
-    """What concerns loading is the operator's (num_ctx has its effect where a model is made), and the rest is ignored
-    as Ollama does."""
+    """Options for loading are the operator's (num_ctx has an effect when a model is created); the rest is ignored, as
+    at Ollama."""
 
     class Meta(WireSchema.Meta):
         include = {name: Ignored() for name in _OF_LOADING}

@@ -1,4 +1,4 @@
-"""Bodies of the routes that change models (copy, create, pull), and the status lines they answer with."""
+"""Bodies of the routes that change models (copy, create, pull), and the status lines of their replies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TemplateField(String):
 
 class CreateSchema(WireSchema):
     class Meta(WireSchema.Meta):
-        include = {"from": String("the model that it is made of")}  # a keyword cannot be an attribute
+        include = {"from": String("the model that it is made of")}  # `from` is a keyword, so it cannot be an attribute
 
     model = String("the new name")
     name = String("the older name of `model`")
@@ -74,7 +74,7 @@ class CreateSchema(WireSchema):
 
 
 class Chosen(NamedTuple):
-    """What a new model does where a request does not say. `max_tokens` None: until the model stops."""
+    """Defaults of a new model for its requests. `max_tokens` None: until the model stops."""
 
     sampling: Mapping[str, Any] = {}
     max_tokens: int | None = None
@@ -159,7 +159,7 @@ class Managing:
         return self._checked(_name(data), "model")
 
     def _checked(self, name: str, field: str) -> str:
-        """A name that a model may be given."""
+        """A valid name for a new model."""
         steps = name.replace(":", "/").split("/")
         plain = all(step and step.replace("-", "").replace(".", "").replace("_", "").isalnum() for step in steps)
         if not plain or not name.isascii() or len(name) > self._limits.model_chars or name.count(":") > 1:
@@ -175,7 +175,7 @@ def _name(data: Mapping[str, Any]) -> str:
 
 
 def statuses(steps: list[str], *, stream: bool) -> bytes:
-    """The steps that were done, a line each; or one line that says so."""
+    """A line for each step and one for success; without a stream, only the last."""
     if not stream:
         return dumps(SUCCESS)
     return b"".join(dumps({"status": step}) + b"\n" for step in [*steps, "success"])

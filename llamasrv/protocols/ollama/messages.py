@@ -20,7 +20,7 @@ class OllamaMessages(WireField):
         limits = self.limits
         check_messages(value, limits, may_be_empty=True)
         out: list[Message] = []
-        open_calls: list[ToolCall] = []  # of which no result has come yet
+        open_calls: list[ToolCall] = []  # calls that have no result yet
         for at, wire in enumerate(value):
             message = _message(wire, at, limits.parts, open_calls)
             open_calls += message.tool_calls

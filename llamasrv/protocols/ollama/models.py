@@ -39,7 +39,7 @@ class Facts(NamedTuple):
     system: str = ""
     parameters: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] = {}
-    file: str = ""  # its name, without the folders
+    file: str = ""  # file name without folders
     parent: str = ""
     license: str = ""
     messages: tuple[tuple[str, str], ...] = ()  # role and content

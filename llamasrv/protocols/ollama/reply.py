@@ -45,14 +45,14 @@ Shape = Callable[[Said], dict[str, Any]]
 
 
 class OllamaReplyOptions(NamedTuple):
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the reply is to look; nothing of it reaches the model."""
 
-    model: str  # as it was asked for: replies repeat it
+    model: str  # the name as requested, which replies repeat
     arrived: float = 0.0  # on the clock of time.perf_counter
-    top_logprobs: int | None = None  # None: none at all
+    top_logprobs: int | None = None  # None: no log-probabilities
     think: bool | str | None = None
-    insert: bool = False  # fills in
-    whole_text: bool = False  # the last line has the tokens of all of it
+    insert: bool = False  # the request fills a gap
+    whole_text: bool = False  # the last line has the tokens of prompt and answer
 
 
 class OllamaReply(Writer):
@@ -75,7 +75,7 @@ class OllamaReply(Writer):
     # ------------------------------------------------------------ streaming
 
     def on_silence(self) -> None:
-        self._out.append(self._line(Said()))  # an empty line would be too much for clients
+        self._out.append(self._line(Said()))  # clients cannot handle an empty line
 
     def on_progress(self, event: PromptWaits | PromptProgress) -> None:
         self._out.append(dumps({**self._head(), **self._shape(Said()), "done": False, **progress_of(event)}))
@@ -180,7 +180,7 @@ def wire_calls(calls: Iterable[ToolCall], *, cut: bool = False) -> list[dict[str
             if cut:
                 continue
             arguments = {}
-        if type(arguments) is not dict:  # clients take nothing else
+        if type(arguments) is not dict:  # clients accept nothing but objects
             arguments = {"value": arguments}
         out.append({"id": call.id, "function": {"index": len(out), "name": call.name, "arguments": arguments}})
     return out

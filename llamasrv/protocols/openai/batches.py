@@ -17,7 +17,7 @@ from llamasrv.protocols.common.schema import String, WireSchema
 from llamasrv.protocols.openai.responses.schema import Metadata
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/decisions")
-WINDOW = 86_400  # seconds that a batch may take: the one window that OpenAI has
+WINDOW = 86_400  # max seconds that a batch may take: OpenAI's only window
 CUSTOM_ID = 512  # max characters
 
 _LEFT = {

@@ -176,19 +176,19 @@ class ChatSchema(SamplingSchema):
 
 
 class ChatOptions(NamedTuple):
-    """How the request wants its reply; nothing of it reaches the model."""
+    """How the reply is to look; nothing of it reaches the model."""
 
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
     num_choices: int = 1
-    service_tier: str | None = None  # which the reply names
+    service_tier: str | None = None  # the reply repeats it
     legacy: bool = False  # a call is sent as `function_call`
-    custom: frozenset[str] = frozenset()  # tools that are called with one text
+    custom: frozenset[str] = frozenset()  # tools called with a single text
     tools: bool = False  # the answer may be a call instead of a text
     extras: Extras = Extras()
-    settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
+    settings: Mapping[str, Any] = {}  # the request's settings, which `__verbose` repeats
     is_spoken: bool = False
     owner: str = ""
 
@@ -266,7 +266,7 @@ class ChatCompletions(SchemaEndpoint):
                     "Invalid 'continue_final_message': the last message must hold reasoning and no content.",
                     param="continue_final_message",
                 )
-            if continued == "content" and not messages[-1].content:  # behind the thought, if there is one
+            if continued == "content" and not messages[-1].content:  # it continues behind the thought
                 messages = (*messages[:-1], replace(messages[-1], content=(TextPart(""),)))
         return ChatPrompt(
             messages,

@@ -43,14 +43,14 @@ class CompletionsSchema(SamplingSchema):
 
 
 class CompletionsOptions(NamedTuple):
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the reply is to look; nothing of it reaches the model."""
 
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
     num_choices: int = 1
     extras: Extras = Extras()
-    settings: Mapping[str, Any] = {}  # of the request, as `__verbose` repeats them
+    settings: Mapping[str, Any] = {}  # the request's settings, which `__verbose` repeats
 
 
 class Completions(SchemaEndpoint):

@@ -1,7 +1,7 @@
 """Custom tools: called with one string instead of a JSON object.
 
-To the model such a tool is a function of one text, `input`. A pattern or a grammar
-binds that text. The client gets what the call's arguments hold as that text alone.
+To the model such a tool is a function with one text argument, `input`. A pattern or a grammar constrains that text. The
+client gets only that text instead of the call's arguments.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CustomInput:
 
     def __init__(self) -> None:
         self._arguments = ""
-        self._at: int | None = None  # where the text not yet emitted begins, once the text has begun
+        self._at: int | None = None  # start of the text not emitted yet, once the text has begun
         self._sent = ""
 
     def add(self, fragment: str) -> str:
@@ -74,7 +74,7 @@ class CustomInput:
         assert value is not None
         try:
             text: str = orjson.loads(f'"{value[0]}"')
-        except orjson.JSONDecodeError:  # no JSON: the end will show what it is
+        except orjson.JSONDecodeError:  # not JSON; `end` decides what it is
             return ""
         self._at = value.end()
         self._sent += text
@@ -87,7 +87,7 @@ class CustomInput:
 
 
 def custom_input(arguments: str) -> str:
-    """The text of a complete call; arguments of any other form stay as they were written."""
+    """The text of a complete call; arguments in any other form stay as written."""
     text = CustomInput()
     return text.add(arguments) + text.end()
 

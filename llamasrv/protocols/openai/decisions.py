@@ -39,7 +39,7 @@ from llamasrv.protocols.openai.responses.tools import ToolSet
 
 QUESTIONS = 400
 LEVELS = 10
-JSON_BYTES, JSON_DEPTH, JSON_VALUES = 2**18, 32, 10_000  # of an `input_json`
+JSON_BYTES, JSON_DEPTH, JSON_VALUES = 2**18, 32, 10_000  # bounds of an `input_json`
 _ITEMS = frozenset(("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"))
 _FIELDS = {
     "predicate": ("type", "name", "instructions"),
@@ -155,7 +155,7 @@ def _part(wire: Any, *path: int | str) -> Part:
 
 
 def _plain(part: Any, *path: int | str) -> dict[str, Any]:
-    """A part as Responses has it: `input_json` becomes a text."""
+    """A part in the form of Responses: `input_json` becomes text."""
     wire: dict[str, Any] = expect(dict, part, *path)
     if wire.get("type") != "input_json":
         return wire

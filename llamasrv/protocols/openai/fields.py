@@ -35,11 +35,11 @@ class CacheKeyField(String):
 
 
 TIERS = 'flex: behind all others, and answered "flex"; every other is answered "default"'
-_BEHIND = -100  # priority of a request that waits for all others
+_BEHIND = -100  # priority of requests that yield to all others
 
 
 class ServiceTier(String):
-    """The tier in which a request runs, as its reply names it. No tier overtakes the default one."""
+    """The tier in which a request runs; its reply names it. No tier overtakes the default one."""
 
     def __init__(self) -> None:
         super().__init__(TIERS, to="priority")
@@ -87,7 +87,7 @@ class CacheRetention(WireField):
 
 
 class CacheOptions(NamedTuple):
-    shown: dict[str, str]  # what a response repeats
+    shown: dict[str, str]  # the fields that a response repeats
     pins: tuple[Pin, ...] = ()
     prewarm: bool = False
     comparison: str | None = None  # id of the response to compare with
@@ -120,7 +120,7 @@ class PromptCacheOptions(Object):
 
 
 _TTL = {"30m": 1800.0, "12h": 43_200.0}
-_MOST_ID = 128  # characters of an id
+_MOST_ID = 128  # max characters of an id
 
 
 class ContextThreshold(Array):

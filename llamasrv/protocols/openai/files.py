@@ -10,9 +10,9 @@ import orjson
 from llamasrv.errors import InvalidRequest, MissingParameter, Unsupported
 
 PURPOSES = ("batch", "user_data", "assistants", "vision", "evals", "fine-tune")
-SHORTEST, LONGEST = 3600, 30 * 86_400  # seconds that an upload may ask to be kept
+SHORTEST, LONGEST = 3600, 30 * 86_400  # range of the lifetime in seconds that an upload may ask for
 _FIELDS = frozenset(("purpose", "expires_after[anchor]", "expires_after[seconds]"))
-_NAME = 255  # most characters of a file's name
+_NAME = 255  # max characters of a file's name
 
 
 class File(Protocol):

@@ -42,7 +42,7 @@ class ChatMessages(WireField):
         out = []
         called = False
         for at, wire in enumerate(value):
-            if type(wire) is dict and len(wire) == 2:  # nearly all of them
+            if type(wire) is dict and len(wire) == 2:  # nearly all messages
                 role, content = wire.get("role"), wire.get("content")
                 if type(content) is str and type(role) is str and role in _PLAIN:
                     out.append(Message(role, content))

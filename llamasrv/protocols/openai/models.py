@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-# Texts that llama-server leaves empty as well: what is known of a model is in `meta`.
+# llama-server leaves these empty, too: facts about a model are in `meta`.
 _DETAILS = {
     "parent_model": "",
     "format": "gguf",
@@ -24,7 +24,7 @@ _MODALITIES = {"vision": "image", "audio": "audio"}
 
 
 class ModelCard(NamedTuple):
-    """One model as a list shows it. Until it has loaded, `meta` has what its file tells."""
+    """One model as a list shows it. Until it is loaded, `meta` has the facts from its file."""
 
     id: str
     created: int
@@ -34,8 +34,8 @@ class ModelCard(NamedTuple):
     capabilities: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     status: Mapping[str, Any] | None = None  # in llama-server's words
-    is_found: bool = False  # in the folder of models, and named nowhere else
-    is_created: bool = False  # by a client, from another model
+    is_found: bool = False  # found in the models folder, and not configured elsewhere
+    is_created: bool = False  # created by a client from another model
     measured: Mapping[str, Any] | None = None  # its speed on this machine
 
 

@@ -20,7 +20,7 @@ from llamasrv.protocols.errors import openai_body
 
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 MAX_FRAMES = 100_000
-MAX_CONSENT = 4000  # characters
+MAX_CONSENT = 4000  # max characters
 
 
 class SpokenText(String):
@@ -72,7 +72,7 @@ class SpeechSchema(WireSchema):
 
 
 class SpeechReplyOptions(NamedTuple):
-    """How the request wants its reply."""
+    """How the reply is to look."""
 
     as_events: bool = False
 
@@ -107,7 +107,7 @@ def audio_error(error: LlamasrvError) -> bytes:
 
 
 class OwnVoice(Protocol):
-    """One that a client has uploaded."""
+    """A voice that a client has uploaded."""
 
     @property
     def id(self) -> str: ...
@@ -146,7 +146,7 @@ def voice_deleted(id: str) -> bytes:
 
 
 def voice_list(names: Sequence[str], own: Sequence[OwnVoice] = ()) -> bytes:
-    """`own` are the client's."""
+    """The list of voices; `own`: the client's uploads."""
     voices = [*map(_shown, own), *({"id": name, "name": name} for name in names)]
     return orjson.dumps({"object": "list", "voices": voices})
 

@@ -33,7 +33,7 @@ KeepTranscript = Callable[[str, str], int]
 
 
 class Transcripts(Protocol):
-    """Those of spoken answers, by owner and id."""
+    """Transcripts of spoken answers, by owner and id."""
 
     def find(self, owner: str, id: str) -> str | None: ...
 
@@ -102,7 +102,7 @@ def _transcript(audio: Mapping[str, Any], at: int, find: Callable[[str], str | N
     id = audio.get("id")
     text = find(id) if type(id) is str else None
     if text is None and type(audio.get("transcript")) is str:
-        text = audio["transcript"]  # of a client that sends all of the message back
+        text = audio["transcript"]  # from a client that sends the whole message back
     if text is None:
         raise InvalidRequest(
             f"Invalid 'messages[{at}].audio.id': there is no such spoken answer, or it has expired. Send its "
@@ -126,7 +126,7 @@ class SpokenMessage:
         return bool(self._said)
 
     def text(self, text: str) -> bytes:
-        """The delta with some more of the transcript."""
+        """The delta with the next part of the transcript."""
         self._said.append(text)
         return dumps({"audio": {"id": self.id, "transcript": text}})
 
@@ -134,7 +134,7 @@ class SpokenMessage:
         return dumps({"audio": {"id": self.id, "data": b64encode(data).decode()}})
 
     def end(self) -> bytes:
-        """The last delta. The transcript can be found from now on."""
+        """The last delta. From now on the transcript can be found by its id."""
         return dumps({"audio": {"id": self.id, "expires_at": self._keep(self.id, "".join(self._said))}})
 
     def whole(self, transcript: str, data: bytes) -> dict[str, Any]:

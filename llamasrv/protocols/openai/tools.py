@@ -40,7 +40,7 @@ class ChatTools(WireField):
 
 
 class Functions(WireField):
-    """The list of functions, as it was before tools existed."""
+    """The older `functions`, from before `tools`."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> tuple[Tool, ...]:
         _check_list(value, self.limits.tools)
@@ -143,7 +143,7 @@ def _name(value: Any, *path: int | str) -> str:
 
 def _named(wire: dict[str, Any], kind: str, *path: int | str) -> str:
     tool = wire.get(kind)
-    if tool is None:  # the Responses endpoint writes it without the inner object, and so do some clients
+    if tool is None:  # without the inner object, as in Responses; some clients do that here, too
         return _name(wire.get("name"), *path, "name")
     expect(dict, tool, *path, kind)
     return _name(tool.get("name"), *path, kind, "name")

@@ -35,7 +35,7 @@ from llamasrv.protocols.errors import openai_body
 from llamasrv.protocols.writer import Writer
 
 INSTRUCTION = "Transcribe audio to text"
-ANSWER_TOKENS = 1024  # of one window: more than can be said in half a minute
+ANSWER_TOKENS = 1024  # max tokens per window: more than can be said in half a minute
 FORMATS = {
     "json": "application/json",
     "verbose_json": "application/json",
@@ -93,7 +93,7 @@ _LISTS = frozenset(("timestamp_granularities", "include", "known_speaker_names",
 
 
 class TranscriptionOptions(NamedTuple):
-    """The request's wishes for its reply."""
+    """How the reply is to look."""
 
     format: str = "json"
     language: str | None = None
@@ -167,8 +167,8 @@ class Transcription(Writer):
         self._options = options
         self._said = ""
         self._logprobs: list[dict[str, Any]] = []
-        self._now = 0  # the window whose text goes out as it comes
-        self._held: dict[int, list[Text]] = {}  # of later windows
+        self._now = 0  # the window whose text is sent as it comes
+        self._held: dict[int, list[Text]] = {}  # texts of later windows
         self._ended: set[int] = set()
 
     # ------------------------------------------------------------ streaming

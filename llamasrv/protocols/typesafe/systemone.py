@@ -43,8 +43,8 @@ from llamasrv.protocols.common.schema import (
 
 QUESTIONS = 400
 LEVELS = 10
-IMAGES = 128  # listed or referred to
-LONGEST_REFERENCE = 256  # characters
+IMAGES = 128  # max images
+LONGEST_REFERENCE = 256  # max characters
 
 Files = Mapping[str, bytes]
 """The files of a form, by the names of its parts."""
@@ -109,7 +109,7 @@ class _References(NamedTuple):
     images: Mapping[str, MediaPart]
 
     def parts(self, text: str) -> tuple[Part, ...]:
-        """The text, with images in the places of their references."""
+        """The text with images in place of their references."""
         if not self.images:
             return (TextPart(text),)
         pattern = "(" + "|".join(re.escape(one) for one in sorted(self.images, key=len, reverse=True)) + ")"

@@ -1,4 +1,4 @@
-"""The items of a Realtime conversation, and the chat that a model reads of them."""
+"""The items of a Realtime conversation, and the chat that a model gets from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from llamasrv.protocols.common.wire import new_id
 from llamasrv.protocols.openai.realtime.session import JSON, RATE
 
 MOST_ITEMS = 1000
-MOST_AUDIO = 48 << 20  # bytes of what users said that is kept: a quarter of an hour
-MOST_CHARS = 400_000  # of an item
-MOST_BASE64 = 1 << 26  # characters of a sound
+MOST_AUDIO = 48 << 20  # max bytes of users' sound to keep: a quarter of an hour
+MOST_CHARS = 400_000  # max characters of an item
+MOST_BASE64 = 1 << 26  # max characters of a sound
 G711_GROWS = 6  # an octet at 8 kHz is three samples of two
-MS_BYTES = 2 * RATE // 1000  # of a millisecond
-SPOKEN_CHARS = 15  # of a second of speech, where a response broke off
+MS_BYTES = 2 * RATE // 1000  # bytes per millisecond
+SPOKEN_CHARS = 15  # estimated characters per second of speech, for cutting a transcript
 Decode = Callable[[bytes], bytes]
 """Makes samples of what clients send."""
 
@@ -33,7 +33,7 @@ class ConversationItem:
 
     def __init__(self, wire: JSON, audio: bytes = b"") -> None:
         self.wire, self.audio = wire, audio
-        self.spoken_bytes = 0  # of an answer, that were sent
+        self.spoken_bytes = 0  # bytes of an answer's sound sent so far
 
     @property
     def id(self) -> str:
@@ -48,7 +48,7 @@ class ConversationItem:
 
     @property
     def transcript(self) -> str | None:
-        """What the user said, once it is written down; None: it is not, or this is no such item."""
+        """The transcript of the user's sound; None if there is none yet, or the item has no sound."""
         return next((part.get("transcript") for part in self.wire.get("content", ()) if _is_audio(part)), None)
 
     def write_down(self, transcript: str) -> None:
@@ -57,7 +57,7 @@ class ConversationItem:
                 part["transcript"] = transcript
 
     def truncate(self, audio_end_ms: int) -> None:
-        """Cut what was not heard. Raises InvalidRequest."""
+        """Drop the part that was not heard. Raises InvalidRequest."""
         part = next((part for part in self.wire.get("content", ()) if part["type"] == "output_audio"), None)
         if part is None or self.wire.get("role") != "assistant":
             raise InvalidRequest("Only spoken messages of the assistant can be truncated.", param="item_id")
@@ -71,7 +71,7 @@ class ConversationItem:
         whole = sent if self.wire["status"] == "completed" else max(sent, 1000 * len(text) / SPOKEN_CHARS)
         cut = int(len(text) * audio_end_ms / whole) if whole else 0
         if 0 < cut < len(text) and not text[cut].isspace():
-            cut = max(text.rfind(" ", 0, cut), 0)  # whole words
+            cut = max(text.rfind(" ", 0, cut), 0)  # cut between words
         part["transcript"] = text[:cut].rstrip()
         self.spoken_bytes = int(audio_end_ms * MS_BYTES)
 
@@ -143,7 +143,7 @@ class RealtimeConversation:
     def __init__(self, *, most_items: int = MOST_ITEMS, most_audio: int = MOST_AUDIO) -> None:
         self.id = new_id("conv_")
         self._most_items, self._most_audio = most_items, most_audio
-        self._sizes: dict[str, int] = {}  # of items, as they were added
+        self._sizes: dict[str, int] = {}  # sizes by item id, as counted when added
         self.size = 0
         self._items: list[ConversationItem] = []
 
@@ -178,7 +178,7 @@ class RealtimeConversation:
         self.size -= self._sizes.pop(id)
 
     def _bound_audio(self) -> None:
-        """Of the oldest, the transcripts remain."""
+        """Drop the oldest sounds; their transcripts remain."""
         total = sum(len(item.audio) for item in self._items)
         for item in self._items:
             if total <= self._most_audio:
@@ -193,7 +193,7 @@ class RealtimeConversation:
 
 
 def chat_messages(items: Iterable[ConversationItem], instructions: str) -> list[JSON]:
-    """The conversation as chat completions have it. What the user said is text where it was written down."""
+    """The conversation in the form of chat completions. The user's sound is text if it was transcribed."""
     out: list[JSON] = [{"role": "system", "content": instructions}] if instructions else []
     for item in items:
         wire = item.wire

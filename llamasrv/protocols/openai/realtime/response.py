@@ -23,7 +23,7 @@ Send = Callable[..., None]
 
 
 class SoundEncoder(Protocol):
-    """Makes of samples what the client hears."""
+    """Encodes samples in the client's format."""
 
     def encode(self, pcm: bytes) -> bytes: ...
 
@@ -49,9 +49,9 @@ class RealtimeResponse:
         self._conversation, self._encoder = conversation, encoder
         self._speaks = settings["output_modalities"] == ["audio"]
         self._items: list[ConversationItem] = []
-        self._message: int | None = None  # its index
-        self._before: dict[str, str | None] = {}  # the item before each
-        self._calls: dict[int, int] = {}  # index of the item, by the number of the call
+        self._message: int | None = None  # index of the message item
+        self._before: dict[str, str | None] = {}  # by item id: the item before it
+        self._calls: dict[int, int] = {}  # by number of the call: the index of its item
         self._reason: str | None = None
         self._usage: JSON | None = None
         self._failure: JSON | None = None
@@ -80,7 +80,7 @@ class RealtimeResponse:
         self._failure = {"type": error.get("type"), "code": error.get("code"), "message": error.get("message")}
 
     def end(self, cancelled: str | None = None) -> None:
-        """`cancelled`: why it was."""
+        """Close all open items and end the response; `cancelled`: the reason, if it was cancelled."""
         if cancelled is not None:
             status = "cancelled"
             details: JSON | None = {"type": "cancelled", "reason": cancelled}

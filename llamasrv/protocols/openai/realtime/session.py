@@ -16,10 +16,10 @@ Law = Literal["mu", "a"]
 
 RATE = 24_000
 PCM = {"type": "audio/pcm", "rate": RATE}
-LAWS: dict[str, Law] = {"audio/pcmu": "mu", "audio/pcma": "a"}  # of G.711
+LAWS: dict[str, Law] = {"audio/pcmu": "mu", "audio/pcma": "a"}  # G.711 variants by format name
 _RATES = {"audio/pcm": RATE, **dict.fromkeys(LAWS, 8000)}
-LIFETIME = 3600.0  # seconds of a session
-MOST_TEXT = 400_000  # characters of instructions
+LIFETIME = 3600.0  # max seconds of a session
+MOST_TEXT = 400_000  # max characters of instructions
 MOST_TOOLS = 128
 _VAD = {
     "type": "server_vad",
@@ -30,7 +30,7 @@ _VAD = {
     "create_response": True,
     "interrupt_response": True,
 }
-_EAGERNESS = {"low": 1200, "medium": 700, "high": 400, "auto": 700}  # ms of silence that end a turn
+_EAGERNESS = {"low": 1200, "medium": 700, "high": 400, "auto": 700}  # ms of silence until a turn ends
 
 
 def new_session(id: str, model: str, *, speaks: bool, transcribes: bool) -> JSON:
@@ -137,7 +137,7 @@ def _turns(given: JSON, path: str) -> JSON:
     if kind not in ("server_vad", "semantic_vad"):
         raise _invalid("expected 'server_vad' or 'semantic_vad'.", f"{path}.type")
     out = {**_VAD, "type": kind}
-    if kind == "semantic_vad":  # here turns end by silence, whatever was said
+    if kind == "semantic_vad":  # here, silence alone ends turns
         eagerness = given.get("eagerness") or "auto"
         if type(eagerness) is not str or eagerness not in _EAGERNESS:
             raise _invalid(f"expected one of {', '.join(_EAGERNESS)}.", f"{path}.eagerness")

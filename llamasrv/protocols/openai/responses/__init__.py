@@ -37,11 +37,11 @@ from llamasrv.protocols.openai.responses.tools import ToolSet, tool_choice
 from llamasrv.protocols.openai.spoken import SPEECH_NAMES, spoken_answer
 from llamasrv.protocols.telemetry import Extras
 
-_SUMMARY_TOKENS = 2000  # most of a summary, where the request does not say
+_SUMMARY_TOKENS = 2000  # default max tokens of a summary
 
 
 class References(NamedTuple):
-    """Stored things that a request refers to."""
+    """Stored objects that a request refers to."""
 
     previous: str | None
     items: tuple[str, ...]
@@ -49,7 +49,7 @@ class References(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """The stored things that were found: the items of all earlier turns in order, and single items by id."""
+    """The stored objects found: the items of all earlier turns in order, and single items by id."""
 
     items: tuple[dict[str, Any], ...] = ()
     named: Mapping[str, dict[str, Any]] = {}
@@ -181,7 +181,7 @@ def _check_together(data: Mapping[str, Any]) -> None:
 
 
 def _configured(data: Loaded, turns: Turns) -> None:
-    """Let the conversation's last settings win over the request's."""
+    """The conversation's latest settings override the request's."""
     if turns.effort is not None:
         data["reasoning"] = _reasoning(data)._replace(effort=turns.effort)
     if turns.format is not None:
@@ -243,7 +243,7 @@ def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
         messages = (*messages, Message("user", SUMMARISE))
     shown = _text(data).shown
     return ChatPrompt(
-        # Some clients probe without input: treat that as an empty message.
+        # Some clients probe without input, which counts as an empty message.
         messages or (Message("user", ""),),
         tools=tools.tools,
         template_kwargs={
@@ -255,7 +255,7 @@ def _prompt(data: dict[str, Any], turns: Turns, tools: ToolSet) -> ChatPrompt:
 
 
 def _is_warm_up(data: Mapping[str, Any]) -> bool:
-    """Only the prompt is computed."""
+    """Whether only the prompt is computed."""
     return not data["generate"] or _cache_options(data).prewarm
 
 

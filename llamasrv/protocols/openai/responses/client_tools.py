@@ -18,8 +18,8 @@ class ClientTool(NamedTuple):
     description: str
     parameters: dict[str, Any]
     call: str  # type of the item that carries a call
-    prefix: str  # of its id
-    key: str  # where that item has the arguments
+    prefix: str  # prefix of its id
+    key: str  # key of the arguments in that item
 
 
 CLIENT_TOOLS: dict[str, ClientTool] = {

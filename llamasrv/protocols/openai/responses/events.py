@@ -37,13 +37,13 @@ class Events:
         """`silences`: the numbers of keepalives that were sent before, to be written once more."""
         self.items: list[JSON] = []  # the output so far
         self.cuts: Cuts = []
-        self.silences: list[int] = []  # numbers of the keepalives
+        self.silences: list[int] = []  # sequence numbers of keepalives
         self._due = deque(silences)
         self._response = response
-        self.number = 0  # of the next event
+        self.number = 0  # sequence number of the next event
         self._out: list[bytes] = []
         self._open: _Item | None = None
-        self.pace = b""  # further members of a delta: how fast it goes
+        self.pace = b""  # further members of a delta: the current speed
 
     def take(self) -> list[bytes]:
         out, self._out = self._out, []
@@ -72,7 +72,7 @@ class Events:
         self._lifecycle("response.queued" if background else "response.in_progress", start)
 
     def go_on(self, response: JSON) -> None:
-        """A background response leaves the queue."""
+        """Report that a background response has left the queue."""
         start = {**response, "status": "in_progress", "completed_at": None, "error": None, "incomplete_details": None}
         self._lifecycle("response.in_progress", {**start, "output": [], "usage": None})
 
@@ -80,13 +80,13 @@ class Events:
         self._lifecycle(_LAST.get(response["status"], "response.incomplete"), response, more)
 
     def tell_progress(self, response: JSON, more: bytes) -> None:
-        """What the prompt waits for, or how much of it is computed. It repeats the number of the event before: a
-        replayed response does not have these events."""
+        """Report the prompt's place in the queue, or how much of it is computed. Repeats the number of the event
+        before, because replays lack these events."""
         self.number -= 1
         self._lifecycle("response.in_progress", {**response, "output": [], "usage": None}, more)
 
     def aside(self, name: str, **fields: Any) -> None:
-        """Sound. It repeats the number of the event before, as it is not replayed."""
+        """Send sound. Repeats the number of the event before, because sound is not replayed."""
         self.number -= 1
         self.event(name, **fields) if fields else self._write(name, b'"response_id":%b}' % dumps(self._response))
 
@@ -110,7 +110,7 @@ class Events:
         self._begin_item(_Call(self, kind, call_id) if kind.client is None else _ClientCall(self, kind.client, call_id))
 
     def search(self, arguments: str, tools: list[JSON]) -> None:
-        """A call of a tool search that the server ran, and its output: two items that are sent as wholes."""
+        """A tool search that the server ran, and its output: two items, each sent whole."""
         common = {"call_id": None, "execution": "server", "status": "completed"}
         self.whole_item("tsc", {"type": "tool_search_call", **common, "arguments": _object_of(arguments) or {}})
         self.whole_item("tso", {"type": "tool_search_output", **common, "tools": tools})
@@ -131,14 +131,14 @@ class Events:
         item.open()
 
     def delta(self, text: str, logprobs: list[JSON] | None = None) -> None:
-        """Add to the item that is open."""
+        """Add to the open item."""
         assert self._open is not None
         self.cuts[-1].append([len(text), len(logprobs or ())])
         self._open.delta(text, logprobs or [])
 
     @property
     def open_text(self) -> list[str]:
-        """The text so far of the item that is open."""
+        """The open item's text so far."""
         assert self._open is not None
         return self._open.text
 
@@ -159,7 +159,7 @@ class Events:
         self.silences = [silence for silence in self.silences if silence < number]
 
     def compaction(self, sealed: str) -> None:
-        """An item that is sent as a whole."""
+        """Send a compaction item, whole."""
         index = len(self.items)
         wire = {"id": output_id("cmp", self._response, index), "type": "compaction", "encrypted_content": ""}
         self.event("response.output_item.added", output_index=index, item=wire)
@@ -338,7 +338,7 @@ def _object_of(text: str) -> JSON | None:
 
 
 def error_event(error: LlamasrvError) -> bytes:
-    """For a stream that failed before it had a response."""
+    """The event for a stream that failed before it had a response."""
     event = {"type": "error", "sequence_number": 0, "code": error.code, "message": error.message, "param": error.param}
     return dumps(event)
 

@@ -89,8 +89,8 @@ class Turns:
         self.compact = False  # the conversation shall be made shorter instead of answered
         self.users: list[dict[str, Any]] = []  # the messages of the user, as they were written
         self.carried: dict[str, None] = {}  # types of items that are not shown
-        self.effort: str | None = None  # as the last configuration_update sets it
-        self.format: dict[str, Any] | None = None  # as well
+        self.effort: str | None = None  # set by the latest configuration_update
+        self.format: dict[str, Any] | None = None  # likewise
         self.format_path: tuple[int | str, ...] = ()
         self._searching: list[str] = []  # calls of a search that have no output yet
         self._messages: list[Message] = []
@@ -174,7 +174,7 @@ class Turns:
         if output is None:
             raise Invalid("missing.", *path, "output", code="missing_required_parameter")
         content = self._content(output, False, *path, "output")
-        if item.get("call_id") is None and type(item.get("name")) is str:  # without a call: a notice
+        if item.get("call_id") is None and type(item.get("name")) is str:  # a notice, without a call
             self._end_turn()
             parts = (TextPart(content),) if isinstance(content, str) else content
             self._messages.append(Message("user", (TextPart(f"[{_called(item, *path)}]\n"), *parts)))
@@ -182,7 +182,7 @@ class Turns:
         self._tool(_string(item, "call_id", *path), content, *path, "call_id")
 
     def _hosted(self, item: dict[str, Any], kind: str, *path: int | str) -> None:
-        """What a tool of another service was asked and what it found, in one item."""
+        """A call of another service's tool with its result, in one item."""
         name, asked, found = _HOSTED[kind]
         id = _string(item, "id", *path)
         if not name:
@@ -208,7 +208,7 @@ class Turns:
         self._searching.append(id)
 
     def _search_output(self, item: dict[str, Any], *path: int | str) -> None:
-        """What a search has found can be called from here on. The server's own outputs name no call."""
+        """Tools that a search found can be called from here on. The server's own outputs name no call."""
         found = self.tools.add_late(item.get("tools"), *path, "tools")
         call = item.get("call_id")
         if call is None and self._searching:
@@ -220,7 +220,7 @@ class Turns:
         self._messages.append(found_message("tool_search", call, found))
 
     def _configure(self, item: dict[str, Any], *path: int | str) -> None:
-        """Settings that hold from here on; nothing is shown. What the request itself says comes before them."""
+        """Settings that apply from here on; nothing is shown. They override the request's own."""
         reasoning, text = item.get("reasoning"), item.get("text")
         for name, value in (("reasoning", reasoning), ("text", text)):
             expect_or_none(dict, value, *path, name)
@@ -245,7 +245,7 @@ class Turns:
         self._messages.append(Message("tool", content, name=self._calls[call], tool_call_id=call))
 
     def _tools(self, item: dict[str, Any], *path: int | str) -> None:
-        """Offered from here on. Before the conversation has begun that is its head."""
+        """Tools offered from here on; before the first message they belong to the conversation's head."""
         self._end_turn()
         if not self._messages:
             self.tools.add(item.get("tools"), *path, "tools")
@@ -257,7 +257,7 @@ class Turns:
     def _compaction(self, item: dict[str, Any], *path: int | str) -> None:
         sealed = _string(item, "encrypted_content", *path)
         turns = unseal_turns(sealed, self.limits)
-        if turns is not None:  # they stand for everything before
+        if turns is not None:  # they replace everything before
             self._end_turn()
             self._messages = list(turns)
             self._calls.update((call.id, call.name) for turn in turns for call in turn.tool_calls)
@@ -343,7 +343,7 @@ def _part(part: Any, *path: int | str) -> Part:
 
 def _image(part: dict[str, Any], *path: int | str) -> Part:
     url = part.get("image_url")
-    if type(url) is dict:  # as chat completions write it
+    if type(url) is dict:  # the form of chat completions
         url = url.get("url")
     if url is None and part.get("file_id") is not None:
         return document_file(part["file_id"], "input", *path, "file_id")
@@ -387,7 +387,7 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-# As the server shows them
+# Items as the server shows them
 
 
 def shown(items: list[dict[str, Any]], response: str, taken: Set[str]) -> list[dict[str, Any]]:

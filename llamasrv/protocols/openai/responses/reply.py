@@ -49,10 +49,10 @@ Keep = Callable[[Stored], bool]
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """The request's wishes for its reply, apart from what the model gets."""
+    """How the reply is to look; nothing of it reaches the model."""
 
     id: str
-    shown: dict[str, Any]  # what the response repeats of its request
+    shown: dict[str, Any]  # fields of the request that the response repeats
     tools: ToolSet
     input: list[dict[str, Any]] = field(default_factory=list)
     previous: str | None = None
@@ -62,17 +62,17 @@ class ResponseOptions:
     background: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
-    encrypted: bool = False  # reasoning comes with a sealed copy of itself
-    summary: bool = False  # and with a summary
+    encrypted: bool = False  # include a sealed copy of the reasoning
+    summary: bool = False  # include a summary of the reasoning
     extras: Extras = Extras()
     ignored: tuple[str, ...] = ()  # types of items that had no effect
     is_warm_up: bool = False  # nothing is generated
-    diagnoses: bool = False  # it says why its prompt was not found again
+    diagnoses: bool = False  # report why the prompt missed the cache
     is_chained: bool = False  # the next response on the same socket may continue it
     compact: bool = False  # the answer is a summary of the conversation, sent as a compaction item
-    has_instructions: bool = False  # of its own, apart from the conversation's
+    has_instructions: bool = False  # the request has instructions besides the conversation's
     is_spoken: bool = False
-    users: tuple[dict[str, Any], ...] | None = None  # what the user said, where only the summary was asked for
+    users: tuple[dict[str, Any], ...] | None = None  # the user's messages, if only a summary was requested
 
 
 class ResponseReply(Writer):
@@ -86,14 +86,14 @@ class ResponseReply(Writer):
         self._keep = keep
         self._events = Events(options.id)
         self._going = not options.background
-        self._kind: type | None = None  # of the events that the open item is made of
+        self._kind: type | None = None  # kind of events in the open item
         self._call: Kind | None = None
         self._input: CustomInput | None = None
-        self._fragments: list[str] = []  # of the call that is open, or of a summary
+        self._fragments: list[str] = []  # of the open call, or of a summary
         self._call_ids: set[str] = set()
         self._reason: FinishReason | None = None
         self._is_steered = False
-        self._said: list[str] = []  # of an answer that is spoken
+        self._said: list[str] = []  # transcript of a spoken answer
         self._sound: list[bytes] = []
 
     def steer(self) -> bool:
@@ -133,13 +133,13 @@ class ResponseReply(Writer):
         self._events.begin(self.response)
 
     def on_silence(self) -> None:
-        """The beginning is a sign of life itself; nothing follows the end."""
+        """Sends a keepalive event, except before the beginning and after the end."""
         if not self._events.has_written and self.response["status"] not in ENDED:
             self._events.keepalive()
 
     def error(self, error: LlamasrvError) -> bytes:
         self._events.abandon()
-        if not self._events.number:  # the client has heard of no response
+        if not self._events.number:  # the client has seen no event yet
             return error_event(error)
         self._kind = self._call = None
         self._fail(error)
@@ -214,7 +214,7 @@ class ResponseReply(Writer):
         self._fail(event.error)
 
     def _enter(self, kind: type) -> None:
-        """Make sure that text or reasoning goes into an item of its kind."""
+        """Open an item of this kind unless one is open."""
         if self._kind is kind:
             return
         self._close_item()
@@ -234,7 +234,7 @@ class ResponseReply(Writer):
         self._events.open_call(self._call, id)
 
     def _close_item(self, *, cut: bool = False) -> None:
-        """`cut`: the model had not finished it."""
+        """Close the open item; `cut`: the model had not finished it."""
         if self._kind is None:
             return
         sealed = None
@@ -280,7 +280,7 @@ class ResponseReply(Writer):
         if self._options.compact and not cancelled:
             self._events.compaction(seal("".join(self._fragments).strip()))
         elif not (self._events.items or cut or cancelled or steered or self._options.is_warm_up):
-            self._enter(Text)  # an empty answer is an answer
+            self._enter(Text)  # an empty answer still gets an item
             self._close_item()
         response["usage"] = usage_body(usage)
         if self._options.diagnoses:
@@ -308,7 +308,7 @@ class ResponseReply(Writer):
         response["output"] = self._events.items
         # A client that sees its end may continue it at once, so it is stored first.
         if self._keep is not None and not self._keep(self._stored(response)):
-            response["store"] = False  # what it was asked to be, but is not
+            response["store"] = False  # it was requested to be stored, but could not be
         self.response = response
         self._events.end(response, more)
 

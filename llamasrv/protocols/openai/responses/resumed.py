@@ -13,8 +13,8 @@ from llamasrv.domain.request import ChatPrompt, GenerateRequest, Message
 from llamasrv.protocols.openai.responses.reply import ResponseReply
 from llamasrv.protocols.openai.responses.stored import Stored
 
-QUEUED = 2  # chunks of a response that has not left the queue
-GOING = 3  # and of one that has, and has said nothing
+QUEUED = 2  # number of chunks while a response is in the queue
+GOING = 3  # number of chunks once it has left the queue, before any text
 
 _DELTAS = {"response.output_text.delta": Text, "response.reasoning_text.delta": Reasoning}
 

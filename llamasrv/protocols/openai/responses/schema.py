@@ -100,7 +100,7 @@ def text_settings(value: dict[str, Any], *path: int | str) -> TextSettings:
         return TextSettings(Content("json"), shown)
     if kind != "json_schema":
         raise Invalid("expected 'text', 'json_object' or 'json_schema'.", *path, "format", "type")
-    if "schema" not in form and type(form.get("json_schema")) is dict:  # as chat completions write it
+    if "schema" not in form and type(form.get("json_schema")) is dict:  # the form of chat completions
         form = shown["format"] = {**form["json_schema"], "type": kind}
     schema = form.get("schema")
     if schema is None:

@@ -1,4 +1,4 @@
-"""Steering over a WebSocket: what a client adds to a response that is being made.
+"""Steering over a WebSocket: input that a client adds to a running response.
 
     accepted    the response ends where it is, unless it has called a tool, and another one continues it with the input
     pending     it has called tools: the input waits for the request that brings their results
@@ -20,15 +20,15 @@ from llamasrv.protocols.limits import Limits
 from llamasrv.protocols.openai.responses.items import Turns
 from llamasrv.protocols.openai.responses.tools import ToolSet
 
-MOST_STEERS = 16  # that wait for one response
+MOST_STEERS = 16  # max inputs waiting for one response
 
 JSON = dict[str, Any]
 
 
 class Steer(NamedTuple):
     previous: str  # id of the response
-    input: Any  # as the client wrote it
-    id: str | None = None  # once it is accepted
+    input: Any  # as sent by the client
+    id: str | None = None  # set once it is accepted
 
     @property
     def items(self) -> list[JSON]:
@@ -83,7 +83,7 @@ def required_input(items: Iterable[Mapping[str, Any]]) -> list[JSON]:
 
 
 def steer_accepted(steer: Steer, number: int) -> bytes:
-    """`number`: that of the latest event in its lane."""
+    """The event for an accepted steer; `number`: that of the latest event in its lane."""
     return _event("accepted", number, {}, steer, {})
 
 

@@ -40,7 +40,7 @@ class Stored(NamedTuple):
         return cls(**value)
 
     def interrupted(self) -> Stored:
-        """Its state after the process that generated it has gone."""
+        """Its state after the process that generated it is gone."""
         error = {"code": "server_error", "message": GONE}
         return self._replace(response={**self.response, "status": "failed", "error": error})
 

@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     name: str
     namespace: str | None = None
     custom: bool = False
-    client: ClientTool | None = None  # whose calls are items of their own
+    client: ClientTool | None = None  # set if its calls are items of their own type
 
 
 class ToolSet:
@@ -40,15 +40,15 @@ class ToolSet:
         self._most = most
         self._tools: dict[str, Tool] = {}
         self._deferred: dict[str, Tool] = {}
-        self._late: dict[str, Tool] = {}  # those that the conversation brought
-        self._searches = False  # the server can search
+        self._late: dict[str, Tool] = {}  # tools defined by the conversation
+        self._searches = False  # whether the server runs tool searches
         self._kinds: dict[str, Kind] = {}
-        self.wire: list[dict[str, Any]] = []  # those in force, as the response shows them
-        self.left_out: list[str] = []  # types of those that are not
+        self.wire: list[dict[str, Any]] = []  # the tools in force, in the response's form
+        self.left_out: list[str] = []  # types of tools left out
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Those that are shown from the start. Deferred ones are among them where nothing could find them."""
+        """Tools shown from the start, including deferred ones that no search could find."""
         if not self._searches and "tool_search" not in self._tools:
             return (*self._tools.values(), *self._deferred.values())
         if not self._searches:
@@ -82,7 +82,7 @@ class ToolSet:
         return name in self._tools or name in self._deferred or name in self._late
 
     def found(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Deferred tools as the response shows them."""
+        """Deferred tools in the response's form."""
         out = []
         for wire in self.wire:
             if wire["type"] == "namespace":
@@ -99,11 +99,11 @@ class ToolSet:
 
     def add(self, tools: Any, *path: int | str) -> None:
         self._add(tools, *path)
-        # Nothing to find: then a search would only cost a round.
+        # With nothing to find, a search would only cost a round.
         self._searches = self._searches and bool(self._deferred)
 
     def add_late(self, tools: Any, *path: int | str) -> tuple[Tool, ...]:
-        """Tools that can be called from some place of the conversation on."""
+        """Add tools that can be called from some point of the conversation on."""
         head, deferred, wire, searches = self._tools, self._deferred, self.wire, self._searches
         self._tools, self._deferred, self.wire = {}, {}, []
         try:
@@ -168,7 +168,7 @@ class ToolSet:
     def _define(self, wire: dict[str, Any], kind: str, namespace: str | None, *path: int | str) -> dict[str, Any]:
         """Add a tool; returns how the response shows it."""
         inner = wire.get("function")
-        if "name" not in wire and type(inner) is dict:  # as chat completions write it
+        if "name" not in wire and type(inner) is dict:  # the form of chat completions
             wire = {**inner, "type": kind}
         name = _name(wire, *path)
         prompt_name = prompt_name_of(name, namespace)
@@ -215,7 +215,7 @@ def _text(wire: dict[str, Any], key: str, *path: int | str) -> str:
     return expect_or_none(str, wire.get(key), *path, key) or ""
 
 
-# How they may be used
+# tool_choice
 
 
 def tool_choice(wire: Any, tools: ToolSet, *, parallel: bool) -> ToolChoice:
