@@ -135,7 +135,7 @@ def test_the_same_seed_sends_the_same_prompts(bench, other):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://127.0.0.1:9", "127.0.0.1:9: Connection refused"),
         ("http://127.0.0.1:9 --text setup.cfg", "--text: measures a model, not a URL"),
         ("--fake --requests 3", "--requests: needs the URL of a running server"),
         ("--fake --profile rag", "--profile: needs the URL of a running server"),

@@ -84,6 +84,7 @@ def one_line(code, out, err):
         (["serve", "--flash-attn", "of"], 78, "--flash-attn 'of': must be one of auto, on, off; did you mean off?"),
         (["serve", "--config", "/none.toml"], 78, "/none.toml: No such file or directory"),
         (["serve", "--model", "/none.gguf"], 78, "/none.gguf: No such file or directory"),
+        (["serve", "/dev"], 78, "/dev: a folder, not a file; --models-dir /dev serves the models in it"),
         (["check", "/none.gguf"], 78, "/none.gguf: No such file or directory"),
         (["serve", "--fake", "--chat-template", "nope"], 78, "neither Jinja source nor one of bailing, "),
         (["serve", "--fake", "--chat-template-file", "/none"], 78, "'/none': No such file or directory"),
@@ -176,7 +177,7 @@ def test_check_shows_model_and_memory(run, tiny):
 @pytest.mark.parametrize(
     "arguments, line",
     [
-        (["--device", "GPU7"], "unknown device 'GPU7'; the devices are "),
+        (["--device", "GPU7"], "unknown device 'GPU7'; "),
         (["--tensor-split", "1,1,1,1,1,1,1,1,1"], "--tensor-split names 9 devices; there are "),
         (["--main-gpu", "99"], "--main-gpu 99 does not exist; there are "),
         (["--override-tensor", "ffn=GPU7"], "unknown buffer type 'GPU7'; the types are CPU"),

@@ -126,7 +126,7 @@ class BenchTarget:
                     if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
                         request.take(json.loads(line[5:]))
         except (OSError, http.client.HTTPException, ValueError) as error:
-            request.error = str(error) or type(error).__name__
+            request.error = getattr(error, "strerror", None) or str(error) or type(error).__name__
         request.ended()
         return request
 

@@ -21,10 +21,10 @@ def run(source: Path, target: Path, kind: str, threads: int, again: bool) -> int
         raise ConfigError(f"TYPE: {error}") from None
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        bar = bars.add_task(f"{source.name} to {kind.upper()}", total=None)
+        bar = bars.add_task(f"{source.name} to {kind.upper()}", total=None, visible=False)
         try:
             for step in quantize(source, target, kind, threads=threads, again=again):
-                bars.update(bar, completed=step.done, total=step.total)
+                bars.update(bar, completed=step.done, total=step.total, visible=True)
         except QuantizeFailed as error:
             bars.stop()
             hint = "; --allow-requantize permits it, at a loss of quality" if "requantizing" in str(error) else ""

@@ -107,7 +107,7 @@ def ask_url(
         wire = json.loads(reply.read() or b"{}")
         return reply.status, wire if isinstance(wire, dict) else {}
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"{url}: {error}") from None
+        raise ConfigError(f"{url}: {getattr(error, 'strerror', None) or error}") from None
     finally:
         connection.close()
 

@@ -95,6 +95,9 @@ def _from_file(path: Path) -> tuple[dict[str, Any], tuple[ModelTable, ...], dict
             tables.append(_table(path, name, value))
             continue
         option = by_key.get(key)
+        if option is None and isinstance(value, Mapping) and not name:
+            meant = nearest(key, [f"[{one}]" for one in (*sections, "aliases")])
+            raise ConfigError(f"{path}: [{key}]: unknown table{meant}")
         if option is None:
             raise ConfigError(f"{path}: {key} = {_show(value)}: unknown key{nearest(key, by_key)}")
         values[option.name] = convert(option, value, f"{path}: {key} = {_show(value, secret=option.secret)}")

@@ -101,6 +101,7 @@ def _manifest(name: RegistryName) -> bytes:
             raise PullFailed(f"{name}: {reason}", status) from None
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
+        cause = getattr(cause, "strerror", None) or cause
         advice = "check this machine's network, or set HTTPS_PROXY to its proxy"
         raise PullFailed(f"{name}: cannot reach {name.host} ({cause}): {advice}") from None
     if len(content) > LARGEST:

@@ -44,6 +44,8 @@ def located(settings: Settings) -> Settings:
     if path is None:
         found = _downloaded(settings)
         return settings if found is None else _at(settings, found, repository(settings) or found.name)
+    if _looks_like_file(str(path)) and path.is_dir():
+        raise _is_folder(path)
     if path.is_file() or _looks_like_file(str(path)):
         return settings
     name = str(path)
@@ -102,6 +104,8 @@ def resolve(name: str, settings: Settings) -> FolderModel | DerivedModel:
     begun = _beginning(name, seen, made)
     if begun is not None:
         return begun
+    if Path(name).is_dir():
+        raise _is_folder(Path(name))
     names = [*(one.name for one in made), *(one.name for one in seen)]
     here = f"; here: {listed(names)}" if names else ""
     there = name if _REPOSITORY.fullmatch(name) else "OWNER/REPO"
@@ -142,6 +146,10 @@ def pulled(settings: Settings) -> Iterator[FolderModel]:
         yield from ollama.models(folder) if ollama.is_store(folder) else scan(folder)
         if ollama.is_store(folder / STORE):
             yield from ollama.models(folder / STORE)
+
+
+def _is_folder(path: Path) -> ConfigError:
+    return ConfigError(f"{path}: a folder, not a file; --models-dir {path} serves the models in it")
 
 
 def _looks_like_file(text: str) -> bool:

@@ -224,7 +224,10 @@ def test_a_key_outside_its_table_is_reported_where_it_belongs(toml):
 
 
 def test_an_unknown_table_is_reported(toml):
-    assert "sever = {'port': 1}: unknown key" in refusal(config=toml("[sever]\nport = 1\n"))
+    """It was shown as a value, and the nearest name was that of any option."""
+    path = toml("[sever]\nport = 1\n")
+    assert refusal(config=path) == f"{path}: [sever]: unknown table; did you mean [server]?"
+    assert refusal(config=toml("[zzzz]\nport = 1\n")).endswith("[zzzz]: unknown table")
 
 
 def test_a_bad_value_is_reported_with_file_and_key(toml):

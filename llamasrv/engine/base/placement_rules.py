@@ -15,7 +15,9 @@ def refusal(options: EngineOptions, named: Collection[str], num_devices: int | N
     spread over; None: not known yet."""
     for name in () if options.devices == (NO_DEVICE,) else options.devices:
         if name not in named:
-            return f"unknown device {name!r}; the devices are {', '.join(named) or 'none'}"
+            return f"unknown device {name!r}; " + (
+                f"the devices are {', '.join(named)}" if named else "no GPU is found"
+            )
     if num_devices is not None:
         if len(options.tensor_split) > max(1, num_devices):
             return f"--tensor-split names {len(options.tensor_split)} devices; there are {num_devices}"
