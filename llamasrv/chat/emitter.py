@@ -7,7 +7,6 @@ text is read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby
 from typing import Any, Union
 
@@ -109,7 +108,7 @@ def joined(events: list[Event]) -> list[Event]:
         if len(same) == 1 or kind is ToolCallStart:
             joined.extend(same)
         elif kind is ToolCallArguments:
-            joined.append(replace(same[0], fragment="".join(event.fragment for event in same)))
+            joined.append(same[0]._replace(fragment="".join(event.fragment for event in same)))
         else:
-            joined.append(replace(same[0], text="".join(event.text for event in same)))
+            joined.append(same[0]._replace(text="".join(event.text for event in same)))
     return joined

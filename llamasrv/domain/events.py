@@ -6,7 +6,6 @@ Failed. After the last choice ended: one Usage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Union
 
@@ -27,15 +26,13 @@ class FinishReason(str, Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class TopLogprob:
+class TopLogprob(NamedTuple):
     token: int
     piece: bytes
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(NamedTuple):
     """Log-probability (natural) of one token, and the most likely tokens at its place, most likely first."""
 
     token: int
@@ -44,23 +41,20 @@ class TokenLogprob:
     top: tuple[TopLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     choice: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     tokens: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(NamedTuple):
     choice: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptProgress:
+class PromptProgress(NamedTuple):
     """How much of a choice's prompt is computed, before its first text: `processed` of `total` tokens, `cached` of
     them reused. Only if it was asked for."""
 
@@ -71,8 +65,7 @@ class PromptProgress:
     seconds: float  # since its computation began
 
 
-@dataclass(frozen=True, slots=True)
-class PromptWaits:
+class PromptWaits(NamedTuple):
     """A choice waits: for a lane, at `place` of `num_waiting` (1: the next), or, without a place, for its images and
     sounds to be encoded. Only if it was asked for."""
 
@@ -81,31 +74,27 @@ class PromptWaits:
     num_waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """How far a choice is: its usage so far, before the events that it belongs to. Only if it was asked for."""
 
     choice: int
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallStart:
+class ToolCallStart(NamedTuple):
     choice: int
     call: int  # 0, 1, 2 ... within the choice
     id: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallArguments:
+class ToolCallArguments(NamedTuple):
     choice: int
     call: int
     fragment: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsFound:
+class ToolsFound(NamedTuple):
     """The server ran a call of a tool search. The answer goes on after it. `error` names what was wrong with the
     arguments."""
 
@@ -117,8 +106,7 @@ class ToolsFound:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(NamedTuple):
     """The answer is made from a shortened conversation; the first event, if any. `text` is the turn that stands for
     the older ones, `messages` is the conversation that the model read, `usage` is what the summary cost just now."""
 
@@ -128,8 +116,7 @@ class Compacted:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
+class Spoken(NamedTuple):
     """The next bytes of the audio file in which the answer is spoken; they may lag behind the text. Only if it was
     asked for."""
 
@@ -137,8 +124,7 @@ class Spoken:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     choice: int
     reason: FinishReason
     stop: str | None = None  # the stop string that was met
@@ -146,8 +132,7 @@ class Finished:
     slot: int | None = None  # the number under which llama.cpp's routes show and save it
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     choice: int
     error: LlamasrvError
 

@@ -95,7 +95,7 @@ class SearchRun(Run):
         else:
             self._made[event.call][2].append(event.fragment)
         if event.call in self._shown:
-            out.append(replace(event, call=self._shown[event.call]))
+            out.append(event._replace(call=self._shown[event.call]))
 
     def _finish(self, event: Finished, out: list[Event]) -> None:
         """Run the searches that the round asked for. If it called nothing else, another round follows."""

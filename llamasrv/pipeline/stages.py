@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from llamasrv.domain.events import Event, Failed, Finished, FinishReason, Text, Usage
@@ -65,7 +64,7 @@ class Echo:
         out: list[Event] = []
         for event in events:
             if isinstance(event, Text) and event.choice in self._texts:
-                event = replace(event, text=self._texts.pop(event.choice) + event.text)
+                event = event._replace(text=self._texts.pop(event.choice) + event.text)
             elif isinstance(event, Finished | Failed) and event.choice in self._texts:
                 out.append(Text(event.choice, self._texts.pop(event.choice)))
             out.append(event)
@@ -99,8 +98,8 @@ class BestOf:
 
     def _renumbered(self, event: Any, choice: int) -> Event:
         if isinstance(event, Text) and not self._with_logprobs:
-            event = replace(event, logprobs=())
-        renumbered: Event = replace(event, choice=choice)
+            event = event._replace(logprobs=())
+        renumbered: Event = event._replace(choice=choice)
         return renumbered
 
 

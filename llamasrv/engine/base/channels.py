@@ -142,13 +142,8 @@ class Stream(Generic[T]):
     def take(self) -> list[T]:
         """All items put so far."""
         self.is_due = False  # before taking: an item put meanwhile sets it again
-        items = self._items
-        out = []
-        try:
-            while True:
-                out.append(items.popleft())
-        except IndexError:
-            return out
+        take = self._items.popleft
+        return [take() for _ in range(len(self._items))]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there are items to take; False after `timeout` seconds without any."""

@@ -285,10 +285,11 @@ class LiveStream(Body, Generic[Item]):
         self._watch.interim = False
         if not self._watch.watching:
             return self._read(self._keepalive)
-        end = time.monotonic() + self._keepalive
+        left = self._keepalive
         while True:
-            items = self._read(max(0.0, min(LOOK, end - time.monotonic())))
-            if items or self._is_over or self._is_cancelled or time.monotonic() >= end:
+            items = self._read(min(LOOK, left))
+            left -= LOOK
+            if items or self._is_over or self._is_cancelled or left <= 0:
                 return items
             if self._watch.half_closed and not self._asked:
                 self._asked = True
@@ -315,6 +316,7 @@ class EventStream(LiveStream[Event]):
         framing: Framing,
     ) -> None:
         super().__init__(record, client=client, keepalive=keepalive, framing=framing, first=events, watch=watch)
+        record.usage = _usage_of(events)
         self._running = running
         self._reply = reply
 
@@ -330,11 +332,9 @@ class EventStream(LiveStream[Event]):
         self._running.cancel()
 
     def _read(self, timeout: float) -> list[Event]:
-        return self._running.events(timeout)
-
-    def _next_items(self) -> list[Event]:
-        events = super()._next_items()
-        self._record.usage = _usage_of(events) or self._record.usage
+        events = self._running.events(timeout)
+        if events and type(events[-1]) is Usage:
+            self._record.usage = events[-1]
         return events
 
     def _chunks(self, events: list[Event]) -> list[bytes]:
@@ -352,8 +352,7 @@ class EventStream(LiveStream[Event]):
 
     def _release(self) -> None:
         super()._release()
-        events, self._first = self._first, None
-        self._record.usage = settle(self._running) or _usage_of(events or ()) or self._record.usage
+        self._record.usage = settle(self._running) or self._record.usage
 
 
 class Watch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from protocols.anthropic.wire_client import add_up
@@ -363,7 +362,7 @@ def test_a_stream_has_the_same_blocks():
 
 
 def test_a_search_that_failed_says_why():
-    writer, events = reply_to(replace(FOUND, error="wrong"))
+    writer, events = reply_to(FOUND._replace(error="wrong"))
     writer.fold(events)
     result = json.loads(writer.whole())["content"][1]["content"]
     assert result["type"] == "tool_search_tool_result_error" and result["error_message"] == "wrong"
