@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 
 import pytest
 from serving import wait_until
@@ -16,6 +17,7 @@ from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchResult, Journal, read_journal
 from llamasrv.store.folder_shelf import FolderShelf
 from llamasrv.store.shelf import StoredContent, owner_key
+from llamasrv.web.jobs import batches
 from llamasrv.web.service import WebOptions
 
 CHAT = "/v1/chat/completions"
@@ -465,6 +467,29 @@ def test_a_batch_on_a_full_disk_rests_and_computes_nothing_anew(start, tmp_path)
         assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == "storage_error"
     finally:
         runner.close()
+
+
+def test_a_batch_that_cannot_be_ended_rests_longer_each_time(start, tmp_path, monkeypatch):
+    """On a full disk it was tried, and told in the log, every two seconds for as long as the disk was full: what was
+    done in vain for it meanwhile counted as its success."""
+    service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000))
+    runner = service.service.batches
+    monkeypatch.setattr(batches, "LOOK", 0.01)
+    monkeypatch.setattr(batches, "SHORTEST_REST", 0.01)
+    rests, is_full, end = [], [True], runner.batches.end
+
+    def refused(batch):
+        if is_full:
+            rests.append(runner._rests.get(batch.id))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        end(batch)
+
+    runner.batches.end = refused
+    stuck = create(service.client, line("a"))["id"]
+    wait_until(lambda: len(rests) >= 4)
+    is_full.clear()
+    assert [rest and rest.seconds for rest in rests[:4]] == [None, 0.01, 0.02, 0.04]
+    assert ended(service.client, stuck)["status"] == "completed"
 
 
 def test_a_batch_that_was_killed_while_it_ended_leaves_nothing_behind(run):

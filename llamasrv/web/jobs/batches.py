@@ -163,7 +163,8 @@ class BatchRunner:
                 active.batch = batch
             if time.time() >= batch.expires_at:
                 active.expired = True
-            self._try(batch, active.keep_up)
+            if not active.is_over:  # the rest after an end that failed is for the end to shorten
+                self._try(batch, active.keep_up)
         for active in here.values():  # ended by another server
             active.is_dropped = True
         self._put_away()
