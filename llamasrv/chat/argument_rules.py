@@ -109,7 +109,7 @@ def _in_their_order(rules: RuleWriter, items: Sequence[tuple[str, bool]], separa
 
 
 def properties(tool: Tool) -> list[tuple[str, Any, bool]]:
-    """The name, the schema and whether it is required, for each argument."""
+    """For each argument: its name, its schema, and whether it is required."""
     schema = arguments(tool)
     properties = schema.get("properties")
     required = schema.get("required")
@@ -130,7 +130,7 @@ def properties(tool: Tool) -> list[tuple[str, Any, bool]]:
     return found
 
 
-_GRAMMAR = "x-input-grammar"  # in the schema of a text, here only: the tool's name, and what its text must look like
+_GRAMMAR = "x-input-grammar"  # our own keyword in the schema of a text: the tool's name, and the form of its text
 
 
 def has_grammar(schema: Any) -> bool:

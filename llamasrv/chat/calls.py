@@ -45,7 +45,7 @@ class CallReader:
         of a call; that goes to `lost`, by default the content. Not `written` is a mark of the prompt's; not `announced`
         means that no mark stands before the call. Returns the number of calls."""
         text, calls = self._text, self.calls
-        announced = announced and not calls.bare and bool(_WORDED.search(mark))  # signs announce nothing
+        announced = announced and not calls.bare and bool(_WORDED.search(mark))  # signs alone announce nothing
         in_lists = calls.listed or (calls.notation.listed and announced)
         text.trail = [mark] if written else []
         self.is_reading = True
@@ -93,7 +93,7 @@ class CallReader:
             made, due, id = made + 1, False, None
             for behind in self._end_holes:  # where the call's own reading has taken the mark before it
                 yield from text.name(marks(behind))
-            mark = "\n"  # any text that is no mark
+            mark = "\n"  # any text that is not a mark
             text.trail = []
         self.is_reading = False
         if made and due and text.cut_in_call:

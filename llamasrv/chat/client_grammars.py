@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from llamasrv.chat.references import MAX_REFERENCES, longest_chain
 from llamasrv.errors import InvalidRequest
 
-MAX_LENGTH = 256 * 1024  # characters
-MAX_PATTERN = 64 * 1024  # characters of one regular expression
+MAX_LENGTH = 256 * 1024  # max characters of a grammar
+MAX_PATTERN = 64 * 1024  # max characters of one regular expression
 MAX_RULES = 2_000
 FEW_RULES = 200  # up to this many are converted quickly in any order
-MAX_NESTING = 200  # parentheses
+MAX_NESTING = 200  # max depth of parentheses
 MAX_FIXED = 32 * 1024  # characters of text without alternatives: about 50 ms of the engine's thread
 MAX_OPTIONAL = 2_000  # parts in a row that may be left out: the parser follows all of them at once
 # Else \u allows control characters alone: a model that begins \u00e9 is led to another character.
@@ -82,7 +82,7 @@ class _Op(NamedTuple):
 
 @dataclass(slots=True)
 class _Rule:
-    start: int  # where it stands
+    start: int  # its position in the text
     ops: list[_Op] = field(default_factory=list)
 
 
@@ -245,7 +245,7 @@ def _check_ambiguity(rules: dict[str, _Rule]) -> None:
 
 def _num_empty(ops: Sequence[_Op], rules: Container[str]) -> int:
     """The number of alternatives that match nothing if no rule matches anything."""
-    frames: list[tuple[int, list[bool]]] = [(0, [])]  # of each open parenthesis: empty alternatives; parts with text
+    frames: list[tuple[int, list[bool]]] = [(0, [])]  # per parenthesis: number of empty alternatives; parts with text
     for kind, size, name in (*ops, _Op("|")):
         num_empty, parts = frames[-1]
         if kind in ("text", "name"):

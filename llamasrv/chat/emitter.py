@@ -28,7 +28,7 @@ class Emitter:
         self.in_reasoning = False
         self.seen_content = begun
         self.space: list[str] | None = None if begun else []  # held: it may be between marks only
-        self.drop_space = False  # what is held and what follows it is between marks only
+        self.drop_space = False  # held and following white space only stands between marks
         self.opened = ""  # how the prompt opened a thought, where thoughts are content: said with the first of it
         self._new_id = new_id
         self._events: list[Event] = []

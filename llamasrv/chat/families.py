@@ -178,7 +178,7 @@ class Wrapped:
     start: str
     end: str
     why: str  # it cannot be learned
-    words: tuple[str, ...]  # of the template's source
+    words: tuple[str, ...]  # words in the template's source
 
 
 WRAPPED: tuple[Wrapped, ...] = (

@@ -32,7 +32,7 @@ class ReasoningMarks:
     ended_by_calls: bool = False  # a call or the start of the content ends the block, wherever it comes
     anywhere: bool = False  # a block may open after content, too
     opening: str = ""  # words at the end of the prompt that belong to the thinking
-    assumed: bool = False  # nothing says that this model thinks at all
+    assumed: bool = False  # whether this model thinks is unknown
 
     @property
     def head(self) -> str:
@@ -72,7 +72,7 @@ class Headers:
     """An answer made of several messages, each with a header that names its recipient: to + recipient + body, the
     message, then `more` and `start` before the next message, or `last`."""
 
-    start: str  # what begins a message of the model; the prompt ends with it
+    start: str  # begins a message of the model; the prompt ends with it
     to: str  # before a recipient
     body: str  # ends the header
     user: str  # the recipient of content
@@ -104,7 +104,7 @@ class Blocks:
     """An answer made of blocks, each behind a header that says what it is, with `more` and `start` before the next
     one, or `last`. The header of a call belongs to Calls."""
 
-    start: str  # what begins a block; the prompt ends with it
+    start: str  # begins a block; the prompt ends with it
     text_start: str
     thought_start: str
     more: str  # ends a block that another follows
@@ -138,10 +138,10 @@ class Calls:
     """How tool calls are written: section_start (header call_start call call_end) separator … section_end."""
 
     notation: Notation  # how the call itself is written
-    header: str = ""  # of the message that a call is alone in; holds {name}
+    header: str = ""  # header of the message that a call has to itself; holds {name}
     section_start: str = ""
     section_end: str = ""
-    call_start: str = ""  # this and the next may have holes, and so may the marks of a section
+    call_start: str = ""  # may have holes, as may the next and the marks of a section
     call_end: str = ""
     separator: str = ""
     gap: str = ""  # white space between a text and the first mark: part of neither
@@ -264,15 +264,15 @@ class ChatFormat:
     calls: Calls | None = None
     content_start: str = ""  # around the content
     content_end: str = ""
-    leads: tuple[str, ...] = ()  # may stand before the whole answer and say nothing; what ends it is in `role_ends`
+    leads: tuple[str, ...] = ()  # meaningless marks before the whole answer; their ends are in `role_ends`
     aside: str = ""  # begins words for the user that come before a call; they end as a thought does
     turn_end: str = ""  # written before the end token
-    silent: tuple[str, ...] = ()  # marks that say nothing
+    silent: tuple[str, ...] = ()  # marks without meaning
     role_ends: tuple[str, ...] = ()  # written behind every turn; a model may write them as text
     headers: Headers | None = None  # the answer is a row of messages
     blocks: Blocks | None = None  # the answer is a row of blocks
-    others: tuple[str, ...] = ()  # marks that the parser knows by itself
-    learned: bool = False  # by the probe, not from the table
+    others: tuple[str, ...] = ()  # marks built into the parser
+    learned: bool = False  # learned by the probe, not from the table
     unsure: tuple[str, ...] = ()  # kinds of turns that do not come back as the template shows them
 
     def needs(self, token: str) -> bool:

@@ -120,7 +120,7 @@ def _messages(rules: RuleWriter, row: Headers | Blocks, calls: Calls, tools: Seq
     for tool in tools:
         opening = calls.header.replace("{name}", tool.name) + calls.call_start
         branches.append(f"{rules.literal(opening)} {_call(rules, calls, tool)}")
-    last = ""  # which may be the end of the turn, a token without text
+    last = ""  # may be the end of the turn, a token without text
     if isinstance(row, Blocks):
         last = row.more if calls.call_end.endswith(row.more) else calls.call_end
     end = calls.call_end.removesuffix(last)
@@ -147,7 +147,7 @@ def _thinking(rules: RuleWriter, format: ChatFormat, is_open: bool, allowed: boo
     if thought.assumed or not thought.start:
         return ""
     block = [f"{_opened(rules, thought.start)} {end}"] if allowed else []
-    if _CLOSES.match(thought.end.strip()):  # some models that do not think begin so
+    if _CLOSES.match(thought.end.strip()):  # some models that do not think begin with it
         block.append(f"{rules.literal(thought.end.strip())} {_BREAKS}")
     return f"({' | '.join(block)})? " if block else ""
 
@@ -284,7 +284,7 @@ def _layout(rules: RuleWriter, format: ChatFormat, calls: Calls) -> str:
 
 
 def _late(rules: RuleWriter, calls: Calls, made: _Made) -> str:
-    """Calls after any text."""
+    """Calls that follow any text."""
     trigger = _trigger(calls)
     return made.behind(rules, trigger, rules.until(trigger))
 
@@ -297,7 +297,7 @@ def _spoken(rules: RuleWriter, format: ChatFormat, start: str, called: str, late
 
 
 def _aside(rules: RuleWriter, format: ChatFormat) -> str:
-    """Words for the user that may come first."""
+    """Optional words for the user before a call."""
     if not format.aside or format.reasoning is None:
         return ""
     return f"({rules.literal(format.aside)} {rules.until(format.reasoning.end)})? "

@@ -52,7 +52,7 @@ _NONE = re.compile("(?!)")
 
 
 class Guarded(str):
-    """A text of ours, in which what clients wrote has been replaced already: it goes through as it is."""
+    """Our own text, in which clients' words are already replaced; it passes unchanged."""
 
 
 class Guard:
@@ -82,7 +82,7 @@ class Guard:
         return messages
 
     def said(self, text: str) -> str:
-        """What an assistant said, with stand-ins. It may carry marks that the template looks for, like `</think>`."""
+        """An assistant's text with stand-ins. It may contain marks that the template looks for, like `</think>`."""
         return str(text) if isinstance(text, Guarded) else self._sub(self._hide_unseen, text)
 
     def joined(self, texts: Sequence[str], between: str) -> str:

@@ -15,8 +15,8 @@ from llamasrv.chat.client_grammars import check_lark
 from llamasrv.chat.rules import quoted
 from llamasrv.errors import InvalidRequest
 
-MAX_LENGTH = 64 * 1024  # characters of a definition
-_MAX_NESTING = 256  # groups of a regular expression
+MAX_LENGTH = 64 * 1024  # max characters of a definition
+_MAX_NESTING = 256  # max nested groups of a regular expression
 
 _TOKEN = re.compile(
     r"""
@@ -259,7 +259,7 @@ def _atoms(regex: str, flags: str) -> Iterator[tuple[str, _Atom]]:
             yield ")", ("", [])
         elif found["count"]:
             if atom == "?" and start and regex[start - 1] in "*+?}" and regex[start - 2 : start - 1] != "\\":
-                continue  # lazy: the same texts
+                continue  # lazy quantifiers match the same texts
             yield atom, ("", [])
         elif atom in ("^", "$"):
             if start if atom == "^" else position < len(regex):

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from llamasrv.chat import values
 from llamasrv.chat.scanner import Give, Scanner, Steps
 
-_CLOSES = re.compile(r"\s*(?:[,)\]}:]|\w+\s*=|\Z)")  # the quote in front of it
-_MAY_CLOSE = re.compile(r"\s*\w*\s*")  # so far
-_FAR = 64  # behind a quote
+_CLOSES = re.compile(r"\s*(?:[,)\]}:]|\w+\s*=|\Z)")  # what may follow a closing quote
+_MAY_CLOSE = re.compile(r"\s*\w*\s*")  # what may still become that
+_FAR = 64  # max characters to look ahead behind a quote
 PYTHON_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
 
 

@@ -19,7 +19,7 @@ def read_messages(
 ) -> Steps:
     """Read all messages of an answer. `continues`: the one that the prompt has begun. What looks like a call in a
     message to the user, or to the model itself, is quoted there."""
-    in_header = calls is not None and calls.calls.notation.in_header  # which is all that begins a call
+    in_header = calls is not None and calls.calls.notation.in_header  # then nothing else begins a call
     openers = calls.openers if calls is not None and not in_header else ()
     known = {headers.user, headers.thinker} - {""}
     recipient = {"reasoning": headers.thinker, "content": headers.user}.get(continues or "")
@@ -65,7 +65,7 @@ def _header(text: Scanner, headers: Headers) -> Steps:
         if not _may_be_header(window, headers, body) or len(window) == _MOST_HEADER:
             return ""
         if text.ended:
-            text.eat(len(text.buffer))  # cut off
+            text.eat(len(text.buffer))  # it was cut off
             return None
         yield
     said = window[: found.start()]

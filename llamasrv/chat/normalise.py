@@ -24,7 +24,7 @@ from llamasrv.domain.request import ChatPrompt, Message, TextPart
 from llamasrv.errors import InvalidRequest
 
 Dict = dict[str, Any]
-MOST_LEVELS = 100  # of a call's arguments that a template gets as an object; deeper ones stay text
+MOST_LEVELS = 100  # max depth of arguments passed to a template as an object; deeper ones stay text
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -36,7 +36,7 @@ class Conversation:
     tools: list[Dict] | None
     add_generation_prompt: bool
     continues: str | None = None  # "content" or "reasoning": the last message goes on there
-    held: str = ""  # what it holds there already
+    held: str = ""  # the text that it already has there
 
 
 def prepare(prompt: ChatPrompt, traits: Traits, calls: Calls | None = None, guard: Guard | None = None) -> Conversation:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 N = TypeVar("N", bound=Hashable)
 
-MAX_REFERENCES = 500  # of a chain
+MAX_REFERENCES = 500  # max references of a chain
 
 
 def longest_chain(graph: Mapping[N, Mapping[N, int]], start: N) -> int:

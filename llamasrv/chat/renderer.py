@@ -29,7 +29,7 @@ from llamasrv.errors import InvalidRequest
 
 MAX_SOURCE = 1 << 20  # characters of a template
 MAX_SECONDS = 5.0
-MAX_REASON = 2000  # characters of a template's own error message
+MAX_REASON = 2000  # max characters of a template's own error message
 _ABSENT = {"tools": None, "documents": None}
 """What a conversation without them has, as in transformers."""
 _DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}
@@ -83,7 +83,7 @@ class Renderer:
         self._template, self.variables, self.looked_for = _compile(source)
         self._copies_input = any(f".{method}(" in source for method in LIST_METHODS)
         self._absent: Mapping[str, Any] = _ABSENT
-        self._work = MAX_WORK  # of each rendering
+        self._work = MAX_WORK  # budget of each rendering
         self._given: dict[str, Any] = {"bos_token": bos_token, "eos_token": eos_token}
         self._dates = {name: form for name, form in _DATES.items() if name in self.variables}
 

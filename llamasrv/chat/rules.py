@@ -15,7 +15,7 @@ from llamasrv.chat.schema_termination import has_an_end
 from llamasrv.errors import InvalidRequest
 
 MAX_DEPTH = 16
-MAX_LENGTH = 4_000_000  # characters of a grammar
+MAX_LENGTH = 4_000_000  # max characters of a grammar
 TEXT = "X_TEXT"
 INDENT = r"/[ \n]{0,80}/"  # between the parts of JSON on several lines
 

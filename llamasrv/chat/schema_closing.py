@@ -24,7 +24,7 @@ from typing import Any
 from llamasrv.chat.schema_termination import target_of
 from llamasrv.errors import InvalidRequest
 
-MAX_DEPTH = 400  # of a schema: each level is one of the interpreter's calls
+MAX_DEPTH = 400  # max depth of a schema: each level is one of the interpreter's calls
 _ANNOTATIONS = frozenset((
     "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly",
 ))  # fmt: skip
@@ -64,7 +64,7 @@ def printable(pattern: str) -> str:
     def changed(found: re.Match[str]) -> str:
         atom = found[0]
         if atom.startswith("[^") and atom != "[^]":
-            first = "\\" if atom[2] in "]-" else ""  # there they stand for themselves
+            first = "\\" if atom[2] in "]-" else ""  # there they are literal
             return f"[^{_RARE}{first}{atom[2:]}"
         return atom if has_flag else _PRINTABLE.get(atom, atom)
 
@@ -75,7 +75,7 @@ class _Closing:
     def __init__(self, root: Mapping[str, Any], param: str) -> None:
         self._root, self._param = root, param
         self._open: dict[int, str] = {}  # names of definitions that are not closed by themselves, by identity
-        self._added: dict[str, Any] = {}  # those definitions
+        self._added: dict[str, Any] = {}  # by name: those definitions
 
     def whole(self) -> dict[str, Any]:
         made = self._part(self._root, 0)

@@ -7,19 +7,19 @@ from typing import Any
 
 from llamasrv.errors import InvalidRequest
 
-MAX_PARTS = 200_000  # objects, arrays and values of all schemas together
-MAX_PROPERTIES = 1_500  # in total: compile time is quadratic in their number
+MAX_PARTS = 200_000  # max objects, arrays and values of all schemas together
+MAX_PROPERTIES = 1_500  # max properties in total: compile time is quadratic in their number
 MAX_OPTIONAL = 600  # optional properties of one object: time per property written is quadratic in it, 5 ms for 640
-MAX_PATTERN_NAMES = 64  # of `patternProperties`, in total: each pair is intersected, about 30 ms for 30
-MAX_CHOICES = 30_000  # values of `enum`, together
+MAX_PATTERN_NAMES = 64  # max names in `patternProperties`, in total: each pair is intersected, about 30 ms for 30
+MAX_CHOICES = 30_000  # max values of `enum`, together
 MAX_CHOICE_TEXT = 512 * 1024  # characters of these values in total: 1.3 million take 0.1 s of a core
 MAX_NESTED = 4_000  # arrays and objects in values of `enum` and `const`, in total: 0.05 ms each
 MAX_CONSTANTS = 64 * 1024  # characters of `const`, and of names and values of `enum` that are long, together
-MAX_PATTERNS = 128 * 1024  # characters of `pattern`, together
-_LONG = 256  # characters
+MAX_PATTERNS = 128 * 1024  # max characters of `pattern`, together
+_LONG = 256  # characters from which a value counts as long
 _VALUES = frozenset(("enum", "const"))
-MAX_MULTIPLE = 10_000  # of an integer's `multipleOf`: one state per remainder
-MAX_MULTIPLES = 20_000  # together
+MAX_MULTIPLE = 10_000  # max `multipleOf` of an integer: one state per remainder
+MAX_MULTIPLES = 20_000  # max sum of all `multipleOf`
 
 
 class SchemaBounds:

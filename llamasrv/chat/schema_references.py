@@ -15,10 +15,10 @@ from llamasrv.chat.references import MAX_REFERENCES, longest_chain
 from llamasrv.chat.schema_termination import target_of
 from llamasrv.errors import InvalidRequest
 
-MAX_LEVELS = 4_000  # of JSON, along a chain of references
-MAX_VISITS = 400_000  # parts that are looked at: definitions may lie inside each other
+MAX_LEVELS = 4_000  # max levels of JSON along a chain of references
+MAX_VISITS = 400_000  # max parts visited: definitions may be nested
 _LONG_PATTERN = 64  # characters that a pattern fixes; shorter ones mostly leave a choice
-_APART = ("$defs", "definitions")  # read only where something refers to them
+_APART = ("$defs", "definitions")  # read only if something refers to them
 
 
 def check_references(schema: Any, param: str) -> None:

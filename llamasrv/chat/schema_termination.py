@@ -21,10 +21,10 @@ class _Graph:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._numbers: dict[int, int] = {}  # of a part of the schema, by its identity
+        self._numbers: dict[int, int] = {}  # number of each part, by its identity
         self._left: list[Any] = []  # parts whose needs are not known yet
-        self._missing: list[int] = []  # how many of its needs are not met, by number
-        self._users: list[list[int]] = []  # who needs it, by number
+        self._missing: list[int] = []  # by number: how many of its needs are not met
+        self._users: list[list[int]] = []  # by number: the parts that need it
         self._met: list[int] = []
         self._start = self._number(root)
         while self._left:

@@ -8,7 +8,7 @@ from llamasrv.chat.formats import ChatFormat
 from llamasrv.chat.markers import Marks, marks
 from llamasrv.chat.scanner import Give, Scanner, Steps
 
-_MOST_TRIES = 16  # at finding a call in a thought that never ended
+_MOST_TRIES = 16  # max tries to find a call in a thought that never ended
 
 
 class ThoughtReader:
@@ -56,7 +56,7 @@ class ThoughtReader:
             held = [mark, (yield from text.space())]
             char = yield from text.char()
             if char and not calls.may_go_on(char):
-                self._out.think("".join(held))  # the mark's name alone
+                self._out.think("".join(held))  # only the name of the mark
                 mark = yield from self._until(end, (*openers, *starts))
                 continue
             # A call if the thought never ends, else part of it: wait for what comes.

@@ -16,9 +16,9 @@ from llamasrv import spawn
 from llamasrv.chat.renderer import TemplateError, TemplateTooLarge
 from llamasrv.chat.template import ChatTemplate
 
-MEMORY = 1 << 30  # bytes of addresses: Python itself, and twice what a rendering may build
-CPU_SECONDS = 20  # to learn a template takes a tenth of a second
-SECONDS = 120.0  # on a machine that is busy with something else
+MEMORY = 1 << 30  # max bytes of address space: Python itself, and twice what a rendering may build
+CPU_SECONDS = 20  # learning a template takes a tenth of a second
+SECONDS = 120.0  # wall-clock limit, for a machine that is busy otherwise
 
 
 class TemplateDangerous(TemplateError):
@@ -45,7 +45,7 @@ def try_template(source: str, timeout: float = SECONDS, memory: int = MEMORY, cp
 
 
 def main(memory: str, cpu: str) -> int:
-    with contextlib.suppress(ImportError, ValueError, OSError):  # not everywhere
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not every system has these limits
         import resource
 
         limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_AS: int(memory)}

@@ -88,7 +88,7 @@ def may_be_text(schema: Any) -> bool:
 
 
 _WORDS = {"True": True, "False": False, "None": None}
-_LONGEST_LITERAL = 4_000  # characters of a list or an object of Python, which are read at once, in a few ms
+_LONGEST_LITERAL = 4_000  # max characters of a Python list or dict, which is read at once, in a few ms
 
 
 def from_text(text: str, schema: Any) -> Any:
@@ -223,7 +223,7 @@ def escape(text: str) -> str:
         except ValueError:
             return json.dumps(text, ensure_ascii=False)[1:-1]
         if kind == "u":
-            return text  # may be half of a pair
+            return text  # it may be half of a surrogate pair
         char = chr(code) if code <= 0x10FFFF else "\ufffd"
     else:
         char = _ESCAPES.get(kind, kind)

@@ -53,7 +53,7 @@ def learn_calls(
         calls = _counted(first.notation, *texts) or with_section(first.notation, *texts)
         calls = _totalled(calls, shown.call[begin:])
     if calls.bare and not calls.unmarked:
-        return None  # nothing would begin such a call
+        return None  # such a call would have no beginning mark
     if "zq" in calls.write(()) + calls.call_start + calls.call_end + calls.separator:
         return None
     alone = end == len(turn) and bool(answer.partition("zqanswer")[2].removeprefix(text.end).strip())

@@ -13,17 +13,17 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, Undefined
 from jinja2.utils import Namespace
 
-MAX_TEXT = 1 << 24  # characters of one string that a template builds
-MAX_OUTPUT = 1 << 26  # characters of a prompt, or of what a macro writes
-MAX_PIECES = 1 << 22  # pieces of one rendering
-MAX_WORK = 1 << 30  # of one rendering, roughly in nanoseconds
-TRIAL_WORK = 1 << 24  # the same for a conversation of a few words
-MAX_BITS = 4096  # of an integer
-MAX_DEPTH = 512  # of a value that is written out
-MAX_DIGITS = 308  # to round to
-MAX_CHARS = 1024  # to strip from a text, or to indent by
-FEW_CHARS = 64  # of a separator in JSON
-COST_OF_TURN = 64  # of a loop; also of a call, a filter, a value that is inspected
+MAX_TEXT = 1 << 24  # max characters of one string that a template builds
+MAX_OUTPUT = 1 << 26  # max characters of a prompt, or of a macro's output
+MAX_PIECES = 1 << 22  # max pieces of one rendering
+MAX_WORK = 1 << 30  # budget of one rendering, roughly in nanoseconds
+TRIAL_WORK = 1 << 24  # budget for a conversation of a few words
+MAX_BITS = 4096  # max bits of an integer
+MAX_DEPTH = 512  # max depth of a value that is written out
+MAX_DIGITS = 308  # max digits to round to
+MAX_CHARS = 1024  # max characters to strip from a text, or to indent by
+FEW_CHARS = 64  # max characters of a separator in JSON
+COST_OF_TURN = 64  # one turn of a loop; also a call, a filter, an inspected value
 COST_OF_TEXT = 2  # per byte: the text may be kept, and fresh memory costs more than the copy
 COST_OF_ITEM = 16  # per item of a list: a reference
 COST_OF_OBJECT = 128  # per new object, such as a part of a split text
