@@ -167,7 +167,7 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     "--tokens",
     type=click.IntRange(8, 100_000),
     metavar="INT",
-    help="Tokens per answer.  [128; with URL as the profile has it]",
+    help="Tokens per answer.  [128; with URL as in the profile]",
 )
 @click.option(
     "--text",
@@ -186,9 +186,14 @@ def pull(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     "--rate",
     type=click.FloatRange(0, 10_000, min_open=True),
     metavar="FLOAT",
-    help="With URL: conversations that begin in a second, at random times.  [when another ends]",
+    help="With URL: conversations started per second, at random times.  [one when another ends]",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="INT", help="With URL: the same prompts again.  [fresh ones]")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="INT",
+    help="With URL: repeat the prompts of this seed.  [new ones each time]",
+)
 @click.option("--name", metavar="NAME", help="With URL: model to ask for.  [the first]")
 @_as_json
 @with_options("model", "engine", "cache", "server")
@@ -405,7 +410,7 @@ def rpc(host: str, port: int, threads: int) -> int:
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print to standard error what was learned from the template: marks, an example, what others lose.",
+    help="Print to standard error what was learned from the template: marks, an example, which turns are lost.",
 )
 def parse(template: Path, request: Path | None, stream: bool, explain: bool) -> int:
     """Print, as JSON, the message a client would get for the model output on standard input."""
@@ -453,7 +458,8 @@ def rm(settings: Settings, names: tuple[str, ...], yes: bool) -> int:
 
 def _ls(settings: Settings, name: str, as_json: bool, llm: bool, embedding: bool) -> int:
     """List the models on this machine: pulled ones, those of the configuration, and those that other programs have
-    downloaded (Ollama, LM Studio, the Hugging Face Hub's cache, llama.cpp). With NAME, those whose name begins so."""
+    downloaded (Ollama, LM Studio, the Hugging Face Hub's cache, llama.cpp). With NAME, only those whose name begins
+    with it."""
     from llamasrv.commands.models import run
 
     kinds = [kind for kind, wanted in (("completion", llm), ("embedding", embedding)) if wanted]

@@ -104,8 +104,8 @@ class ModelSection:
         "--decision-min-mass",
         low=0.0,
         high=1.0,
-        help="Refuse a question of a decision if the model would answer with any of its options less likely than this. "
-        "0: never.",
+        help="Refuse a decision's question if the probability that the model answers with one of its options is lower "
+        "than this. 0: never.",
     )
     decision_calibration: Path | None = _model(
         "path",
@@ -170,7 +170,7 @@ class ModelSection:
         None,
         "--prices",
         low=0.0,
-        help="Prices of a million tokens of the model, as a JSON object: input, cached (prompt tokens from the cache; "
+        help="Prices per million tokens of the model, as a JSON object: input, cached (prompt tokens from the cache; "
         "unset: as input) and output. GET /v1/usage and the console then show costs. Limits nothing.",
     )
     sleep_idle_seconds: float | None = _model(

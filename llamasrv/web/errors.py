@@ -100,8 +100,10 @@ def translated(error: HTTPException, method: str, path: str) -> LlamasrvError:
     if error.code == 404:
         return NotFound(f"Unknown request URL: {what}. Please check the URL for typos.")
     if isinstance(error, WrongMethod):
-        refusal = MethodNotAllowed(f"Not allowed method: {what}.")
-        refusal.allowed = tuple(sorted(error.valid_methods or ()))
+        allowed = tuple(sorted(error.valid_methods or ()))
+        here = ", ".join(method for method in allowed if method not in ("HEAD", "OPTIONS"))
+        refusal = MethodNotAllowed(f"Method not allowed: {what}. Allowed here: {here or 'OPTIONS'}.")
+        refusal.allowed = allowed
         return refusal
     if error.code == 413:
         return BodyTooLarge("The request's body is too large.")

@@ -79,6 +79,7 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(client):
     response = client.delete(CHAT)
     assert response.status_code == 405
     assert error(response)["code"] == "method_not_allowed"
+    assert error(response)["message"] == f"Method not allowed: DELETE {CHAT}. Allowed here: POST."
     assert "POST" in response.headers["Allow"]
 
 

@@ -52,7 +52,7 @@ class EngineOptions:
     )
     context_cells: int | None = _engine(
         "int", None, "-c", "--ctx-size", "-ctx", key="ctx_size", low=0, high=16_777_216, unset=("0",),
-        help="KV cells, shared by all sequences. Four are kept for rows that fill up batches: of 1024 a sequence has "
+        help="KV cells, shared by all sequences. Four are reserved for padding batches: with 1024, a sequence has "
         "1020 tokens. 0: chosen from the model and the available memory.",
     )
     sequence_tokens: int | None = _engine(  # 0: its share of the cells, None: all cells
@@ -148,7 +148,8 @@ class EngineOptions:
     backend_sampling: bool = _engine(
         "bool", False, "-bs", "--backend-sampling",
         help="Choose tokens where the logits are computed, for requests without grammar, log-probabilities, bias and "
-        "penalties: on a GPU less is copied. Experimental in llama.cpp; a seed gives another text, and drafts are off.",
+        "penalties: on a GPU less is copied. Experimental in llama.cpp; the same seed gives other text, and drafts are "
+        "off.",
     )
     op_offload: bool = _engine(
         "bool", True, "--op-offload",
@@ -172,7 +173,7 @@ class EngineOptions:
     )
     warmup: bool = _engine(
         "bool", True, "--warmup",
-        help="Compute a step while the model loads; without it the first request pays for reading the weights.",
+        help="Run one step after loading; without it the first request pays for reading the weights.",
     )
     override_kv: tuple[str, ...] = _engine(
         "list", (), "--override-kv",
@@ -274,8 +275,8 @@ class EngineOptions:
     )
     draft_model: Path | None = _model(
         "path", None, "-md", "--model-draft", "--spec-draft-model", key="draft",
-        help="A smaller model of the same vocabulary whose words are tried as drafts, where measured times say that "
-        "this pays. It is loaded and unloaded with the model.",
+        help="A smaller model with the same vocabulary that proposes drafts, used where measured times show a gain. "
+        "It is loaded and unloaded with the model.",
     )
     draft_gpu_layers: int | None = _engine(
         "int", None, "-ngld", "--n-gpu-layers-draft", "--gpu-layers-draft", "--spec-draft-ngl",
