@@ -43,7 +43,7 @@ from llamasrv.errors import (
 log = logging.getLogger("llamasrv.engine")
 
 NONE: Mapping[int, Sequence[MediaSpan]] = {}
-GROUP_SECONDS = 0.2  # of a group while several requests wait: short inputs are answered with the longest of their group
+GROUP_SECONDS = 0.2  # max seconds of a group while others wait: inputs are answered with the longest of their group
 
 
 def _length(one: EmbeddingInput) -> int:

@@ -33,7 +33,7 @@ QUEUE_LIMIT = 256
 UNREAD = 16  # sounds and pieces of frames: at that many the utterance pauses
 LONGEST_PAUSE = 2.0  # seconds in a lane that others wait for
 LOOK_SECONDS = 0.05  # between two looks at the readers of paused utterances
-MAX_VOICES = 64  # whose rows are kept; at most 1.5 MB each
+MAX_VOICES = 64  # max voices whose rows are kept; at most 1.5 MB each
 
 
 class Speaker(SideThread[SpeechBackend]):
@@ -115,7 +115,7 @@ class Speaker(SideThread[SpeechBackend]):
     def close(self) -> None:
         super().close()
         self.vocoder.close()
-        self._take_mail(0)  # who has ended
+        self._take_mail(0)  # notice cancelled sequences
 
     # -- the vocoder's thread --------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class SequenceView(NamedTuple):
     max_tokens: int | None
     params: SamplingParams
     num_drafted: int = 0
-    num_accepted: int = 0  # of the drafted tokens
+    num_accepted: int = 0  # accepted ones among the drafted tokens
     changed: str = ""  # part of the prompt that differs from the last prompt of the conversation; "" for none
     adapters: Adapters = ()
     owner: str = ""

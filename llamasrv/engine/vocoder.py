@@ -58,9 +58,9 @@ class SpeechSequence:
         self.lane: int | None = None
         self.paused: float | None = None  # since when its reader or the vocoder is behind
         self.track = SoundTrack()
-        self.num_given = 0  # pieces, written by the speaker
-        self.num_taken = 0  # of them, written by the vocoder
-        self.heard_until = now  # when one who plays it as it comes runs out of sound; written by the vocoder
+        self.num_given = 0  # pieces; written by the speaker
+        self.num_taken = 0  # pieces; written by the vocoder
+        self.heard_until = now  # when a listener who plays it as it comes runs out of sound; written by the vocoder
 
     @property
     def num_unheard(self) -> int:

@@ -29,7 +29,7 @@ from llamasrv.errors import EngineFailure, InvalidRequest
 
 MOST_PIXELS = 1 << 28
 MOST_ASPECT = 200  # longer side over shorter one: thinner images would exceed the limit of rows
-LEAST_SECONDS = 0.1  # of sound; shorter clips are padded with silence
+LEAST_SECONDS = 0.1  # min seconds of sound; shorter clips are padded with silence
 MOST_SECONDS = 3600
 MOST_SHAPES = 512  # max number of remembered shapes
 TRIED = ((32, 32), (640, 480), (1024, 1024), (4096, 4096), (4096, 256), (256, 4096))  # pixels, to find the most rows

@@ -62,7 +62,7 @@ class LlamaChain:
         (_apply if n <= _FEW else _apply_freely)(self._pointer, self._address)
         at = a.selected
         assert 0 <= at < a.size, "the chain selected nothing"
-        return int(a.data[at].id)  # of `data` as it is now: samplers may answer in a buffer of their own
+        return int(a.data[at].id)  # read `data` anew: samplers may return their own buffer
 
     def left(self) -> tuple[Ids, Reals]:
         a = self._array

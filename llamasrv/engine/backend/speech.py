@@ -36,7 +36,7 @@ from llamasrv.engine.base.machine import available_cpus
 from llamasrv.engine.base.options import EngineOptions
 from llamasrv.engine.base.sound_track import SoundTrack
 
-ROWS = 32  # of a call: each has a row of logits, wanted or not
+ROWS = 32  # rows per call: each has a row of logits, wanted or not
 
 
 def speech_kind(projector: Path | None) -> str:

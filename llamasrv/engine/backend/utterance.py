@@ -38,7 +38,7 @@ class LlamaUtterance(ABC):
     """`pending` rows are to be computed at `position`; `mark_computed` counts them. After the last one call `advance`
     with its place."""
 
-    most_tokens: int  # of a chunk
+    most_tokens: int  # max tokens of a chunk
 
     def __init__(self, model: LlamaSpeech, spec: UtteranceSpec) -> None:
         self._g, self.spec = model, spec

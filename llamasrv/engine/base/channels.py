@@ -163,7 +163,7 @@ class TokenStream(Stream[TokenItem]):
         overflow: Callable[[Stream[TokenItem]], None] | None = None,
     ) -> None:
         super().__init__(doorbell, choices, most_unread, overflow)
-        self.ids: tuple[int, ...] = ()  # of its sequences
+        self.ids: tuple[int, ...] = ()  # ids of its sequences
         self.ended: set[int] = set()  # choices whose End was put
         self.reused: dict[int, int] = {}  # by choice: tokens reused from a cache; set when the choice is seated
         self.num_held = 0  # tokens of the prompt that were held for its session; set before `reused`

@@ -202,12 +202,12 @@ class SpeechBackend(Protocol):
     kind: str  # architecture
     width: int
     num_lanes: int
-    max_rows: int  # of a call
+    max_rows: int  # max rows of a call
     needs_voice: bool  # whether it says nothing without a clip
     is_deterministic: bool  # one utterance a call: what is heard does not depend on who else speaks
     vocoder: SoundBackend
     has_own_vocoder: bool  # usable on a thread of its own, beside all other calls
-    languages: tuple[str, ...]  # that can be asked for
+    languages: tuple[str, ...]  # languages that a request may name
     speakers: tuple[str, ...]  # its own voices
 
     def utterance(self, spec: UtteranceSpec) -> Utterance:

@@ -50,7 +50,7 @@ class Figure(NamedTuple):
 
     help: str
     label: str = ""  # label for the keys of a dict; "": a single value
-    is_sorted: bool = False  # by key; else in order of declaration
+    is_sorted: bool = False  # sort values by key; else in order of declaration
 
 
 def _count(help: str) -> Any:

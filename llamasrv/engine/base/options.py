@@ -368,7 +368,7 @@ class EngineOptions:
     # fmt: on
     # Found out when the model is loaded.
     digest: str = ""  # of the model; without it the disk is not used
-    mmproj_digest: str = ""  # of the projector's file
+    mmproj_digest: str = ""  # digest of the projector's file
     mtp: bool = False  # draft with the MTP layer of the model's file
     yields_threads: bool = False  # computes with fewer while other programs take the cores
 

@@ -105,12 +105,12 @@ class Sequence:
         self.saved: SavedState | None = None  # KV in host memory while preempted
         self.media = MediaTimeline(spec.media) if spec.media else None
         self.shift = self.media.shift if self.media is not None else 0  # cells minus positions, after the prompt
-        self.scores: list[TokenLogprob] = []  # of the prompt tokens scored so far
+        self.scores: list[TokenLogprob] = []  # log-probabilities of the prompt tokens scored so far
         self.draft: list[int] = []  # in this step: unverified tokens after the timeline
         self.drafts: SequenceDrafts | None = None  # made on first use
         self.num_held = 0  # tokens of the prompt that were held for its session
         self.pinned: list[tuple[float, int]] = []  # (seconds, number of newly pinned tokens)
-        self.urgency = Urgency.NONE  # of a deferrable one
+        self.urgency = Urgency.NONE  # for deferrable sequences
         self.checkpoints: list[int] = []  # future positions at which to save its state, ascending
 
     def enter(self, state: SequenceState) -> None:

@@ -45,7 +45,7 @@ class ModelSource:
         self.calls = calls
         self._token_seconds = 0.0
         self._acceptance = Acceptance()  # of all sequences together
-        self._said: list[tuple[Sequence, int, int]] = []  # of its last drafts: sequence, position and first token
+        self._said: list[tuple[Sequence, int, int]] = []  # its last drafts: sequence, position and first token
         self._idle = 0
         self._next_trial = FIRST_TRIAL
         self._trying = 0  # remaining steps of the current trial

@@ -16,7 +16,7 @@ class CellRun:
     def __init__(self, length: int, lanes: set[int], num_holds: int) -> None:
         self.length = length
         self.lanes = lanes
-        self.num_holds = num_holds  # of the lanes, those that are held
+        self.num_holds = num_holds  # how many of `lanes` are held
 
 
 class LaneTable:

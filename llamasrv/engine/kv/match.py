@@ -30,7 +30,7 @@ class Match:
     saved: SavedState | None = None
     checkpoint: SavedState | None = None
     source: str = ""  # running, resident, checkpoint, host or disk
-    position: int | None = None  # of the next token; None: the same as `length`
+    position: int | None = None  # position of the next token; None: the same as `length`
     file: StoredState | None = None
     seconds: float = 0.0
     generation: int = 0

@@ -20,8 +20,8 @@ from llamasrv.engine.kv.state import SavedState
 from llamasrv.engine.kv.timelines import LaneTimeline
 from llamasrv.engine.kv.tree import Holder, HolderKind, PrefixTree
 
-MOST_HOLDS = 64  # of one owner; the oldest ends first
-MOST_TOKENS = 4 << 20  # of the last prefixes of all sessions, 4 bytes each
+MOST_HOLDS = 64  # max holds of one owner; the oldest ends first
+MOST_TOKENS = 4 << 20  # max tokens in the last prefixes of all sessions, 4 bytes each
 
 
 class Hold(Holder):
@@ -50,7 +50,7 @@ class Sessions:
         self._host, self._tree, self._backend = host, tree, backend
         self._most, self._most_tokens = most, most_tokens
         self._last: OrderedDict[tuple[str, str], tuple[array[int], CacheKey]] = OrderedDict()  # by owner and session
-        self._num_tokens = 0  # of those
+        self._num_tokens = 0  # tokens in `_last`
         self._holds: dict[str, list[Hold]] = {}  # by owner, oldest first
         tree.drop_kinds(HolderKind.HOLD)
 

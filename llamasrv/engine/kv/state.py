@@ -83,7 +83,7 @@ class Head:
     scope: str
     adapters: list[tuple[str, float]]  # digest and scale of each adapter it was computed with
     num_tokens: int
-    num_bytes: int  # of the state
+    num_bytes: int  # size of the state
     kind: str  # its numpy dtype
     tokens_check: int
     state_check: int

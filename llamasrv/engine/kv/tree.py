@@ -58,7 +58,7 @@ class PrefixNode:
         self.parent = parent
         self.run = run
         self.end: int = len(run) + (0 if parent is None else parent.end)
-        self.children: dict[int, PrefixNode] = {}  # by their first token
+        self.children: dict[int, PrefixNode] = {}  # children by their first token
         self.holders: list[Holder] = []  # those whose timelines end here
         # By kind: those whose timelines end here or in a descendant, oldest first.
         self.below: defaultdict[HolderKind, dict[Holder, None]] = defaultdict(dict)

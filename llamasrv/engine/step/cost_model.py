@@ -27,7 +27,7 @@ _FORGET = 0.98
 _DOUBT = 0.3  # relative error beyond which errors count less
 _RATE, _SIZE_RATE, _MOST_AT_ONCE = 0.15, 0.15, 1.5  # smoothing of the scales; max factor that one step changes them by
 _NOISE_RATE = 0.05
-_FADE = 0.02  # of each size's scale, per step of another size: what was slow under load is tried again
+_FADE = 0.02  # decay of each size's scale per step of another size: slow ones are tried again
 _UNSURE = 1.0  # max share of a prediction that is added for doubt
 _WIDEST = 4.0  # max factor of a scale
 _PLENTY, _EVERY = 50, 8  # after that many small steps of a kind, the fit learns only from every n-th
@@ -63,7 +63,7 @@ class CostModel:
         self._largest = 0  # prompt tokens of the largest step so far
         self._token_seconds = 0.0  # whole time of large steps per prompt token
         self.noise = _DOUBT**2  # mean square of relative errors
-        self._level = 1.0  # of recent prompt steps: measured over fitted
+        self._level = 1.0  # recent prompt steps: measured over fitted
         self._sizes: dict[int, float] = {}  # the same by size of the step, beyond the level
         self.missed = _DOUBT**2  # mean square of relative errors, with these scales
 

@@ -146,12 +146,12 @@ class FairQueue:
 
 
 class WaitingSequences:
-    """Preempted ones first, then the others in order of arrival, deferrable ones last."""
+    """The waiting sequences: preempted ones first, then the others in order of arrival, deferrable ones last."""
 
     def __init__(self, sequences: Iterable[Sequence] = ()) -> None:
-        self._urgent: dict[Sequence, None] = {}  # of the deferrable ones
+        self._urgent: dict[Sequence, None] = {}  # urgent ones among the deferrable sequences
         self._preempted: dict[Sequence, None] = {}  # the one preempted last is first
-        self._queues = FairQueue(), FairQueue()  # the second of deferrable ones
+        self._queues = FairQueue(), FairQueue()  # the second for deferrable ones
         self._count = 0
         for seq in sequences:
             self.add(seq)

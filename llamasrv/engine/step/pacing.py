@@ -18,7 +18,7 @@ MASK_CHECK = 0.002  # max seconds to wait for late masks, if nothing else is to 
 WINDOW_ALONE, WINDOW_BURST = 0.03, 0.1  # share of the predicted step to wait for more arrivals
 WINDOW_LONGEST = 0.03  # seconds
 WINDOW_SHORTEST = 0.0005  # seconds; a shorter wait is not worth it
-REQUEST_SECONDS = 0.0008  # of one core, for a request that arrives or ends: 0.65 ms here, and its client (2 cores)
+REQUEST_SECONDS = 0.0008  # seconds of one core per request that arrives or ends: 0.65 ms here, and its client (2 cores)
 SHORT_STEP = 0.006  # seconds; within a longer one that work is a small part
 
 

@@ -58,7 +58,7 @@ class Situation(NamedTuple):
     any_wait: bool = False  # whether any sequence might be admitted
     more_wait: bool = False  # beyond `hits`
     lacks_lanes: bool = False  # whether `places` are few for want of lanes
-    most_seconds: float | None = None  # of a step that no reader waits for
+    most_seconds: float | None = None  # max seconds of a step that no reader waits for
 
 
 class Plan(NamedTuple):
@@ -72,8 +72,8 @@ class Plan(NamedTuple):
     parts: tuple[Part, ...] = ()
     num_decodes: int = 0  # the first parts: one owed token each
     num_prompt: int = 0  # prompt tokens in the other parts
-    adapters: Adapters = ()  # of all parts
-    turns: PlanTurns = PlanTurns()  # of the next situation
+    adapters: Adapters = ()  # adapters of all parts
+    turns: PlanTurns = PlanTurns()  # turns for the next situation
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel
 
 FEWEST_STEPS, MOST_STEPS = 8, 256  # bounds of the steps for which cells must last when a sequence is admitted
-SECONDS_PER_BYTE = 1e-9  # of a copy, until some were timed
+SECONDS_PER_BYTE = 1e-9  # cost of a copy until some were timed
 LEAVING = 0.02  # seconds of copies in one step, of sequences that need not leave in it: all streams wait for them
 _LEARN, _OUTLIER = 0.2, 4.0
 _NEVER = 1e9  # price of a sequence whose preemption frees no cell

@@ -13,7 +13,7 @@ from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel, work_of
 
 READING_SECONDS = 0.25  # per token: some 180 words a minute
-LONGER = 0.25  # of the target: max extension of the gap for text that streams are ahead
+LONGER = 0.25  # max extension of the gap, as a share of the target, while streams are ahead of their readers
 LONGEST = 0.5  # max seconds of a step without readers, so that arrivals and cancels are noticed
 SMALLEST = 16  # min prompt tokens of a step, so that prompts advance under any load
 
