@@ -22,6 +22,7 @@ from llamasrv.engine.backend.control_vector import directions
 from llamasrv.engine.backend.threads import settle
 from llamasrv.engine.base.interface import LoadFailed
 from llamasrv.engine.base.options import Adapter, EngineOptions
+from llamasrv.engine.base.placement_rules import refusal
 from llamasrv.models import gguf, memory
 
 SMALL = {"context_cells": 64, "batch_size": 64, "ubatch_size": 64, "threads": 1, "threads_batch": 1, "parallel": 1}
@@ -135,6 +136,11 @@ def test_options_that_contradict_the_machine_are_refused(two_devices, options, l
     with pytest.raises(LoadFailed) as refusal:
         placement.model_params(EngineOptions(**options), "m.gguf")
     assert line in str(refusal.value)
+
+
+def test_a_device_on_a_machine_without_any_is_refused_in_words():
+    """The refusal ended in "the devices are none"."""
+    assert refusal(EngineOptions(devices=("GPU7",)), (), 0, ()) == "unknown device 'GPU7'; no GPU is found"
 
 
 def test_tensor_overrides_are_obeyed(tmp_path):
