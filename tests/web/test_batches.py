@@ -17,7 +17,7 @@ from llamasrv.store import StoreError
 from llamasrv.store.batches import BatchResult, Journal, read_journal
 from llamasrv.store.folder_shelf import FolderShelf
 from llamasrv.store.shelf import StoredContent, owner_key
-from llamasrv.web.jobs import batches
+from llamasrv.web.jobs.batches import SHORTEST_REST
 from llamasrv.web.service import WebOptions
 
 CHAT = "/v1/chat/completions"
@@ -469,13 +469,11 @@ def test_a_batch_on_a_full_disk_rests_and_computes_nothing_anew(start, tmp_path)
         runner.close()
 
 
-def test_a_batch_that_cannot_be_ended_rests_longer_each_time(start, tmp_path, monkeypatch):
+def test_a_batch_that_cannot_be_ended_rests_longer_each_time(start, tmp_path):
     """On a full disk it was tried, and told in the log, every two seconds for as long as the disk was full: what was
     done in vain for it meanwhile counted as its success."""
     service = start(web=WebOptions(files_folder=tmp_path, files_bytes=10_000_000))
     runner = service.service.batches
-    monkeypatch.setattr(batches, "LOOK", 0.01)
-    monkeypatch.setattr(batches, "SHORTEST_REST", 0.01)
     rests, is_full, end = [], [True], runner.batches.end
 
     def refused(batch):
@@ -486,9 +484,9 @@ def test_a_batch_that_cannot_be_ended_rests_longer_each_time(start, tmp_path, mo
 
     runner.batches.end = refused
     stuck = create(service.client, line("a"))["id"]
-    wait_until(lambda: len(rests) >= 4)
+    wait_until(lambda: runner.wake() or len(rests) >= 3)
     is_full.clear()
-    assert [rest and rest.seconds for rest in rests[:4]] == [None, 0.01, 0.02, 0.04]
+    assert [rest and rest.seconds for rest in rests[:3]] == [None, SHORTEST_REST, 2 * SHORTEST_REST]
     assert ended(service.client, stuck)["status"] == "completed"
 
 
