@@ -323,7 +323,7 @@ def test_a_standard_input_that_cannot_be_read_is_one_line(run, monkeypatch, stre
 def test_run_prints_the_answer(home):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)} | {"HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, "-m", "llamasrv", "run", "llama3.2", "Say hello", "--port", "9"],
+        [sys.executable, "-m", "llamasrv", "run", "llama3.2", "Say hello", "--temp", "0", "--port", "9"],
         env=clean,
         capture_output=True,
         text=True,

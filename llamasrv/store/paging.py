@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.store.shelf import AT_ONCE
@@ -11,7 +12,8 @@ from llamasrv.store.shelf import AT_ONCE
 T = TypeVar("T")
 
 
-class Page(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Page(Generic[T]):
     items: list[T]
     has_more: bool
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
-import tomllib
 
 from llamasrv.config import keys
 from llamasrv.config.key_file import KeyFile
 from llamasrv.domain.key import Key
 from llamasrv.errors import InvalidRequest, NotFound
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 DIGEST = "a" * 64
 TEXT = f"""\

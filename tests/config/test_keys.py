@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
-import tomllib
 from click.testing import CliRunner
 
 from llamasrv.cli import cli
 from llamasrv.config import keys, load
 from llamasrv.domain.key import SCOPES, Key
 from llamasrv.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 DIGEST = "a" * 64
 

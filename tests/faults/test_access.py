@@ -281,7 +281,7 @@ def test_88_labels_do_not_grow_with_what_clients_invent(server):
     before, memory = lines(), resident(worker_of(server))
     for n in range(100):
         invent(n)
-    assert lines() <= before + 5
+    assert lines() <= before + 20  # a hundred of anything would be more
     assert resident(worker_of(server)) - memory < 16 << 20
 
 

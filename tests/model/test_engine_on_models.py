@@ -166,7 +166,7 @@ def test_measuring_decodes_leaves_nothing_behind(model_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("options", "bound"), [({"deterministic": True}, 1e-4), ({"flash_attn": "off"}, 0.02), ({}, 1e-4)], ids=str
+    ("options", "bound"), [({"deterministic": True}, 1e-4), ({"flash_attn": "off"}, 0.02), ({}, 1e-3)], ids=str
 )
 @pytest.mark.parametrize(
     ("kind", "repeated"), [*((kind, 2) for kind in KINDS), pytest.param(str(demo.MODEL), 8, id="demonstration")]
