@@ -127,6 +127,7 @@ HOMES = {
     ),
     "rich": ("llamasrv.commands", "llamasrv.startup.progress"),
     "tomli": ("llamasrv.config",),
+    "tomllib": ("llamasrv.config",),  # of the standard library from 3.11 on
     "yaml": ("llamasrv.commands.migrate",),
 }
 

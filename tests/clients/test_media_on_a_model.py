@@ -32,7 +32,7 @@ def asked(text, colour=(255, 0, 0)):
 
 
 def test_a_picture_is_counted_computed_once_and_found_again(client):
-    counted = client.post("/chat/completions/input_tokens", body={"messages": asked("one")}, cast_to=dict[str, object])
+    counted = client.post("/chat/completions/input_tokens", body={"messages": asked("one")}, cast_to=object)
     first = client.chat.completions.create(model="tiny", messages=asked("one"), max_tokens=4, temperature=0)
     assert first.usage.prompt_tokens == counted["input_tokens"] > 20
     again = client.chat.completions.create(model="tiny", messages=asked("one"), max_tokens=4, temperature=0)

@@ -88,7 +88,7 @@ def test_a_client_may_leave_in_the_middle(client):
 def test_it_is_known_as_a_model_that_speaks_and_writes_nothing(client):
     (entry,) = client.models.list().data
     assert entry.meta["capabilities"] == ["speech"]
-    assert client.get("/audio/voices", cast_to=dict[str, object])["voices"][0] == {"id": "mia", "name": "mia"}
+    assert client.get("/audio/voices", cast_to=object)["voices"][0] == {"id": "mia", "name": "mia"}
     with pytest.raises(openai.BadRequestError, match="cannot generate text"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}])
 

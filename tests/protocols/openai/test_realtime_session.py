@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
-import typing
 
 import pytest
+import typing_extensions
 
 from llamasrv.errors import InvalidRequest
 from llamasrv.protocols.openai.realtime.items import (
@@ -360,24 +360,24 @@ _REFUSED = {
 
 
 def _paths(typed, path=""):
-    from typing_extensions import is_typeddict
-
-    for name, hint in typing.get_type_hints(typed).items():
+    for name, hint in typing_extensions.get_type_hints(typed).items():
         here = f"{path}.{name}" if path else name
         yield here
         inner = [hint]
         while inner:
             one = inner.pop()
-            if is_typeddict(one):
+            if typing_extensions.is_typeddict(one):
                 yield from _paths(one, here)
             else:
-                inner += [argument for argument in typing.get_args(one) if not isinstance(argument, (str, int))]
+                inner += [
+                    argument for argument in typing_extensions.get_args(one) if not isinstance(argument, (str, int))
+                ]
 
 
 def test_every_member_of_the_clients_events_has_a_verdict():
     module = pytest.importorskip("openai.types.realtime.realtime_client_event_param")
-    union = typing.get_args(module.RealtimeClientEventParam)
-    kinds = {typing.get_args(typing.get_type_hints(one)["type"])[0] for one in union}
+    union = typing_extensions.get_args(module.RealtimeClientEventParam)
+    kinds = {typing_extensions.get_args(typing_extensions.get_type_hints(one)["type"])[0] for one in union}
     assert kinds - {"output_audio_buffer.clear"} == set(_HANDLERS)  # over a WebSocket the client plays the sound
     unknown = set()
     for path in {path for one in union for path in _paths(one)}:
