@@ -269,7 +269,9 @@ def test_84_keys_may_share_where_the_operator_says_so(serve):
 
 def test_88_labels_do_not_grow_with_what_clients_invent(server):
     def lines():
-        return len(talk(server.address, request("/metrics", method="GET")).splitlines())
+        # Those of drafts appear with the first one, whenever it is tried.
+        shown = talk(server.address, request("/metrics", method="GET")).splitlines()
+        return len([line for line in shown if b"drafted_tokens" not in line and b"accepted_tokens" not in line])
 
     def invent(n):
         talk(server.address, request(f"/path/{n}", method="GET"))
@@ -281,7 +283,7 @@ def test_88_labels_do_not_grow_with_what_clients_invent(server):
     before, memory = lines(), resident(worker_of(server))
     for n in range(100):
         invent(n)
-    assert lines() <= before + 20  # a hundred of anything would be more
+    assert lines() <= before + 5
     assert resident(worker_of(server)) - memory < 16 << 20
 
 
