@@ -42,14 +42,14 @@ def run(tmp_path):
     for name in SHELL:
         (stubs / name).symlink_to(shutil.which(name))
 
-    def go(*pythons, **failing):
+    def go(*pythons, seconds=0, **failing):
         for path in pythons:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text("#!/bin/sh\n")
             (tmp_path / path).chmod(0o755)
         for name, text in failing.items():
             (tmp_path / name.replace("_", ".")).write_text(text)
-        environ = {"PATH": str(stubs), "PYENV_ROOT": str(tmp_path / "pyenv")}
+        environ = {"PATH": str(stubs), "PYENV_ROOT": str(tmp_path / "pyenv"), "SECONDS": str(seconds)}
         done = subprocess.run([tmp_path / ".ci" / "run"], env=environ, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout.splitlines()
 
@@ -102,6 +102,14 @@ def test_it_runs_the_suite_on_the_newest_python_that_pyenv_has(run, tmp_path):
     assert code == 0 and f"tox looks at {tmp_path / oldest}:{tmp_path / newest}, pip at " in lines
     assert any(line.startswith("=== newest: ") for line in lines)
     assert not any("No Python" in line for line in lines)
+
+
+def test_it_leaves_the_newest_python_out_after_50_minutes_and_says_so(run):
+    """The whole run has an hour and a half."""
+    code, lines = run("bin/python3.13", seconds=3001)
+    assert code == 0 and any(line.startswith("=== newest: SKIPPED") for line in lines)
+    passed = next(line for line in lines if line.startswith("=== all passed: "))
+    assert "gateway" in passed and "newest" not in passed
 
 
 def test_it_leaves_the_newest_python_out_where_the_tests_ran_on_it(run, tmp_path):
