@@ -45,7 +45,7 @@ def located(settings: Settings) -> Settings:
         found = _downloaded(settings)
         return settings if found is None else _at(settings, found, repository(settings) or found.name)
     if _looks_like_file(str(path)) and path.is_dir():
-        raise _is_folder(path)
+        raise _folder_refused(path)
     if path.is_file() or _looks_like_file(str(path)):
         return settings
     name = str(path)
@@ -105,7 +105,7 @@ def resolve(name: str, settings: Settings) -> FolderModel | DerivedModel:
     if begun is not None:
         return begun
     if Path(name).is_dir():
-        raise _is_folder(Path(name))
+        raise _folder_refused(Path(name))
     names = [*(one.name for one in made), *(one.name for one in seen)]
     here = f"; here: {listed(names)}" if names else ""
     there = name if _REPOSITORY.fullmatch(name) else "OWNER/REPO"
@@ -148,7 +148,7 @@ def pulled(settings: Settings) -> Iterator[FolderModel]:
             yield from ollama.models(folder / STORE)
 
 
-def _is_folder(path: Path) -> ConfigError:
+def _folder_refused(path: Path) -> ConfigError:
     return ConfigError(f"{path}: a folder, not a file; --models-dir {path} serves the models in it")
 
 

@@ -333,8 +333,7 @@ class EventStream(LiveStream[Event]):
 
     def _read(self, timeout: float) -> list[Event]:
         events = self._running.events(timeout)
-        if events and type(events[-1]) is Usage:
-            self._record.usage = events[-1]
+        self._record.usage = _usage_of(events) or self._record.usage
         return events
 
     def _chunks(self, events: list[Event]) -> list[bytes]:
