@@ -133,6 +133,7 @@ def test_every_import_of_the_package_is_a_declared_dependency():
         "markdown_it": "markdown-it-py",
         "backports": "backports.zstd",
         "compression": "backports.zstd",
+        "tomllib": "tomli",  # before Python 3.11
         "re2": "google-re2",
         "yaml": "pyyaml",
     }

@@ -1,6 +1,6 @@
 """Trial of a grammar: the first compilation of a large one, in a separate process.
 
-    python -m llamasrv.engine.sampling.grammar_trial < GRAMMAR      exits 0 unless compiling crashes it
+    python -m llamasrv.engine.sampling.grammar_trial CPU_SECONDS < GRAMMAR      exits 0 unless compiling crashes it
 
 A grammar within all limits may still make the library overflow its stack or exhaust memory, which would kill the server
 with all its models. Here it kills only this process. The trial has a vocabulary of bytes, not the model's; errors in a
@@ -33,9 +33,9 @@ _NUMBERED = re.compile(r"<\[[^\]\n]{0,256}\]>")  # tokens of the model's vocabul
 _TOO_LONG = "it took too long to compile"
 
 
-def fault_of(text: str, *, seconds: float = TRIAL_SECONDS) -> str | None:
+def fault_of(text: str, *, seconds: float = TRIAL_SECONDS, cpu_seconds: int = CPU_SECONDS) -> str | None:
     """Compile the grammar in another process. Returns why it must not be compiled here; None if it is safe."""
-    args = [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial"]
+    args = [sys.executable, "-m", "llamasrv.engine.sampling.grammar_trial", str(cpu_seconds)]
     env = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     try:
         code, _ = spawn.run(args, text.encode("utf-8", "surrogatepass"), seconds=seconds, env=env, nice=spawn.NICE)
@@ -70,11 +70,12 @@ class _Bytes:
 
 
 if __name__ == "__main__":
+    cpu_seconds = int(sys.argv[1])
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     threading.stack_size(STACK_BYTES)
     trial = threading.Thread(target=_try, args=(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"),))
