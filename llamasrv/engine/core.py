@@ -39,7 +39,7 @@ from llamasrv.engine.sampling.state import Ending, TokenChoice
 from llamasrv.engine.step.admission import LaneAdmission
 from llamasrv.engine.step.context_shift import shift
 from llamasrv.engine.step.drafter import Drafter
-from llamasrv.engine.step.exact_rows import num_filling
+from llamasrv.engine.step.filling import fill_up
 from llamasrv.engine.step.finish import finish
 from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.outputs import Outputs
@@ -362,7 +362,7 @@ class EngineCore:
         step = finish(plan, absent, batch_size=self.scheduler.batch_size, draft=self.drafter.draft)
         self._watch.begin()  # a draft model's computing is not the engine's time
         if step.num_prompt or plan.admit:
-            step.num_filling = num_filling(step, self.backend, self.memory.lanes.reclaimable_cells)
+            fill_up(step, self.backend, self.memory.lanes, self.scheduler.cost)
         self.memory.make_room(step.num_decodes + step.num_prompt + step.num_drafted + step.num_filling)
         return step
 

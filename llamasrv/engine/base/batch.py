@@ -36,10 +36,10 @@ class StepRows:
     parts: list[Part]
     num_decodes: int  # the first parts: one owed token each
     num_prompt: int  # prompt tokens in the other parts
-    work: StepWork = StepWork()  # without drafts
+    work: StepWork = StepWork()  # with filling rows, without drafts
     adapters: Adapters = ()
     num_drafted: int = 0  # additional rows for drafts of the decodes
-    num_filling: int = 0  # additional rows behind the last part (exact_rows.py)
+    num_filling: int = 0  # additional rows behind the last part (step/filling.py)
     draft_seconds: float = 0.0  # time of the draft model
 
 

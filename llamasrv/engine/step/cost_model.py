@@ -3,10 +3,14 @@
     seconds = a + b * rows of prompts + c * rows of decodes + d * own cells + e * foreign cells
 
 Own cells are those that a row's own sequence has before it; foreign ones are those of the step's other sequences, which
-some kernels pass over, too. Both are summed over the rows. The unknowns are fitted by recursive least squares on
-relative errors. It forgets only in the direction that a step informs (Kulhavy, Automatica 23, 1987), so that plenty
-of one kind of step does not wash out the others. A step counts less the more it was slower than predicted (Huber): that
-says about load on the machine.
+some kernels pass over, too. Both are summed over the rows.
+
+On CPUs attention takes rows one by one below `tile_rows`, and that many at once from there on: 63 rows over 4,096 cells
+took 670 ms and 64 rows 90 (17 MB of weights, two cores with AVX2). There steps with fewer rows have their own d and e.
+
+The unknowns are fitted by recursive least squares on relative errors. It forgets only in the direction that a step
+informs (Kulhavy, Automatica 23, 1987), so that plenty of one kind of step does not wash out the others. A step counts
+less the more it was slower than predicted (Huber): that says about load on the machine.
 
 The fit takes dozens of steps to follow a change. So predictions are scaled by what the last steps with prompts took:
 all of them, and those with about as many rows, since kernels have sizes that suit them. The cost of a few decode rows
@@ -53,11 +57,15 @@ def work_of(pieces: Iterable[tuple[int, int]], num_decodes: int, decode_cells: i
 class CostModel:
     """Predicts seconds. Starts with cautious values that a few steps replace."""
 
-    def __init__(self, a: float = 0.002, b: float = 0.002, c: float = 0.002) -> None:
-        self.unknowns = self._w = [a, b, c, 0.0, 0.0]  # `_w` may be negative: a fit between bounds would not converge
+    def __init__(self, a: float = 0.002, b: float = 0.002, c: float = 0.002, *, tile_rows: int = 0) -> None:
+        """`tile_rows`: from how many rows on attention takes them together; 0: always."""
+        self._tile_rows = tile_rows
         # Large variances: a few measurements of any size outweigh the initial values. Where steps cannot tell rows from
         # the rest of the step, the rows get the larger part.
-        self._p = [[(v if i == j else 0.0) for j in range(5)] for i, v in enumerate((10.0, 1.0, 10.0, 0.1, 0.01))]
+        variances = [10.0, 1.0, 10.0, 0.1, 0.01, *((0.1, 0.01) if tile_rows else ())]
+        self._p = [[(v if i == j else 0.0) for j in range(len(variances))] for i, v in enumerate(variances)]
+        # a to e, then d and e below `tile_rows`. `_w` may be negative: a fit between bounds would not converge.
+        self.unknowns = self._w = [a, b, c, *[0.0] * (len(variances) - 3)]
         self.rows = RowTimes()
         self._num_small = {False: 0, True: 0}  # small steps, by whether they had prompts
         self._largest = 0  # prompt tokens of the largest step so far
@@ -81,7 +89,7 @@ class CostModel:
         if num_prompt > _FURTHER * self._largest > 0:
             return math.inf
         seconds = self.predict(num_prompt, num_decodes, own_cells, foreign_cells)
-        x = [1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS]
+        x = self._known(num_prompt, num_decodes, own_cells, foreign_cells)
         variance = sum(map(mul, [sum(map(mul, row, x)) for row in self._p], x)) * self.noise
         variance += self.missed * seconds * seconds
         return seconds + min(_UNSURE * seconds, math.sqrt(max(0.0, variance)))
@@ -124,13 +132,23 @@ class CostModel:
             count = self._num_small[num_prompt > 0] = self._num_small[num_prompt > 0] + 1
             if count > _PLENTY and count % _EVERY:
                 return  # nothing new: spare the time
-        x = (1.0, num_prompt, num_decodes, own_cells / _CELLS, foreign_cells / _CELLS)
-        self._learn_fit([v / seconds for v in x])
+        self._learn_fit([v / seconds for v in self._known(num_prompt, num_decodes, own_cells, foreign_cells)])
 
     def _fit(self, num_prompt: float, num_decodes: float, own_cells: float, foreign_cells: float) -> float:
-        a, b, c, d, e = self.unknowns
-        fit = a + b * num_prompt + c * num_decodes + (d * own_cells + e * foreign_cells) / _CELLS
+        known = self._known(num_prompt, num_decodes, own_cells, foreign_cells)
+        fit: float = sum(map(mul, self.unknowns, known))
         return max(_SHORTEST, fit)
+
+    def _known(
+        self, num_prompt: float, num_decodes: float, own_cells: float, foreign_cells: float
+    ) -> tuple[float, ...]:
+        """What the unknowns are multiplied by."""
+        own, foreign = own_cells / _CELLS, foreign_cells / _CELLS
+        if not self._tile_rows:
+            return 1.0, num_prompt, num_decodes, own, foreign
+        if num_prompt + num_decodes < self._tile_rows:
+            return 1.0, num_prompt, num_decodes, 0.0, 0.0, own, foreign
+        return 1.0, num_prompt, num_decodes, own, foreign, 0.0, 0.0
 
     def _learn_scales(self, size: int, ratio: float) -> None:
         """`ratio`: measured over fitted."""

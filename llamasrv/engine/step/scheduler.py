@@ -30,7 +30,7 @@ from llamasrv.engine.kv.match import FOLLOW, Match
 from llamasrv.engine.kv.newcomers import Newcomers
 from llamasrv.engine.media.turns import is_at_media, lacks_rows, media_parts
 from llamasrv.engine.step.cost_model import CostModel
-from llamasrv.engine.step.exact_rows import any_exact
+from llamasrv.engine.step.filling import any_exact
 from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.plan import Hit, Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
@@ -67,7 +67,7 @@ class Scheduler:
         exact_rows: int = 0,
     ) -> None:
         """`shares`: whether the cells of a prefix are held once, however many sequences begin with it. `exact_rows`:
-        what steps for log-probabilities are filled up to."""
+        what steps for log-probabilities are filled up to, and from where on attention takes rows together."""
         self.newcomers: Callable[[], Newcomers] = Newcomers
         self.parallel = parallel
         self.one_prompt = one_prompt  # at most one sequence per step has several tokens
@@ -77,7 +77,7 @@ class Scheduler:
         self.deterministic = deterministic
         self.shares = shares
         self.exact_rows = exact_rows
-        self.cost = CostModel()
+        self.cost = CostModel(tile_rows=exact_rows)
         self.restore_cost = RestoreCost(self.cost)
         self.served: dict[str, float] = {}  # tokens per owner
         self._next_look, self._were_here = -inf, set[str]()  # next check of owners, and those seen at the last one
@@ -309,9 +309,7 @@ class Scheduler:
         """Learn from a step that took `seconds`."""
         work = step.work
         rows = work.decodes + step.num_drafted
-        self.cost.learn(
-            work.prompt + step.num_filling, rows, seconds - step.draft_seconds, work.own_cells, work.foreign_cells
-        )
+        self.cost.learn(work.prompt, rows, seconds - step.draft_seconds, work.own_cells, work.foreign_cells)
         for seq, count in step.parts:
             self.served[seq.spec.owner] = self.served.get(seq.spec.owner, 0.0) + count
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as List
+from math import inf
 
 from llamasrv.engine.base.sequence import Sequence
 from llamasrv.engine.step.cost_model import CostModel, work_of
@@ -45,7 +46,7 @@ class StepPolicy:
         prompts, num_decodes = sorted(prompts), len(decodes)  # shortest remainders first
         least = self._ubatch_size if most_seconds is None and not decodes else SMALLEST
         least = max(least, least_rows - num_decodes)
-        best, best_rate = min(least, self._batch_size - num_decodes), 0.0
+        best, best_worth = min(least, self._batch_size - num_decodes), (False, -inf)
         owed = min(sum([rest for rest, _ in prompts]), self._batch_size - num_decodes)
         if owed <= best:
             return best  # all of it
@@ -59,9 +60,11 @@ class StepPolicy:
         for tokens in (least, *sizes, owed):
             pieces = _pieces(prompts, tokens)
             work = work_of(pieces, num_decodes, cells)
-            seconds = self._cost.predict(*work)
-            if tokens > best_rate * seconds and (longest(*work) <= limit or tokens == best and not best_rate):
-                best, best_rate = tokens, tokens / seconds
+            most = longest(*work)
+            # The quickest within the limit; if none is, the shortest, which need not be the one with the fewest tokens.
+            worth = (True, tokens / self._cost.predict(*work)) if most <= limit else (False, -most)
+            if worth > best_worth:
+                best, best_worth = tokens, worth
         return best
 
     def media_rows(self, decodes: List[Sequence], others_wait: bool, now: float) -> int:

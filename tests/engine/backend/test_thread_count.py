@@ -76,6 +76,23 @@ def test_threads_that_get_their_time_stay(machine, count):
     assert count.now == 8
 
 
+def test_steps_over_long_contexts_keep_their_threads(machine):
+    """64 rows over 8,000 cells took ten times as long as over none; one of two threads was left out, for half a minute."""
+    count = made(machine, 2)
+    for seconds in [0.01, *[0.1] * 20]:
+        machine.pass_by(seconds)
+        count.note(64, seconds, 1.9 * seconds)
+    assert count.now == 2
+
+
+def test_a_thread_that_waits_for_its_core_is_seen_though_the_other_spins(machine):
+    count = made(machine, 2)
+    for seconds in (0.01, 0.1, 0.1):
+        machine.pass_by(seconds)
+        count.note(64, seconds, 1.3 * seconds)
+    assert count.now == 1
+
+
 def test_a_slow_step_now_and_then_changes_nothing(machine, count):
     for _ in range(50):
         steps(machine, count, 0.01, 0.5)

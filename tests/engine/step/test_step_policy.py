@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_driver import sequence
-from simulated_machines import Simulation, gpu, noisy, restless, two_cores
+from simulated_machines import Simulation, gpu, noisy, one_by_one, restless, two_cores
 
 from llamasrv.engine.step.cost_model import CostModel
 from llamasrv.engine.step.step_policy import LONGER, READING_SECONDS, SMALLEST, StepPolicy, gap
@@ -111,6 +111,15 @@ def test_sizes_that_suit_the_machine_are_found():
     """64 rows at once cost less than the same one by one."""
     sizes = [decodes + prompt for decodes, prompt in Simulation(two_cores, length=900, target=0.3).plans if prompt]
     assert sum(size == 64 for size in sizes) > 0.7 * len(sizes)
+
+
+def test_no_step_of_a_long_prompt_is_one_whose_rows_pass_their_cells_one_by_one():
+    """Over 8,000 cells 16 rows took 560 ms and 64 rows 230: the least that a step may have was not the shortest."""
+    simulation = Simulation(one_by_one, streams=8, length=10_000, rounds=1, since=-1000.0)
+    steps = [(decodes + prompt, gap) for (decodes, prompt), gap in zip(simulation.plans, simulation.gaps) if prompt]
+    late = [rows for rows, _ in steps[len(steps) // 2 :]]
+    assert sum(rows == 64 for rows in late) > 0.95 * len(late)
+    assert max(gap for _, gap in steps) < 1.6 * TARGET
 
 
 def test_on_a_gpu_a_prompt_takes_few_steps():

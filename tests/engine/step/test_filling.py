@@ -1,4 +1,4 @@
-"""Steps whose log-probabilities are an answer have at least `exact_rows` rows in their last ubatch."""
+"""Steps have at least `exact_rows` rows in their last ubatch where log-probabilities are an answer, or where it is quicker."""
 
 import numpy as np
 import pytest
@@ -72,6 +72,39 @@ def test_no_part_of_a_prompt_is_computed_with_few_rows(drive):
     prompts = [rows for rows in backend.steps[before:] if rows > 3]
     assert set(prompts) == {ENOUGH} and len(prompts) == -(-200 // (ENOUGH - 3)), prompts
     assert all(end_of(stream.take()).num_generated for stream in streams)
+
+
+def learnt(driver, seconds):
+    """The cost of a step by rows is known, on a long context: `seconds(rows)`."""
+    for rows in (4, 20, ENOUGH, 48) * 20:
+        driver.core.scheduler.cost.learn(rows, 0, seconds(rows), rows * 200.0)
+
+
+def test_the_end_of_a_long_prompt_is_filled_up_where_few_rows_take_longer(driver):
+    prompt = list(range(200))
+    driver.answer(prompt, max_tokens=1)
+    learnt(driver, lambda rows: rows * (0.001 if rows >= ENOUGH else 0.01))
+    driver.answer([*prompt, *range(20)], max_tokens=3)
+    assert driver.backend.steps[-3:] == [ENOUGH, 1, 1]
+    assert driver.core.memory.lanes.used_cells <= 223
+
+
+def test_it_is_not_filled_up_where_rows_cost_what_they_cost_together(driver):
+    prompt = list(range(200))
+    driver.answer(prompt, max_tokens=1)
+    learnt(driver, lambda rows: 0.001 * rows)
+    driver.answer([*prompt, *range(20)], max_tokens=3)
+    assert driver.backend.steps[-3:] == [20, 1, 1]
+
+
+def test_no_kept_prefix_leaves_for_rows_that_are_only_quicker(drive):
+    driver = drive(Coarse(num_cells=240, batch_size=256, ubatch_size=64), parallel=8)
+    prompt = list(range(200))
+    driver.answer(prompt, max_tokens=1)
+    driver.answer(list(range(220, 230)), max_tokens=1)  # 30 cells are free
+    learnt(driver, lambda rows: rows * (0.001 if rows >= ENOUGH else 0.01))
+    driver.answer([*prompt, *range(20)], max_tokens=3)
+    assert driver.backend.steps[-3:] == [20, 1, 1] and driver.core.metrics.evictions == 0
 
 
 def test_chats_are_not_filled_up(driver):
