@@ -72,14 +72,14 @@ class CostModel:
         self._token_seconds = 0.0  # whole time of large steps per prompt token
         self.noise = _DOUBT**2  # mean square of relative errors
         self._level = 1.0  # recent prompt steps: measured over fitted
-        self._sizes: dict[int, float] = {}  # the same by size of the step, beyond the level
+        self._sizes: dict[tuple[int, bool], float] = {}  # the same by size of the step, beyond the level
         self.missed = _DOUBT**2  # mean square of relative errors, with these scales
 
     def predict(
         self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
     ) -> float:
         fit = self._fit(num_prompt, num_decodes, own_cells, foreign_cells)
-        return fit * self._level * self._sizes.get(_size(num_prompt + num_decodes), 1.0) if num_prompt else fit
+        return fit * self._level * self._sizes.get(self._size(num_prompt + num_decodes), 1.0) if num_prompt else fit
 
     def predict_at_most(
         self, num_prompt: float, num_decodes: float, own_cells: float = 0.0, foreign_cells: float = 0.0
@@ -122,7 +122,7 @@ class CostModel:
         if num_prompt:
             self._largest = max(self._largest, num_prompt)
             fit = self._fit(num_prompt, num_decodes, own_cells, foreign_cells)
-            self._learn_scales(_size(num_prompt + num_decodes), seconds / fit)
+            self._learn_scales(self._size(num_prompt + num_decodes), seconds / fit)
         else:
             self.rows.learn(num_decodes, seconds)
         if num_prompt >= _LARGE:
@@ -150,7 +150,11 @@ class CostModel:
             return 1.0, num_prompt, num_decodes, 0.0, 0.0, own, foreign
         return 1.0, num_prompt, num_decodes, own, foreign, 0.0, 0.0
 
-    def _learn_scales(self, size: int, ratio: float) -> None:
+    def _size(self, rows: float) -> tuple[int, bool]:
+        """Sizes of steps that share a scale: half as many again each, and on one side of `tile_rows`."""
+        return round(2 * math.log2(max(1.0, rows))), rows < self._tile_rows
+
+    def _learn_scales(self, size: tuple[int, bool], ratio: float) -> None:
         """`ratio`: measured over fitted."""
         sizes = self._sizes
         for other in sizes:
@@ -195,11 +199,6 @@ class CostModel:
 def _less(row: list[float], factor: float, other: list[float]) -> list[float]:
     """row - factor * other"""
     return list(map(sub, row, map(mul, repeat(factor), other)))
-
-
-def _size(rows: float) -> int:
-    """Sizes of steps that share a scale: half as many again each."""
-    return round(2 * math.log2(max(1.0, rows)))
 
 
 def _bounded(scale: float) -> float:

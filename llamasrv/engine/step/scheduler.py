@@ -34,7 +34,7 @@ from llamasrv.engine.step.filling import any_exact
 from llamasrv.engine.step.order import WaitingSequences
 from llamasrv.engine.step.plan import Hit, Plan, PlanDraft, PlanTurns, Pool, Situation
 from llamasrv.engine.step.preemption import RestoreCost, growth, left, victim
-from llamasrv.engine.step.step_policy import SMALLEST, StepPolicy
+from llamasrv.engine.step.step_policy import SMALLEST, Piece, StepPolicy
 
 LOOK_AHEAD = 4  # waiting sequences examined per free place, so that a long queue costs little
 AWAY = 60.0  # seconds between two checks for owners that are gone
@@ -217,10 +217,14 @@ class Scheduler:
         resting = situation.resting
         cells = self._make_room(plan, decodes, prompts, resting, pool.reclaimable_cells) - len(decodes)
         starts = {hit.seq.id: hit.start for hit in situation.hits}
-        pieces = [(s.owed, s.num_computed) for s in prompts if s not in media]
-        pieces += [(hit.seq.num_tokens - hit.start, hit.start) for hit in situation.hits]
-        exact = self.exact_rows if any_exact([*prompts, *[hit.seq for hit in situation.hits]]) else 0
-        budget = self._policy.choose(decodes, pieces, now, situation.most_seconds, least_rows=exact)
+        newcomers = [hit.seq for hit in situation.hits]
+        exact = self.exact_rows if any_exact([*prompts, *newcomers]) else 0
+
+        def most(due: list[Sequence]) -> int:
+            pieces = _pieces([s for s in due if s not in media], starts, now)
+            return self._policy.choose(decodes, pieces, now, situation.most_seconds, least_rows=exact)
+
+        budget = most([*prompts, *newcomers])
         self._mark_growing(plan, situation)
         if not plan.preempt:  # do not re-admit what was just preempted
             kept_out = self._admit(plan, situation, decodes, prompts, cells, budget)
@@ -242,6 +246,8 @@ class Scheduler:
         if media and self._rows_next(plan, situation.turns.had_media, media, decodes, prompts, cells, now):
             return
         prompts = [s for s in prompts if s not in media]
+        if len(plan.admit) < len(newcomers) and prompts:
+            budget = min(budget, most(prompts))  # without those that are kept out, which may have had less behind them
         plan.turns, decodes, prompts = _next_adapters(plan.turns, decodes, prompts)
         plan.adapters = plan.turns.current
         plan.parts = [(s, 1) for s in decodes]
@@ -261,9 +267,8 @@ class Scheduler:
         now: float,
     ) -> None:
         """Add chunks of prompts, within the step's budget, the cells, and the rows of logits available."""
-        # Shortest remainder first, discounted by age: more first tokens sooner, and no prompt starves.
         rest = {s.id: _rest(s, starts.get(s.id, s.num_computed)) for s in prompts}
-        prompts.sort(key=lambda s: rest[s.id] / (1.0 + max(0.0, now - s.arrived)))
+        prompts.sort(key=lambda s: _place(s, rest[s.id], now))
         shares = _shares(budget, prompts, rest)
         for seq in prompts:
             count = min(rest[seq.id], shares[seq.spec.owner], cells)
@@ -487,6 +492,19 @@ def scheduler_for(backend: Backend, options: EngineOptions) -> Scheduler:
         shares=backend.traits.can_share,
         exact_rows=backend.exact_rows,
     )
+
+
+def _place(seq: Sequence, rest: int, now: float) -> float:
+    """Where a prompt is in the order in which a step computes them: the shortest remainder first, for more first tokens
+    sooner; discounted by age, so that none starves."""
+    return rest / (1.0 + max(0.0, now - seq.arrived))
+
+
+def _pieces(prompts: list[Sequence], starts: dict[int, int], now: float) -> list[Piece]:
+    """What is left of the prompts, in that order. `starts`: where newcomers begin, by id."""
+    behind = {s.id: starts.get(s.id, s.num_computed) for s in prompts}
+    prompts = sorted(prompts, key=lambda s: _place(s, s.num_tokens - behind[s.id], now))
+    return [(s.num_tokens - behind[s.id], behind[s.id]) for s in prompts]
 
 
 def _is_pressing(seq: Sequence) -> bool:

@@ -41,9 +41,9 @@ class StepPolicy:
         *,
         least_rows: int = 0,
     ) -> int:
-        """The max number of prompt tokens. `most_seconds`: the longest step, if readers do not matter. `least_rows`:
-        what the step is filled up to in any case."""
-        prompts, num_decodes = sorted(prompts), len(decodes)  # shortest remainders first
+        """The max number of prompt tokens. `prompts`: in the order in which they are computed. `most_seconds`: the
+        longest step, if readers do not matter. `least_rows`: what the step is filled up to in any case."""
+        prompts, num_decodes = list(prompts), len(decodes)
         least = self._ubatch_size if most_seconds is None and not decodes else SMALLEST
         least = max(least, least_rows - num_decodes)
         best, best_worth = min(least, self._batch_size - num_decodes), (False, -inf)

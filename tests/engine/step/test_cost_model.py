@@ -140,6 +140,17 @@ def test_a_size_of_steps_that_suits_the_machine_is_learnt():
     assert model.predict(45, 3) < 0.8 * slow
 
 
+def test_steps_just_below_the_rows_that_attention_takes_at_once_say_nothing_about_those_above():
+    """The scale of about 64 rows went up with steps of 58, so that steps of 256, which took 0.8 s, seemed the shorter."""
+    cost = CostModel(tile_rows=64)
+    for _ in range(100):
+        cost.learn(56, 8, 0.1, 64 * 4000.0)
+    for _ in range(20):
+        cost.learn(50, 8, 0.6, 58 * 4000.0)
+    assert cost.predict(56, 8, 64 * 4000.0) == pytest.approx(0.1, rel=0.6)
+    assert cost.predict(50, 8, 58 * 4000.0) == pytest.approx(0.6, rel=0.2)
+
+
 def test_doubt_is_large_for_kinds_of_steps_never_seen_and_small_for_those_seen_often():
     cost = CostModel()
     for n in range(100):
