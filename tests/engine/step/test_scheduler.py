@@ -64,6 +64,24 @@ def test_a_prompt_takes_what_the_latency_target_leaves_beside_decodes():
     assert parts[1] == (new, 63)
 
 
+def beside_a_long_prompt(waiting, cells):
+    """The prompt tokens of a step beside a stream, where cells have a price."""
+    scheduler = costs(make())
+    scheduler.cost.unknowns[3] = 0.001  # for 1,024 cells that a row passes
+    long, decoding = sequence(20_000, computed=10_000, max_tokens=1), sequence(10, computed=9, max_tokens=10_000)
+    result = plan(scheduler, waiting, [decoding, long], cells=cells)
+    return {seq.num_tokens: count for seq, count in result.parts[1:]}, result.admit
+
+
+def test_a_newcomer_that_is_kept_out_does_not_count_in_the_size_of_a_step():
+    """Its short prompt made 248 rows seem possible, and all went to one with 13,000 cells behind it: 0.8 s."""
+    alone, _ = beside_a_long_prompt([], cells=10_100)
+    kept_out, admitted_ = beside_a_long_prompt([sequence(500)], cells=10_100)
+    assert not admitted_ and kept_out == alone and alone[20_000] < 20
+    taken, admitted_ = beside_a_long_prompt([sequence(500)], cells=30_000)
+    assert admitted_ and taken[500] > 40
+
+
 def test_one_prompt_mode_has_one_prompt_per_step():
     """The library computes ARWKV-7 and QRWKV6 wrongly if a batch has several tokens of two sequences."""
     decoding, first, second = sequence(10, computed=9), sequence(20), sequence(30)
