@@ -36,12 +36,13 @@ def test_a_restored_slot_is_continued_and_cut_back(real, tmp_path, kind):
     files = SavedSlotFiles(tmp_path, {"model": "tiny"})
     draw = random.Random(5)
     prompt = [draw.randrange(270, 360) for _ in range(600)]
-    one, other = real(kind, cache_bytes=1 << 26), real(kind, cache_bytes=1 << 26)
+    one = real(kind, cache_bytes=1 << 26)
     lane = ask(one, prompt).end.slot
     files.write("talk", one.core.admission.slots.save(lane, one.core.memory))
-    other.core.admission.slots.restore(0, files.read("talk")[0], other.core.memory)
-    other.core.scheduler.cost.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
     for shared, least in ((600, 580), (560, 500)):
+        other = real(kind, cache_bytes=1 << 26)
+        other.core.admission.slots.restore(0, files.read("talk")[0], other.core.memory)
+        other.core.scheduler.cost.learn(1_000_000, 0, 0.001)  # although computing it again would take no time at all
         longer = prompt[:shared] + [draw.randrange(270, 360) for _ in range(30)]
         there, cold = ask(other, longer), ask(real(kind, cache_bytes=0), longer)
         assert there.end.num_reused >= least
