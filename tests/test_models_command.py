@@ -77,6 +77,12 @@ def test_rm_of_an_unknown_model_says_which_may_be_meant(run, folder):
     assert code == 78 and "did you mean embed?" in err
 
 
+def test_rm_of_the_demonstration_model_says_why_it_stays(run, folder):
+    """It was told that there is no such model, although it is listed."""
+    code, out, err = run("--models-dir", folder, "rm", "demo")
+    assert code == 78 and err == "llamasrv: demo is a part of llamasrv, and cannot be deleted\n"
+
+
 @pytest.mark.parametrize("arguments", [[], ["--models-dir", "empty"]])
 def test_where_there_is_none_it_says_how_to_get_one(run, tmp_path, monkeypatch, arguments):
     """One command that downloads and serves; which model, it leaves to whoever reads."""

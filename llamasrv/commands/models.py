@@ -22,6 +22,7 @@ from llamasrv.models.names import canonical
 from llamasrv.models.remove import remove
 from llamasrv.models.scan import FolderModel
 from llamasrv.startup import model_list
+from llamasrv.startup.model_options import DEMO_NAME
 
 NEXT = """\
 There is no other model yet. To serve a local file, or to download one from the Hugging Face Hub:
@@ -163,6 +164,8 @@ def remove_model(settings: Settings, name: str, *, confirmed: bool) -> int:
                 raise ConfigError(
                     f"{one.name} is not in {folder}: it belongs to {one.origin}, and has to be deleted there"
                 )
+        if canonical(name) == canonical(DEMO_NAME) and paths.demo_model() is not None:
+            raise ConfigError(f"{name} is a part of llamasrv, and cannot be deleted")
         raise ConfigError(f"{folder}: no model {name!r}{nearest(name, [m.name for m in found])}")
     if not confirmed:
         click.confirm(f"Delete {model.name} ({size(model.details.size)}, {_paths(model)})?", abort=True)

@@ -28,7 +28,8 @@ def convert(option: Option, value: Any, where: str) -> Any:
             return option.words[_plain(value)]
         return _CONVERTERS[option.kind](option, value)
     except ValueError as error:
-        raise ConfigError(f"{where}: {str(error) or f'must be {option.expects}'}") from None
+        unit = " (seconds)" if option.kind == "float" and option.help.startswith("Seconds") else ""
+        raise ConfigError(f"{where}: {str(error) or f'must be {option.expects}{unit}'}") from None
 
 
 def _plain(value: str | int | float) -> str:

@@ -194,6 +194,7 @@ def test_it_reads(name, given, value_):
         ("server_port", 1.5, "must be"),
         ("sampling_temp", "nan", "must be a number, 0 to 100"),
         ("sampling_temp", "-1", "must be"),
+        ("models_keep_alive", "5m", "must be a number, -1 to 1e+09 (seconds)"),
         ("sampling_temp", [1], "must be"),
         ("engine_deterministic", "maybe", "must be true or false"),
         ("engine_deterministic", 1, "must be true or false"),
