@@ -8,10 +8,12 @@ from engine_driver import GREEDY
 from llamasrv.engine.backend.fake import IM_END, FakeVocabulary
 from llamasrv.engine.sampling import grammar_matcher
 from llamasrv.engine.sampling.grammar_matcher import (
+    FIRST_DRAFTED,
+    FOLLOW_SECONDS,
     MASK_SECONDS,
-    MAX_SLOW,
+    MOST_FOLLOWING,
     MOST_MASKS,
-    SLOW,
+    QUICK,
     SLOW_SEARCH,
     reason_of,
 )
@@ -89,10 +91,32 @@ def slow(monkeypatch):
 def test_an_answer_whose_tokens_hold_up_all_others_is_ended(compiler, slow):
     """An ambiguous grammar of 32 bytes: at its 30th token the engine's thread took 300 ms for each."""
     matcher = compiler.compile("start: /[a-z]*/").matcher()
-    slow[0] = SLOW
-    assert [matcher.accept(97) for _ in range(MAX_SLOW + 1)] == [True] * MAX_SLOW + [False]
+    slow[0] = FOLLOW_SECONDS + MOST_FOLLOWING / 3
+    assert [matcher.accept(97) for _ in range(3)] == [True, True, False]
     error = matcher.failure()
     assert type(error) is InvalidRequest and "following it takes too long" in error.message and error.param == "content"
+
+
+def test_following_that_takes_little_per_token_is_not_counted(compiler, slow):
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    slow[0] = 0.9 * FOLLOW_SECONDS
+    assert all(matcher.accept(97) for _ in range(100))
+
+
+def test_drafts_are_not_looked_at_where_following_is_slow(compiler, slow):
+    """An ambiguous grammar's took the engine's thread 160 ms, uncounted, before each step."""
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    assert matcher.num_allowed([97] * 50) == 50 and matcher.num_allowed([97] * 9 + [0]) == 9
+    slow[0] = QUICK
+    assert matcher.accept(97)
+    slow[0] = 0.0
+    assert matcher.num_allowed([97]) == 0 and matcher.accept(97) and matcher.num_allowed([97]) == 1
+
+
+def test_looking_at_drafts_ends_once_it_is_slow(compiler, slow):
+    matcher = compiler.compile("start: /[a-z]*/").matcher()
+    slow[0] = QUICK
+    assert matcher.num_allowed([97] * 50) == FIRST_DRAFTED and matcher.num_allowed([97] * 50) == 0
 
 
 def test_a_mask_that_takes_too_long_is_the_last_one(compiler, slow):
