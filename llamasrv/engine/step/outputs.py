@@ -152,15 +152,15 @@ class Outputs:
         self.late.append(seq)
 
     def overdue(self) -> Iterator[Outcome]:
-        """The outcomes of late sequences whose mask is ready by now."""
-        late, self.late = self.late, []
-        for seq in late:
+        """The outcomes of late sequences whose mask is ready by now. The caller may stop early: the others stay late."""
+        for seq in [*self.late]:
             if seq.state is SequenceState.ENDED:
+                self.late.remove(seq)
                 continue
             state = seq.own_sampling
             if state.is_late:
-                self.late.append(seq)
                 continue
+            self.late.remove(seq)
             row, state.late_row = state.late_row, None
             assert row is not None, seq
             seq.enter(SequenceState.WAITING if seq.lane is None else SequenceState.DECODE)
