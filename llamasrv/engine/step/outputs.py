@@ -152,7 +152,7 @@ class Outputs:
         self.late.append(seq)
 
     def overdue(self) -> Iterator[Outcome]:
-        """The outcomes of late sequences whose mask is ready by now. The caller may stop early: the others stay late."""
+        """The outcomes of late sequences whose mask is ready now. The caller may stop early: the others stay late."""
         for seq in [*self.late]:
             if seq.state is SequenceState.ENDED:
                 self.late.remove(seq)
