@@ -497,11 +497,16 @@ def test_a_batch_that_was_killed_while_it_ended_leaves_nothing_behind(run):
     id = create(service.client, line("a"))["id"]
     ended(service.client, id)
     batch = batches.find("", id)
+
+    def nothing_is_left():
+        return batches.open_batches() == [] and batches.input_of(batch).read() == b""
+
+    wait_until(nothing_is_left)
     with batches.shelf.writing(owner_key(""), id, "input") as put:
         put(b"x")
     batches.save(batch)
     service.service.batches.wake()
-    wait_until(lambda: batches.open_batches() == [] and batches.input_of(batch).read() == b"")
+    wait_until(nothing_is_left)
     assert batches.find("", id) == batch
 
 
