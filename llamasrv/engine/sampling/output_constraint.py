@@ -41,6 +41,11 @@ class OutputConstraint:
         return matcher is not None and not matcher.ready
 
     @property
+    def is_slow(self) -> bool:
+        """Whether its grammar is one of those that get slower with every token."""
+        return self.matcher is not None and self.matcher.is_slow
+
+    @property
     def owed(self) -> GrammarMatcher | None:
         """The matcher whose mask the next token depends on, if it does."""
         matcher = self.matcher

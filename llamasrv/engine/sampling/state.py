@@ -143,6 +143,11 @@ class SamplingState:
         return self.constraint is not None and self.constraint.is_late
 
     @property
+    def yields(self) -> bool:
+        """Whether accepting its next token may take long, so that it should not hold up the others."""
+        return self.constraint is not None and self.constraint.is_slow
+
+    @property
     def must_shift(self) -> bool:
         """Whether the context is full and must be shifted before the next token."""
         return self._shifts and len(self._tokens) >= self._context

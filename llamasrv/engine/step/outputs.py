@@ -39,7 +39,7 @@ _COMPUTED = Ending(FinishReason.LENGTH)
 
 
 class Outputs:
-    """`late`: sequences whose logits are kept until their mask is ready."""
+    """`late`: sequences whose logits are kept until their mask is ready, or until there is time for slow ones."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Outputs:
                 outcomes.append((seq, self._sampled(seq, start + count - 1)))
             elif state.num_undelivered and (ending := self._deliver_forced(seq, state)) is not None:
                 outcomes.append((seq, ending))
-            elif state.is_late:
+            elif state.is_late or state.yields:
                 self._keep(seq, state, logits[start + count - 1])
             else:
                 ready.append((seq, (state, logits[start + count - 1])))
@@ -146,7 +146,7 @@ class Outputs:
         return outcomes
 
     def _keep(self, seq: Sequence, state: SamplingState, row: Floats) -> None:
-        """Keep the logits until the mask is ready."""
+        """Keep the logits for `overdue`."""
         state.late_row = row.copy()
         seq.enter(SequenceState.AWAITING_MASK)
         self.late.append(seq)
