@@ -1,3 +1,3 @@
 """llamasrv: GGUF models behind the APIs that applications already speak."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
