@@ -198,7 +198,7 @@ def run(
 
 
 def usual_requests(profile: Profile, level: int) -> int:
-    """How many requests to send where nobody says: each place has two conversations at least."""
+    """The default number of requests: at least two conversations per place."""
     return max(16, 4 * level, 2 * level * profile.turns)
 
 

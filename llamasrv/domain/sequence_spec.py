@@ -20,8 +20,8 @@ class Urgency(IntEnum):
     """How soon a deferrable request is needed."""
 
     NONE = 0  # computed while there are no others
-    URGENT = 1  # beside others, behind their prompts, where these hardly feel it
-    PRESSING = 2  # even if they feel it
+    URGENT = 1  # beside others, after their prompts, where they hardly notice
+    PRESSING = 2  # even if they notice
 
 
 class CacheKey(NamedTuple):

@@ -31,7 +31,7 @@ SLOWEST, FASTEST = 0.25, 4.0
 _LONGER = 0.049  # seconds by which a file may be longer than its input
 _BEHIND = 0.2  # seconds of silence appended where the speed changes
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
-    # container, codec, options of the container. The header that tells the length would be written last.
+    # container, codec, options of the container. A header with the length would be written last.
     "mp3": ("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}),
     "opus": ("ogg", "libopus", {"page_duration": "200000"}),
     "aac": ("adts", "aac", {}),
@@ -82,7 +82,7 @@ class PlainWriter:
 
 
 class _WriteOnly:
-    """A stream, from which what was written is taken."""
+    """A write-only stream, from which the written bytes are taken."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

@@ -89,7 +89,7 @@ class TelephoneEncoder:
         import numpy as np
 
         self._order, self._halfway = _steps(law)
-        self._rest = np.zeros(_TAPS - 1, np.float32)  # samples before, and those that are not yet three
+        self._rest = np.zeros(_TAPS - 1, np.float32)  # earlier samples, and leftovers of fewer than three
         self._num_fed = 0
 
     def encode(self, pcm: bytes) -> bytes:
@@ -105,7 +105,7 @@ class TelephoneEncoder:
         out = np.zeros(count, np.float32)
         for phase in range(FACTOR):
             taps = _filter()[phase::FACTOR]
-            met = samples[FACTOR - 1 - phase :: FACTOR][: count + len(taps) - 1]  # by these taps
+            met = samples[FACTOR - 1 - phase :: FACTOR][: count + len(taps) - 1]  # the samples under these taps
             out += np.convolve(met, taps, "valid")
         octets: bytes = self._order[np.searchsorted(self._halfway, out)].tobytes()
         return octets

@@ -1,15 +1,15 @@
-"""When someone speaks: turns in a recording that is still going on, found by their energy.
+"""Detects turns of speech by energy in a recording that is still going on.
 
-A frame is speech where it is louder than a fixed level and clearly louder than the quietest moment lately. Speech has
-such moments between its words, and steady noise is one: so a fan that is switched on begins no turn, or a short one.
+A frame is speech if it is louder than a fixed level and clearly louder than the quietest recent moment. Speech pauses
+between words, and steady noise never rises above itself: so a fan that is switched on starts no turn, or a short one.
 Measured on syllables of voiced and hissing sound in white noise of -60 to -30 dBFS, 20 turns each: from 14 dB above
-the noise on all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; 10 dB above it 4 are cut.
+the noise all are found, starts within 40 ms, ends within 20 ms, 1 of 20 cut in two; at 10 dB above it 4 are cut.
 
-Once someone has spoken, what stays far below the loudest of that is other people's talk. Of 20 turns beside six
-people who talk at once 20 dB below the speaker, 4 did not end without this rule (1 with it), 6 were merged (1) and 3
-false ones began (none); 24 dB below, none. 16 dB below, their talk still counts, and before the first turn at any
-level. A speaker who goes on 16 dB softer than before is still heard. Knows samples (16 bits, little-endian, mono), no
-model and no protocol.
+After someone has spoken, sound far below their loudest moment counts as other people talking. Of 20 turns beside six
+people talking at once 20 dB below the speaker, 4 did not end without this rule (1 with it), 6 were merged (1) and 3
+false ones began (none); at 24 dB below, none. At 16 dB below, their talk still counts, as it does at any level before
+the first turn. A speaker who goes on 16 dB softer than before is still heard. Knows samples (16 bits, little-endian,
+mono), no model and no protocol.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 FRAME_MS = 20
 LOUD = 0.02  # root mean square of a threshold of 1, which falls with its square; full scale is 1
-SILENT = 3e-4  # at most this loud is nobody: -70 dBFS
-ABOVE_NOISE, STILL_ABOVE = 3.0, 2.5  # times its level, for a turn to begin and to go on
-FAR_BELOW, STILL_BELOW = 0.126, 0.08  # of the loudest moment of a turn, for others to begin and to go on: -18, -22 dB
-FADING = 0.9998  # of that moment with each frame: 5 dB a minute
-SMOOTH_FRAMES = 5  # whose mean is a moment: a frame that is lost is not the level of the noise
-BLOCK_FRAMES, NUM_BLOCKS = 10, 12  # frames of a block, and blocks that are "lately": 2.4 s
-SPOKEN_FRAMES = 3  # at a stretch, which make a turn: 60 ms; shorter ones are clicks
+SILENT = 3e-4  # a frame up to this level is silence: -70 dBFS
+ABOVE_NOISE, STILL_ABOVE = 3.0, 2.5  # factors above the noise level for a turn to begin, and to go on
+FAR_BELOW, STILL_BELOW = 0.126, 0.08  # of the loudest moment, for a turn to begin and to go on: -18, -22 dB
+FADING = 0.9998  # decay of that moment per frame: 5 dB a minute
+SMOOTH_FRAMES = 5  # averaged into one moment, so that a lost frame does not set the noise level
+BLOCK_FRAMES, NUM_BLOCKS = 10, 12  # frames per block, and blocks that count as recent: 2.4 s
+SPOKEN_FRAMES = 3  # consecutive frames that make a turn: 60 ms; shorter sounds are clicks
 
 
 class TurnEdge(NamedTuple):
@@ -34,7 +34,7 @@ class TurnEdge(NamedTuple):
 
 
 class NoiseFloor:
-    """The quietest moment of the last seconds."""
+    """The quietest recent moment."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=SMOOTH_FRAMES)
@@ -54,7 +54,7 @@ class NoiseFloor:
 
 
 class VoiceLevel:
-    """The loudest moment of who spoke, which fades."""
+    """The loudest moment of the speaker so far, fading over time."""
 
     def __init__(self) -> None:
         self._loudest = self._moment = 0.0

@@ -184,7 +184,7 @@ def _resolve(reference: Reference, endpoint: str | None) -> list[RemoteFile]:
 
 
 def repositories(words: str, most: int) -> list[Repository]:
-    """Repositories with GGUF files that have the words, those that are downloaded most first. Raises PullFailed."""
+    """Repositories with GGUF files that match the words, most downloaded first. Raises PullFailed."""
     from huggingface_hub import HfApi, constants
 
     try:
@@ -387,7 +387,7 @@ def _stream(file: RemoteFile, data: BinaryIO, digest: _Digest, report: Report) -
 
 
 def _shown(url: str) -> str:
-    """Without the user and the password in it."""
+    """The URL without user and password."""
     return urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]).geturl()
 
 

@@ -4,7 +4,7 @@
     RunStore    the runs on a shelf whose servers can claim them
 
 A run is a record and two contents: the request, and a journal of the chunks that readers got. Knows no protocol, nor
-what a chunk means, but that it has no line break.
+what a chunk means, only that it has no line break.
 """
 
 from __future__ import annotations
