@@ -186,7 +186,7 @@ PROGRAMS: Mapping[str, LaunchedProgram] = {
         files={
             "settings.json": {
                 "security": {"auth": {"selectedType": "gemini-api-key"}},
-                # it assumes a window of 1,048,576 tokens, and would never shorten a conversation
+                # it assumes a window of 1,048,576 tokens for any model, and would never shorten a conversation
                 "model": {"compressionThreshold": "{share}"},
             }
         },

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("llamasrv.engine")
 
 SEATING = 0.02  # seconds of a step after which no further sequence is given a lane while others run
-LATE = 0.02  # seconds of a step for tokens of late and slow masks: an ambiguous grammar's take up to 40 ms each
+LATE = 0.02  # seconds of a step after which no further late token is accepted before it
 CHECK_EVERY = 64  # steps between two checks of a lane's length against the lane table; a check takes 2 µs
 
 

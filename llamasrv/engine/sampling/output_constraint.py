@@ -42,7 +42,7 @@ class OutputConstraint:
 
     @property
     def is_slow(self) -> bool:
-        """Whether its grammar is one of those that get slower with every token."""
+        """Whether its grammar is slow to follow; such grammars get slower with every token."""
         return self.matcher is not None and self.matcher.is_slow
 
     @property

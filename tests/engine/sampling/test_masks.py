@@ -38,7 +38,7 @@ def test_a_late_mask_delays_only_its_own_sequence(drive, monkeypatch):
 
 @pytest.mark.parametrize("are_late", [True, False])
 def test_tokens_that_take_long_do_not_all_come_before_one_step(drive, monkeypatch, are_late):
-    """An ambiguous grammar's take the engine's thread up to 40 ms each, and nobody else gets a token meanwhile."""
+    """Each token of an ambiguous grammar blocks the engine's thread for up to 40 ms, and with it all other sequences."""
     driver = drive()
     gate, accept, compute = threading.Event(), GrammarMatcher.accept, GrammarMatcher.compute_mask
     outputs = driver.core.outputs
